@@ -1,0 +1,374 @@
+"""The one file where world, engine, learning and methods meet. No torch, no SimPy: only names and shapes.
+
+Words used throughout. *Device* ids are int64 arrays or plain ints from 0; *owner* 0 is the server and
+1 + i is device i. A *task* says what is to be done, an *order* gives a task to one device, a *job* is an
+order stamped by the engine, an *arrival* is how a job ended, a *message* is what it delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+from annotated_types import Ge, Gt, Le
+
+from edgesim.rng import Key
+
+Ids: TypeAlias = np.ndarray  # int64, shape (k,)
+Arr: TypeAlias = np.ndarray  # float64, shape (k,)
+Fn: TypeAlias = Callable[..., Any]
+Bundle: TypeAlias = Mapping[
+    str, Mapping[str, Any]
+]  # kind -> name -> tensor; kinds: "params", "buffers", a method's own
+Outcome: TypeAlias = Literal["ok", "late", "dropped", "offline", "no_memory", "battery"]
+
+SERVER = 0  # owner of the global model
+
+
+class ModelRef(NamedTuple):
+    """A model or message by name; it may not have been computed yet."""
+
+    owner: int  # SERVER, or 1 + device id
+    version: int  # global models so far, or the device's round
+
+
+# --- what a method asks for -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of the model a device trains. Tuples and frozensets, so that == and hash work."""
+
+    shape_id: str = "full"
+    frozen: frozenset[str] = frozenset()  # layers run forward (BatchNorm in eval mode) but not trained
+    width: int = 0  # 1-based rank among the method's widths, read by the "table" cost model; 0 = full model
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What crosses a link. `ModelCard.nbytes` is the one price of it."""
+
+    kinds: frozenset[str] = frozenset({"params", "buffers"})
+    layers: frozenset[str] | None = None  # None = every layer
+    extra_bytes: int = 0  # masks, signals, seeds
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Device work of one kind, priced by the cost model."""
+
+    kind: Literal["train", "forward", "param_step", "flops"] = "train"
+    times: float = 1.0  # times the samples of the stretches (param_step: times the steps; flops: itself)
+    samples: int | None = None  # instead: this many samples
+    part: Part | None = None  # None = the task's part
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Plain SGD over the device's data; exactly one of `epochs` and `steps` is positive."""
+
+    batch: int
+    lr: float
+    epochs: int = 0
+    steps: int = 0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip_norm: float = float("inf")
+
+    def amount(self, n_samples: Ids, drop_single: bool) -> tuple[Ids, Ids]:
+        """Return samples processed and SGD steps taken, int64 arrays of shape (k,), for k local data sizes.
+
+        `drop_single`: a last batch of one sample is left out, as batch normalisation cannot train on it.
+        """
+        n = np.asarray(n_samples, dtype=np.int64)
+        single = drop_single & (n % self.batch == 1)
+        per_epoch = n - single
+        steps = -(-per_epoch // self.batch)
+        if self.epochs:
+            return per_epoch * self.epochs, steps * self.epochs
+        full, rest = np.divmod(self.steps, np.maximum(steps, 1))
+        taken = full * per_epoch + np.minimum(rest * self.batch, per_epoch)
+        return np.where(steps > 0, taken, 0), np.where(steps > 0, self.steps, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a device is asked to do. One Task object serves all devices that do the same."""
+
+    name: str = "train"  # with the part it alone decides the LocalRule
+    part: Part = field(default_factory=Part)
+    stretches: tuple[Stretch, ...] = ()  # empty: a probe, or the fetch of something kept
+    down: Payload | None = field(default_factory=Payload)  # None: a bare request
+    up: Payload = field(default_factory=Payload)
+    passes: tuple[Pass, ...] = (Pass(),)
+    knobs: Mapping[str, float] = field(default_factory=dict)  # read by the method's own rule only
+
+
+class Order(NamedTuple):
+    """A task for one device."""
+
+    device: int
+    task: Task
+
+
+class Plan(NamedTuple):
+    """The orders of one exchange; `more`: another exchange of the same round follows."""
+
+    orders: tuple[Order, ...]
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """Local optimiser settings of a scenario: plain SGD with a per-round learning-rate decay."""
+
+    local_epochs: Annotated[int, Ge(1)] = 1
+    batch: Annotated[int, Ge(1)] = 32
+    lr: Annotated[float, Gt(0)] = 0.01
+    lr_decay: Annotated[float, Gt(0), Le(1)] = 1.0  # factor per round
+    lr_floor: Annotated[float, Ge(0)] = 0.0
+    momentum: Annotated[float, Ge(0)] = 0.0
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    clip_norm: Annotated[float, Gt(0)] = float("inf")
+
+    def lr_at(self, round_: int) -> float:
+        """Return the learning rate of a round counted from 0: max(lr * decay^round, floor)."""
+        return max(self.lr * self.lr_decay**round_, self.lr_floor)
+
+    def stretch(self, round_: int) -> Stretch:
+        """Return the local work of a round counted from 0."""
+        return Stretch(
+            batch=self.batch,
+            lr=self.lr_at(round_),
+            epochs=self.local_epochs,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            clip_norm=self.clip_norm,
+        )
+
+
+# --- prices -------------------------------------------------------------------------------------------------
+
+
+class CostModel(Protocol):
+    """Floating-point operations of device work."""
+
+    def check(self, widths: int) -> None:
+        """Raise ConfigError if a method with this many partial widths cannot be priced."""
+
+    def flops(self, card: Any, work: Pass, part: Part, samples: Arr, steps: Arr) -> Arr:
+        """Return FLOPs, shape (k,), of one pass over `samples` in `steps` SGD steps."""
+
+
+# --- what a method sees -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Constant facts of a run, known to the server. Arrays have one entry a device and are read-only."""
+
+    card: Any  # edgesim.card.ModelCard
+    cost: CostModel
+    training: Training
+    samples: Ids
+    level: Ids  # capability label of the scenario
+    flops_per_s: Arr
+    up_bps: Arr
+    down_bps: Arr
+    latency_s: Arr
+    deadline_s: float  # of a round; inf if the coordinator has none
+    labels: Arr | None = None  # label counts, shape (devices, classes), if the method asks for reports
+
+
+class View(Protocol):
+    """All that a method may know at a moment. Asking never changes anything."""
+
+    setting: Setting
+    now_s: float
+    version: int
+    round: int  # from 0; moves even if nothing arrived
+    exchange: int  # within the round
+    free_places: int  # devices that may still be asked now
+    last: Sequence[Arrival]  # arrivals of the previous exchange
+
+    @property
+    def idle(self) -> Ids:
+        """Ids of reachable devices without a job, ascending."""
+
+    def choose(self, key: Key) -> Ids:
+        """Return distinct idle devices, ascending, by the scenario's selection rule."""
+
+
+# --- what travels -------------------------------------------------------------------------------------------
+
+
+class Message(NamedTuple):
+    """What a finished job delivered to the server."""
+
+    device: int
+    job: int
+    task: Task
+    body: Bundle  # kinds and layers of the task's `up` payload
+    samples: int  # local data size n_k
+    steps: int  # SGD steps really taken
+    staleness: int
+    signals: Mapping[str, Any]  # numbers or small arrays
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a method needs from the rest of the program."""
+
+    coordinators: frozenset[str] = frozenset({"sync", "deadline"})
+    keep: Literal["no", "computed", "delivered"] = "no"  # when the device's own memory changes
+    feedback: bool = False  # plan() reads something that merge() computed
+    reports: frozenset[str] = frozenset()  # told once by every device: {"labels"}
+
+
+class Merged(NamedTuple):
+    """A method's new state and global model; `model` None: no new version."""
+
+    state: Any
+    model: Bundle | None
+    server_flops: float = 0.0
+    notes: Mapping[str, Any] = {}  # name -> number, or device id -> number; written to the notes table
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPhase:
+    """Behaviour of one stretch of local training. `w` is a Bundle that may also carry a method's own kinds."""
+
+    loss: Fn  # (w, batch, ctx) -> scalar
+    gradient: Fn | None = None  # (w, batch, ctx) -> gradients, a list in the order of ctx.trained; default: of loss
+    adjust: Fn | None = None  # (gradients, w, ctx) -> gradients
+    enter: Fn | None = None  # (w, ctx) -> w
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRule:
+    """What a device does with a task."""
+
+    phases: tuple[LocalPhase, ...] = ()
+    start: Fn | None = None  # (base, own, ctx) -> w; default: a copy of base
+    finish: Fn | None = None  # (w, ctx) -> (body, keep, signals); default: (w, None, {})
+
+
+class Method(Protocol):
+    """A federated-learning method: a frozen dataclass of hyper-parameters and these pure functions.
+
+    `state` is a plain tree of numbers, strings, lists, dicts and tensors; it is returned, never changed.
+    """
+
+    needs: ClassVar[Needs]
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return the first state. Raises ConfigError if the method cannot run in this setting."""
+
+    def plan(self, state: Any, view: View, key: Key) -> Plan:
+        """Return the orders of the next exchange; a pure function of its arguments."""
+
+    def local(self, task: Task) -> LocalRule:
+        """Return what a device does with a task; a pure function of the task."""
+
+    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+        """Return new state and model from messages sorted by job id; `base` is the current global model."""
+
+
+# --- stamped by the engine ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """An order with its prices. Training is a pure function of order, base model, what the device kept and `key`."""
+
+    id: int
+    device: int
+    task: Task
+    base: ModelRef
+    key: Key  # (LOCAL, device, how many training orders it had before), so independent of event order
+    sent_s: float
+    down_s: float
+    compute_s: float
+    up_s: float
+    flops: float
+    down_bytes: int
+    up_bytes: int
+    ended: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Download, compute and upload together."""
+        return self.down_s + self.compute_s + self.up_s
+
+
+class Arrival(NamedTuple):
+    """How a job ended. `computed`: the device finished its computation, whatever became of the upload."""
+
+    job: Job
+    arrived_s: float
+    outcome: Outcome
+    staleness: int
+    computed: bool
+
+
+# --- the seams the coordinators see -------------------------------------------------------------------------
+
+
+class Backend(Protocol):
+    """Trains jobs. Lazy: submit only remembers; collect trains what is asked, returned in the order asked."""
+
+    trains: ClassVar[bool]  # False: timing only, no tensors exist
+
+    def submit(self, job: Job, base: Bundle, own: Bundle | None, n_samples: int) -> None:
+        """Remember a job and the weights it starts from."""
+
+    def collect(self, jobs: Sequence[int]) -> Sequence[tuple[Message, Bundle | None]]:
+        """Train these jobs; return each job's message and what the device keeps."""
+
+    def cancel(self, jobs: Sequence[int]) -> None:
+        """Forget these jobs untrained."""
+
+    def evaluate(self, model: Bundle) -> Mapping[str, Score]:
+        """Return the scores of a global model by split name."""
+
+    def close(self) -> None:
+        """Release processes and memory. May be called twice."""
+
+
+class Score(NamedTuple):
+    """Mean loss and accuracy over `samples` test samples."""
+
+    loss: float
+    accuracy: float
+    samples: int
+
+
+class Learner(Protocol):
+    """Method, backend and state of a run, as the coordinators see them."""
+
+    trains: bool
+
+    def plan(self, view: View) -> Plan:
+        """Ask the method for the orders of the next exchange."""
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Hand jobs to the backend; nothing is trained yet."""
+
+    def cancel(self, arrivals: Sequence[Arrival]) -> None:
+        """Forget jobs that did not deliver; train only what a device's memory depends on."""
+
+    def merge(self, arrivals: Sequence[Arrival], view: View) -> MergeResult:
+        """Train and merge the arrivals that are ok."""
+
+    def evaluate(self, model: ModelRef) -> Mapping[str, Score]:
+        """Score a global model."""
+
+
+class MergeResult(NamedTuple):
+    """The global model after a merge and the server work it took."""
+
+    model: ModelRef
+    server_flops: float
+    notes: Mapping[str, Any]

@@ -1,0 +1,21 @@
+"""Errors a user can cause or must hear of. Each is rebuildable from `args`, as SimPy re-raises by type and args."""
+
+
+class EdgesimError(Exception):
+    """Base of all errors that are reported as one line and exit code 2."""
+
+
+class ConfigError(EdgesimError):
+    """A scenario, its files or its options cannot be used; the message names the key or file."""
+
+
+class DataError(EdgesimError):
+    """A data set is missing, truncated or does not fit; the message names the file and what to do."""
+
+
+class ContractError(EdgesimError):
+    """A method, coordinator or backend broke a promise of `edgesim.contracts`."""
+
+
+class LedgerError(EdgesimError):
+    """The energy ledger does not close: joules of jobs and idle time differ from joules of devices."""
