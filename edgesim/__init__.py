@@ -1,0 +1,39 @@
+"""edgesim: federated learning at the edge, simulated with real training, simulated time and an energy ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edgesim.analysis.load import Run
+    from edgesim.config.scenario import Scenario
+
+__all__ = ["load", "open", "run"]
+
+
+def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Scenario:
+    """Return the scenario of a TOML file or a mapping, with `key=value` overrides. Raises ConfigError."""
+    from edgesim.config.load import load_scenario
+
+    return load_scenario(source, overrides)
+
+
+def run(source: Any, overrides: Sequence[str] = (), out: str | Path | None = None) -> Run:
+    """Run a scenario (an object, a file or a mapping) and return its tables as pandas frames and its weights.
+
+    `out` is the run folder to make, a temporary one if None. Raises ConfigError or DataError.
+    """
+    from edgesim.config.scenario import Scenario
+    from edgesim.simulation import simulate
+
+    scenario = source if isinstance(source, Scenario) else load(source, overrides)
+    return simulate(scenario, None if out is None else Path(out))
+
+
+def open(folder: str | Path) -> Run:  # noqa: A001 (edgesim.open reads well and shadows nothing outside)
+    """Return the run in a folder. Raises ConfigError if it is none."""
+    from edgesim.analysis.load import open_run
+
+    return open_run(folder)

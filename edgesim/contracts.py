@@ -7,7 +7,7 @@ order stamped by the engine, an *arrival* is how a job ended, a *message* is wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -19,10 +19,8 @@ from edgesim.rng import Key
 Ids: TypeAlias = np.ndarray  # int64, shape (k,)
 Arr: TypeAlias = np.ndarray  # float64, shape (k,)
 Fn: TypeAlias = Callable[..., Any]
-Bundle: TypeAlias = Mapping[
-    str, Mapping[str, Any]
-]  # kind -> name -> tensor; kinds: "params", "buffers", a method's own
-Outcome: TypeAlias = Literal["ok", "late", "dropped", "offline", "no_memory", "battery"]
+Bundle: TypeAlias = Mapping[str, Mapping[str, Any]]  # kind ("params", "buffers", own) -> name -> tensor
+Outcome: TypeAlias = Literal["ok", "late", "dropped", "offline", "no_memory", "battery", "stopped"]
 
 SERVER = 0  # owner of the global model
 
@@ -281,26 +279,29 @@ class Method(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """An order with its prices. Training is a pure function of order, base model, what the device kept and `key`."""
+    """An order with its prices. Training is a pure function of task, base model, what the device kept and its key.
+
+    Seconds, bytes, FLOPs and joules are those of the undisturbed job; joules are what it adds to idle power.
+    """
 
     id: int
     device: int
     task: Task
+    round: int
+    nth: int  # training orders the device had before: with it keys do not depend on the order of events
     base: ModelRef
-    key: Key  # (LOCAL, device, how many training orders it had before), so independent of event order
     sent_s: float
+    due_s: float  # when it arrives if nothing happens
     down_s: float
     compute_s: float
     up_s: float
     flops: float
     down_bytes: int
     up_bytes: int
+    down_j: float
+    compute_j: float
+    up_j: float
     ended: bool = False
-
-    @property
-    def seconds(self) -> float:
-        """Download, compute and upload together."""
-        return self.down_s + self.compute_s + self.up_s
 
 
 class Arrival(NamedTuple):
@@ -316,33 +317,53 @@ class Arrival(NamedTuple):
 # --- the seams the coordinators see -------------------------------------------------------------------------
 
 
-class Backend(Protocol):
-    """Trains jobs. Lazy: submit only remembers; collect trains what is asked, returned in the order asked."""
-
-    trains: ClassVar[bool]  # False: timing only, no tensors exist
-
-    def submit(self, job: Job, base: Bundle, own: Bundle | None, n_samples: int) -> None:
-        """Remember a job and the weights it starts from."""
-
-    def collect(self, jobs: Sequence[int]) -> Sequence[tuple[Message, Bundle | None]]:
-        """Train these jobs; return each job's message and what the device keeps."""
-
-    def cancel(self, jobs: Sequence[int]) -> None:
-        """Forget these jobs untrained."""
-
-    def evaluate(self, model: Bundle) -> Mapping[str, Score]:
-        """Return the scores of a global model by split name."""
-
-    def close(self) -> None:
-        """Release processes and memory. May be called twice."""
-
-
 class Score(NamedTuple):
     """Mean loss and accuracy over `samples` test samples."""
 
     loss: float
     accuracy: float
     samples: int
+
+
+class Assignment(NamedTuple):
+    """All that local training depends on."""
+
+    job: int
+    device: int
+    task: Task
+    key: Key
+    base: Bundle  # the global model the device received
+    own: Bundle | None  # what the device kept
+
+
+class Result(NamedTuple):
+    """What local training gave."""
+
+    body: Bundle  # kinds and layers of the task's `up` payload
+    keep: Bundle | None
+    signals: Mapping[str, Any]
+    steps: int
+
+
+class Backend(Protocol):
+    """Trains. Lazy: submit only remembers; collect trains what is asked, returned in the order asked."""
+
+    trains: ClassVar[bool]  # False: timing only, no tensors exist
+
+    def submit(self, assignment: Assignment) -> None:
+        """Remember an assignment, untrained."""
+
+    def collect(self, jobs: Sequence[int]) -> Sequence[Result]:
+        """Train the assignments of these jobs."""
+
+    def cancel(self, jobs: Sequence[int]) -> None:
+        """Forget the assignments of these jobs."""
+
+    def evaluate(self, model: Bundle) -> Mapping[str, Score]:
+        """Return the scores of a global model by split name."""
+
+    def close(self) -> None:
+        """Release processes and memory. May be called twice."""
 
 
 class Learner(Protocol):
@@ -367,8 +388,17 @@ class Learner(Protocol):
 
 
 class MergeResult(NamedTuple):
-    """The global model after a merge and the server work it took."""
+    """The global model after a merge, the server work it took and what the method wants to be seen."""
 
     model: ModelRef
-    server_flops: float
-    notes: Mapping[str, Any]
+    server_flops: float = 0.0
+    notes: Mapping[str, Any] = {}
+
+
+class Coordinator(Protocol):
+    """The protocol of a run as one SimPy process; it ends when the engine has stopped."""
+
+    deadline_s: float  # of a round; inf if there is none
+
+    def run(self, engine: Any, learner: Learner) -> Iterator[Any]:
+        """Ask, wait and merge until `engine.stopped`."""

@@ -1,0 +1,1 @@
+"""Data sets as tensors, their augmentation, and their partition among devices."""

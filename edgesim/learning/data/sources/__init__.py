@@ -1,0 +1,1 @@
+"""One file per family of data sources; each lists its own in PARTS and has `load() -> Dataset`."""

@@ -1,0 +1,18 @@
+"""Which method is ahead after a given simulated time? Usage: python analysis/accuracy_vs_time.py RUN... [--out STEM]"""
+
+from pathlib import Path
+
+import typer
+
+from edgesim.analysis.load import open_run
+from edgesim.analysis.plots import plot_runs
+
+
+def main(runs: list[Path], out: Path = Path("accuracy_vs_time")) -> None:
+    """Draw test accuracy against simulated time, in one panel."""
+    for path in plot_runs([open_run(folder) for folder in runs], against=["sim_time_s"], out=out):
+        print(path)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,25 @@
+"""What does a target accuracy take, on average over seeds? Usage: python analysis/time_to_target.py RUN..."""
+
+from pathlib import Path
+
+import pandas as pd
+import typer
+
+from edgesim.analysis.load import open_run
+from edgesim.analysis.plots import groups
+from edgesim.analysis.stats import targets_table
+
+COSTS = ["round", "sim_time_s", "energy_j", "up_bytes"]
+
+
+def main(runs: list[Path]) -> None:
+    """Print CSV: for each scenario and target the runs, how many reached it, and the mean cost of those that did."""
+    labels = groups([open_run(folder) for folder in runs])
+    table = pd.concat([targets_table([run]).assign(scenario=label) for run, label in labels.items()])
+    by_target = table.groupby(["scenario", "target"])
+    counts = by_target["round"].agg(runs="size", reached="count")
+    print(counts.join(by_target[COSTS].mean()).to_csv(float_format="%.6g"), end="")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,202 @@
+"""The command line. Commands are thin, and import what they need when called: `edgesim table` never loads torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgesim.errors import ConfigError, EdgesimError
+
+if TYPE_CHECKING:
+    from edgesim.analysis.load import Run
+    from edgesim.config.scenario import Scenario
+
+app = typer.Typer(
+    help="A discrete-event simulator of federated learning at the edge: real training, simulated time and energy.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file (TOML).")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="K=V", help="Override a key of the scenario; may be repeated.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]
+
+_EXIT_OF_STATUS = {"finished": 0, "interrupted": 130, "failed": 1}
+
+
+@app.command()
+def run(
+    scenario: ScenarioFile,
+    set_: Overrides = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Train on this many worker processes.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default runs/SCENARIO-METHOD-SEED.")] = None,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, and print only the run folder.")] = False,
+) -> None:
+    """Run a scenario and keep its tables, weights and manifest in a run folder."""
+    from edgesim.progress import ProgressLine
+    from edgesim.run import run as run_scenario
+
+    backend = [f'backend={{ name = "workers", workers = {workers} }}'] if workers else []
+    loaded = _load(scenario, [*(set_ or []), *backend])
+    folder = out or Path("runs") / f"{scenario.stem}-{loaded.method.name}-{loaded.seed}"
+    observer = None if quiet else ProgressLine()
+    try:
+        finished = run_scenario(loaded, folder, observer)
+    finally:
+        if observer:
+            observer.close()
+    _report(finished, as_json, quiet)
+
+
+@app.command()
+def validate(scenario: ScenarioFile, set_: Overrides = None) -> None:
+    """Check a scenario: build everything it names, train nothing."""
+    from edgesim.run import check
+
+    check(_load(scenario, set_))
+    print(f"{scenario}: ok")
+
+
+@app.command()
+def estimate(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Say what a scenario will cost: FLOPs, bytes, seconds and joules of a job at each level, and host resources."""
+    from edgesim.commands import show
+    from edgesim.run import estimate as estimate_scenario
+
+    found = estimate_scenario(_load(scenario, set_))
+    if as_json:
+        show.print_json({"levels": found.levels.to_dict("records"), "totals": found.totals})
+        return
+    show.print_frame(found.levels, "one job at each level")
+    show.print_table([found.totals], {name: name for name in found.totals}, "the whole run")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of scenario files, for editors."""
+    from edgesim.commands import show
+    from edgesim.config.schema import json_schema
+
+    show.print_json(json_schema())
+
+
+@app.command("list")
+def list_parts(
+    kind: Annotated[str | None, typer.Argument(help="One kind of part only, such as method.")] = None,
+) -> None:
+    """List the parts that scenarios can name; a name that ends with ":" is a family, as in torchvision:resnet18."""
+    from edgesim.catalogue import PACKAGES, parts_of
+    from edgesim.commands import show
+
+    if kind is not None and kind not in PACKAGES:
+        raise ConfigError(f"unknown kind {kind!r} (known: {', '.join(PACKAGES)})")
+    for each in [kind] if kind else PACKAGES:
+        rows = [{"name": name, "what": show.first_line(part)} for name, part in parts_of(each).items()]
+        show.print_table(rows, {"name": each, "what": "what it is"})
+
+
+@app.command()
+def card(
+    model: Annotated[str, typer.Argument(help="A model's name, as in scenarios.")],
+    shape: Annotated[str | None, typer.Option("--input", metavar="CxHxW", help="Default: the model's own.")] = None,
+    classes: Annotated[int | None, typer.Option(min=2, help="Default: the model's own.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the parameters and FLOPs of a model's layers, and of training only its last layers."""
+    from edgesim.commands import card as view
+    from edgesim.commands import show
+    from edgesim.run import card as card_of
+
+    found = card_of(model, view.parse_shape(shape) if shape else None, classes)
+    if as_json:
+        show.print_json(view.describe(found))
+    else:
+        view.print_card(found)
+
+
+@app.command()
+def table(runs: Folders) -> None:
+    """Print what runs reached, and what each target accuracy took."""
+    from edgesim.analysis.load import open_run
+    from edgesim.commands import show
+
+    show.print_runs([open_run(folder) for folder in runs])
+
+
+@app.command()
+def plot(
+    runs: Folders,
+    out: Annotated[Path, typer.Option(help="File name without its ending; a PNG and an SVG are written.")] = Path(
+        "accuracy"
+    ),
+) -> None:
+    """Draw accuracy against simulated time, energy and rounds."""
+    from edgesim.analysis.load import open_run
+    from edgesim.analysis.plots import plot_runs
+
+    for path in plot_runs([open_run(folder) for folder in runs], out=out):
+        print(path)
+
+
+@app.command()
+def diff(
+    run_a: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN", help="Another run folder.")],
+) -> None:
+    """Compare the tables and weights of two runs value by value; the exit code is 1 if they differ."""
+    from edgesim.analysis.compare import diff as compare
+    from edgesim.analysis.load import open_run
+    from edgesim.commands import show
+
+    found = compare(open_run(run_a), open_run(run_b))
+    if found.empty:
+        print("identical")
+        return
+    show.print_frame(found.astype({"a": "str", "b": "str"}))
+    raise typer.Exit(1)
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user ends in one line on stderr and exit code 2."""
+    try:
+        app()
+    except EdgesimError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _load(scenario: Path, overrides: list[str] | None) -> Scenario:
+    from edgesim.config.load import load_scenario
+
+    return load_scenario(scenario, overrides or [])
+
+
+def _report(finished: Run, as_json: bool, quiet: bool) -> None:
+    from edgesim.analysis.stats import summary
+    from edgesim.commands import show
+
+    manifest: dict[str, Any] = finished.manifest
+    if as_json:
+        show.print_json(summary(finished))
+        show.print_note(f"run folder: {finished.folder}")
+    elif quiet:
+        print(finished.folder)
+    else:
+        show.print_runs([finished])
+        print(f"run folder: {finished.folder}")
+    code = _EXIT_OF_STATUS[manifest["status"]]
+    if code:
+        show.print_note(f"{manifest['status']} after {manifest['rounds']} rounds: {manifest['stop_reason']}")
+        raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Reads a run folder. Nothing here needs torch."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from safetensors.numpy import load_file
+
+from edgesim.errors import ConfigError
+from edgesim.records.schema import TABLES, conform
+from edgesim.records.writer import MANIFEST
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run. Tables are read when first asked for; columns and units are those of edgesim.records.schema."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Return the folder's name: unlike the scenario's it tells runs of one scenario apart."""
+        return self.folder.resolve().name
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """Return what manifest.json says: scenario, versions, status, host seconds."""
+        path = self.folder / MANIFEST
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ConfigError(f"{path}: not valid JSON: {error}") from error
+
+    @cached_property
+    def method(self) -> str:
+        """Return the method's name."""
+        return str(self.manifest["scenario"]["method"]["name"])
+
+    @cached_property
+    def seed(self) -> int:
+        """Return the seed that the scenario fixed."""
+        return int(self.manifest["scenario"]["seed"])
+
+    @cached_property
+    def targets(self) -> tuple[float, ...]:
+        """Return the scenario's target accuracies, as fractions."""
+        return tuple(float(target) for target in self.manifest["scenario"]["evaluation"]["targets"])
+
+    @cached_property
+    def jobs(self) -> pd.DataFrame:
+        """Return one row a job."""
+        return self.table("jobs")
+
+    @cached_property
+    def merges(self) -> pd.DataFrame:
+        """Return one row a closed round."""
+        return self.table("merges")
+
+    @cached_property
+    def evals(self) -> pd.DataFrame:
+        """Return one row an evaluation and split."""
+        return self.table("evals")
+
+    @cached_property
+    def devices(self) -> pd.DataFrame:
+        """Return one row a device, the server as device -1."""
+        return self.table("devices")
+
+    @cached_property
+    def notes(self) -> pd.DataFrame:
+        """Return one row a note of the method."""
+        return self.table("notes")
+
+    @property
+    def saved_weights(self) -> list[str]:
+        """Return the names that `weights` accepts; none after a run that trained nothing."""
+        return sorted(path.stem for path in self.folder.glob("*.safetensors"))
+
+    def weights(self, which: str = "final") -> dict[str, np.ndarray]:
+        """Return the saved global model "final" or "best", arrays by name. Raises ConfigError if it was not saved."""
+        path = self.folder / f"{which}.safetensors"
+        if which not in self.saved_weights:
+            raise ConfigError(f"{path}: not saved; this run has {', '.join(self.saved_weights) or 'no weights'}")
+        return dict(load_file(path))
+
+    def table(self, table: str) -> pd.DataFrame:
+        """Read a table by name from its file. Raises ConfigError if that is not possible."""
+        path = self.folder / f"{table}.parquet"
+        try:
+            frame = pd.read_parquet(path)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from error
+        return conform(table, frame, str(path))
+
+
+def open_run(path: str | Path) -> Run:
+    """Return the run in a folder. Raises ConfigError if it is not a run folder or a table is missing."""
+    folder = Path(path)
+    wanted = [MANIFEST, *(f"{table}.parquet" for table in TABLES)]
+    missing = [name for name in wanted if not (folder / name).is_file()]
+    if missing:
+        raise ConfigError(f"{folder}: not a run folder: no {', '.join(missing)}")
+    return Run(folder)

@@ -1,0 +1,91 @@
+"""The numbers of a run that people compare: accuracy, and what it took in time, energy and traffic.
+
+Tables count rounds from 0; here `round` is the number of rounds done, so the first round of a table is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from edgesim.analysis.load import Run
+
+_TOTALS = {
+    "total_energy_j": "energy_j",
+    "total_up_bytes": "up_bytes",
+    "total_down_bytes": "down_bytes",
+    "total_flops": "flops",
+}
+_COSTS = ["round", "sim_time_s", "energy_j", "up_bytes", "down_bytes"]
+_WHOLE = {"up_bytes": "int64", "down_bytes": "int64"}
+
+
+def curve(run: Run, split: str = "test") -> pd.DataFrame:
+    """Return a row an evaluation of `split`: rounds done, what the fleet had spent by then, loss and accuracy.
+
+    Columns: round, sim_time_s, energy_j, up_bytes, down_bytes, flops, loss, accuracy. An evaluation before the
+    first round costs nothing.
+    """
+    evals = run.evals[run.evals["split"] == split].rename(columns={"now_s": "sim_time_s"})
+    spent = run.merges[["round", *_TOTALS]].rename(columns=_TOTALS)
+    points = pd.merge_asof(evals.sort_values("round", kind="stable"), spent.sort_values("round"), on="round")
+    points = points.fillna(dict.fromkeys(_TOTALS.values(), 0)).astype(_WHOLE)
+    points["round"] += 1
+    return points[[*_COSTS, "flops", "loss", "accuracy"]]
+
+
+def first_crossing(points: pd.DataFrame, target: float) -> dict[str, Any] | None:
+    """Return the costs at the first row of a curve with accuracy >= target, or None if there is no such row.
+
+    Keys: round (rounds done), sim_time_s, energy_j, up_bytes, down_bytes.
+    """
+    reached = points[points["accuracy"] >= target]
+    return None if reached.empty else {name: reached[name].iloc[0].item() for name in _COSTS}
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """Return the run in one object of plain numbers; accuracies are None if nothing was evaluated.
+
+    Keys: method, rounds, accuracy (last evaluation), best_accuracy, sim_time_s, energy_j, up_bytes, down_bytes, flops
+    (all at the end of the last round), host_s, and targets, which maps each target to its first crossing or None.
+    """
+    points = curve(run)
+    accuracy = points["accuracy"]
+    return {
+        "method": run.method,
+        **_end(run),
+        "accuracy": None if accuracy.empty else float(accuracy.iloc[-1]),
+        "best_accuracy": None if accuracy.empty else float(accuracy.max()),
+        "host_s": run.manifest["host_s"],
+        "targets": {f"{target:g}": first_crossing(points, target) for target in run.targets},
+    }
+
+
+def targets_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return a row for each run and target: run, method, seed, target, and the costs of the first crossing.
+
+    Costs of a target that was not reached are missing values.
+    """
+    rows: list[dict[str, Any]] = []
+    for run in runs:
+        points = curve(run)
+        for target in run.targets:
+            label = {"run": run.name, "method": run.method, "seed": run.seed, "target": target}
+            rows.append(label | (first_crossing(points, target) or {}))
+    frame = pd.DataFrame(rows, columns=["run", "method", "seed", "target", *_COSTS])
+    return frame.astype({"sim_time_s": "float64", "energy_j": "float64"} | dict.fromkeys(["round", *_WHOLE], "Int64"))
+
+
+def energy_by_kind(run: Run) -> pd.DataFrame:
+    """Return joules by kind of device (index) and component: down_j, compute_j, up_j, idle_j. The server is a kind."""
+    return run.devices.groupby("kind")[["down_j", "compute_j", "up_j", "idle_j"]].sum()
+
+
+def _end(run: Run) -> dict[str, Any]:
+    if run.merges.empty:
+        return {"rounds": 0, "sim_time_s": 0.0} | dict.fromkeys(_TOTALS.values(), 0)
+    last = run.merges.iloc[-1]
+    spent = {short: last[column].item() for column, short in _TOTALS.items()}
+    return {"rounds": int(last["round"]) + 1, "sim_time_s": last["now_s"].item()} | spent

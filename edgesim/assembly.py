@@ -1,0 +1,127 @@
+"""From a scenario to the parts of a run: fleet, data, model, card, setting. Nothing is trained here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from edgesim.card import ModelCard
+from edgesim.config.scenario import Scenario
+from edgesim.contracts import Setting
+from edgesim.errors import ConfigError
+from edgesim.learning.build import build_model
+from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.data.split import Split
+from edgesim.learning.measure import measure
+from edgesim.learning.trainer import Trainer
+from edgesim.rng import Key, Purpose
+from edgesim.world.fleet import Fleet, build_fleet
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """All that a run is made of."""
+
+    scenario: Scenario
+    fleet: Fleet
+    data: Dataset | None
+    split: Split | None
+    module: nn.Module
+    setting: Setting
+
+    def make_trainer(self, device: str) -> Trainer:
+        """Return what trains, with its network on a torch device such as "cpu"."""
+        if self.data is None or self.split is None:
+            raise ConfigError("data: training needs a data set; without one use backend = { name = 'null' }")
+        return Trainer(
+            module=self.module.to(device),
+            data=self.data,
+            shards=[torch.from_numpy(shard) for shard in self.split.train],
+            method=self.scenario.method.value,
+            drop_single=self.setting.card.drop_single,
+        )
+
+
+def assemble(scenario: Scenario) -> Assembly:
+    """Build and check everything that a scenario names. Raises ConfigError or DataError where it does not fit."""
+    fleet = build_fleet(scenario)
+    scenario.selection.value.check(fleet.level)
+    _check_pairs(scenario)
+    data = scenario.data.value.load() if scenario.data is not None else None
+    split, samples = _partition(scenario, data, len(fleet))
+    module, card = _model(scenario, data)
+    setting = Setting(
+        card=card,
+        cost=scenario.cost.value,
+        training=scenario.training,
+        samples=samples,
+        level=fleet.level,
+        flops_per_s=fleet.flops_per_s,
+        up_bps=fleet.up_bps,
+        down_bps=fleet.down_bps,
+        latency_s=fleet.latency_s,
+        deadline_s=scenario.coordinator.value.deadline_s,
+        labels=_label_counts(scenario, data, split),
+    )
+    return Assembly(scenario, fleet, data, split, module, setting)
+
+
+def card_of(model: Any, name: str, data_shape: tuple[int, ...] | None, classes: int | None, key: Key) -> Any:
+    """Return a network and its card; shape and classes default to those the model is known for."""
+    shape = data_shape or getattr(model, "native_input_shape", None)
+    classes = classes or getattr(model, "native_classes", None)
+    if shape is None or classes is None:
+        raise ConfigError(f"model.name: {name} has no input shape of its own; give a data set")
+    module = build_model(model, shape, classes, key)
+    return module, measure(module, name, shape, classes)
+
+
+def _model(scenario: Scenario, data: Dataset | None) -> tuple[nn.Module, ModelCard]:
+    key = Key(scenario.seed).at(Purpose.INIT, 0)
+    shape, classes = (data.input_shape, data.classes) if data else (None, None)
+    module, card = card_of(scenario.model.value, scenario.model.name, shape, classes, key)
+    return module, card
+
+
+def _partition(scenario: Scenario, data: Dataset | None, devices: int) -> tuple[Split | None, np.ndarray]:
+    """Return who holds which samples (None: timing only) and the local data sizes, shape (devices,), read-only."""
+    part, key = scenario.partition.value, Key(scenario.seed).at(Purpose.DATA)
+    if hasattr(part, "counts"):
+        split, samples = None, part.counts(devices, key)
+    elif data is None:
+        raise ConfigError(f"data: partition {scenario.partition.name} needs a data set")
+    else:
+        split = part.split(data.y_train.numpy(), data.y_test.numpy(), devices, data.classes, key)
+        samples = split.samples
+    if scenario.backend.value.trains and split is None:
+        raise ConfigError("backend.name: without data samples only the null backend can run; it was not asked for")
+    samples.setflags(write=False)
+    return split, samples
+
+
+def _label_counts(scenario: Scenario, data: Dataset | None, split: Split | None) -> np.ndarray | None:
+    """Return label counts, shape (devices, classes), if the method asks devices to report them."""
+    if "labels" not in scenario.method.value.needs.reports or data is None or split is None:
+        return None
+    labels = data.y_train.numpy()
+    return np.stack([np.bincount(labels[shard], minlength=data.classes) for shard in split.train])
+
+
+def _check_pairs(scenario: Scenario) -> None:
+    """Raise ConfigError if method, coordinator and backend cannot work together."""
+    needs, protocol = scenario.method.value.needs, scenario.coordinator.value.protocol
+    if protocol not in needs.coordinators:
+        raise ConfigError(
+            f"coordinator.name: {scenario.method.name} runs on {', '.join(sorted(needs.coordinators))}, "
+            f"found {protocol}"
+        )
+    if scenario.backend.value.trains:
+        return
+    if needs.feedback:
+        raise ConfigError(f"backend.name: {scenario.method.name} plans from training results, which null does not have")
+    if scenario.server.flops_per_s < float("inf"):
+        raise ConfigError("server.flops_per_s: the null backend knows no server work; use inf or a training backend")

@@ -1,0 +1,48 @@
+"""Timing only: no tensors, no training. For methods whose plans depend on no training result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from edgesim.contracts import Assignment, Bundle, Result, Score
+from edgesim.errors import ContractError
+
+
+class NullBackend:
+    """Is handed nothing and trains nothing."""
+
+    trains: ClassVar[bool] = False
+
+    def submit(self, assignment: Assignment) -> None:
+        """Raise ContractError: without tensors there is nothing to assign."""
+        raise ContractError("the null backend has no tensors to train")
+
+    def collect(self, jobs: Sequence[int]) -> Sequence[Result]:
+        """Raise ContractError: without tensors there is nothing to collect."""
+        raise ContractError("the null backend has no tensors to train")
+
+    def cancel(self, jobs: Sequence[int]) -> None:
+        """Forget nothing."""
+
+    def evaluate(self, model: Bundle) -> Mapping[str, Score]:
+        """Return no scores."""
+        return {}
+
+    def close(self) -> None:
+        """Release nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Null:
+    """Timing only: simulated seconds, bytes and joules without any training."""
+
+    trains: ClassVar[bool] = False
+
+    def open(self, make_trainer: Any) -> NullBackend:
+        """Return the backend; the trainer is never made."""
+        return NullBackend()
+
+
+PARTS = {"null": Null}

@@ -1,0 +1,51 @@
+"""Trains in this process, one job after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from edgesim.backends.lazy import LazyBackend
+from edgesim.contracts import Assignment, Bundle, Result
+from edgesim.learning.device import check_device
+from edgesim.learning.trainer import ChunkScore, Trainer
+
+
+class SerialBackend(LazyBackend):
+    """One trainer in this process, on one thread so that results equal those of the worker processes."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        super().__init__()
+        self._trainer = trainer
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+
+    def close(self) -> None:
+        """Give the process its threads back."""
+        super().close()
+        torch.set_num_threads(self._threads)
+
+    def _run(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
+        return [self._trainer.run(a) for a in assignments]
+
+    def _score(self, model: Bundle) -> Sequence[ChunkScore]:
+        return self._trainer.score_chunks(model, range(self._trainer.chunks()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serial:
+    """Train in this process, one job after another."""
+
+    device: str = "cpu"  # or "cuda", "cuda:0", ... where torch has one
+    trains: ClassVar[bool] = True
+
+    def open(self, make_trainer: Callable[[str], Trainer]) -> SerialBackend:
+        """Return the backend. Raises ConfigError if torch has no such device."""
+        check_device(self.device)
+        return SerialBackend(make_trainer(self.device))
+
+
+PARTS = {"serial": Serial}

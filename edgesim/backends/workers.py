@@ -1,0 +1,115 @@
+"""Trains in worker processes of one thread each; the data set is shared between them, not copied."""
+
+from __future__ import annotations
+
+import copy
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+import torch.multiprocessing as mp
+from annotated_types import Ge
+
+from edgesim.backends.lazy import LazyBackend
+from edgesim.contracts import Assignment, Bundle, Result
+from edgesim.errors import EdgesimError
+from edgesim.learning.device import check_device
+from edgesim.learning.trainer import ChunkScore, Trainer
+
+_TRAINER: Trainer | None = None  # of a worker process; set once, when it starts
+
+
+class WorkersBackend(LazyBackend):
+    """A pool of processes. Jobs are pure, so results do not depend on who trained what in which order."""
+
+    def __init__(self, trainer: Trainer, workers: int) -> None:
+        super().__init__()
+        trainer.data.share()
+        self._chunks = trainer.chunks()
+        self._workers = workers
+        self._pool = ProcessPoolExecutor(
+            workers, mp_context=mp.get_context("spawn"), initializer=_start_worker, initargs=(trainer,)
+        )
+
+    def close(self) -> None:
+        """End the worker processes."""
+        super().close()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _run(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
+        wired = [a._replace(base=_to_wire(a.base), own=_to_wire(a.own)) for a in assignments]
+        return [r._replace(body=_from_wire(r.body), keep=_from_wire(r.keep)) for r in self._map(_run_in_worker, wired)]
+
+    def _score(self, model: Bundle) -> Sequence[ChunkScore]:
+        wired = _to_wire(model)
+        spans = np.array_split(np.arange(self._chunks), self._workers)
+        scored = self._map(_score_in_worker, [(wired, span.tolist()) for span in spans])
+        return [chunk for span in scored for chunk in span]
+
+    def _map(self, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        try:
+            return list(self._pool.map(work, items))
+        except BrokenProcessPool as error:
+            raise EdgesimError("backend: a worker process died; with too little memory use fewer workers") from error
+
+
+def _start_worker(trainer: Trainer) -> None:
+    global _TRAINER
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends its workers
+    torch.set_num_threads(1)
+    _TRAINER = replace(trainer, module=copy.deepcopy(trainer.module))  # its tensors came in memory shared by all
+
+
+def _trainer() -> Trainer:
+    if _TRAINER is None:
+        raise RuntimeError("this process is no worker")
+    return _TRAINER
+
+
+def _run_in_worker(assignment: Assignment) -> Result:
+    result = _trainer().run(assignment._replace(base=_from_wire(assignment.base), own=_from_wire(assignment.own)))
+    return result._replace(body=_to_wire(result.body), keep=_to_wire(result.keep))
+
+
+def _score_in_worker(work: tuple[Any, Sequence[int]]) -> list[ChunkScore]:
+    model, chunks = work
+    return _trainer().score_chunks(_from_wire(model), chunks)
+
+
+# Tensors travel as NumPy arrays: torch would open one file descriptor per tensor sent between processes.
+
+
+def _to_wire(bundle: Bundle | None) -> Any:
+    return _each(bundle, lambda tensor: tensor.cpu().numpy())
+
+
+def _from_wire(bundle: Any) -> Any:
+    return _each(bundle, torch.from_numpy)
+
+
+def _each(bundle: Any, change: Callable[[Any], Any]) -> Any:
+    if bundle is None:
+        return None
+    return {kind: {name: change(t) for name, t in tensors.items()} for kind, tensors in bundle.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """Train in worker processes of one thread each."""
+
+    workers: Annotated[int, Ge(1)] = 2
+    device: str = "cpu"  # or "cuda", "cuda:0", ... where torch has one; all workers share it
+    trains: ClassVar[bool] = True
+
+    def open(self, make_trainer: Callable[[str], Trainer]) -> WorkersBackend:
+        """Return the backend. Raises ConfigError if torch has no such device."""
+        check_device(self.device)
+        return WorkersBackend(make_trainer(self.device), self.workers)
+
+
+PARTS = {"workers": Workers}

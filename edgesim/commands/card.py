@@ -1,0 +1,64 @@
+"""The `card` command's view of a model card: FLOPs of each layer, and of training when only the last layers learn."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from edgesim.commands.show import print_table
+from edgesim.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edgesim.card import ModelCard
+
+_LAYER = ("name", "kind", "params", "forward_flops", "weight_grad_flops", "input_grad_flops")
+
+
+def parse_shape(shape: str) -> tuple[int, ...]:
+    """Return the sizes in a text such as "3x32x32". Raises ConfigError for anything else."""
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", shape):
+        raise ConfigError(f"--input: {shape!r} is not a shape; write for example 3x32x32")
+    return tuple(int(size) for size in shape.split("x"))
+
+
+def describe(card: ModelCard) -> dict[str, Any]:
+    """Return a model card as plain numbers, all per sample.
+
+    Keys: model, params, forward_flops, layers (in forward order), and suffixes: the training FLOPs if only the last 1,
+    2, ... all layers are trained and those before them are frozen.
+    """
+    layers = [{key: _whole(getattr(layer, key)) for key in _LAYER} for layer in card.layers]
+    names = [layer.name for layer in card.layers]
+    suffixes = [
+        {
+            "trained_layers": count,
+            "first_trained": names[-count],
+            "train_flops": _whole(card.train_flops(frozenset(names[:-count]))),
+        }
+        for count in range(1, len(names) + 1)
+    ]
+    forward = _whole(card.forward_flops())
+    return {
+        "model": card.model,
+        "params": card.params,
+        "forward_flops": forward,
+        "layers": layers,
+        "suffixes": suffixes,
+    }
+
+
+def print_card(card: ModelCard) -> None:
+    """Print the layers of a model, and the training FLOPs for every cut, as plain integers."""
+    facts = describe(card)
+    title = f"{facts['model']}: {facts['params']} parameters, {facts['forward_flops']} FLOPs forward per sample"
+    _print_whole(facts["layers"], title)
+    _print_whole(facts["suffixes"], "training FLOPs per sample if only the last layers are trained")
+
+
+def _print_whole(rows: list[dict[str, Any]], title: str) -> None:
+    # As text, so that FLOPs stay plain integers that can be compared with a paper digit by digit.
+    print_table([{key: str(value) for key, value in row.items()} for row in rows], {key: key for key in rows[0]}, title)
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) else value

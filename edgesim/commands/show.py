@@ -1,0 +1,75 @@
+"""What the commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from edgesim.analysis.load import Run
+from edgesim.analysis.readable import text
+from edgesim.analysis.stats import summary, targets_table
+from edgesim.records.writer import plain_json
+
+_WIDE = 400  # a pipe has no width to keep to; a table takes only what it needs
+_COSTS = {"sim_time_s": "simulated time", "energy_j": "energy", "up_bytes": "up", "down_bytes": "down"}
+
+
+def print_runs(runs: Sequence[Run]) -> None:
+    """Print a row a run, then a row for each run and target accuracy."""
+    rows = [{"run": run.name} | summary(run) for run in runs]
+    shown = {"run": "run", "method": "method", "rounds": "rounds", "accuracy": "accuracy", "best_accuracy": "best"}
+    print_table(rows, shown | _COSTS | {"host_s": "host time"})
+    targets = targets_table(runs)
+    if not targets.empty:
+        keep = {"run": "run", "method": "method", "target": "target", "round": "round"}
+        print_table(targets.to_dict("records"), keep | _COSTS, title="when a target accuracy was first reached")
+
+
+def print_frame(frame: pd.DataFrame, title: str | None = None) -> None:
+    """Print a data frame with readable units, chosen by the names of its columns."""
+    print_table(frame.to_dict("records"), {str(name): str(name) for name in frame}, title)
+
+
+def print_table(rows: Iterable[Mapping[Any, Any]], columns: Mapping[str, str], title: str | None = None) -> None:
+    """Print the named columns of some rows under their headings; numbers to the right, missing values as a dash."""
+    cells = [{name: _cell(name, row[name]) for name in columns} for row in rows]
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    for name, heading in columns.items():
+        numbers = all(cell[:1] in "-0123456789" for cell in (row[name] for row in cells))
+        table.add_column(heading, justify="right" if numbers else "left")
+    for row in cells:
+        table.add_row(*row.values())
+    terminal = sys.stdout.isatty()
+    Console(width=None if terminal else _WIDE, markup=False, highlight=False).print(table)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value to stdout; infinities and NaN become strings."""
+    print(plain_json(value))
+
+
+def print_note(line: str) -> None:
+    """Print a line to stderr, where it does not mix with results."""
+    print(line, file=sys.stderr)
+
+
+def first_line(part: Any) -> str:
+    """Return the first line of a part's docstring."""
+    return (inspect.getdoc(part) or "").partition("\n")[0]
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None or pd.isna(value):
+        return "-"
+    if isinstance(value, float) and "accuracy" in name:
+        return f"{value:.4f}"
+    return text(name, value)

@@ -1,0 +1,36 @@
+"""What round-based protocols share: one exchange of a round, and the exchanges of a whole round."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from edgesim.contracts import Arrival, Learner
+from edgesim.engine.engine import Engine
+from edgesim.engine.rounds import Rounds
+
+
+def run_rounds(engine: Engine, rounds: Rounds, learner: Learner, within_s: float) -> Generator[Any, Any, None]:
+    """Ask, wait until all answered or `within_s` seconds of the round are over, merge; again until stopped.
+
+    Whoever is late is cancelled untrained and charged up to then. Without arrivals the model stays as it is.
+    """
+    while not rounds.stopped:
+        arrivals, more, closes_s = [], True, engine.now_s + within_s
+        while more:
+            arrivals, more = yield from _exchange(engine, learner, closes_s - engine.now_s)
+        result = learner.merge(arrivals, engine.view())
+        yield from rounds.close(result, arrivals, learner)
+
+
+def _exchange(engine: Engine, learner: Learner, within_s: float) -> Generator[Any, Any, tuple[list[Arrival], bool]]:
+    plan, inbox = learner.plan(engine.view()), engine.new_inbox()
+    jobs = engine.dispatch(plan, to=inbox)
+    learner.start(jobs)
+    yield inbox.at_least(len(jobs), within_s)
+    late = engine.abort(jobs, "late")
+    learner.cancel(late)
+    arrivals = inbox.take() + late
+    engine.last = arrivals
+    engine.exchange += 1
+    return arrivals, plan.more

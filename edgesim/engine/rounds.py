@@ -1,0 +1,125 @@
+"""The end of a round: its row in the tables, its evaluation, and whether the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import simpy
+
+from edgesim.config.scenario import Evaluation, Server, Stop
+from edgesim.contracts import Arrival, Learner, MergeResult
+from edgesim.engine.engine import Engine
+from edgesim.records.table import Table
+
+_TOTALS = ("flops", "down_bytes", "up_bytes", "energy_j")
+
+
+class Observer(Protocol):
+    """Is told after every round."""
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        """Take round, accuracy (None: not evaluated), now_s and energy_j."""
+
+
+class Rounds:
+    """Closes rounds and decides when a run has ended."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tables: dict[str, Table],
+        *,
+        stop: Stop,
+        evaluation: Evaluation,
+        server: Server,
+        observer: Observer,
+    ) -> None:
+        self.engine = engine
+        self.stop_reason: str | None = None
+        self.ended: simpy.Event = engine.env.event()
+        self._tables = tables
+        self._stop = stop
+        self._evaluation = evaluation
+        self._server = server
+        self._observer = observer
+        self._start_s = 0.0
+        self._before = dict.fromkeys(_TOTALS, 0.0)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop rule has ended the run."""
+        return self.stop_reason is not None
+
+    def close(self, result: MergeResult, arrivals: Sequence[Arrival], learner: Learner) -> Iterator[simpy.Event]:
+        """Charge the server's work, write the round's rows, evaluate when due and apply the stop rules."""
+        engine = self.engine
+        server_s = result.server_flops / self._server.flops_per_s
+        if server_s > 0:
+            yield engine.env.timeout(server_s)
+            engine.ledger.charge_server(server_s)
+        engine.model = result.model
+        engine.last = arrivals
+        self._write_merge(result, arrivals, server_s)
+        self._write_notes(result.notes)
+        accuracy = self._evaluate(learner)
+        engine.round += 1
+        engine.exchange = 0
+        for table in self._tables.values():
+            table.mark()
+        energy_j = engine.ledger.total_j(engine.now_s)
+        self._observer.round_closed(
+            {"round": engine.round, "accuracy": accuracy, "now_s": engine.now_s, "energy_j": energy_j}
+        )
+        self._apply_stop_rules(accuracy, energy_j)
+
+    def end(self, reason: str) -> None:
+        """End the run; the coordinator sees it at its next look at `stopped`."""
+        self.stop_reason = reason
+        self.ended.succeed(reason)
+
+    def _write_merge(self, result: MergeResult, arrivals: Sequence[Arrival], server_s: float) -> None:
+        engine = self.engine
+        totals = {
+            "flops": engine.flops,
+            "down_bytes": engine.down_bytes,
+            "up_bytes": engine.up_bytes,
+            "energy_j": engine.ledger.total_j(engine.now_s),
+        }
+        used = [a for a in arrivals if a.outcome == "ok"]
+        late = sum(a.outcome == "late" for a in arrivals)
+        staleness = float(np.mean([a.staleness for a in used])) if used else 0.0
+        self._tables["merges"].append(
+            (engine.round, result.model.version, self._start_s, engine.now_s, len(arrivals), len(used), late,
+             staleness, server_s, *(totals[name] - self._before[name] for name in _TOTALS),
+             *(totals[name] for name in _TOTALS))
+        )  # fmt: skip
+        self._before = totals
+        self._start_s = engine.now_s
+
+    def _write_notes(self, notes: Mapping[str, Any]) -> None:
+        for name, value in notes.items():
+            by_device = value if isinstance(value, Mapping) else {-1: value}
+            for device, number in by_device.items():
+                self._tables["notes"].append((self.engine.round, name, int(device), float(number)))
+
+    def _evaluate(self, learner: Learner) -> float | None:
+        """Score the new model if it is due; return its test accuracy. Evaluation takes no simulated time."""
+        engine = self.engine
+        done = engine.round + 1
+        if done % self._evaluation.every and done != self._stop.rounds:
+            return None
+        scores = learner.evaluate(engine.model)
+        for split, score in scores.items():
+            self._tables["evals"].append((engine.round, engine.model.version, engine.now_s, split, *score))
+        return scores["test"].accuracy if "test" in scores else None
+
+    def _apply_stop_rules(self, accuracy: float | None, energy_j: float) -> None:
+        stop = self._stop
+        if stop.accuracy is not None and accuracy is not None and accuracy >= stop.accuracy:
+            self.end(f"accuracy {stop.accuracy:g} reached")
+        elif stop.energy is not None and energy_j >= stop.energy:
+            self.end(f"energy {stop.energy:g} J spent")
+        elif stop.rounds is not None and self.engine.round >= stop.rounds:
+            self.end(f"{stop.rounds} rounds done")

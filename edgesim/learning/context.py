@@ -1,0 +1,95 @@
+"""What local training works with: the network bound to a device's weights, and the device's samples."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from edgesim.contracts import Assignment, Bundle, Task
+from edgesim.learning.data.dataset import Dataset
+
+
+class Batch(NamedTuple):
+    """Inputs (images NCHW, float32) and class labels (int64) of one SGD step."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Context:
+    """Handed to every hook of a LocalRule.
+
+    `base` is the model received, `own` what the device kept, `initial` is not held here: a method that needs the
+    first model keeps it. `trained` names the parameters that take gradients, in the order gradients come in.
+    """
+
+    def __init__(
+        self, module: nn.Module, data: Dataset, shard: Tensor, assignment: Assignment, drop_single: bool
+    ) -> None:
+        self.task: Task = assignment.task
+        self.base: Bundle = assignment.base
+        self.own: Bundle | None = assignment.own
+        self.key = assignment.key
+        self.shard = shard
+        self.drop_single = drop_single
+        self.trained = [n for n, _ in module.named_parameters() if _layer(n) not in assignment.task.part.frozen]
+        self._module = module
+        self._data = data
+        self._device = next(module.parameters()).device
+        self._bound: Bundle | None = None
+
+    def copy(self, bundle: Bundle) -> Bundle:
+        """Return a copy of a bundle that training may change."""
+        return copy_for(self._module, bundle)
+
+    def batch(self, positions: Tensor, augmenting: torch.Generator) -> Batch:
+        """Return the samples at these positions of the device's data, augmented if the data set says so."""
+        x, y = self._data.batch("train", self.shard[positions])
+        if self._data.augment is not None:
+            x = self._data.augment.apply(x, augmenting)
+        return Batch(x.to(self._device), y.to(self._device))
+
+    def bind(self, w: Bundle) -> list[Tensor]:
+        """Make `w` the network's own weights and set what is trained; return the trained tensors."""
+        frozen = self.task.part.frozen
+        load(self._module, w)
+        for name, layer in self._module.named_modules():
+            layer.training = name not in frozen
+        trained = []
+        for name, parameter in self._module.named_parameters():
+            parameter.requires_grad_(_layer(name) not in frozen)
+            if parameter.requires_grad:
+                trained.append(parameter)
+        self._bound = w
+        return trained
+
+    def forward(self, w: Bundle, x: Tensor) -> Tensor:
+        """Return the logits of weights `w`, shape (batch, classes); fastest for the weights being trained."""
+        if w is self._bound:
+            return self._module(x)
+        return torch.func.functional_call(self._module, {**w["params"], **w.get("buffers", {})}, (x,))
+
+
+def copy_for(module: nn.Module, bundle: Bundle) -> Bundle:
+    """Return a copy of a bundle on the network's device, laid out in memory as the network wants it."""
+    like = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {
+        kind: {n: torch.empty_like(like.get(n, t), requires_grad=False).copy_(t) for n, t in tensors.items()}
+        for kind, tensors in bundle.items()
+    }
+
+
+def load(module: nn.Module, w: Bundle) -> None:
+    """Let a network use the tensors of a bundle as its own, without copying."""
+    for name, parameter in module.named_parameters():
+        parameter.data = w["params"][name]
+    buffers = w.get("buffers", {})
+    for name, buffer in module.named_buffers():
+        if name in buffers:
+            buffer.data = buffers[name]
+
+
+def _layer(parameter: str) -> str:
+    return parameter.rpartition(".")[0]

@@ -1,0 +1,44 @@
+"""A data set in memory: tensors of features and labels, gathered by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from edgesim.learning.data.augment import Augment
+
+Part = Literal["train", "test"]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Train and test samples, normalised.
+
+    `x_*`: float32, contiguous; images (n, h, w, c), as a row is then one block of memory; vectors (n, features).
+    `y_*`: int64 labels (n,) in [0, classes). `input_shape`: (channels, height, width) or (features,).
+    """
+
+    name: str
+    x_train: Tensor
+    y_train: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    classes: int
+    input_shape: tuple[int, ...]
+    augment: Augment | None = None
+
+    def batch(self, split: Part, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features and labels of these rows of a split, in their order.
+
+        Images come as (n, c, h, w) in channels_last memory, vectors as (n, features).
+        """
+        x, y = (self.x_train, self.y_train) if split == "train" else (self.x_test, self.y_test)
+        rows = x[indices]
+        return (rows.permute(0, 3, 1, 2) if rows.ndim == 4 else rows), y[indices]
+
+    def share(self) -> None:
+        """Move all tensors into shared memory, so that worker processes read them without a copy."""
+        for tensor in (self.x_train, self.y_train, self.x_test, self.y_test):
+            tensor.share_memory_()  # type: ignore[no-untyped-call]

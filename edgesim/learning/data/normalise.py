@@ -1,0 +1,57 @@
+"""Per-channel shift and scale of features, by preset name or by given numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+import numpy as np
+from annotated_types import Gt, MinLen
+from pydantic import ConfigDict
+
+from edgesim.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and standard deviation: one number for all channels, or one for each channel (or feature)."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    mean: Annotated[tuple[float, ...], MinLen(1)]
+    std: Annotated[tuple[Annotated[float, Gt(0)], ...], MinLen(1)]
+
+
+Preset: TypeAlias = Literal["none", "mnist", "fashion_mnist", "cifar10", "cifar10_half", "cifar100", "svhn", "imagenet"]
+
+# Source: moments of the training sets' pixels in [0, 1], as in common public training scripts. The deviations of
+# "cifar10" are the mean over images of a single image's deviation; "cifar10_half" is the mapping to [-1, 1].
+PRESETS: dict[Preset, Moments] = {
+    "none": Moments((0.0,), (1.0,)),
+    "mnist": Moments((0.1307,), (0.3081,)),
+    "fashion_mnist": Moments((0.2860,), (0.3530,)),
+    "cifar10": Moments((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "cifar10_half": Moments((0.5,), (0.5,)),
+    "cifar100": Moments((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "svhn": Moments((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
+    "imagenet": Moments((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+
+
+def normalised(x: np.ndarray, chosen: Preset | Moments) -> np.ndarray:
+    """Return (x - mean) / std as a new contiguous float32 array of the same shape; bytes are pixels in [0, 255].
+
+    Raises ConfigError if the moments do not fit the size of the last axis.
+    """
+    moments = chosen if isinstance(chosen, Moments) else PRESETS[chosen]
+    allowed = (1, x.shape[-1])
+    for key, numbers in (("mean", moments.mean), ("std", moments.std)):
+        if len(numbers) not in allowed:
+            raise ConfigError(
+                f"data.normalise: {key} has {len(numbers)} numbers, the data set needs {allowed[-1]} or 1"
+            )
+    scale = 255.0 if x.dtype == np.uint8 else 1.0
+    out = np.array(x, dtype=np.float32, order="C")
+    out -= np.float32(scale) * np.asarray(moments.mean, dtype=np.float32)
+    out /= np.float32(scale) * np.asarray(moments.std, dtype=np.float32)
+    return out

@@ -1,0 +1,33 @@
+"""Devices whose data are alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge
+
+from edgesim.contracts import Ids
+from edgesim.learning.data.split import Split, equal_share, require
+from edgesim.rng import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Iid:
+    """Every device gets a uniform draw of the training set; no sample is given twice."""
+
+    samples_per_device: Annotated[int, Ge(1)] | None = None  # None: all samples, sizes differing by at most one
+
+    def split(self, y_train: Ids, y_test: Ids, devices: int, classes: int, key: Key) -> Split:
+        """Return the partition. Raises ConfigError if there are too few samples."""
+        rows = key.at(0).numpy().permutation(len(y_train))
+        if self.samples_per_device is None:
+            equal_share(len(rows), devices)
+            return Split(tuple(np.array_split(rows, devices)))
+        used = devices * self.samples_per_device
+        require(used, len(rows), "partition.samples_per_device", f"for {devices} devices")
+        return Split(tuple(np.split(rows[:used], devices)))
+
+
+PARTS = {"iid": Iid}

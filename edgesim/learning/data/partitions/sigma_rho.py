@@ -1,0 +1,74 @@
+"""A share sigma of i.i.d. devices; the others hold rho labels in equal shares.
+
+Source: H. Wu, P. Wang, Node Selection Toward Faster Convergence for Federated Learning on Non-IID Data (FedPNS), IEEE
+TNSE 2022; `shard_mode` follows the authors' code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from edgesim.contracts import Ids
+from edgesim.errors import ConfigError
+from edgesim.learning.data.split import Pool, Split, require
+from edgesim.rng import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class SigmaRho:
+    """The first round(sigma * devices) devices are i.i.d., each other holds rho labels; smaller is more heterogeneous.
+
+    No two devices share a sample, save in shard mode. There the training set, sorted by label, is cut into shards of
+    samples_per_device / rho, and rho random shards go to each non-i.i.d. device: a shard may straddle two labels, two
+    shards of a device may have one label, and shards may hold samples of i.i.d. devices.
+    """
+
+    sigma: Annotated[float, Ge(0), Le(1)] = 0.3
+    rho: Annotated[int, Ge(1)] = 1
+    samples_per_device: Annotated[int, Ge(1)] = 200
+    shard_mode: bool = False
+
+    def split(self, y_train: Ids, y_test: Ids, devices: int, classes: int, key: Key) -> Split:
+        """Return the partition. Raises ConfigError if there are too few samples or labels, or shares are not whole."""
+        if self.samples_per_device % self.rho:
+            raise ConfigError(
+                f"partition.samples_per_device: needs a multiple of rho = {self.rho}, is {self.samples_per_device}"
+            )
+        alike = int(np.floor(self.sigma * devices + 0.5))
+        require(alike * self.samples_per_device, len(y_train), "partition.samples_per_device", f"for {alike} devices")
+        pool = Pool(y_train, key.at(0).numpy())
+        iid = [pool.draw(np.arange(classes), self.samples_per_device) for _ in range(alike)]
+        others = (
+            self._shards(y_train, devices - alike, key.at(1))
+            if self.shard_mode
+            else self._labelled(pool, devices - alike, classes, key.at(1))
+        )
+        return Split((*iid, *others))
+
+    def _labelled(self, pool: Pool, devices: int, classes: int, key: Key) -> list[Ids]:
+        generator, share = key.numpy(), self.samples_per_device // self.rho
+        out = []
+        for device in range(devices):
+            open_ = np.flatnonzero(pool.left(classes) >= share)
+            if len(open_) < self.rho:
+                raise ConfigError(
+                    f"partition.rho: needs {self.rho} labels with {share} samples left for non-i.i.d. device "
+                    f"{device + 1} of {devices}, the data set has {len(open_)}"
+                )
+            labels = generator.choice(open_, self.rho, replace=False)
+            out.append(np.concatenate([pool.draw(labels[i : i + 1], share) for i in range(self.rho)]))
+        return out
+
+    def _shards(self, y: Ids, devices: int, key: Key) -> list[Ids]:
+        length = self.samples_per_device // self.rho
+        shards, wanted = len(y) // length, devices * self.rho
+        require(wanted * length, len(y), "partition.samples_per_device", f"for {wanted} shards")
+        cut = np.argsort(y, kind="stable")[: shards * length].reshape(shards, length)
+        return list(cut[key.numpy().permutation(shards)[:wanted]].reshape(devices, self.rho * length))
+
+
+PARTS = {"sigma_rho": SigmaRho}

@@ -1,0 +1,33 @@
+"""Numbers of samples only, for runs that simulate time without training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge
+
+from edgesim.contracts import Ids
+from edgesim.errors import ConfigError
+from edgesim.rng import Key
+
+Count = Annotated[int, Ge(1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """A number of samples for every device, or [low, high] to draw from, both ends included. There are no samples."""
+
+    samples_per_device: Count | tuple[Count, Count] = 500  # as 100 devices have of CIFAR-10
+
+    def counts(self, devices: int, key: Key) -> Ids:
+        """Return the number of samples of each device, int64, shape (devices,). Raises ConfigError if low > high."""
+        given = self.samples_per_device
+        low, high = (given, given) if isinstance(given, int) else given
+        if low > high:
+            raise ConfigError(f"partition.samples_per_device: needs [low, high] with low <= high, is [{low}, {high}]")
+        return key.at(0).numpy().integers(low, high, devices, dtype=np.int64, endpoint=True)
+
+
+PARTS = {"sizes": Sizes}

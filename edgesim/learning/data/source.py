@@ -1,0 +1,93 @@
+"""What all data sources share: their common keys, and the way from arrays as read to a Dataset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from annotated_types import Ge
+
+from edgesim.errors import ConfigError, DataError
+from edgesim.learning.data.augment import Augment
+from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.data.normalise import Moments, Preset, normalised
+
+Limit = Annotated[int, Ge(1)] | None
+
+
+class Raw(NamedTuple):
+    """A data set as read. Bytes (n, h, w) or (n, h, w, c) are pixels; other types are kept as they are."""
+
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    classes: int | None = None  # None: the largest label + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Keys common to all data sources."""
+
+    name: ClassVar[str]
+
+    normalise: Preset | Moments = "none"
+    augment: Augment | None = None  # of training batches
+    train_limit: Limit = None  # only the first so many samples, for a quick run
+    test_limit: Limit = None
+
+    def read(self) -> Raw:
+        """Return the arrays of this source. Raises DataError if they are missing or damaged."""
+        raise NotImplementedError
+
+    def load(self) -> Dataset:
+        """Return the data set, limited and normalised.
+
+        Raises DataError if files are missing or damaged, ConfigError if a key does not fit the data.
+        """
+        raw = self.read()
+        classes = _classes(self.name, raw)
+        x_train, y_train = self._cut("train", raw.x_train, raw.y_train, self.train_limit)
+        x_test, y_test = self._cut("test", raw.x_test, raw.y_test, self.test_limit)
+        if x_train.shape[1:] != x_test.shape[1:]:
+            raise DataError(
+                f"{self.name}: training samples have shape {x_train.shape[1:]}, test samples {x_test.shape[1:]}"
+            )
+        image = x_train.ndim == 4
+        if self.augment is not None and not image:
+            raise ConfigError(f"data.augment: needs images, {self.name} holds vectors of {x_train.shape[1]} features")
+        height_width, channels = x_train.shape[1:-1], x_train.shape[-1]
+        return Dataset(
+            name=self.name,
+            x_train=torch.from_numpy(normalised(x_train, self.normalise)),
+            y_train=torch.from_numpy(y_train),
+            x_test=torch.from_numpy(normalised(x_test, self.normalise)),
+            y_test=torch.from_numpy(y_test),
+            classes=classes,
+            input_shape=(channels, *height_width),
+            augment=self.augment,
+        )
+
+    def _cut(self, split: str, x: np.ndarray, y: np.ndarray, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
+        x, y = x[:limit], np.array(y[:limit], dtype=np.int64)
+        if len(x) != len(y) or len(x) == 0:
+            raise DataError(
+                f"{self.name}: {split} has {len(x)} samples and {len(y)} labels; needs the same, at least 1"
+            )
+        if x.ndim not in (2, 3, 4):
+            raise DataError(f"{self.name}: {split} has shape {x.shape}, expected (n, features) or (n, h, w[, c])")
+        return (x[..., None] if x.ndim == 3 else x), y
+
+
+def _classes(name: str, raw: Raw) -> int:
+    """Return the number of classes, read from all labels so that a limit does not change it."""
+    labels = np.concatenate([raw.y_train, raw.y_test])
+    if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer) or labels.size == 0:
+        raise DataError(f"{name}: labels have type {labels.dtype} and shape {labels.shape}, expected integers (n,)")
+    low, high = int(labels.min()), int(labels.max())
+    classes = raw.classes or high + 1
+    if low < 0 or high >= classes:
+        raise DataError(f"{name}: labels lie in [{low}, {high}], expected [0, {classes - 1}]")
+    return classes

@@ -1,0 +1,220 @@
+"""Published image data sets by name, found in a data folder or downloaded through torchvision."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from torchvision import datasets
+
+from edgesim.errors import DataError
+from edgesim.learning.data.idx import read_idx_set
+from edgesim.learning.data.locate import VARIABLE, cache_folder, places, search_path
+from edgesim.learning.data.normalise import Moments, Preset
+from edgesim.learning.data.parquet import parquet_files, read_parquet
+from edgesim.learning.data.source import Raw, Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published(Source):
+    """A data set known by its name.
+
+    Below each folder of the search path it may lie in the layout of torchvision, as raw files, or as parquet files
+    train-*.parquet and test-*.parquet in a folder of its name.
+    """
+
+    reader: ClassVar[Callable[..., Any]]  # torchvision's class
+    folders: ClassVar[tuple[str, ...]]  # names below a folder of the search path
+    known_classes: ClassVar[int]
+
+    root: Path | None = None  # looked in first
+    download: bool = False  # to the user's cache folder, if it is found nowhere
+
+    def own_layout(self, folder: Path) -> Raw | None:
+        """Return the arrays if the folder holds this set in the layout it was published in."""
+        raise NotImplementedError
+
+    def fetch(self, folder: Path) -> None:
+        """Download both splits into a folder."""
+        for train in (True, False):
+            self.reader(str(folder), train=train, download=True)
+
+    def read(self) -> Raw:
+        """Return the arrays, from the first place that has them."""
+        raw = self._found()
+        if raw is None and self.download:
+            self._download()
+            raw = self._found()
+        if raw is None:
+            raise DataError(
+                f"data.name: {self.name} not found as {' or '.join(self.folders)} below "
+                f"{', '.join(map(str, search_path(self.root)))}; put its files there, or let {VARIABLE} or data.root "
+                "name the folder that has them, or set data.download = true"
+            )
+        return raw
+
+    def _found(self) -> Raw | None:
+        for folder in places(self.root, self.folders):
+            raw = self.own_layout(folder) or self._parquet(folder)
+            if raw is not None:
+                return raw
+        return None
+
+    def _parquet(self, folder: Path) -> Raw | None:
+        train, test = parquet_files(folder, "train"), parquet_files(folder, "test")
+        if not (train and test):
+            return None
+        train_set, test_set = read_parquet(train, limit=self.train_limit), read_parquet(test, limit=self.test_limit)
+        return Raw(*train_set, *test_set, self.known_classes)
+
+    def _download(self) -> None:
+        folder = cache_folder()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.fetch(folder)
+        except (OSError, RuntimeError, EOFError, HTTPException) as error:
+            raise DataError(
+                f"data.download: cannot download {self.name} ({error}); put its files in {folder / self.folders[-1]}, "
+                f"or let {VARIABLE} name a folder that has them, or choose a source that needs no files such as digits"
+            ) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mnist(Published):
+    """60000 + 10000 handwritten digits, 1 x 28 x 28, 10 classes. Source: Y. LeCun, C. Cortes, C. Burges."""
+
+    name = "mnist"
+    reader = datasets.MNIST
+    folders: ClassVar[tuple[str, ...]] = ("MNIST/raw", "mnist")
+    known_classes = 10
+
+    normalise: Preset | Moments = "mnist"
+
+    def prefixes(self) -> tuple[str, str]:
+        """Return how the names of the training and of the test files start."""
+        return "train", "t10k"
+
+    def own_layout(self, folder: Path) -> Raw | None:
+        """Return the arrays of the four idx files, if the folder has them, gzipped or not."""
+        arrays = read_idx_set(folder, self.prefixes())
+        return None if arrays is None else Raw(*arrays, self.known_classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FashionMnist(Mnist):
+    """60000 + 10000 pieces of clothing, 1 x 28 x 28, 10 classes. Source: H. Xiao et al., arXiv:1708.07747."""
+
+    name = "fashion_mnist"
+    reader = datasets.FashionMNIST
+    folders = ("FashionMNIST/raw", "fashion-mnist", "fashion_mnist")
+
+    normalise: Preset | Moments = "fashion_mnist"
+
+
+_EMNIST_CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Emnist(Mnist):
+    """Handwritten letters and digits, 1 x 28 x 28, each image transposed as published.
+
+    Source: G. Cohen et al., EMNIST: an extension of MNIST to handwritten letters, arXiv:1702.05373.
+    """
+
+    name = "emnist"
+    reader = datasets.EMNIST
+    folders = ("EMNIST/raw", "emnist")
+
+    split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "balanced"
+
+    def prefixes(self) -> tuple[str, str]:
+        """Return how the names of the training and of the test files start."""
+        return f"emnist-{self.split}-train", f"emnist-{self.split}-test"
+
+    def own_layout(self, folder: Path) -> Raw | None:
+        """Return the arrays of the split, labels counted from 0: those of the letters are published from 1."""
+        arrays = read_idx_set(folder, self.prefixes())
+        if arrays is None:
+            return None
+        x_train, y_train, x_test, y_test = arrays
+        first = y_train.min()
+        return Raw(x_train, y_train - first, x_test, y_test - first, _EMNIST_CLASSES[self.split])
+
+    def fetch(self, folder: Path) -> None:
+        """Download all splits into a folder."""
+        self.reader(str(folder), split=self.split, download=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10(Published):
+    """50000 + 10000 photographs, 3 x 32 x 32, 10 classes. Source: A. Krizhevsky, 2009."""
+
+    name = "cifar10"
+    reader = datasets.CIFAR10
+    folders = ("cifar-10-batches-py", "cifar10/cifar-10-batches-py", "cifar-10", "cifar10")
+    known_classes = 10
+    layout: ClassVar[str] = "cifar-10-batches-py"
+
+    normalise: Preset | Moments = "cifar10"
+
+    def own_layout(self, folder: Path) -> Raw | None:
+        """Return the arrays, if the folder is that of the "python version" or holds it."""
+        home = folder.parent if folder.name == self.layout else folder
+        if not (home / self.layout).is_dir():
+            return None
+        train, test = (_read_torchvision(self.reader, home, train=flag) for flag in (True, False))
+        return Raw(train.data, np.array(train.targets), test.data, np.array(test.targets), self.known_classes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar100(Cifar10):
+    """50000 + 10000 photographs, 3 x 32 x 32, 100 classes. Source: A. Krizhevsky, 2009."""
+
+    name = "cifar100"
+    reader = datasets.CIFAR100
+    folders = ("cifar-100-python", "cifar100/cifar-100-python", "cifar-100", "cifar100")
+    known_classes = 100
+    layout = "cifar-100-python"
+
+    normalise: Preset | Moments = "cifar100"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Svhn(Published):
+    """73257 + 26032 house numbers, 3 x 32 x 32, 10 classes. Source: Y. Netzer et al., 2011."""
+
+    name = "svhn"
+    reader = datasets.SVHN
+    folders = ("SVHN", "svhn")
+    known_classes = 10
+
+    normalise: Preset | Moments = "svhn"
+
+    def own_layout(self, folder: Path) -> Raw | None:
+        """Return the arrays, if the folder has the two files of cropped digits."""
+        if not (folder / "train_32x32.mat").exists():
+            return None
+        train, test = (_read_torchvision(self.reader, folder, split=split) for split in ("train", "test"))
+        x_train, x_test = (part.data.transpose(0, 2, 3, 1) for part in (train, test))
+        return Raw(x_train, train.labels, x_test, test.labels, self.known_classes)
+
+    def fetch(self, folder: Path) -> None:
+        """Download both splits into a folder."""
+        for split in ("train", "test"):
+            self.reader(str(folder / self.name), split=split, download=True)
+
+
+def _read_torchvision(reader: Callable[..., Any], folder: Path, **which: Any) -> Any:
+    try:
+        return reader(os.fspath(folder), **which)
+    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        raise DataError(f"{folder}: files are missing, truncated or damaged: {error}") from error
+
+
+PARTS = {part.name: part for part in (Mnist, FashionMnist, Emnist, Cifar10, Cifar100, Svhn)}

@@ -1,0 +1,107 @@
+"""Which samples each device holds, and the draws that several partitions share. NumPy only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgesim.contracts import Ids
+from edgesim.errors import ConfigError
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Row numbers of the training set, and of the test set if devices have their own, one int64 array a device."""
+
+    train: tuple[Ids, ...]
+    test: tuple[Ids, ...] | None = None
+
+    @property
+    def samples(self) -> Ids:
+        """Return the number of training samples of each device, int64, shape (devices,)."""
+        return np.array([len(rows) for rows in self.train], dtype=np.int64)
+
+
+class Pool:
+    """Hands out training samples and remembers which are used. Mutable: it lives inside one `split` call."""
+
+    def __init__(self, y: Ids, generator: np.random.Generator) -> None:
+        self._y = y
+        self._unused = np.ones(len(y), dtype=bool)
+        self._generator = generator
+
+    def draw(self, labels: Ids, count: int) -> Ids:
+        """Return `count` different samples drawn uniformly from these classes.
+
+        Samples that nobody has are preferred; the rest is drawn from those in use. Raises ConfigError if the
+        classes together hold fewer.
+        """
+        allowed = np.isin(self._y, labels)
+        fresh = np.flatnonzero(allowed & self._unused)
+        if len(fresh) >= count:
+            rows = self._generator.choice(fresh, count, replace=False)
+        else:
+            require(count, int(allowed.sum()), "partition.samples_per_device", f"of classes {labels.tolist()}")
+            again = self._generator.choice(np.flatnonzero(allowed & ~self._unused), count - len(fresh), replace=False)
+            rows = np.concatenate([fresh, again])
+        self._unused[rows] = False
+        return rows
+
+    def left(self, classes: int) -> Ids:
+        """Return the number of samples of each class that nobody has."""
+        return np.bincount(self._y[self._unused], minlength=classes)
+
+
+def require(needed: int, available: int, key: str, what: str = "") -> None:
+    """Raise ConfigError unless `available` training samples are enough; `key` is the key to name."""
+    if needed > available:
+        raise ConfigError(f"{key}: needs {needed} training samples {what}".rstrip() + f", the data set has {available}")
+
+
+def by_class(y: Ids, classes: int) -> list[Ids]:
+    """Return the row numbers of each class, ascending."""
+    ends = np.cumsum(np.bincount(y, minlength=classes))[:-1]
+    return np.split(np.argsort(y, kind="stable"), ends)
+
+
+def deal(rows: Ids, counts: Sequence[int] | Ids, generator: np.random.Generator) -> list[Ids]:
+    """Return one array for each count, cut one after the other from endlessly repeated shuffles of `rows`.
+
+    All are disjoint as long as the counts add up to no more than there are rows.
+    """
+    total = int(np.sum(counts))
+    shuffles = [generator.permutation(rows) for _ in range(-(-total // len(rows)))] if total else [rows]
+    return np.split(np.concatenate(shuffles)[:total], np.cumsum(counts)[:-1])
+
+
+def equal_share(samples: int, devices: int) -> int:
+    """Return floor(samples / devices). Raises ConfigError if that is 0."""
+    require(devices, samples, "partition.name", f"for {devices} devices")
+    return samples // devices
+
+
+def local_tests(
+    train: Sequence[Ids], y_train: Ids, y_test: Ids, classes: int, generator: np.random.Generator
+) -> tuple[Ids, ...]:
+    """Return a test set for each device with the class shares of its training set.
+
+    Of every class it takes ceil(share * ceil(n_test / devices)) images at random from the global test set; devices may
+    share images. An image comes twice only if the class has too few. Raises ConfigError if a class has none.
+
+    Source: DA-DPFL, released code.
+    """
+    pools = by_class(y_test, classes)
+    size = -(-len(y_test) // len(train))
+    counts = np.stack([np.bincount(y_train[rows], minlength=classes) for rows in train])
+    wanted = -(-counts * size // counts.sum(axis=1, keepdims=True))
+    empty = [label for label in range(classes) if len(pools[label]) == 0 and wanted[:, label].any()]
+    if empty:
+        raise ConfigError(
+            f"partition.name: local test sets need test samples of classes {empty}, the data set has none"
+        )
+    return tuple(
+        np.concatenate([deal(pools[label], [need[label]], generator)[0] for label in np.flatnonzero(need)])
+        for need in wanted
+    )

@@ -1,0 +1,74 @@
+"""THE local training loop, and the only module that takes gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim.sgd import sgd
+
+from edgesim.contracts import Bundle, LocalPhase, Stretch
+from edgesim.learning.context import Batch, Context
+from edgesim.rng import Key
+
+
+def gradients(loss: Tensor, wrt: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradients of a scalar loss, one per tensor of `wrt`, zeros where the loss does not depend on it."""
+    found = torch.autograd.grad(loss, wrt, allow_unused=True)
+    return [torch.zeros_like(w) if g is None else g for w, g in zip(wrt, found, strict=True)]
+
+
+def batch_order(key: Key, n_samples: int, stretch: Stretch, drop_single: bool) -> Iterator[Tensor]:
+    """Yield the positions (int64, in [0, n_samples)) of each SGD step of a stretch, reshuffled every epoch.
+
+    The last short batch of an epoch is used, unless it is a single sample and `drop_single` is set.
+    """
+    _, steps = stretch.amount(np.array([n_samples]), drop_single)
+    left = int(steps[0])
+    generator = torch.Generator().manual_seed(key.word())
+    while left:
+        for positions in torch.randperm(n_samples, generator=generator).split(stretch.batch):
+            if not left or (drop_single and len(positions) == 1):
+                break
+            yield positions
+            left -= 1
+
+
+def train_stretch(w: Bundle, stretch: Stretch, phase: LocalPhase, context: Context, key: Key) -> int:
+    """Run plain SGD in place on the trained parameters of `w`; return the number of steps taken.
+
+    `key` names the stretch's streams: 0 the batch order, 1 the augmentation. Parameters of frozen layers keep
+    their bits: they take no gradient, so that backward really ends at the first trained layer.
+    """
+    trained = context.bind(w)
+    momenta: list[Tensor | None] = [None] * len(trained)
+    augmenting = torch.Generator().manual_seed(key.at(1).word())
+    steps = 0
+    for positions in batch_order(key.at(0), len(context.shard), stretch, context.drop_single):
+        batch = context.batch(positions, augmenting)
+        grads = _gradients(w, batch, phase, context, trained)
+        if stretch.clip_norm < math.inf:
+            grads = _clipped(grads, stretch.clip_norm)
+        with torch.no_grad():
+            sgd(
+                trained, grads, momenta, foreach=True, weight_decay=stretch.weight_decay, momentum=stretch.momentum,
+                lr=stretch.lr, dampening=0.0, nesterov=False, maximize=False,
+            )  # fmt: skip
+        steps += 1
+    return steps
+
+
+def _gradients(w: Bundle, batch: Batch, phase: LocalPhase, context: Context, trained: list[Tensor]) -> list[Tensor]:
+    if phase.gradient is not None:
+        grads = phase.gradient(w, batch, context)
+    else:
+        grads = gradients(phase.loss(w, batch, context), trained)
+    return grads if phase.adjust is None else phase.adjust(grads, w, context)
+
+
+def _clipped(grads: Sequence[Tensor], norm: float) -> list[Tensor]:
+    total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads]))
+    return [g * (norm / (total + 1e-6)).clamp(max=1.0) for g in grads]

@@ -1,0 +1,120 @@
+"""What every model part shares, and the chain of convolutions and linear layers that most papers use."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import ClassVar, NamedTuple, TypeAlias
+
+from torch import nn
+
+from edgesim.errors import ConfigError
+
+Named: TypeAlias = tuple[str, nn.Module]
+Norm: TypeAlias = Callable[[int], nn.Module]  # channels -> normalisation layer
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPart(ABC):
+    """A network by name. `init_from`: safetensors file of a state dict to start from, instead of a random draw."""
+
+    init_from: Path | None = None
+    native_input_shape: ClassVar[tuple[int, ...]]  # what the source used it with; build() takes others too
+    native_classes: ClassVar[int] = 10
+
+    @abstractmethod
+    def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
+        """Return a new network from (batch, *input_shape) to logits (batch, classes).
+
+        `input_shape` is (channels, height, width), or (features,) where the network has no convolution.
+        Draws its weights from torch's global generator: `build_model` seeds that.
+        Raises ConfigError if an input of this shape does not fit.
+        """
+
+
+class Conv(NamedTuple):
+    """One convolution and what follows it: normalisation, channel dropout, max-pooling, ReLU."""
+
+    channels: int
+    kernel: int
+    padding: int = 0
+    stride: int = 1
+    pool: int = 2  # 1 = none
+    dropout: float = 0.0
+
+    def size_out(self, size: int) -> int:
+        """Return the height or width that leaves, in pixels, for one that enters."""
+        return ((size + 2 * self.padding - self.kernel) // self.stride + 1) // self.pool
+
+    def least_in(self, size: int) -> int:
+        """Return the least height or width that must enter for `size` to leave."""
+        return max((size * self.pool - 1) * self.stride + self.kernel - 2 * self.padding, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainPart(ModelPart):
+    """Convolutions, then linear layers, each but the last followed by ReLU: conv1, conv2, ..., fc1, fc2, ..."""
+
+    convs: ClassVar[tuple[Conv, ...]] = ()
+    hidden: ClassVar[tuple[int, ...]] = ()  # widths of the linear layers but the last
+    norm: ClassVar[Norm | None] = None
+
+    def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
+        """Return the network; see ModelPart.build."""
+        features = flat_features(type(self).__name__, input_shape, self.convs)
+        convs = conv_layers(input_shape[0], self.convs, type(self).norm)
+        return sequential(*convs, ("flatten", nn.Flatten()), *linear_layers(features, (*self.hidden, classes)))
+
+
+def sequential(*layers: Named) -> nn.Sequential:
+    """Return the layers in a row under their names."""
+    return nn.Sequential(OrderedDict(layers))
+
+
+def conv_layers(channels: int, convs: Sequence[Conv], norm: Norm | None = None) -> Iterator[Named]:
+    """Yield named modules for inputs of so many channels.
+
+    ReLU comes after max-pooling: both are monotone, so the function is the same and a pooled map is cheaper.
+    """
+    for number, conv in enumerate(convs, start=1):
+        yield f"conv{number}", nn.Conv2d(channels, conv.channels, conv.kernel, conv.stride, conv.padding)
+        if norm:
+            yield f"norm{number}", norm(conv.channels)
+        if conv.dropout:
+            yield f"dropout_conv{number}", nn.Dropout2d(conv.dropout)
+        if conv.pool > 1:
+            yield f"pool{number}", nn.MaxPool2d(conv.pool)
+        yield f"relu_conv{number}", nn.ReLU()
+        channels = conv.channels
+
+
+def linear_layers(features: int, widths: Sequence[int], dropouts: Sequence[float] = ()) -> Iterator[Named]:
+    """Yield named modules; `dropouts` gives the probability before each linear layer, 0 where it ends early."""
+    for number, (width, dropout) in enumerate(zip_longest(widths, dropouts, fillvalue=0.0), start=1):
+        if number > 1:
+            yield f"relu_fc{number - 1}", nn.ReLU()
+        if dropout:
+            yield f"dropout_fc{number}", nn.Dropout(dropout)
+        yield f"fc{number}", nn.Linear(features, int(width))
+        features = int(width)
+
+
+def flat_features(model: str, input_shape: Sequence[int], convs: Sequence[Conv]) -> int:
+    """Return how many numbers the convolutions leave of one input. Raises ConfigError if it is too small for them."""
+    if not convs:
+        return math.prod(input_shape)
+    least = 1
+    for conv in reversed(convs):
+        least = conv.least_in(least)
+    if len(input_shape) != 3 or min(input_shape[1:]) < least:
+        given = "x".join(map(str, input_shape))
+        raise ConfigError(f"model.name: {model} needs images of at least {least}x{least} pixels, data gives {given}")
+    height, width = input_shape[1:]
+    for conv in convs:
+        height, width = conv.size_out(height), conv.size_out(width)
+    return convs[-1].channels * height * width

@@ -1,0 +1,38 @@
+"""Any classification network of torchvision, as "torchvision:<its name there>", drawn at random: nothing is fetched."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torchvision
+from torch import nn
+
+from edgesim.errors import ConfigError
+from edgesim.learning.models.base import ModelPart
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchvisionModel(ModelPart):
+    """The classification network that torchvision calls `member`, such as "resnet18"."""
+
+    member: str
+    native_input_shape = (3, 224, 224)  # ImageNet as torchvision trains it
+    native_classes = 1000
+
+    def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
+        """Return the network; whether inputs of `input_shape` fit is for `check_fits` to find out.
+
+        Raises ConfigError that offers the nearest name if torchvision has no such network.
+        """
+        members = torchvision.models.list_models(module=torchvision.models)
+        if self.member not in members:
+            near = difflib.get_close_matches(self.member, members, n=1, cutoff=0.0)[0]
+            raise ConfigError(
+                f"model.name: torchvision has no classification model {self.member!r}; did you mean {near!r}?"
+            )
+        return torchvision.models.get_model(self.member, weights=None, num_classes=classes)
+
+
+PARTS: dict[str, type[ModelPart]] = {"torchvision:": TorchvisionModel}

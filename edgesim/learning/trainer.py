@@ -1,0 +1,86 @@
+"""Carries out assignments and evaluations on one network. Every backend that trains does it through here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from edgesim.contracts import Assignment, Bundle, Method, Payload, Result
+from edgesim.learning.context import Context, copy_for, load
+from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.loop import train_stretch
+from edgesim.learning.seeding import seeded
+
+CHUNK = 500  # test samples evaluated at once; fixed, so that sums do not depend on who computes them
+
+
+class ChunkScore(NamedTuple):
+    """Sums over one chunk of test samples."""
+
+    loss: float
+    correct: int
+    samples: int
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A network, the data and the method. Running an assignment is pure: same assignment, same result."""
+
+    module: nn.Module
+    data: Dataset
+    shards: Sequence[Tensor]  # sample indices of every device
+    method: Method
+    drop_single: bool
+
+    def run(self, assignment: Assignment) -> Result:
+        """Train one assignment and return what the device sends and keeps."""
+        task, key = assignment.task, assignment.key
+        rule = self.method.local(task)
+        context = Context(self.module, self.data, self.shards[assignment.device], assignment, self.drop_single)
+        steps = 0
+        with seeded(key):  # dropout layers draw from torch's own stream
+            start = rule.start or (lambda base, own, context: context.copy(base))
+            w = start(assignment.base, assignment.own, context)
+            for place, (stretch, phase) in enumerate(zip(task.stretches, rule.phases, strict=True)):
+                w = phase.enter(w, context) if phase.enter else w
+                steps += train_stretch(w, stretch, phase, context, key.at(place))
+            body, keep, signals = rule.finish(w, context) if rule.finish else (w, None, {})
+        return Result(_sent(body, task.up), keep, signals, steps)
+
+    def chunks(self) -> int:
+        """Return the number of chunks of the test set."""
+        return -(-len(self.data.y_test) // CHUNK)
+
+    def score_chunks(self, model: Bundle, chunks: Sequence[int]) -> list[ChunkScore]:
+        """Return loss and hits of a model over these chunks of the test set, one by one."""
+        device = next(self.module.parameters()).device
+        load(self.module, copy_for(self.module, model))
+        self.module.eval()
+        with torch.no_grad():
+            return [self._score(chunk, device) for chunk in chunks]
+
+    def _score(self, chunk: int, device: torch.device) -> ChunkScore:
+        n = len(self.data.y_test)
+        indices = torch.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, n))
+        x, y = self.data.batch("test", indices)
+        logits, y = self.module(x.to(device)), y.to(device)
+        loss = F.cross_entropy(logits, y, reduction="sum")
+        return ChunkScore(float(loss), int((logits.argmax(1) == y).sum()), len(indices))
+
+
+def _sent(body: Bundle, up: Payload) -> Bundle:
+    """Return the part of a message's body that its payload carries, cut off from the network's own tensors."""
+    return {
+        kind: {
+            name: tensor.detach().cpu()
+            for name, tensor in tensors.items()
+            if up.layers is None or name.rpartition(".")[0] in up.layers
+        }
+        for kind, tensors in body.items()
+        if kind in up.kinds
+    }

@@ -1,0 +1,58 @@
+"""FedAvg: a set of devices trains, the server averages their models by data size.
+
+Source: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (2017);
+partial participation as in H. Wu, PhD thesis, University of York (2023), chapter 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from edgesim.contracts import Bundle, LocalRule, Merged, Message, Needs, Order, Plan, Setting, Task, View
+from edgesim.learning.merge import finite, mean_of_holders
+from edgesim.learning.rules import PLAIN_SGD
+from edgesim.rng import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvg:
+    """Average the local models by data size.
+
+    `aggregate_over`: "participants" normalises over the updates that arrived; "all" lets every absent device
+    count with the old model and its share of all data (the older form of the algorithm).
+    """
+
+    aggregate_over: Literal["participants", "all"] = "participants"
+    needs: ClassVar[Needs] = Needs()
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return the empty state: FedAvg remembers nothing."""
+        setting.cost.check(widths=0)
+        return {}
+
+    def plan(self, state: Any, view: View, key: Key) -> Plan:
+        """Ask the selected devices to train the whole model."""
+        task = Task(stretches=(view.setting.training.stretch(view.round),))
+        return Plan(tuple(Order(device, task) for device in view.choose(key).tolist()))
+
+    def local(self, task: Task) -> LocalRule:
+        """Return plain SGD on the cross-entropy."""
+        return PLAIN_SGD
+
+    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+        """Return the data-size-weighted mean of the arrived models; the old model stays if nothing arrived."""
+        usable, notes = finite(got)
+        if not usable:
+            return Merged(state, None, notes=notes)
+        messages, sizes = list(usable), [float(m.samples) for m in usable]
+        absent = float(view.setting.samples.sum()) - sum(sizes)
+        if self.aggregate_over == "all" and absent > 0:
+            messages.append(usable[0]._replace(body=base))
+            sizes.append(absent)
+        flops = 2.0 * view.setting.card.params * len(messages)
+        return Merged(state, mean_of_holders(base, messages, sizes), flops, notes)
+
+
+PARTS = {"fedavg": FedAvg}

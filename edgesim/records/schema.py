@@ -1,0 +1,98 @@
+"""The tables of a run: every column in order with its type. All that writes or reads a run follows this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from edgesim.errors import ConfigError
+
+INT, REAL, TEXT = "int64", "float64", "str"
+
+# Rounds, versions, jobs and devices count from 0; -1 stands for "none", and device -1 for the server.
+TABLES: Mapping[str, Mapping[str, str]] = {
+    # One row a job. An aborted job shows the seconds, bytes, FLOPs and joules it really spent.
+    "jobs": {
+        "job": INT,
+        "device": INT,
+        "round": INT,
+        "base_version": INT,
+        "task": TEXT,
+        "part": TEXT,
+        "sent_s": REAL,
+        "down_s": REAL,
+        "compute_s": REAL,
+        "up_s": REAL,
+        "end_s": REAL,
+        "outcome": TEXT,
+        "flops": REAL,
+        "down_bytes": INT,
+        "up_bytes": INT,
+        "down_j": REAL,
+        "compute_j": REAL,
+        "up_j": REAL,
+    },
+    # One row a closed round; total_*: of the whole fleet from the start until now_s, energy with the idle share.
+    "merges": {
+        "round": INT,
+        "version": INT,
+        "start_s": REAL,
+        "now_s": REAL,
+        "asked": INT,
+        "used": INT,
+        "late": INT,
+        "staleness_mean": REAL,
+        "server_s": REAL,
+        "flops": REAL,
+        "down_bytes": INT,
+        "up_bytes": INT,
+        "energy_j": REAL,
+        "total_flops": REAL,
+        "total_down_bytes": INT,
+        "total_up_bytes": INT,
+        "total_energy_j": REAL,
+    },
+    # One row an evaluation and split. Evaluating takes no simulated time.
+    "evals": {
+        "round": INT,
+        "version": INT,
+        "now_s": REAL,
+        "split": TEXT,
+        "loss": REAL,
+        "accuracy": REAL,
+        "samples": INT,
+    },
+    # One row a device over the whole run.
+    "devices": {
+        "device": INT,
+        "kind": TEXT,
+        "level": INT,
+        "jobs": INT,
+        "ok_jobs": INT,
+        "busy_s": REAL,
+        "down_j": REAL,
+        "compute_j": REAL,
+        "up_j": REAL,
+        "idle_j": REAL,
+    },
+    # What a method had to say about a round.
+    "notes": {
+        "round": INT,
+        "name": TEXT,
+        "device": INT,
+        "value": REAL,
+    },
+}
+
+
+def conform(table: str, frame: pd.DataFrame, where: str) -> pd.DataFrame:
+    """Return the frame with exactly the columns, order and types of a table.
+
+    Raises ConfigError that names `where` and the columns if some are missing.
+    """
+    columns = TABLES[table]
+    missing = [name for name in columns if name not in frame]
+    if missing:
+        raise ConfigError(f"{where}: table {table!r} lacks {', '.join(missing)}")
+    return frame[list(columns)].astype(dict(columns))

@@ -1,0 +1,175 @@
+"""Runs a scenario: puts world, engine, learner and tables together, and writes the run folder."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgesim.analysis.load import Run, open_run
+from edgesim.assembly import Assembly, assemble
+from edgesim.config.scenario import Scenario
+from edgesim.contracts import Backend, Bundle
+from edgesim.engine.engine import Engine
+from edgesim.engine.rounds import Observer, Rounds
+from edgesim.learner import FederatedLearner
+from edgesim.learning.build import bundle_of
+from edgesim.records.table import Table, new_tables
+from edgesim.records.writer import check_writable, write_run
+from edgesim.rng import Key
+from edgesim.world.ledger import COMPUTE, DOWN, UP, EnergyLedger
+
+SERVER_ROW = -1
+_PACKAGES = ("edgesim", "torch", "torchvision", "numpy", "simpy", "pandas", "pydantic")
+
+
+class Silent:
+    """An observer that shows nothing."""
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        """Show nothing."""
+
+    def close(self) -> None:
+        """Show nothing."""
+
+
+class Simulation:
+    """One run of an assembled scenario, from the first order to its tables."""
+
+    def __init__(self, parts: Assembly, backend: Backend, observer: Observer) -> None:
+        scenario = parts.scenario
+        self.parts = parts
+        self.tables: dict[str, Table] = new_tables()
+        server = scenario.server
+        self.ledger = EnergyLedger(parts.fleet.idle_w, server.idle, server.busy)
+        self.engine = Engine(
+            parts.fleet,
+            parts.setting,
+            self.ledger,
+            self.tables,
+            selection=scenario.selection.value,
+            availability=scenario.availability.value,
+        )
+        self.rounds = Rounds(
+            self.engine,
+            self.tables,
+            stop=scenario.stop,
+            evaluation=scenario.evaluation,
+            server=server,
+            observer=observer,
+        )
+        first = bundle_of(parts.module) if backend.trains else None
+        method = scenario.method.value
+        self.learner = FederatedLearner(method, backend, parts.setting, Key(scenario.seed), first)
+
+    def run(self) -> None:
+        """Run until a stop rule ends it; jobs still in flight then are charged up to that moment.
+
+        Raises LedgerError if the joules do not add up.
+        """
+        engine, rounds = self.engine, self.rounds
+        engine.env.process(self.parts.scenario.coordinator.value.run(engine, rounds, self.learner))
+        horizon_s = self.parts.scenario.stop.sim_time
+        if horizon_s is not None:
+            timer = engine.env.timeout(horizon_s)
+            timer.callbacks.append(lambda _: None if rounds.stopped else rounds.end(f"{horizon_s:g} s simulated"))
+        engine.env.run(until=rounds.ended)
+        engine.abort([job for job, _ in list(engine.running.values())], "stopped")
+        self._check_ledger()
+
+    def devices(self) -> Mapping[str, Any]:
+        """Return the columns of the devices table, the server last."""
+        fleet, jobs = self.parts.fleet, self.tables["jobs"].frame()
+        n, now_s = len(fleet), self.engine.now_s
+        ok = jobs["device"][jobs["outcome"] == "ok"]
+        server_idle_j, server_busy_j = self.ledger.server_j(now_s)
+        joules = self.ledger.activity_j
+        return {
+            "device": np.append(np.arange(n), SERVER_ROW),
+            "kind": np.append(np.array(fleet.kinds, dtype=object)[fleet.kind], "server"),
+            "level": np.append(fleet.level, 0),
+            "jobs": np.append(np.bincount(jobs["device"], minlength=n), 0),
+            "ok_jobs": np.append(np.bincount(ok, minlength=n), 0),
+            "busy_s": np.append(self.ledger.busy_s, self.ledger.server_busy_s),
+            "down_j": np.append(joules[:, DOWN], 0.0),
+            "compute_j": np.append(joules[:, COMPUTE], server_busy_j),
+            "up_j": np.append(joules[:, UP], 0.0),
+            "idle_j": np.append(self.ledger.idle_j(now_s), server_idle_j),
+        }
+
+    def _check_ledger(self) -> None:
+        jobs = self.tables["jobs"].frame()
+        now_s = self.engine.now_s
+        devices_j = float(self.ledger.activity_j.sum() + self.ledger.idle_j(now_s).sum())
+        self.ledger.check(float(jobs[["down_j", "compute_j", "up_j"]].to_numpy().sum()), devices_j, now_s)
+
+
+def simulate(scenario: Scenario, out: Path | None = None, observer: Any = None) -> Run:
+    """Run a scenario and return its run folder; `out` None: a new temporary folder.
+
+    An interrupt (Ctrl-C) still writes the folder, with the tables up to the last finished round and the status
+    "interrupted". Raises ConfigError or DataError before anything is written.
+    """
+    out = out or Path(tempfile.mkdtemp(prefix="edgesim-")) / "run"
+    check_writable(out)
+    started_s = time.perf_counter()
+    parts = assemble(scenario)
+    backend = scenario.backend.value.open(parts.make_trainer)
+    observer = observer or Silent()
+    status = "failed"
+    try:
+        simulation = Simulation(parts, backend, observer)
+        try:
+            simulation.run()
+            status = "finished"
+        except KeyboardInterrupt:
+            status = "interrupted"
+        finally:
+            _write(simulation, out, status, time.perf_counter() - started_s)
+    finally:
+        observer.close()
+        backend.close()
+    return open_run(out)
+
+
+def _write(simulation: Simulation, out: Path, status: str, host_s: float) -> None:
+    scenario, finished = simulation.parts.scenario, status == "finished"
+    simulation.tables["devices"].extend(simulation.devices())
+    frames = {
+        name: table.frame(committed_only=not finished and name != "devices")
+        for name, table in simulation.tables.items()
+    }
+    manifest = {
+        "name": scenario.name,
+        "scenario": scenario.canonical(),
+        "digest": scenario.digest(),
+        "seed": scenario.seed,
+        "status": status,
+        "stop_reason": simulation.rounds.stop_reason,
+        "rounds": simulation.engine.round,
+        "versions": {**{name: version(name) for name in _PACKAGES}, "python": platform.python_version()},
+        "host_s": host_s,
+        "host_cpus": os.cpu_count(),
+    }
+    write_run(out, frames, manifest, _weights(simulation))
+
+
+def _weights(simulation: Simulation) -> dict[str, dict[str, np.ndarray]]:
+    learner = simulation.learner
+    if not learner.trains:
+        return {}
+    best = learner.best[1]
+    models = {"final": learner.weights(), "best": learner.weights() if best is None else best}
+    return {which: _flat(model) for which, model in models.items()}
+
+
+def _flat(model: Bundle) -> dict[str, np.ndarray]:
+    """Return the tensors of a model under the names of its state dict."""
+    return {name: tensor.cpu().numpy() for tensors in model.values() for name, tensor in tensors.items()}

@@ -1,0 +1,79 @@
+"""Energy models of constant power per activity. Activities add to the idle power, which flows all the time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Gt
+
+from edgesim.contracts import Arr
+from edgesim.errors import ConfigError
+from edgesim.rng import Key
+from edgesim.units import PerDevice, Watts, draw
+
+COLUMNS = ("idle_w", "compute_w", "transmit_w", "receive_w")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoEnergy:
+    """Nothing consumes energy."""
+
+    def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Mapping[str, Arr]:
+        """Return the watts of COLUMNS, all zero, each of shape (n,)."""
+        return {name: np.zeros(n) for name in COLUMNS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Radio:
+    """What the models share: idle power, and what transmitting and receiving add to it."""
+
+    idle: PerDevice[Watts] = 0.0
+    transmit: PerDevice[Watts] = 0.0
+    receive: PerDevice[Watts] = 0.0
+
+    def shared(self, n: int, key: Key, path: str) -> dict[str, Arr]:
+        """Return idle_w, transmit_w and receive_w of n devices, each of shape (n,)."""
+        return {
+            "idle_w": draw(self.idle, n, key.at(0).numpy(), f"{path}.idle"),
+            "transmit_w": draw(self.transmit, n, key.at(1).numpy(), f"{path}.transmit"),
+            "receive_w": draw(self.receive, n, key.at(2).numpy(), f"{path}.receive"),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cpu(Radio):
+    """Dynamic energy of a CPU: capacitance x f^2 joules per cycle and busy core, on top of idle power.
+
+    Cycles are busy seconds x f, so computing adds capacitance x f^3 x cores watts.
+    Source: the usual model of mobile-edge computing; 1e-28 J s^2 is its most common effective capacitance.
+    """
+
+    capacitance: Annotated[float, Gt(0)] = 1e-28  # J s^2
+
+    def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Mapping[str, Arr]:
+        """Return the watts of COLUMNS, each of shape (n,). Raises ConfigError if the CPU has no frequency."""
+        if np.isnan(cpu["frequency_hz"]).any():
+            raise ConfigError(f"{path}.name: the energy of a CPU needs cpu.frequency in every fleet block that uses it")
+        compute_w = self.capacitance * cpu["frequency_hz"] ** 3 * cpu["cores"]
+        return {**self.shared(n, key, path), "compute_w": compute_w}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power(Radio):
+    """Measured device powers: `busy` is the whole device while it computes, idle power included."""
+
+    busy: PerDevice[Watts]
+
+    def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Mapping[str, Arr]:
+        """Return the watts of COLUMNS, each of shape (n,). Raises ConfigError if busy is below idle."""
+        shared = self.shared(n, key, path)
+        compute_w = draw(self.busy, n, key.at(3).numpy(), f"{path}.busy") - shared["idle_w"]
+        if (compute_w < 0).any():
+            raise ConfigError(f"{path}.busy: must be at least idle, found a device {-compute_w.min():g} W below it")
+        return {**shared, "compute_w": compute_w}
+
+
+PARTS = {"none": NoEnergy, "cpu": Cpu, "power": Power}

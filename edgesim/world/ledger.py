@@ -1,0 +1,59 @@
+"""The energy ledger: joules of every device and activity, charged at the instant they were spent."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgesim.contracts import Arr
+from edgesim.errors import LedgerError
+
+DOWN, COMPUTE, UP = 0, 1, 2
+
+
+class EnergyLedger:
+    """Exact integral of piecewise constant power.
+
+    Idle power flows for the whole run and is added once, at the end; activities are charged as what they add to
+    it, so overlapping activities of one device are counted right.
+    """
+
+    def __init__(self, idle_w: Arr, server_idle_w: float = 0.0, server_busy_w: float = 0.0) -> None:
+        self.activity_j = np.zeros((len(idle_w), 3))  # columns DOWN, COMPUTE, UP
+        self.busy_s = np.zeros(len(idle_w))
+        self.server_busy_s = 0.0
+        self._idle_w = idle_w
+        self._fleet_idle_w = float(idle_w.sum())
+        self._server_w = (server_idle_w, server_busy_w)
+        self._spent_j = 0.0
+
+    def charge(self, device: int, down_j: float, compute_j: float, up_j: float, busy_s: float) -> None:
+        """Add what one job spent on a device: joules above idle power by activity, and its seconds."""
+        row = self.activity_j[device]
+        row[DOWN] += down_j
+        row[COMPUTE] += compute_j
+        row[UP] += up_j
+        self.busy_s[device] += busy_s
+        self._spent_j += down_j + compute_j + up_j
+
+    def charge_server(self, busy_s: float) -> None:
+        """Add seconds of server work."""
+        self.server_busy_s += busy_s
+
+    def idle_j(self, horizon_s: float) -> Arr:
+        """Return the idle joules of every device until `horizon_s`, shape (devices,)."""
+        return self._idle_w * horizon_s
+
+    def server_j(self, horizon_s: float) -> tuple[float, float]:
+        """Return the server's idle joules and what its work added, until `horizon_s`."""
+        idle_w, busy_w = self._server_w
+        return idle_w * horizon_s, (busy_w - idle_w) * self.server_busy_s
+
+    def total_j(self, now_s: float) -> float:
+        """Return all joules of fleet and server from 0 to `now_s`, idle power included."""
+        return self._spent_j + self._fleet_idle_w * now_s + sum(self.server_j(now_s))
+
+    def check(self, jobs_j: float, devices_j: float, horizon_s: float) -> None:
+        """Raise LedgerError unless joules of all jobs + idle equal those of all devices within 1e-9 relative."""
+        expected = jobs_j + float(self.idle_j(horizon_s).sum())
+        if abs(devices_j - expected) > 1e-9 * max(abs(expected), 1e-30):
+            raise LedgerError(f"devices spent {devices_j!r} J but jobs and idle time add up to {expected!r} J")

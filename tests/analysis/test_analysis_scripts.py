@@ -1,0 +1,72 @@
+"""The scripts and the notebook on top of edgesim.analysis run on real run folders and print what they promise."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pandas as pd
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "analysis"
+
+
+def main_of(name):
+    return runpy.run_path(str(SCRIPTS / name))["main"]
+
+
+@pytest.fixture
+def two_runs(fake_run):
+    """The second seed of fedavg reaches 0.5 a round later; fedprox never does."""
+    return [
+        fake_run("a", seed=1, accuracies=(0.2, 0.6, 0.7)),
+        fake_run("b", seed=2, accuracies=(0.2, 0.3, 0.7)),
+        fake_run("c", method="fedprox", accuracies=(0.1, 0.2, 0.3)),
+    ]
+
+
+def test_accuracy_vs_time(two_runs, tmp_path, capsys):
+    main_of("accuracy_vs_time.py")([run.folder for run in two_runs], out=tmp_path / "time")
+    assert capsys.readouterr().out.split() == [str(tmp_path / "time.png"), str(tmp_path / "time.svg")]
+    drawn = (tmp_path / "time.svg").read_text()
+    assert "simulated time (s)" in drawn and "energy" not in drawn
+
+
+def test_energy_breakdown(two_runs, tmp_path):
+    main_of("energy_breakdown.py")([run.folder for run in two_runs[:2]], out=tmp_path / "energy")
+    drawn = (tmp_path / "energy.svg").read_text()
+    # The largest bar is 77 J (fast: 2 + 70 + 4 + 1), so the axis stays in joules; each run has its panel.
+    for label in ("energy (J)", ">server<", ">fast<", ">slow<", ">compute<", ">idle<", ">a<", ">b<"):
+        assert label in drawn
+
+
+def test_time_to_target(two_runs, capsys):
+    main_of("time_to_target.py")([run.folder for run in two_runs])
+    lines = capsys.readouterr().out.splitlines()
+    # Rounds 2 and 3, so 20 and 30 s, 10 and 15 J, 200 and 300 B: means 2.5, 25, 12.5, 250.
+    assert lines[0] == "scenario,target,runs,reached,round,sim_time_s,energy_j,up_bytes"
+    assert lines[1] == "fedavg,0.5,2,2,2.5,25,12.5,250"
+    assert lines[3] == "fedprox,0.5,1,0,,,,"
+
+
+def test_the_notebook_runs_and_is_stored_without_outputs(two_runs, monkeypatch, tmp_path):
+    (tmp_path / "runs").mkdir()
+    for run in two_runs:
+        run.folder.rename(tmp_path / "runs" / run.name)
+    display = ModuleType("IPython.display")
+    display.Image = Path
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((SCRIPTS / "compare_methods.ipynb").read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+    names = {}
+    for cell in code:
+        exec("".join(cell["source"]), names)
+    joules = names["joules"]
+    shares = joules.div(joules.groupby("run").sum().sum(axis=1), axis=0, level="run")
+    assert shares.groupby("run").sum().sum(axis=1).tolist() == pytest.approx([1, 1, 1])
+    assert isinstance(names["targets"], pd.DataFrame) and len(names["targets"]) == 6
+    assert (tmp_path / "runs" / "accuracy.png").exists()

@@ -1,0 +1,242 @@
+"""The command line: what is printed where, and the exit codes. The simulator behind it is replaced by a stand-in."""
+
+import io
+import json
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from edgesim.__main__ import main
+from edgesim.analysis.load import open_run
+from edgesim.errors import ConfigError
+from edgesim.progress import ProgressLine
+from edgesim.records.table import new_tables
+from edgesim.records.writer import write_run
+
+Layer = namedtuple("Layer", "name kind params forward_flops weight_grad_flops input_grad_flops")
+
+
+def write_fake(folder, status="finished", seed=3, accuracy=0.625):
+    """Write a run of one round: 7200 s, 2500 J, 2 MB up, 4 MB down."""
+    tables = new_tables()
+    tables["merges"].append((0, 1, 0.0, 7200.0, 2, 2, 0, 0.0, 0.0, 1e9, 4, 2, 5.0, 1e9, 4_000_000, 2_000_000, 2500.0))
+    tables["evals"].append((0, 1, 7200.0, "test", 1.0, accuracy, 50))
+    scenario = {"seed": seed, "method": {"name": "fedavg"}, "evaluation": {"targets": [0.5]}}
+    facts = {"scenario": scenario, "status": status, "stop_reason": "why", "host_s": 2.0, "rounds": 1}
+    write_run(folder, {name: table.frame() for name, table in tables.items()}, facts, {})
+    return open_run(folder)
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Return a caller of the command line: exit code, stdout, stderr."""
+
+    def run_command(*words):
+        monkeypatch.setattr(sys, "argv", ["edgesim", *map(str, words)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        out, err = capsys.readouterr()
+        return stop.value.code or 0, out, err
+
+    return run_command
+
+
+@pytest.fixture
+def simulator(monkeypatch):
+    """Put stand-ins for edgesim.run and edgesim.config in place; return what they were called with."""
+    seen = SimpleNamespace(status="finished", overrides=None, folder=None, observer=None)
+
+    def load_scenario(source, overrides):
+        seen.overrides = list(overrides)
+        if not Path(source).exists():
+            raise ConfigError(f"{source}: no such scenario")
+        return SimpleNamespace(seed=3, method=SimpleNamespace(name="fedavg"))
+
+    def run(scenario, out, observer=None):
+        seen.folder, seen.observer = out, observer
+        return write_fake(out, seen.status, scenario.seed)
+
+    def check(scenario):
+        seen.checked = scenario
+
+    def estimate(_):
+        levels = pd.DataFrame({"level": [1, 2], "devices": [3, 4], "flops": [2e9, 4e9], "seconds": [7200.0, 90.0]})
+        return SimpleNamespace(levels=levels, totals={"host_minutes": np.float64(12.5), "memory_bytes": 3_000_000})
+
+    def card(model, shape, classes):
+        seen.card = (model, shape, classes)
+        layers = (Layer("conv", "Conv2d", 10, 100.0, 100.0, 0.0), Layer("fc", "Linear", 5, 20.0, 20.0, 20.0))
+        # Both trained: forward 120, weight gradients 120, input gradient of fc 20; only fc: 120 + 20.
+        return SimpleNamespace(
+            model=model,
+            params=15,
+            layers=layers,
+            forward_flops=lambda: 120.0,
+            train_flops=lambda frozen: 140.0 if "conv" in frozen else 260.0,
+        )
+
+    parts = {
+        "edgesim.run": {"run": run, "check": check, "estimate": estimate, "card": card},
+        "edgesim.config.load": {"load_scenario": load_scenario},
+        "edgesim.config.schema": {"json_schema": lambda: {"title": "Scenario"}},
+    }
+    for name, members in parts.items():
+        module = ModuleType(name)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+    return seen
+
+
+@pytest.fixture
+def scenario(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "quick.toml"
+    path.write_text("")
+    return path
+
+
+def test_run_prints_a_table_and_the_folder(call, simulator, scenario):
+    code, out, _ = call("run", scenario, "--set", "seed=3", "--workers", "2")
+    assert code == 0
+    assert simulator.overrides == ["seed=3", 'backend={ name = "workers", workers = 2 }']
+    assert simulator.folder == Path("runs/quick-fedavg-3")
+    for text in ("fedavg", "0.6250", "2 h", "2.5 kJ", "2 MB", "4 MB", "run folder: runs/quick-fedavg-3"):
+        assert text in out
+
+
+def test_json_is_the_only_thing_on_stdout(call, simulator, scenario):
+    code, out, err = call("run", scenario, "--json", "--out", "mine")
+    found = json.loads(out)
+    assert (code, found["rounds"], found["energy_j"]) == (0, 1, 2500.0)
+    assert found["targets"]["0.5"]["sim_time_s"] == 7200.0
+    assert err.strip() == "run folder: mine"
+
+
+def test_quiet_prints_the_folder_alone(call, simulator, scenario):
+    assert call("run", scenario, "--quiet", "--out", "mine") == (0, "mine\n", "")
+    assert simulator.observer is None
+
+
+@pytest.mark.parametrize(("status", "expected"), [("interrupted", 130), ("failed", 1)])
+def test_an_unfinished_run_is_shown_with_its_exit_code(call, simulator, scenario, status, expected):
+    simulator.status = status
+    code, out, err = call("run", scenario)
+    assert (code, err) == (expected, f"{status} after 1 rounds: why\n")
+    assert "run folder: runs/quick-fedavg-3" in out
+
+
+def test_a_mistake_is_one_line_and_code_2(call, simulator, scenario):
+    assert call("run", "none.toml") == (2, "", "error: none.toml: no such scenario\n")
+    assert call("table", scenario)[0] == 2
+
+
+@pytest.mark.parametrize("words", [["run"], ["nonsense"], ["run", "x.toml", "--workers", "0"], ["card", "m", "--what"]])
+def test_wrong_usage_is_code_2(call, words):
+    code, out, err = call(*words)
+    assert (code, out) == (2, "") and "Traceback" not in err and err
+
+
+def test_validate_and_schema(call, simulator, scenario):
+    assert call("validate", scenario) == (0, f"{scenario}: ok\n", "")
+    assert simulator.checked.seed == 3
+    assert json.loads(call("schema")[1]) == {"title": "Scenario"}
+
+
+def test_estimate(call, simulator, scenario):
+    out = call("estimate", scenario)[1]
+    assert all(text in out for text in ("2 GFLOP", "2 h", "90 s", "12.5", "3 MB"))
+    found = json.loads(call("estimate", scenario, "--json")[1])
+    assert found["levels"][1] == {"level": 2, "devices": 4, "flops": 4e9, "seconds": 90.0}
+    assert found["totals"] == {"host_minutes": 12.5, "memory_bytes": 3_000_000}
+
+
+def test_card_shows_every_suffix_cut(call, simulator):
+    out = call("card", "toy", "--input", "3x32x32", "--classes", "10")[1]
+    assert simulator.card == ("toy", (3, 32, 32), 10)
+    assert "toy: 15 parameters, 120 FLOPs forward per sample" in out
+    found = json.loads(call("card", "toy", "--json")[1])
+    assert simulator.card == ("toy", None, None)
+    assert found["suffixes"] == [
+        {"trained_layers": 1, "first_trained": "fc", "train_flops": 140},
+        {"trained_layers": 2, "first_trained": "conv", "train_flops": 260},
+    ]
+    assert all(str(number) in out for number in (140, 260))
+    assert call("card", "toy", "--input", "3x0")[2].startswith("error: --input: '3x0' is not a shape")
+
+
+def test_list_names_parts_with_their_first_line(call, monkeypatch):
+    class Known:
+        """Says one thing.
+
+        And more.
+        """
+
+    monkeypatch.setattr("edgesim.catalogue.parts_of", lambda kind: {f"{kind}_a": Known, "family:": Known})
+    out = call("list", "method")[1]
+    assert "method_a" in out and "family:" in out and "Says one thing." in out and "And more" not in out
+    assert "backend_a" not in out and "backend_a" in call("list")[1]
+    assert call("list", "colour")[2].startswith("error: unknown kind 'colour' (known: data, partition")
+
+
+def test_table_plot_and_diff(call, tmp_path):
+    write_fake(tmp_path / "a")
+    write_fake(tmp_path / "b", seed=4)
+    write_fake(tmp_path / "c", accuracy=0.25)
+    out = call("table", tmp_path / "a", tmp_path / "c")[1]
+    assert out.count("fedavg") == 4 and "0.2500" in out  # two runs, in both tables
+    code, out, _ = call("plot", tmp_path / "a", "--out", tmp_path / "figure")
+    assert (code, out.split()) == (0, [str(tmp_path / "figure.png"), str(tmp_path / "figure.svg")])
+    assert call("diff", tmp_path / "a", tmp_path / "b") == (0, "identical\n", "")
+    code, out, _ = call("diff", tmp_path / "a", tmp_path / "c")
+    assert code == 1 and all(text in out for text in ("evals", "accuracy", "0.625", "0.375", "0.6"))
+
+
+def test_help_loads_neither_torch_nor_pandas():
+    code = "import sys\nsys.argv = ['edgesim', '--help']\nfrom edgesim.__main__ import main\n"
+    check = "try: main()\nfinally: print([m for m in ('torch', 'pandas', 'seaborn') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    commands = ("run", "validate", "estimate", "schema", "list", "card", "table", "plot", "diff")
+    assert all(name in done.stdout for name in commands)
+
+
+def closed(round_, accuracy=None, limit=20):
+    info = {"round": round_, "rounds_limit": limit, "accuracy": accuracy, "now_s": 7200.0, "energy_j": 2500.0}
+    return info | {"host_s": 2.0 * (round_ + 1)}
+
+
+def test_progress_writes_a_line_every_tenth_of_the_rounds():
+    log = io.StringIO()
+    progress = ProgressLine(Console(file=log, force_terminal=False, width=200))
+    for round_ in range(20):
+        progress.round_closed(closed(round_, accuracy=0.5 if round_ == 2 else None))
+    progress.close()
+    progress.close()
+    lines = log.getvalue().splitlines()
+    assert len(lines) == 10
+    # 2 s a round, 18 rounds to go; then the last known accuracy and 16 rounds to go.
+    assert lines[0] == "round 2/20  2 h  2.5 kJ  host time left 36 s"
+    assert lines[1] == "round 4/20  accuracy 0.5000  2 h  2.5 kJ  host time left 32 s"
+
+
+def test_progress_on_a_terminal_is_taken_away_at_the_end():
+    log = io.StringIO()
+    progress = ProgressLine(Console(file=log, force_terminal=True, width=200))
+    progress.round_closed(closed(0, 0.25, limit=None))
+    progress.close()
+    assert "round 1  accuracy 0.2500  2 h  2.5 kJ" in log.getvalue()
+    assert log.getvalue().rstrip().endswith("\x1b[2K")
+
+
+def test_progress_without_a_limit_or_terminal_is_silent():
+    log = io.StringIO()
+    progress = ProgressLine(Console(file=log, force_terminal=False))
+    progress.round_closed(closed(0, limit=None))
+    assert log.getvalue() == ""
