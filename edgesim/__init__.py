@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgesim.config.scenario import Scenario
+
 if TYPE_CHECKING:
     from edgesim.analysis.load import Run
-    from edgesim.config.scenario import Scenario
 
-__all__ = ["load", "open", "run"]
+__all__ = ["Scenario", "load", "open", "run"]
 
 
 def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Scenario:
@@ -25,7 +26,6 @@ def run(source: Any, overrides: Sequence[str] = (), out: str | Path | None = Non
 
     `out` is the run folder to make, a temporary one if None. Raises ConfigError or DataError.
     """
-    from edgesim.config.scenario import Scenario
     from edgesim.simulation import simulate
 
     scenario = source if isinstance(source, Scenario) else load(source, overrides)

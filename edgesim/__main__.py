@@ -42,14 +42,14 @@ def run(
 ) -> None:
     """Run a scenario and keep its tables, weights and manifest in a run folder."""
     from edgesim.progress import ProgressLine
-    from edgesim.run import run as run_scenario
+    from edgesim.simulation import simulate
 
     backend = [f'backend={{ name = "workers", workers = {workers} }}'] if workers else []
     loaded = _load(scenario, [*(set_ or []), *backend])
     folder = out or Path("runs") / f"{scenario.stem}-{loaded.method.name}-{loaded.seed}"
-    observer = None if quiet else ProgressLine()
+    observer = None if quiet else ProgressLine(loaded.stop.rounds)
     try:
-        finished = run_scenario(loaded, folder, observer)
+        finished = simulate(loaded, folder, observer)
     finally:
         if observer:
             observer.close()
@@ -59,9 +59,9 @@ def run(
 @app.command()
 def validate(scenario: ScenarioFile, set_: Overrides = None) -> None:
     """Check a scenario: build everything it names, train nothing."""
-    from edgesim.run import check
+    from edgesim.assembly import assemble
 
-    check(_load(scenario, set_))
+    assemble(_load(scenario, set_))
     print(f"{scenario}: ok")
 
 
@@ -69,7 +69,7 @@ def validate(scenario: ScenarioFile, set_: Overrides = None) -> None:
 def estimate(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Say what a scenario will cost: FLOPs, bytes, seconds and joules of a job at each level, and host resources."""
     from edgesim.commands import show
-    from edgesim.run import estimate as estimate_scenario
+    from edgesim.estimate import estimate as estimate_scenario
 
     found = estimate_scenario(_load(scenario, set_))
     if as_json:
@@ -113,9 +113,8 @@ def card(
     """Show the parameters and FLOPs of a model's layers, and of training only its last layers."""
     from edgesim.commands import card as view
     from edgesim.commands import show
-    from edgesim.run import card as card_of
 
-    found = card_of(model, view.parse_shape(shape) if shape else None, classes)
+    found = view.measured_card(model, view.parse_shape(shape) if shape else None, classes)
     if as_json:
         show.print_json(view.describe(found))
     else:
@@ -194,7 +193,8 @@ def _report(finished: Run, as_json: bool, quiet: bool) -> None:
         print(f"run folder: {finished.folder}")
     code = _EXIT_OF_STATUS[manifest["status"]]
     if code:
-        show.print_note(f"{manifest['status']} after {manifest['rounds']} rounds: {manifest['stop_reason']}")
+        reason = f": {manifest['stop_reason']}" if manifest["stop_reason"] else ""
+        show.print_note(f"{manifest['status']} after {manifest['rounds']} rounds{reason}; the tables end there")
         raise typer.Exit(code)
 
 

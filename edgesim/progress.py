@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -17,12 +17,15 @@ _LINES = 10  # where there is no terminal, a log gets about this many lines
 class ProgressLine:
     """An observer of a run that writes to stderr, so that stdout stays free for results."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(
+        self, rounds_limit: int | None, console: Console | None = None, clock_s: Callable[[], float] | None = None
+    ) -> None:
+        """`rounds_limit`: the run stops there at the latest. `clock_s`: a host clock, default rich's."""
+        self._limit = rounds_limit
         self._console = console or Console(file=sys.stderr, markup=False, highlight=False)
-        self._bar = Progress(
-            BarColumn(bar_width=20), TextColumn("{task.description}"), console=self._console, transient=True
-        )
-        self._task = self._bar.add_task("starting", total=None)
+        columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
+        self._bar = Progress(*columns, console=self._console, transient=True, get_time=clock_s)
+        self._task = self._bar.add_task("starting", total=rounds_limit)
         self._accuracy: float | None = None
         self._live = self._console.is_interactive
         if self._live:
@@ -31,15 +34,15 @@ class ProgressLine:
     def round_closed(self, info: Mapping[str, Any]) -> None:
         """Show a closed round.
 
-        Keys of `info`: round (from 0), rounds_limit (or None), accuracy (or None if not evaluated), now_s, energy_j
-        (of the fleet so far), host_s (since the run began).
+        Keys of `info`: round (how many are done), accuracy (None if not evaluated), now_s, energy_j (of the fleet so
+        far).
         """
-        done, limit = info["round"] + 1, info["rounds_limit"]
+        done = info["round"]
         if info["accuracy"] is not None:
             self._accuracy = info["accuracy"]
         if self._live:
-            self._bar.update(self._task, completed=done, total=limit, description=self._line(info))
-        elif limit and done * _LINES // limit > (done - 1) * _LINES // limit:
+            self._bar.update(self._task, completed=done, description=self._line(info))
+        elif self._limit and done * _LINES // self._limit > (done - 1) * _LINES // self._limit:
             self._console.print(self._line(info))
 
     def close(self) -> None:
@@ -48,11 +51,13 @@ class ProgressLine:
             self._bar.stop()
 
     def _line(self, info: Mapping[str, Any]) -> str:
-        done, limit, host_s = info["round"] + 1, info["rounds_limit"], info["host_s"]
-        parts = [f"round {done}/{limit}" if limit else f"round {done}"]
+        done = info["round"]
+        parts = [f"round {done}/{self._limit}" if self._limit else f"round {done}"]
         if self._accuracy is not None:
             parts.append(f"accuracy {self._accuracy:.4f}")
         parts += [text("now_s", info["now_s"]), text("energy_j", info["energy_j"])]
-        if limit:
-            parts.append(f"host time left {text('host_s', host_s * (limit - done) / done)}")
+        elapsed_s = self._bar.tasks[0].elapsed
+        if self._limit and elapsed_s is not None:
+            left_s = round(elapsed_s * (self._limit - done) / done)
+            parts.append(f"host time left {text('host_s', left_s)}")
         return "  ".join(parts)

@@ -138,25 +138,24 @@ class Unit:
         }
 
 
-Seconds: TypeAlias = Annotated[float, Unit("s", "a time", "20 ms")]
-PositiveSeconds: TypeAlias = Annotated[float, Unit("s", "a time", "26.5 s", positive=True)]
+Seconds: TypeAlias = Annotated[float, Unit("s", "a time", "26.5 s", positive=True)]
 SecondsOrInf: TypeAlias = Annotated[float, Unit("s", "a time", "26.5 s", positive=True, infinite=True)]
+Delay: TypeAlias = Annotated[float, Unit("s", "a time", "20 ms")]
+Hertz: TypeAlias = Annotated[float, Unit("Hz", "a frequency", "1.5 GHz", positive=True)]
+Bytes: TypeAlias = Annotated[float, Unit("byte", "an amount of data", "2 MB")]
 BitsPerSecond: TypeAlias = Annotated[float, Unit("bit/s", "a data rate", "20 Mbit/s", positive=True)]
 BitsPerSecondOrInf: TypeAlias = Annotated[
     float, Unit("bit/s", "a data rate", "20 Mbit/s", positive=True, infinite=True)
 ]
-Hertz: TypeAlias = Annotated[float, Unit("Hz", "a frequency", "1.5 GHz", positive=True)]
 Flops: TypeAlias = Annotated[float, Unit("FLOP", "an amount of computation", "15 MFLOP")]
 FlopsPerSecond: TypeAlias = Annotated[float, Unit("FLOP/s", "a computing speed", "147.6 MFLOP/s", positive=True)]
 FlopsPerSecondOrInf: TypeAlias = Annotated[
     float, Unit("FLOP/s", "a computing speed", "2 TFLOP/s", positive=True, infinite=True)
 ]
 Watts: TypeAlias = Annotated[float, Unit("W", "a power", "0.5 W")]
-PositiveWatts: TypeAlias = Annotated[float, Unit("W", "a power", "0.5 W", positive=True)]
 Joules: TypeAlias = Annotated[float, Unit("J", "an energy", "18.7 Wh")]
 PositiveJoules: TypeAlias = Annotated[float, Unit("J", "an energy", "10 kJ", positive=True)]
 JoulesOrInf: TypeAlias = Annotated[float, Unit("J", "an energy", "18.7 Wh", positive=True, infinite=True)]
-Bytes: TypeAlias = Annotated[float, Unit("byte", "an amount of data", "2 MB")]
 Ratio: TypeAlias = Annotated[float, Gt(0), Le(1)]
 
 

@@ -7,10 +7,12 @@ import sys
 from collections import namedtuple
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import TypeAdapter
 from rich.console import Console
 
 from edgesim.__main__ import main
@@ -23,13 +25,13 @@ from edgesim.records.writer import write_run
 Layer = namedtuple("Layer", "name kind params forward_flops weight_grad_flops input_grad_flops")
 
 
-def write_fake(folder, status="finished", seed=3, accuracy=0.625):
+def write_fake(folder, status="finished", seed=3, accuracy=0.625, reason=None):
     """Write a run of one round: 7200 s, 2500 J, 2 MB up, 4 MB down."""
     tables = new_tables()
     tables["merges"].append((0, 1, 0.0, 7200.0, 2, 2, 0, 0.0, 0.0, 1e9, 4, 2, 5.0, 1e9, 4_000_000, 2_000_000, 2500.0))
     tables["evals"].append((0, 1, 7200.0, "test", 1.0, accuracy, 50))
     scenario = {"seed": seed, "method": {"name": "fedavg"}, "evaluation": {"targets": [0.5]}}
-    facts = {"scenario": scenario, "status": status, "stop_reason": "why", "host_s": 2.0, "rounds": 1}
+    facts = {"scenario": scenario, "status": status, "stop_reason": reason, "host_s": 2.0, "rounds": 1}
     write_run(folder, {name: table.frame() for name, table in tables.items()}, facts, {})
     return open_run(folder)
 
@@ -51,40 +53,54 @@ def call(monkeypatch, capsys):
 @pytest.fixture
 def simulator(monkeypatch):
     """Put stand-ins for edgesim.run and edgesim.config in place; return what they were called with."""
-    seen = SimpleNamespace(status="finished", overrides=None, folder=None, observer=None)
+    seen = SimpleNamespace(status="finished", reason=None, overrides=None, folder=None, observer=None)
 
     def load_scenario(source, overrides):
         seen.overrides = list(overrides)
         if not Path(source).exists():
             raise ConfigError(f"{source}: no such scenario")
-        return SimpleNamespace(seed=3, method=SimpleNamespace(name="fedavg"))
+        return SimpleNamespace(seed=3, method=SimpleNamespace(name="fedavg"), stop=SimpleNamespace(rounds=1))
 
-    def run(scenario, out, observer=None):
+    def simulate(scenario, out, observer=None):
         seen.folder, seen.observer = out, observer
-        return write_fake(out, seen.status, scenario.seed)
+        return write_fake(out, seen.status, scenario.seed, reason=seen.reason)
 
-    def check(scenario):
+    def assemble(scenario):
         seen.checked = scenario
 
     def estimate(_):
         levels = pd.DataFrame({"level": [1, 2], "devices": [3, 4], "flops": [2e9, 4e9], "seconds": [7200.0, 90.0]})
         return SimpleNamespace(levels=levels, totals={"host_minutes": np.float64(12.5), "memory_bytes": 3_000_000})
 
-    def card(model, shape, classes):
-        seen.card = (model, shape, classes)
+    def card_of(model, name, shape, classes, key):
+        seen.card = (model, name, shape, classes)
         layers = (Layer("conv", "Conv2d", 10, 100.0, 100.0, 0.0), Layer("fc", "Linear", 5, 20.0, 20.0, 20.0))
         # Both trained: forward 120, weight gradients 120, input gradient of fc 20; only fc: 120 + 20.
-        return SimpleNamespace(
-            model=model,
+        card = SimpleNamespace(
+            model=name,
             params=15,
             layers=layers,
+            layer_names=("conv", "fc"),
             forward_flops=lambda: 120.0,
+            before_last=lambda count: frozenset(("conv", "fc")[:-count]),
             train_flops=lambda frozen: 140.0 if "conv" in frozen else 260.0,
         )
+        return None, card
+
+    class PartOf:
+        def __init__(self, kind):
+            self.kind = kind
+
+        def read(self, name):
+            TypeAdapter(Literal["toy"]).validate_python(name)
+            return SimpleNamespace(value=f"the {self.kind} {name}")
 
     parts = {
-        "edgesim.run": {"run": run, "check": check, "estimate": estimate, "card": card},
+        "edgesim.simulation": {"simulate": simulate},
+        "edgesim.assembly": {"assemble": assemble, "card_of": card_of},
+        "edgesim.estimate": {"estimate": estimate},
         "edgesim.config.load": {"load_scenario": load_scenario},
+        "edgesim.config.parts": {"PartOf": PartOf},
         "edgesim.config.schema": {"json_schema": lambda: {"title": "Scenario"}},
     }
     for name, members in parts.items():
@@ -124,11 +140,17 @@ def test_quiet_prints_the_folder_alone(call, simulator, scenario):
     assert simulator.observer is None
 
 
-@pytest.mark.parametrize(("status", "expected"), [("interrupted", 130), ("failed", 1)])
-def test_an_unfinished_run_is_shown_with_its_exit_code(call, simulator, scenario, status, expected):
-    simulator.status = status
+@pytest.mark.parametrize(
+    ("status", "reason", "expected", "note"),
+    [
+        ("interrupted", None, 130, "interrupted after 1 rounds; the tables end there\n"),
+        ("failed", "no power", 1, "failed after 1 rounds: no power; the tables end there\n"),
+    ],
+)
+def test_an_unfinished_run_is_shown_with_its_exit_code(call, simulator, scenario, status, reason, expected, note):
+    simulator.status, simulator.reason = status, reason
     code, out, err = call("run", scenario)
-    assert (code, err) == (expected, f"{status} after 1 rounds: why\n")
+    assert (code, err) == (expected, note)
     assert "run folder: runs/quick-fedavg-3" in out
 
 
@@ -159,16 +181,17 @@ def test_estimate(call, simulator, scenario):
 
 def test_card_shows_every_suffix_cut(call, simulator):
     out = call("card", "toy", "--input", "3x32x32", "--classes", "10")[1]
-    assert simulator.card == ("toy", (3, 32, 32), 10)
+    assert simulator.card == ("the model toy", "toy", (3, 32, 32), 10)
     assert "toy: 15 parameters, 120 FLOPs forward per sample" in out
     found = json.loads(call("card", "toy", "--json")[1])
-    assert simulator.card == ("toy", None, None)
+    assert simulator.card == ("the model toy", "toy", None, None)
     assert found["suffixes"] == [
         {"trained_layers": 1, "first_trained": "fc", "train_flops": 140},
         {"trained_layers": 2, "first_trained": "conv", "train_flops": 260},
     ]
     assert all(str(number) in out for number in (140, 260))
     assert call("card", "toy", "--input", "3x0")[2].startswith("error: --input: '3x0' is not a shape")
+    assert call("card", "nothing") == (2, "", "error: model: Input should be 'toy'\n")
 
 
 def test_list_names_parts_with_their_first_line(call, monkeypatch):
@@ -207,16 +230,17 @@ def test_help_loads_neither_torch_nor_pandas():
     assert all(name in done.stdout for name in commands)
 
 
-def closed(round_, accuracy=None, limit=20):
-    info = {"round": round_, "rounds_limit": limit, "accuracy": accuracy, "now_s": 7200.0, "energy_j": 2500.0}
-    return info | {"host_s": 2.0 * (round_ + 1)}
+def closed(done, accuracy=None):
+    return {"round": done, "accuracy": accuracy, "now_s": 7200.0, "energy_j": 2500.0}
 
 
 def test_progress_writes_a_line_every_tenth_of_the_rounds():
-    log = io.StringIO()
-    progress = ProgressLine(Console(file=log, force_terminal=False, width=200))
-    for round_ in range(20):
-        progress.round_closed(closed(round_, accuracy=0.5 if round_ == 2 else None))
+    log, clock = io.StringIO(), SimpleNamespace(now_s=100.0)
+    console = Console(file=log, force_terminal=False, width=200)
+    progress = ProgressLine(20, console, clock_s=lambda: clock.now_s)
+    for done in range(1, 21):
+        clock.now_s += 2.0
+        progress.round_closed(closed(done, accuracy=0.5 if done == 3 else None))
     progress.close()
     progress.close()
     lines = log.getvalue().splitlines()
@@ -228,8 +252,8 @@ def test_progress_writes_a_line_every_tenth_of_the_rounds():
 
 def test_progress_on_a_terminal_is_taken_away_at_the_end():
     log = io.StringIO()
-    progress = ProgressLine(Console(file=log, force_terminal=True, width=200))
-    progress.round_closed(closed(0, 0.25, limit=None))
+    progress = ProgressLine(None, Console(file=log, force_terminal=True, width=200))
+    progress.round_closed(closed(1, 0.25))
     progress.close()
     assert "round 1  accuracy 0.2500  2 h  2.5 kJ" in log.getvalue()
     assert log.getvalue().rstrip().endswith("\x1b[2K")
@@ -237,6 +261,6 @@ def test_progress_on_a_terminal_is_taken_away_at_the_end():
 
 def test_progress_without_a_limit_or_terminal_is_silent():
     log = io.StringIO()
-    progress = ProgressLine(Console(file=log, force_terminal=False))
-    progress.round_closed(closed(0, limit=None))
+    progress = ProgressLine(None, Console(file=log, force_terminal=False))
+    progress.round_closed(closed(1))
     assert log.getvalue() == ""

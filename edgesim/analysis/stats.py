@@ -86,6 +86,6 @@ def energy_by_kind(run: Run) -> pd.DataFrame:
 def _end(run: Run) -> dict[str, Any]:
     if run.merges.empty:
         return {"rounds": 0, "sim_time_s": 0.0} | dict.fromkeys(_TOTALS.values(), 0)
-    last = run.merges.iloc[-1]
-    spent = {short: last[column].item() for column, short in _TOTALS.items()}
-    return {"rounds": int(last["round"]) + 1, "sim_time_s": last["now_s"].item()} | spent
+    last = {name: column.iloc[-1].item() for name, column in run.merges.items()}  # a row would turn bytes into floats
+    spent = {short: last[name] for name, short in _TOTALS.items()}
+    return {"rounds": last["round"] + 1, "sim_time_s": last["now_s"]} | spent

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from edgesim.commands.show import print_table
 from edgesim.errors import ConfigError
+from edgesim.rng import Key
 
 if TYPE_CHECKING:
     from edgesim.card import ModelCard
@@ -21,6 +24,24 @@ def parse_shape(shape: str) -> tuple[int, ...]:
     return tuple(int(size) for size in shape.split("x"))
 
 
+def measured_card(name: str, shape: tuple[int, ...] | None, classes: int | None) -> ModelCard:
+    """Return the card of a model by its name in scenarios; shape and classes default to the model's own.
+
+    Raises ConfigError if there is no such model or it does not fit.
+    """
+    from edgesim.assembly import card_of
+    from edgesim.config.parts import PartOf
+
+    try:
+        model = PartOf("model").read(name).value
+    except ValidationError as error:
+        raise ConfigError(f"model: {error.errors()[0]['msg']}") from error
+    card: ModelCard = card_of(model, name, shape, classes, Key(0))[
+        1
+    ]  # whatever weights are drawn, the card is the same
+    return card
+
+
 def describe(card: ModelCard) -> dict[str, Any]:
     """Return a model card as plain numbers, all per sample.
 
@@ -28,14 +49,13 @@ def describe(card: ModelCard) -> dict[str, Any]:
     2, ... all layers are trained and those before them are frozen.
     """
     layers = [{key: _whole(getattr(layer, key)) for key in _LAYER} for layer in card.layers]
-    names = [layer.name for layer in card.layers]
     suffixes = [
         {
             "trained_layers": count,
-            "first_trained": names[-count],
-            "train_flops": _whole(card.train_flops(frozenset(names[:-count]))),
+            "first_trained": card.layer_names[-count],
+            "train_flops": _whole(card.train_flops(card.before_last(count))),
         }
-        for count in range(1, len(names) + 1)
+        for count in range(1, len(card.layers) + 1)
     ]
     forward = _whole(card.forward_flops())
     return {

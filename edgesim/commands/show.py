@@ -40,14 +40,16 @@ def print_frame(frame: pd.DataFrame, title: str | None = None) -> None:
 def print_table(rows: Iterable[Mapping[Any, Any]], columns: Mapping[str, str], title: str | None = None) -> None:
     """Print the named columns of some rows under their headings; numbers to the right, missing values as a dash."""
     cells = [{name: _cell(name, row[name]) for name in columns} for row in rows]
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    table = Table(box=box.SIMPLE_HEAD)
     for name, heading in columns.items():
         numbers = all(cell[:1] in "-0123456789" for cell in (row[name] for row in cells))
         table.add_column(heading, justify="right" if numbers else "left")
     for row in cells:
         table.add_row(*row.values())
-    terminal = sys.stdout.isatty()
-    Console(width=None if terminal else _WIDE, markup=False, highlight=False).print(table)
+    console = Console(width=None if sys.stdout.isatty() else _WIDE, markup=False, highlight=False)
+    if title:
+        console.print(title)  # not the table's own title, which would be folded to the table's width
+    console.print(table)
 
 
 def print_json(value: Any) -> None:

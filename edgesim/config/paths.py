@@ -29,7 +29,7 @@ def located(value: Any, folder: Path, where: str) -> Any:
     if isinstance(value, Mapping):
         return {str(key): located(item, folder, f"{where}.{key}".lstrip(".")) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [located(item, folder, f"{where}[{i}]") for i, item in enumerate(value)]
+        return [located(item, folder, f"{where}.{i}") for i, item in enumerate(value)]
     if isinstance(value, str | Path):
         text = FileText(value)
         text.folder = getattr(value, "folder", folder)

@@ -45,7 +45,7 @@ class Rounds:
         self._server = server
         self._observer = observer
         self._start_s = 0.0
-        self._before = dict.fromkeys(_TOTALS, 0.0)
+        self._before: dict[str, Any] = dict.fromkeys(_TOTALS, 0)
 
     @property
     def stopped(self) -> bool:

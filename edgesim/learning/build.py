@@ -23,8 +23,13 @@ _SHOWN = 3  # differences named in an error line
 class Foreign(Protocol):
     """A user's own network: a class from outside and the arguments it is called with."""
 
-    cls: type[nn.Module]
-    args: Mapping[str, Any]
+    @property
+    def cls(self) -> type[nn.Module]:
+        """The class."""
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """Its keyword arguments."""
 
 
 def build_model(part: ModelPart | Foreign, input_shape: Sequence[int], classes: int, key: Key) -> nn.Module:

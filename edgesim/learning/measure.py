@@ -41,7 +41,7 @@ def measure(module: nn.Module, name: str, input_shape: Sequence[int], classes: i
     for node in _graph_costs(module, input_shape, batch):
         costs.add(node)
     layers = [layer for layer, inner in module.named_modules() if any(_sizes(inner))]
-    layers.sort(key=lambda layer: costs.position.get(layer, len(costs.position)))
+    layers.sort(key=lambda layer: costs.position.get(layer, math.inf))  # buffers alone leave no trace: they come last
     card = ModelCard(
         model=name,
         input_shape=tuple(input_shape),

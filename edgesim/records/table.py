@@ -43,7 +43,7 @@ class Table:
         """
         if columns.keys() != self.columns.keys():
             raise ValueError(f"columns {sorted(columns.keys() ^ self.columns.keys())} are missing or unknown")
-        typed = {name: _typed(columns[name], dtype) for name, dtype in self.columns.items()}
+        typed = {name: _typed(name, columns[name], dtype) for name, dtype in self.columns.items()}
         lengths = {len(values) for values in typed.values() if values.ndim}
         if len(lengths) > 1:
             raise ValueError(f"columns of different lengths: {sorted(lengths)}")
@@ -63,14 +63,14 @@ class Table:
         return pd.DataFrame(data).astype(dict(self.columns))
 
     def _column(self, name: str) -> np.ndarray:
-        empty: np.ndarray = _typed([], self.columns[name])
+        empty: np.ndarray = _typed(name, [], self.columns[name])
         return np.concatenate([empty, *(chunk[name] for chunk in self._chunks)])
 
     def _pack(self) -> None:
         if not self._rows:
             return
         values = dict(zip(self.columns, zip(*self._rows, strict=True), strict=True))
-        self._add({name: _typed(values[name], dtype) for name, dtype in self.columns.items()}, len(self._rows))
+        self._add({name: _typed(name, values[name], dtype) for name, dtype in self.columns.items()}, len(self._rows))
         self._rows.clear()
 
     def _add(self, chunk: dict[str, np.ndarray], rows: int) -> None:
@@ -83,10 +83,13 @@ def new_tables() -> dict[str, Table]:
     return {name: Table(name) for name in TABLES}
 
 
-def _typed(values: Any, dtype: str) -> np.ndarray:
+def _typed(name: str, values: Any, dtype: str) -> np.ndarray:
     if dtype == TEXT:
         return np.array(values, dtype=object)
     if np.size(values) == 0:
         return np.zeros(0, dtype=dtype)
-    # Not np.array(values, dtype): that would round 2.7 down to an integer without a word.
-    return np.array(values).astype(dtype, casting="same_kind", copy=False)
+    try:
+        # Not np.array(values, dtype): that would round 2.7 down to an integer without a word.
+        return np.array(values).astype(dtype, casting="same_kind", copy=False)
+    except TypeError as error:
+        raise TypeError(f"column {name!r} takes {dtype}: {error}") from error

@@ -69,6 +69,9 @@ def test_summary_counts_rounds_from_one_and_takes_the_first_crossing(fake_run):
 def test_summary_is_plain_json(fake_run):
     found = summary(fake_run())
     assert json.loads(json.dumps(found)) == found
+    whole = ("rounds", "up_bytes", "down_bytes")
+    assert all(type(found[name]) is int for name in whole)
+    assert all(type(found["targets"]["0.5"][name]) is int for name in ("round", *whole[1:]))
 
 
 def test_an_accuracy_equal_to_the_target_reaches_it(fake_run):

@@ -64,18 +64,18 @@ def test_extend_of_single_values_is_one_row_and_of_empty_arrays_none():
 
 
 @pytest.mark.parametrize(
-    ("row", "error"),
+    ("row", "error", "message"),
     [
-        (EVAL[:-1], ValueError),  # too short
-        ((*EVAL, 1), ValueError),  # too long
-        ((3.7, *EVAL[1:]), TypeError),  # a fraction of a round
-        ((*EVAL[:2], None, *EVAL[3:]), TypeError),
+        (EVAL[:-1], ValueError, "shorter"),
+        ((*EVAL, 1), ValueError, "longer"),
+        ((3.7, *EVAL[1:]), TypeError, "column 'round' takes int64"),
+        ((*EVAL[:2], None, *EVAL[3:]), TypeError, "column 'now_s' takes float64"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused(row, error):
+def test_rows_that_do_not_fit_are_refused(row, error, message):
     table = Table("evals")
     table.append(row)
-    with pytest.raises(error):
+    with pytest.raises(error, match=message):
         table.frame()
 
 

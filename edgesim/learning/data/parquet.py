@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from torchvision.io import decode_image
 
 from edgesim.errors import DataError
-from edgesim.learning.data.pixels import stack
+from edgesim.learning.data.pixels import decode, stack
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -77,9 +76,4 @@ def _pick(path: Path, role: str, wanted: Sequence[str], names: Sequence[str]) ->
 
 def _decoded(path: Path, encoded: pa.Array) -> Iterator[np.ndarray]:
     for row, scalar in enumerate(encoded):
-        try:
-            # a copy, as torch warns of memory that it may not write to
-            data = torch.frombuffer(bytearray(scalar.as_buffer()), dtype=torch.uint8)
-            yield decode_image(data).permute(1, 2, 0).numpy()
-        except (RuntimeError, ValueError) as error:
-            raise DataError(f"{path}: image {row} cannot be decoded: {str(error).splitlines()[0]}") from error
+        yield decode(io.BytesIO(scalar.as_buffer()), f"{path}: image {row}")

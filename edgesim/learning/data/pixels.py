@@ -1,12 +1,32 @@
-"""Stacks decoded images into one array."""
+"""Encoded images to one array."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
+from PIL import Image
 
 from edgesim.errors import DataError
+
+Size = tuple[int, int]
+
+
+def decode(source: Path | BinaryIO, origin: str, grey: bool = True, size: Size | None = None) -> np.ndarray:
+    """Return an encoded image as bytes (h, w, c), c = 1 for a grey image if `grey` allows it, else c = 3.
+
+    `size`: height and width to scale it to. Raises DataError that names `origin` if it cannot be decoded.
+    """
+    try:
+        with Image.open(source) as image:
+            mode = "L" if grey and image.mode in ("1", "L") else "RGB"
+            plain = image.convert(mode)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{origin}: not a readable image, truncated or damaged: {error}") from error
+    scaled = plain if size is None else plain.resize(size[::-1], Image.Resampling.BILINEAR)
+    return np.asarray(scaled).reshape(scaled.height, scaled.width, -1)
 
 
 def stack(images: Iterable[np.ndarray], count: int, origin: str) -> np.ndarray:

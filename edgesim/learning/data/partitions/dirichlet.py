@@ -23,7 +23,7 @@ class DirichletLabel:
     `balance`: a device that holds its equal part already gets no more of the classes to come.
     Drawn again until the smallest device has `min_samples`.
 
-    Source: J. Liu et al., FedDHAD, 2025, after Q. Li et al., Federated Learning on Non-IID Data Silos, ICDE 2022.
+    Source: FedDHAD paper (arXiv:2507.10430), after Q. Li et al., Federated Learning on Non-IID Data Silos, ICDE 2022.
     """
 
     beta: Annotated[float, Gt(0)] = 0.5
@@ -117,8 +117,8 @@ def _draw_classes(shares: Arr, supplied: Ids, turns: Ids, generator: np.random.G
     """Return a class for each turn; a device whose shares are all of classes without supply draws among the others."""
     shares = np.where(shares.sum(axis=1, keepdims=True) > 0, shares, supplied)
     bounds = np.cumsum(shares, axis=1)
-    point = generator.random(len(turns)) * bounds[turns, -1]
-    return (bounds[turns] <= point[:, None]).sum(axis=1)
+    bounds /= bounds[:, -1:]  # the last is then 1, above any draw, however small the shares
+    return (bounds[turns] <= generator.random((len(turns), 1))).sum(axis=1)
 
 
 def _before_running_out(drawn: Ids, left: Ids) -> int:

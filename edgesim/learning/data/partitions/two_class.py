@@ -32,7 +32,8 @@ class TwoClass:
         half, rows = self.samples_per_device // 2, by_class(y_train, classes)
         pairs = pair_up(_tokens(devices, classes, key.at(0)), key.at(1))
         halves = np.empty((2 * devices, half), dtype=np.int64)
-        for label, generator in enumerate(key.at(2, label).numpy() for label in range(classes)):
+        generator = key.at(2).numpy()
+        for label in range(classes):
             mine = np.flatnonzero(pairs.ravel() == label)
             require(half * len(mine), len(rows[label]), "partition.samples_per_device", f"of class {label}")
             if len(mine):

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
-from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from edgesim.errors import ConfigError, DataError
 from edgesim.learning.data.idx import read_idx_set
 from edgesim.learning.data.parquet import IMAGE_COLUMNS, LABEL_COLUMNS, parquet_files, read_parquet
-from edgesim.learning.data.pixels import stack
+from edgesim.learning.data.pixels import decode, stack
 from edgesim.learning.data.source import Raw, Source
 
 Pixels = Annotated[int, Ge(1)]
@@ -127,17 +125,9 @@ class Folder(Source):
 
     def _pixels(self, listed: ImageFolder, limit: int | None) -> np.ndarray:
         files = [file for file, _ in listed.samples[:limit]]
-        return stack(self._decoded(files), len(files), f"{listed.root} (data.resize can make all equal)")
-
-    def _decoded(self, files: list[str]) -> Iterator[np.ndarray]:
-        height, width = (self.resize, self.resize) if isinstance(self.resize, int) else self.resize or (0, 0)
-        for file in files:
-            try:
-                with Image.open(file) as image:
-                    rgb = image.convert("RGB")
-            except (OSError, SyntaxError) as error:
-                raise DataError(f"{file}: not a readable image, truncated or damaged: {error}") from error
-            yield np.asarray(rgb.resize((width, height), Image.Resampling.BILINEAR) if self.resize else rgb)
+        size = (self.resize, self.resize) if isinstance(self.resize, int) else self.resize
+        images = (decode(Path(file), file, grey=False, size=size) for file in files)
+        return stack(images, len(files), f"{listed.root} (data.resize can make all equal)")
 
 
 PARTS = {part.name: part for part in (Idx, Parquet, Npz, Folder)}

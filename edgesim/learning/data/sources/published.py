@@ -79,8 +79,9 @@ class Published(Source):
             folder.mkdir(parents=True, exist_ok=True)
             self.fetch(folder)
         except (OSError, RuntimeError, EOFError, HTTPException) as error:
+            reason = " ".join(str(error).split())  # torchvision's own messages have several lines
             raise DataError(
-                f"data.download: cannot download {self.name} ({error}); put its files in {folder / self.folders[-1]}, "
+                f"data.download: cannot download {self.name} ({reason}); put its files in {folder / self.folders[-1]}, "
                 f"or let {VARIABLE} name a folder that has them, or choose a source that needs no files such as digits"
             ) from error
 

@@ -1,0 +1,178 @@
+"""Reads scenario files: TOML with `extends`, overrides from the command line, fleets from CSV."""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from edgesim.catalogue import PACKAGES
+from edgesim.config.parts import as_table
+from edgesim.config.paths import FileText, located
+from edgesim.config.scenario import FleetBlock, Scenario
+from edgesim.errors import ConfigError
+from edgesim.units import reason
+
+
+def load_scenario(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Scenario:
+    """Return the scenario of a TOML file or a mapping, with "key=value" overrides applied.
+
+    Relative paths are meant from the folder of the file that holds them; those of a mapping or an override
+    from the current folder. Raises ConfigError, one line that names the key or file at fault.
+    """
+    if isinstance(source, Mapping):
+        table = _extended(located(source, Path.cwd(), ""), ())
+    else:
+        table = _read_toml(Path(source), ())
+    # coarse ones first, so that "method.mu=1" before "method=fedprox" is not lost
+    for path, value in sorted(map(_parse_override, overrides), key=lambda override: _depth(override[0])):
+        table = _replaced(table, path, value)
+    if isinstance(table.get("fleet"), FileText):
+        table["fleet"] = list(_read_fleet(table["fleet"].path()))
+    try:
+        return Scenario.model_validate(table)
+    except ValidationError as error:
+        raise ConfigError(_one_line(error, table)) from error
+
+
+# --- files ------------------------------------------------------------------------------------------------
+
+
+def _read_toml(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
+    """Return the table of a file merged over those it extends; `below`: the files that led here."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    folder = path.resolve().parent
+    return _extended(located(table, folder, ""), (*below, path.resolve()))
+
+
+def _extended(table: dict[str, Any], files: tuple[Path, ...]) -> dict[str, Any]:
+    base = table.pop("extends", None)
+    if base is None:
+        return table
+    if not isinstance(base, FileText):
+        raise ConfigError(f"extends: must be the name of a scenario file, got {base!r}")
+    path = base.path()
+    if path in files:
+        chain = " -> ".join(file.name for file in (*files, path))
+        raise ConfigError(f"extends: {chain} never ends")
+    return _merged(_read_toml(path, files), table)
+
+
+def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with the sections of `top` laid over it.
+
+    Tables merge one level deep, so that a distribution or another inner table is replaced as a whole. A part of
+    another name replaces its section, as the keys of the old part mean nothing to the new one.
+    """
+    merged = dict(base)
+    for key, section in top.items():
+        old = as_table(base.get(key)) if key in PACKAGES else base.get(key)
+        same = isinstance(section, Mapping) and section.get("name", _name_of(old)) == _name_of(old)
+        merged[key] = {**old, **section} if same and isinstance(old, Mapping) else section
+    return merged
+
+
+def _name_of(section: Any) -> Any:
+    return section.get("name") if isinstance(section, Mapping) else None
+
+
+def _read_fleet(path: Path) -> Iterator[FleetBlock]:
+    """Yield a block for each row of a CSV file whose header has the dotted keys of a block."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = csv.DictReader(file, strict=True)
+            header = rows.fieldnames or []
+            if len(set(header)) < len(header) or not all(header):
+                raise ConfigError(f"{path}: the header needs distinct, non-empty names, got {', '.join(header)}")
+            for number, row in enumerate(rows):
+                yield _block(row, number, path, f"{path} line {rows.line_num}")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid CSV: {error}") from error
+
+
+def _block(row: Mapping[str | None, Any], number: int, path: Path, where: str) -> FleetBlock:
+    if None in row or None in row.values():
+        raise ConfigError(f"{where}: has not as many values as the header has names")
+    block: dict[str, Any] = {"name": f"block{number}"}
+    cells = [(key.strip().split("."), cell.strip()) for key, cell in row.items() if key and cell.strip()]
+    for keys, cell in sorted(cells, key=lambda item: _depth(item[0])):
+        block = _replaced(block, keys, located(_value(cell), path.parent, f"{where}: {'.'.join(keys)}"))
+    try:
+        return FleetBlock.model_validate(block)
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {_one_line(error, block)}") from error
+
+
+# --- overrides --------------------------------------------------------------------------------------------
+
+
+def _parse_override(text: str) -> tuple[list[str], Any]:
+    key, equals, value = text.partition("=")
+    path = key.strip().split(".")
+    if not equals or not all(path):
+        raise ConfigError(f"override {text!r}: write key=value, such as stop.rounds=3")
+    return path, located(_value(value.strip()), Path.cwd(), key.strip())
+
+
+def _value(text: str) -> Any:
+    """Return a text as the TOML value that it is, or else as a string: 5, true, [1, 2], 5 Mbit/s."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _depth(path: Sequence[str]) -> int:
+    return len(path) - (path[-1] == "name")
+
+
+def _replaced(value: Any, path: Sequence[str], new: Any) -> Any:
+    """Return a copy of nested tables and lists with the value at `path` replaced; missing tables are made."""
+    if not path:
+        return new
+    key, *rest = path
+    if isinstance(value, list):
+        if not key.isdecimal() or int(key) >= len(value):
+            raise ConfigError(f"{key}: must be the place in a list of {len(value)}, counted from 0")
+        return [_replaced(old, rest, new) if i == int(key) else old for i, old in enumerate(value)]
+    table = as_table(value) if isinstance(value, str) else value
+    table = table if isinstance(table, Mapping) else {}
+    if rest == ["name"]:
+        return _merged(table, {key: {"name": new}})
+    return {**table, key: _replaced(table.get(key), rest, new)}
+
+
+# --- errors -----------------------------------------------------------------------------------------------
+
+
+def _one_line(error: ValidationError, table: Any) -> str:
+    """Return the first error as "network.up: what is wrong", and how many more there are."""
+    first, *others = error.errors(include_url=False)
+    more = f" (and {len(others)} more)" if others else ""
+    path = ".".join(_keys(first["loc"], table, named=first["type"] in {"missing", "refused"}))
+    return f"{path}: {reason(error)}{more}".removeprefix(": ")
+
+
+def _keys(location: Sequence[str | int], table: Any, *, named: bool) -> Iterator[str]:
+    """Yield the keys of a location; pydantic mixes in the types of a union, which a user has not written.
+
+    `named`: the last one may be a key that the table lacks.
+    """
+    for place, key in enumerate(location):
+        table = as_table(table)
+        if key in table if isinstance(table, Mapping) else isinstance(table, list) and isinstance(key, int):
+            table = table[key]
+            yield str(key)
+        elif named and place == len(location) - 1 and "[" not in str(key):
+            yield str(key)

@@ -1,0 +1,162 @@
+"""A scenario: everything that decides the results of a run, validated, in SI units."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, field_validator
+from pydantic import model_validator as validator
+
+from edgesim.config.parts import Chosen, Foreign, PartOf, check_keys, plain, read_dataclass
+from edgesim.contracts import Training
+from edgesim.units import (
+    FlopsPerSecond,
+    FlopsPerSecondOrInf,
+    Hertz,
+    PerDevice,
+    PositiveJoules,
+    Ratio,
+    Seconds,
+    Watts,
+    refusal,
+)
+
+__all__ = ["Chosen", "Cpu", "Evaluation", "FleetBlock", "Foreign", "Scenario", "Server", "Stop"]
+
+
+class _Table(BaseModel):
+    """A table of fixed keys. Strict, as pydantic would otherwise take true for 1."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @validator(mode="before")
+    @classmethod
+    def _known_keys(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping | cls):
+            raise refusal(f"must be a table, got {given!r}")
+        if isinstance(given, Mapping):
+            check_keys(given, cls.model_fields)
+        return given
+
+
+class Cpu(_Table):
+    """Speed of a device: attained `flops_per_s`, or frequency x flops_per_cycle x cores x efficiency."""
+
+    frequency: PerDevice[Hertz] | None = None
+    cores: Annotated[int, Ge(1)] = 1
+    flops_per_cycle: Annotated[float, Gt(0)] | None = None  # of one core
+    efficiency: PerDevice[Ratio] = 1.0  # share of the peak speed that training attains
+    flops_per_s: PerDevice[FlopsPerSecond] | None = None
+
+    @validator(mode="after")
+    def _one_speed(self) -> Cpu:
+        if self.flops_per_s is None and (self.frequency is None or self.flops_per_cycle is None):
+            raise refusal("needs flops_per_s, or frequency and flops_per_cycle")
+        if self.flops_per_s is not None and (self.flops_per_cycle is not None or self.efficiency != 1.0):
+            raise refusal("flops_per_s is the speed attained; flops_per_cycle and efficiency do not go with it")
+        return self
+
+
+class FleetBlock(_Table):
+    """Devices of one kind. `network` and `energy` replace those of the scenario for this block."""
+
+    count: Annotated[int, Ge(1)] = 1
+    name: Annotated[str, MinLen(1)] = "block"  # a scenario numbers those left unnamed
+    level: Annotated[int, Ge(1)] = 1  # of capability; 1 is the weakest
+    cpu: Cpu
+    network: Annotated[Chosen, PartOf("network")] | None = None
+    energy: Annotated[Chosen, PartOf("energy")] | None = None
+
+
+class Server(_Table):
+    """The server's speed (inf: its work takes no time), and the watts it draws idle and while it computes."""
+
+    flops_per_s: FlopsPerSecondOrInf = float("inf")
+    idle: Watts = 0.0
+    busy: Watts = 0.0
+
+
+def _ascending(targets: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(sorted(set(targets)))
+
+
+class Evaluation(_Table):
+    """Test the global model every `every` rounds; `targets` are accuracies whose first reach is reported."""
+
+    every: Annotated[int, Ge(1)] = 1
+    targets: Annotated[tuple[Annotated[float, Gt(0), Lt(1)], ...], Strict(False), AfterValidator(_ascending)] = ()
+
+
+class Stop(_Table):
+    """A run ends when the first of these is reached: rounds, test accuracy, simulated seconds, joules."""
+
+    rounds: Annotated[int, Ge(1)] | None = None
+    accuracy: Annotated[float, Gt(0), Le(1)] | None = None
+    sim_time: Seconds | None = None
+    energy: PositiveJoules | None = None
+
+    @validator(mode="after")
+    def _at_least_one(self) -> Stop:
+        if all(getattr(self, name) is None for name in type(self).model_fields):
+            raise refusal(f"needs at least one of {', '.join(type(self).model_fields)}")
+        return self
+
+
+def _read_training(given: Any) -> Training:
+    value: Training = given if isinstance(given, Training) else read_dataclass(Training, given)[0]
+    return value
+
+
+def _part(name: str) -> Any:
+    return Field(default=name, validate_default=True)
+
+
+_Training: TypeAlias = Annotated[Training, BeforeValidator(_read_training)]
+
+
+class Scenario(_Table):
+    """All settings of a run. Parts are held as Chosen; `fleet` in the order of the device ids."""
+
+    seed: Annotated[int, Ge(0)] = 1
+    name: str | None = None
+    data: Annotated[Chosen, PartOf("data")] | None = None  # None: timing only
+    partition: Annotated[Chosen, PartOf("partition")]
+    model: Annotated[Chosen, PartOf("model")]
+    training: _Training = Training()
+    cost: Annotated[Chosen, PartOf("cost")] = _part("measured")
+    network: Annotated[Chosen, PartOf("network")] = _part("ideal")
+    energy: Annotated[Chosen, PartOf("energy")] = _part("none")
+    selection: Annotated[Chosen, PartOf("selection")] = _part("all")
+    method: Annotated[Chosen, PartOf("method")]
+    coordinator: Annotated[Chosen, PartOf("coordinator")] = _part("sync")
+    backend: Annotated[Chosen, PartOf("backend")] = _part("serial")
+    availability: Annotated[Chosen, PartOf("availability")] = _part("always")
+    topology: Annotated[Chosen, PartOf("topology")] = _part("star")
+    server: Server = Server()
+    evaluation: Evaluation = Evaluation()
+    stop: Stop
+    fleet: Annotated[tuple[FleetBlock, ...], Strict(False)]
+
+    @field_validator("fleet", mode="before")
+    @classmethod
+    def _name_blocks(cls, given: Any) -> Any:
+        if not isinstance(given, list | tuple):
+            raise refusal(f"must be a list of tables or the name of a CSV file, got {given!r}")
+        if not given:
+            raise refusal("needs at least one block of devices")
+        return [{"name": f"block{i}", **b} if isinstance(b, Mapping) else b for i, b in enumerate(given)]
+
+    def canonical(self) -> dict[str, Any]:
+        """Return the scenario as JSON, defaults explicit, in SI; `load_scenario` gives an equal scenario for it."""
+        table: dict[str, Any] = plain(self.model_dump())
+        return table
+
+    def digest(self) -> str:
+        """Return the SHA-256, in hex, of the canonical scenario without its backend, which changes no result."""
+        decisive = {key: value for key, value in self.canonical().items() if key != "backend"}
+        text = json.dumps(decisive, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,77 @@
+"""Small scenarios that tests change to taste."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+import edgesim
+from edgesim.assembly import assemble
+from edgesim.backends.null import NullBackend
+from edgesim.simulation import Silent, Simulation
+
+# The five capability levels of the FedPMT study; psi trains the full CNN-CIFAR10 on 500 samples in 10 s.
+PSI = 7.3806e8
+SPEEDS = (PSI / 5, PSI / 4, PSI / 3, PSI / 2, PSI)
+
+
+def timing_scenario(**changes: Any) -> edgesim.Scenario:
+    """A timing-only FedPMT fleet, one device a level, measured costs, ideal links."""
+    base: dict[str, Any] = {
+        "seed": 1,
+        "partition": {"name": "sizes", "samples_per_device": 500},
+        "model": "cnn_cifar10",
+        "training": {"batch": 20, "lr": 0.05},
+        "method": "fedavg",
+        "backend": "null",
+        "stop": {"rounds": 1},
+        "fleet": [{"count": 1, "level": i + 1, "cpu": {"flops_per_s": s}} for i, s in enumerate(SPEEDS)],
+    }
+    return edgesim.load({**base, **changes})
+
+
+def digits_scenario(**changes: Any) -> edgesim.Scenario:
+    """A few seconds of real training on the embedded digits."""
+    base: dict[str, Any] = {
+        "seed": 3,
+        "data": "digits",
+        "partition": {"name": "iid"},
+        "model": "cnn_digits",
+        "training": {"batch": 16, "lr": 0.1},
+        "network": {"name": "fixed", "up": {"uniform": ["1 Mbit/s", "4 Mbit/s"]}, "down": "8 Mbit/s", "latency": 0.02},
+        "energy": {"name": "power", "idle": "1 W", "busy": "4 W", "transmit": "1 W", "receive": "0.5 W"},
+        "selection": {"name": "uniform", "count": 4},
+        "method": "fedavg",
+        "stop": {"rounds": 3},
+        "fleet": [
+            {"count": 5, "level": 1, "cpu": {"flops_per_s": {"uniform": ["20 MFLOP/s", "40 MFLOP/s"]}}},
+            {"count": 5, "level": 2, "cpu": {"flops_per_s": "100 MFLOP/s"}},
+        ],
+    }
+    return edgesim.load({**base, **changes})
+
+
+def simulate_null(scenario: edgesim.Scenario) -> Simulation:
+    """Run a timing-only scenario in memory."""
+    simulation = Simulation(assemble(scenario), NullBackend(), Silent())
+    simulation.run()
+    return simulation
+
+
+@pytest.fixture
+def timing() -> Callable[..., edgesim.Scenario]:
+    """Give `timing_scenario` to a test."""
+    return timing_scenario
+
+
+@pytest.fixture
+def digits() -> Callable[..., edgesim.Scenario]:
+    """Give `digits_scenario` to a test."""
+    return digits_scenario
+
+
+def frames(simulation: Simulation) -> Mapping[str, Any]:
+    """Return the tables of a simulation in memory."""
+    return {name: table.frame() for name, table in simulation.tables.items()}

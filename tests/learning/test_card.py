@@ -1,0 +1,288 @@
+"""Model cards against closed formulas, published sizes and counts of whole training steps."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.flop_counter import FlopCounterMode
+
+from edgesim.card import LayerCost, ModelCard, ProductCost
+from edgesim.catalogue import find
+from edgesim.contracts import Payload
+from edgesim.errors import ConfigError
+from edgesim.learning.measure import flop_counter, measure
+from edgesim.rng import Key
+
+# Forward multiply-accumulates per layer by hand: kernel^2 * channels in * channels out * positions, inputs * outputs.
+MACS = {
+    "mlr": [7840],
+    "mlr_syn": [600],
+    "cnn_a": [460800, 3276800, 524288, 5120],
+    "cnn_a_same": [627200, 10035200, 1605632, 5120],
+    "cnn_m": [144000, 320000, 16000, 500],
+    "lenet5": [352800, 240000, 48000, 10080, 840],
+    "fcnn": [313600, 120000, 60000, 20000, 1000],
+    "cnn_mnist": [115200, 204800, 32768, 1280],
+    "cnn_cifar10": [940800, 1280000, 400000, 150000, 3000],
+    "cnn_digits": [9216, 73728, 1280],
+    "cnn_3conv": [777600, 3115008, 589824, 65536, 640],
+}
+# Totals of the deep ones. FedDHAD prints 153.3 and (with 4 operations per normalised element) 558.0 million.
+TOTAL_MACS = {"vgg11": 153293824, "resnet18_bn": 557977600 - 4 * 614400}
+# DA-DPFL's authors count 2 FLOPs a multiply-accumulate plus one per bias and output element.
+FLOPS_WITH_BIASES = {"vgg11_gn": 305782884, "resnet18_gn": 1110845450, "alexnet_small": 376020999}
+
+
+def card_of(name: str, classes: int | None = None) -> ModelCard:
+    cls, fixed = find("model", name)
+    part = cls(**fixed)
+    classes = classes or part.native_classes
+    with torch.device("meta"):
+        module = part.build(part.native_input_shape, classes)
+    return measure(module, name, part.native_input_shape, classes)
+
+
+def counted_step(module: nn.Module, card: ModelCard, frozen: frozenset[str], counter: FlopCounterMode) -> float:
+    """FLOPs per sample of a training step in which only the other layers' parameters require gradients."""
+    for name, value in module.named_parameters():
+        value.requires_grad_(name.rpartition(".")[0] not in frozen)
+    with counter:
+        logits = module(torch.empty(2, *card.input_shape, device="meta"))
+        cross_entropy(logits, torch.empty(2, dtype=torch.int64, device="meta")).backward()
+    return counter.get_total_flops() / 2
+
+
+def frozen_sets(card: ModelCard, count: int) -> list[frozenset[str]]:
+    """Random halves, and everything before some layer."""
+    draws = Key(7).numpy()
+    names = np.array([layer.name for layer in card.layers if layer.params])
+    halves = [frozenset(names[draws.random(len(names)) < 0.5].tolist()) for _ in range(count)]
+    return halves + [card.before_last(int(last)) for last in draws.integers(1, len(names), size=count)]
+
+
+@pytest.mark.parametrize("name", MACS)
+def test_forward_flops_of_every_layer(name: str) -> None:
+    assert [layer.forward_flops for layer in card_of(name).layers] == [2 * macs for macs in MACS[name]]
+
+
+@pytest.mark.parametrize("name", TOTAL_MACS)
+def test_published_forward_totals(name: str) -> None:
+    assert card_of(name).forward_flops() == 2 * TOTAL_MACS[name]
+
+
+@pytest.mark.parametrize("name", FLOPS_WITH_BIASES)
+def test_published_forward_totals_with_biases(name: str) -> None:
+    part = find("model", name)[0]()
+    with torch.device("meta"):
+        module = part.build(part.native_input_shape, part.native_classes)
+    added = []
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
+            layer.register_forward_hook(lambda _, inputs, output: added.append(output[0].numel()))
+    module(torch.empty(1, *part.native_input_shape, device="meta"))
+    assert card_of(name).forward_flops() + sum(added) == FLOPS_WITH_BIASES[name]
+
+
+@pytest.mark.parametrize("name", MACS)
+def test_training_the_last_layers_follows_the_chain_formula(name: str) -> None:
+    card, macs = card_of(name), MACS[name]
+    for first in range(len(macs)):  # forward, weight gradients, input gradients of the layers after the first trained
+        wanted = 2 * (sum(macs) + sum(macs[first:]) + sum(macs[first + 1 :]))
+        assert card.train_flops(card.before_last(len(macs) - first)) == wanted
+
+
+def test_fedpmt_cifar10_network_in_numbers() -> None:
+    card = card_of("cnn_cifar10")
+    suffixes = [card.train_flops(card.before_last(count)) for count in range(1, 6)]
+    assert suffixes == [5553600, 5859600, 6959600, 10319600, 14761200]
+
+
+def test_layers_of_lenet_and_the_bytes_of_some() -> None:
+    card = card_of("lenet5")
+    assert card.layer_names == ("conv1", "conv2", "fc1", "fc2", "fc3")
+    assert [layer.kind for layer in card.layers] == ["Conv2d"] * 2 + ["Linear"] * 3
+    assert card.nbytes(Payload(layers=frozenset({"conv2", "fc3"}), extra_bytes=7)) == 4 * (2416 + 850) + 7
+    assert card.layers[2].upstream == {"conv1", "conv2"}
+    assert not card.drop_single
+
+
+def test_published_bytes_one_way() -> None:
+    # FedDHAD's networks: 4 bytes per parameter, and for ResNet18 the 9600 running means and variances.
+    assert card_of("lenet5").nbytes(Payload()) == 248024
+    assert card_of("cnn_3conv").nbytes(Payload()) == 490280
+    assert card_of("vgg11").nbytes(Payload()) == 39003688
+    resnet = card_of("resnet18_bn")
+    assert resnet.nbytes(Payload()) == 45143328
+    assert resnet.nbytes(Payload(kinds=frozenset({"buffers"}))) == 38400
+    assert resnet.nbytes(Payload(kinds=frozenset({"params", "control"}))) == 2 * 45104928
+    assert resnet.nbytes(Payload(kinds=frozenset(), extra_bytes=4)) == 4
+    assert resnet.drop_single
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("resnet18_bn", 3), ("torchvision:resnet18", 2), ("torchvision:vit_b_16", 3)]
+)
+def test_card_equals_counted_step_whatever_is_frozen(name: str, count: int) -> None:
+    cls, fixed = find("model", name)
+    part = cls(**fixed)
+    with torch.device("meta"):
+        module = part.build(part.native_input_shape, 10)
+    card = measure(module, name, part.native_input_shape, 10)
+    assert card.params == sum(value.numel() for value in module.parameters())
+    for frozen in [frozenset[str](), *frozen_sets(card, count)]:
+        assert card.train_flops(frozen) == counted_step(module, card, frozen, FlopCounterMode(display=False))
+
+
+def test_vit_products_are_twelve_attentions() -> None:
+    card = card_of("torchvision:vit_b_16")
+    assert len(card.products) == 12  # one attention a block, each behind one more block's layers
+    assert len({product.upstream for product in card.products}) == 12
+    tokens, width = 14 * 14 + 1, 768
+    for product in card.products:  # at least two products backward for each of the two forward, 12 heads of 64
+        assert product.backward_flops % (2 * tokens**2 * width) == 0
+        assert product.backward_flops >= 4 * 2 * tokens**2 * width
+
+
+class Recurrent(nn.Module):
+    """One layer used three times behind an encoder, a product of two inputs, a layer never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Linear(3, 3)
+        self.encoder = nn.Linear(6, 5)
+        self.cell = nn.Linear(5, 5)
+        self.head = nn.Linear(5, 4)
+        self.scale = nn.Parameter(torch.zeros(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = self.encoder(x) * self.scale
+        for _ in range(3):
+            state = torch.tanh(self.cell(state))
+        return self.head((state.unsqueeze(2) @ state.unsqueeze(1)).sum(2))
+
+
+def test_a_layer_used_again_and_a_product() -> None:
+    module = Recurrent().to("meta")
+    card = measure(module, "recurrent", (6,), 4)
+    assert card.layer_names[:4] == ("encoder", "", "cell", "head")
+    assert {layer.name: layer.forward_flops for layer in card.layers} == {
+        "encoder": 60, "": 2 * 5 * 5, "cell": 3 * 50, "head": 40, "unused": 0,
+    }  # fmt: skip
+    assert card.other_backward_flops == 2 * 50 + 2 * 50  # second and third use of the cell, two sides of the product
+    for bits in range(2**5):
+        frozen = frozenset(name for place, name in enumerate(card.layer_names) if bits >> place & 1)
+        if frozen >= {"encoder", "", "cell", "head"}:
+            assert card.train_flops(frozen) == card.forward_flops()
+            continue
+        assert card.train_flops(frozen) == counted_step(module, card, frozen, FlopCounterMode(display=False))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_grouped_convolutions_cost_the_same_backward_as_forward(transposed: bool) -> None:
+    kind = nn.ConvTranspose2d if transposed else nn.Conv2d
+    module = nn.Sequential(
+        nn.Conv2d(1, 8, 1), kind(8, 8, 3, stride=2, padding=1, groups=4), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
+    card = measure(module, "grouped", (1, 9, 9), 8)
+    positions = 9 * 9 if transposed else 5 * 5  # each weight works once at every place of the smaller map
+    wanted = 2 * (8 * 2 * 3 * 3) * positions
+    grouped = card.layers[1]
+    assert (grouped.forward_flops, grouped.weight_grad_flops, grouped.input_grad_flops) == (wanted, wanted, wanted)
+    assert card.train_flops(frozenset({"0"})) == card.forward_flops() + wanted
+
+
+def test_the_counter_agrees_with_torch_without_groups() -> None:
+    weight, x = torch.empty(6, 3, 3, 3, requires_grad=True), torch.empty(2, 3, 9, 9, requires_grad=True)
+    totals = []
+    for counter in (flop_counter(), FlopCounterMode(display=False)):
+        with counter:
+            nn.functional.conv2d(x, weight, stride=2).sum().backward()
+        totals.append(counter.get_total_flops())
+    assert totals[0] == totals[1] == 3 * 2 * weight.numel() * 4 * 4 * 2
+
+
+def test_measuring_changes_nothing_and_is_repeatable() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5), nn.Linear(3, 2))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    generator = torch.get_rng_state()
+    card = measure(module, "small", (1, 2, 2), 2)
+    assert card == measure(module, "small", (1, 2, 2), 2, batch=5)
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert all(value.grad is None for value in module.parameters())
+    assert not any(inner._forward_hooks or inner._forward_pre_hooks for inner in module.modules())
+
+
+def test_buffers_without_parameters_still_travel() -> None:
+    card = measure(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, affine=False)), "plain", (4,), 3)
+    assert [(layer.name, layer.params, layer.buffers) for layer in card.layers] == [("0", 15, 0), ("1", 0, 6)]
+
+
+def test_a_network_whose_work_changes_is_refused() -> None:
+    class Fickle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+            self.calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return x if self.calls == 1 else self.layer(x)
+
+    module = nn.Sequential(nn.Linear(3, 3), Fickle())
+    with pytest.raises(ConfigError, match="fickle cannot be priced by layer: they add up to"):
+        measure(module, "fickle", (3,), 3)
+
+
+def test_json_gives_an_equal_card_back() -> None:
+    for name in ("lenet5", "torchvision:vit_b_16"):
+        card = card_of(name)
+        text = card.to_json()
+        assert ModelCard.from_json(text) == card
+        assert ModelCard.from_json(text).to_json() == text
+
+
+def test_json_lists_layers_sorted() -> None:
+    layer = LayerCost("c", "Linear", 1, 0, 1 / 3, math.pi, 0.1, frozenset("hgfedb"))
+    card = ModelCard("m", (1,), 2, (layer,), 0.5, (ProductCost(0.25, frozenset("c")),), True)
+    assert [line.strip(' ",') for line in card.to_json().split("[")[3].split("]")[0].split("\n") if line.strip()] == [
+        *"bdefgh"
+    ]
+    assert ModelCard.from_json(card.to_json()) == card
+
+
+def test_json_that_is_no_card() -> None:
+    with pytest.raises(ConfigError, match="model card: "):
+        ModelCard.from_json("{}")
+    with pytest.raises(ConfigError, match="model card: "):
+        ModelCard.from_json("no json")
+
+
+def test_unknown_layers_are_refused() -> None:
+    card = card_of("mlr")
+    with pytest.raises(ValueError, match="mlr has no layer 'fc9'"):
+        card.train_flops(frozenset({"fc9"}))
+    with pytest.raises(ValueError, match="mlr has no layer 'fc9'"):
+        card.nbytes(Payload(layers=frozenset({"fc9"})))
+    for count in (0, 2):
+        with pytest.raises(ValueError, match="mlr has 1 layers"):
+            card.before_last(count)
+
+
+def test_prices_by_hand() -> None:
+    # b reads a; a product reads both. Frozen {b}: forward 111, a's weights 10, back through b 200, product 3000.
+    layers = (
+        LayerCost("a", "Linear", 2, 0, 1.0, 10.0, 100.0, frozenset()),
+        LayerCost("b", "Linear", 3, 4, 10.0, 20.0, 200.0, frozenset({"a"})),
+    )
+    card = ModelCard("hand", (1,), 2, layers, 100.0, (ProductCost(3000.0, frozenset({"a", "b"})),))
+    assert card.params == 5
+    assert card.forward_flops() == 111.0
+    assert card.train_flops() == 111 + 10 + 20 + 200 + 3000
+    assert card.train_flops(frozenset({"b"})) == 111 + 10 + 200 + 3000
+    assert card.train_flops(frozenset({"a"})) == 111 + 20 + 3000
+    assert card.train_flops(frozenset({"a", "b"})) == 111
+    assert card.nbytes(Payload()) == 4 * (5 + 4)
