@@ -32,7 +32,7 @@ def run(source: Any, overrides: Sequence[str] = (), out: str | Path | None = Non
     return simulate(scenario, None if out is None else Path(out))
 
 
-def open(folder: str | Path) -> Run:  # noqa: A001 (edgesim.open reads well and shadows nothing outside)
+def open(folder: str | Path) -> Run:
     """Return the run in a folder. Raises ConfigError if it is none."""
     from edgesim.analysis.load import open_run
 

@@ -183,13 +183,33 @@ class Setting:
 class View(Protocol):
     """All that a method may know at a moment. Asking never changes anything."""
 
-    setting: Setting
-    now_s: float
-    version: int
-    round: int  # from 0; moves even if nothing arrived
-    exchange: int  # within the round
-    free_places: int  # devices that may still be asked now
-    last: Sequence[Arrival]  # arrivals of the previous exchange
+    @property
+    def setting(self) -> Setting:
+        """Constant facts of the run."""
+
+    @property
+    def now_s(self) -> float:
+        """Simulated seconds since the start."""
+
+    @property
+    def version(self) -> int:
+        """Global models so far."""
+
+    @property
+    def round(self) -> int:
+        """Rounds closed so far; moves even if nothing arrived."""
+
+    @property
+    def exchange(self) -> int:
+        """Exchanges of this round so far."""
+
+    @property
+    def free_places(self) -> int:
+        """How many devices may still be asked now."""
+
+    @property
+    def last(self) -> Sequence[Arrival]:
+        """Arrivals of the previous exchange."""
 
     @property
     def idle(self) -> Ids:

@@ -93,9 +93,12 @@ class Unit:
         """Return a value in `symbol`, of any sign and size. Raises ValueError if it is no such quantity."""
         if isinstance(value, str):
             return math.inf if value.strip() == "inf" else self._parse(value)
-        if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+        if isinstance(value, bool) or not isinstance(value, Real) or value != value:
             raise self._refusal(value, f"is not {self.what}")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise refusal(f"{value!r} is too large") from error
 
     def read(self, value: Any) -> float:
         """Return a value in `symbol`. Raises ValueError if it is no such quantity or outside its range."""
@@ -117,9 +120,12 @@ class Unit:
         registry = _registry()
         try:
             quantity = registry.Quantity(Decimal(match["number"]), registry.parse_units(match["unit"]))
-            return float(quantity.to(self.symbol).magnitude)
+            number = float(quantity.to(self.symbol).magnitude)
         except pint.PintError as error:
             raise self._refusal(text, f"is not {self.what}") from error
+        if math.isinf(number):
+            raise refusal(f"{text!r} is too large")
+        return number
 
     def _refusal(self, value: Any, fault: str) -> PydanticCustomError:
         infinite = ", or 'inf'" if self.infinite else ""

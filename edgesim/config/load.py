@@ -137,20 +137,21 @@ def _depth(path: Sequence[str]) -> int:
     return len(path) - (path[-1] == "name")
 
 
-def _replaced(value: Any, path: Sequence[str], new: Any) -> Any:
+def _replaced(value: Any, path: Sequence[str], new: Any, above: str = "") -> Any:
     """Return a copy of nested tables and lists with the value at `path` replaced; missing tables are made."""
     if not path:
         return new
     key, *rest = path
+    here = f"{above}.{key}".lstrip(".")
     if isinstance(value, list):
-        if not key.isdecimal() or int(key) >= len(value):
-            raise ConfigError(f"{key}: must be the place in a list of {len(value)}, counted from 0")
-        return [_replaced(old, rest, new) if i == int(key) else old for i, old in enumerate(value)]
+        if key not in map(str, range(len(value))):
+            raise ConfigError(f"{here}: the list has {len(value)}, numbered from 0")
+        return [_replaced(old, rest, new, here) if str(i) == key else old for i, old in enumerate(value)]
     table = as_table(value) if isinstance(value, str) else value
     table = table if isinstance(table, Mapping) else {}
     if rest == ["name"]:
         return _merged(table, {key: {"name": new}})
-    return {**table, key: _replaced(table.get(key), rest, new)}
+    return {**table, key: _replaced(table.get(key), rest, new, here)}
 
 
 # --- errors -----------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ def run_rounds(engine: Engine, rounds: Rounds, learner: Learner, within_s: float
     Whoever is late is cancelled untrained and charged up to then. Without arrivals the model stays as it is.
     """
     while not rounds.stopped:
-        arrivals, more, closes_s = [], True, engine.now_s + within_s
+        arrivals: list[Arrival] = []
+        more, closes_s = True, engine.now_s + within_s
         while more:
             arrivals, more = yield from _exchange(engine, learner, closes_s - engine.now_s)
         result = learner.merge(arrivals, engine.view())

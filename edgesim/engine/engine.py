@@ -6,7 +6,7 @@ Idle devices own no process, event or object; a job is one SimPy timeout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import simpy
@@ -127,7 +127,7 @@ class Engine:
             raise ContractError(f"round {self.round}: the method asked device {devices[self._busy[devices]][0]}, busy")
 
     def _arrive(self, event: simpy.Event) -> None:
-        job: Job = event.value
+        job = cast(Job, event.value)
         if not job.ended:  # an aborted job's timeout stays in SimPy's heap and means nothing any more
             self._finish(job)
 

@@ -95,11 +95,12 @@ def _load(module: nn.Module, path: Path) -> None:
         found = load_file(path)
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"model.init_from: cannot read {path} as safetensors: {error}") from error
-    differences = _differences(found, module.state_dict())
+    travelling = {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
+    differences = _differences(found, {**travelling, **{n: v for n, v in module.state_dict().items() if n in found}})
     if differences:
         more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
         raise ConfigError(f"model.init_from: {path} does not fit: {'; '.join(differences[:_SHOWN])}{more}")
-    module.load_state_dict(found)
+    module.load_state_dict(found, strict=False)  # only batch counters may be absent
 
 
 def _differences(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:

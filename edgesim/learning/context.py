@@ -57,7 +57,7 @@ class Context:
         load(self._module, w)
         for name, layer in self._module.named_modules():
             layer.training = name not in frozen
-        trained = []
+        trained: list[Tensor] = []
         for name, parameter in self._module.named_parameters():
             parameter.requires_grad_(_layer(name) not in frozen)
             if parameter.requires_grad:
@@ -74,9 +74,11 @@ class Context:
 
 def copy_for(module: nn.Module, bundle: Bundle) -> Bundle:
     """Return a copy of a bundle on the network's device, laid out in memory as the network wants it."""
-    like = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    like: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {
-        kind: {n: torch.empty_like(like.get(n, t), requires_grad=False).copy_(t) for n, t in tensors.items()}
+        kind: {
+            n: torch.empty_like(like[n] if n in like else t, requires_grad=False).copy_(t) for n, t in tensors.items()
+        }
         for kind, tensors in bundle.items()
     }
 

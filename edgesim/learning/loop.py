@@ -30,7 +30,7 @@ def batch_order(key: Key, n_samples: int, stretch: Stretch, drop_single: bool) -
     left = int(steps[0])
     generator = torch.Generator().manual_seed(key.word())
     while left:
-        for positions in torch.randperm(n_samples, generator=generator).split(stretch.batch):
+        for positions in torch.split(torch.randperm(n_samples, generator=generator), stretch.batch):
             if not left or (drop_single and len(positions) == 1):
                 break
             yield positions

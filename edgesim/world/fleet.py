@@ -41,7 +41,8 @@ class Fleet:
 
     def compute_s(self, ids: Ids, flops: Arr) -> Arr:
         """Return seconds, shape (k,), that devices `ids` need for `flops` at their sustained speed."""
-        return flops / self.flops_per_s[ids]
+        seconds: Arr = flops / self.flops_per_s[ids]
+        return seconds
 
     def transfer_s(self, bps: Arr, latency_s: Arr, nbytes: Arr) -> tuple[Arr, Arr]:
         """Return seconds of a transfer and the seconds of it that the radio is on, both of shape (k,)."""

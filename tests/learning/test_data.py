@@ -92,7 +92,7 @@ def test_normalise_is_shift_and_scale_of_pixels_in_0_1(nowhere: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"normalise": "cifar10"}, "data.normalise: mean has 3 numbers, the data set needs 1 or 1"),
+        ({"normalise": "cifar10"}, "data.normalise: mean has 3 numbers, the data set needs 1$"),
         ({"normalise": {"mean": [0.0], "std": [1.0, 1.0]}}, "std has 2 numbers"),
     ],
 )

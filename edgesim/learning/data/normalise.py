@@ -44,12 +44,11 @@ def normalised(x: np.ndarray, chosen: Preset | Moments) -> np.ndarray:
     Raises ConfigError if the moments do not fit the size of the last axis.
     """
     moments = chosen if isinstance(chosen, Moments) else PRESETS[chosen]
-    allowed = (1, x.shape[-1])
+    allowed = sorted({1, x.shape[-1]})
     for key, numbers in (("mean", moments.mean), ("std", moments.std)):
         if len(numbers) not in allowed:
-            raise ConfigError(
-                f"data.normalise: {key} has {len(numbers)} numbers, the data set needs {allowed[-1]} or 1"
-            )
+            fitting = " or ".join(map(str, allowed))
+            raise ConfigError(f"data.normalise: {key} has {len(numbers)} numbers, the data set needs {fitting}")
     scale = 255.0 if x.dtype == np.uint8 else 1.0
     out = np.array(x, dtype=np.float32, order="C")
     out -= np.float32(scale) * np.asarray(moments.mean, dtype=np.float32)

@@ -8,11 +8,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from torch import nn
 
+from edgesim.config.paths import ScenarioPath
 from edgesim.errors import ConfigError
 
 Named: TypeAlias = tuple[str, nn.Module]
@@ -23,7 +23,7 @@ Norm: TypeAlias = Callable[[int], nn.Module]  # channels -> normalisation layer
 class ModelPart(ABC):
     """A network by name. `init_from`: safetensors file of a state dict to start from, instead of a random draw."""
 
-    init_from: Path | None = None
+    init_from: ScenarioPath | None = None
     native_input_shape: ClassVar[tuple[int, ...]]  # what the source used it with; build() takes others too
     native_classes: ClassVar[int] = 10
 

@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torchvision
 from torch import nn
 
 from edgesim.errors import ConfigError
@@ -26,13 +25,16 @@ class TorchvisionModel(ModelPart):
 
         Raises ConfigError that offers the nearest name if torchvision has no such network.
         """
+        import torchvision  # costs 150 MB, which other models can do without
+
         members = torchvision.models.list_models(module=torchvision.models)
         if self.member not in members:
             near = difflib.get_close_matches(self.member, members, n=1, cutoff=0.0)[0]
             raise ConfigError(
                 f"model.name: torchvision has no classification model {self.member!r}; did you mean {near!r}?"
             )
-        return torchvision.models.get_model(self.member, weights=None, num_classes=classes)
+        network: nn.Module = torchvision.models.get_model(self.member, weights=None, num_classes=classes)
+        return network
 
 
 PARTS: dict[str, type[ModelPart]] = {"torchvision:": TorchvisionModel}

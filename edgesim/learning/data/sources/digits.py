@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 from edgesim.learning.data.source import Raw, Source
 
@@ -23,6 +22,8 @@ class Digits(Source):
 
     def read(self) -> Raw:
         """Return the two splits, always the same."""
+        from sklearn.datasets import load_digits  # costs 70 MB, which other data sets can do without
+
         pixels, labels = load_digits(return_X_y=True)
         order = np.argsort(labels, kind="stable")
         starts = np.searchsorted(labels[order], labels[order])

@@ -5,17 +5,20 @@ from __future__ import annotations
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from annotated_types import Ge
-from torchvision.datasets import ImageFolder
 
+from edgesim.config.paths import ScenarioPath
 from edgesim.errors import ConfigError, DataError
 from edgesim.learning.data.idx import read_idx_set
 from edgesim.learning.data.parquet import IMAGE_COLUMNS, LABEL_COLUMNS, parquet_files, read_parquet
 from edgesim.learning.data.pixels import decode, stack
 from edgesim.learning.data.source import Raw, Source
+
+if TYPE_CHECKING:
+    from torchvision.datasets import ImageFolder
 
 Pixels = Annotated[int, Ge(1)]
 
@@ -26,7 +29,7 @@ class Idx(Source):
 
     name = "idx"
 
-    root: Path
+    root: ScenarioPath
 
     def read(self) -> Raw:
         """Return the arrays of the four files."""
@@ -48,9 +51,9 @@ class Parquet(Source):
 
     name = "parquet"
 
-    root: Path | None = None
-    train: Path | None = None
-    test: Path | None = None
+    root: ScenarioPath | None = None
+    train: ScenarioPath | None = None
+    test: ScenarioPath | None = None
     image: str | None = None  # column name; None: img or image
     label: str | None = None  # column name; None: label, labels or fine_label
 
@@ -84,7 +87,7 @@ class Npz(Source):
 
     name = "npz"
 
-    file: Path
+    file: ScenarioPath
 
     def read(self) -> Raw:
         """Return the four arrays."""
@@ -106,7 +109,7 @@ class Folder(Source):
 
     name = "image_folder"
 
-    root: Path
+    root: ScenarioPath
     resize: Pixels | tuple[Pixels, Pixels] | None = None  # side of a square, or [height, width]
 
     def read(self) -> Raw:
@@ -119,6 +122,8 @@ class Folder(Source):
 
     def _split(self, split: str) -> ImageFolder:
         try:
+            from torchvision.datasets import ImageFolder  # costs 150 MB, which most runs can do without
+
             return ImageFolder(str(self.root.expanduser() / split))
         except OSError as error:
             raise DataError(f"data.root: {self.root} needs {split}/<class>/<image files>: {error}") from error

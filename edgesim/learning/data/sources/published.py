@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -11,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from torchvision import datasets
 
+from edgesim.config.paths import ScenarioPath
 from edgesim.errors import DataError
 from edgesim.learning.data.idx import read_idx_set
 from edgesim.learning.data.locate import VARIABLE, cache_folder, places, search_path
@@ -22,28 +23,28 @@ from edgesim.learning.data.source import Raw, Source
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published(Source):
+class Published(Source, ABC):
     """A data set known by its name.
 
     Below each folder of the search path it may lie in the layout of torchvision, as raw files, or as parquet files
     train-*.parquet and test-*.parquet in a folder of its name.
     """
 
-    reader: ClassVar[Callable[..., Any]]  # torchvision's class
+    reader: ClassVar[str]  # name of torchvision's class
     folders: ClassVar[tuple[str, ...]]  # names below a folder of the search path
     known_classes: ClassVar[int]
 
-    root: Path | None = None  # looked in first
+    root: ScenarioPath | None = None  # looked in first
     download: bool = False  # to the user's cache folder, if it is found nowhere
 
+    @abstractmethod
     def own_layout(self, folder: Path) -> Raw | None:
         """Return the arrays if the folder holds this set in the layout it was published in."""
-        raise NotImplementedError
 
     def fetch(self, folder: Path) -> None:
         """Download both splits into a folder."""
         for train in (True, False):
-            self.reader(str(folder), train=train, download=True)
+            _torchvision(self.reader)(str(folder), train=train, download=True)
 
     def read(self) -> Raw:
         """Return the arrays, from the first place that has them."""
@@ -91,7 +92,7 @@ class Mnist(Published):
     """60000 + 10000 handwritten digits, 1 x 28 x 28, 10 classes. Source: Y. LeCun, C. Cortes, C. Burges."""
 
     name = "mnist"
-    reader = datasets.MNIST
+    reader = "MNIST"
     folders: ClassVar[tuple[str, ...]] = ("MNIST/raw", "mnist")
     known_classes = 10
 
@@ -112,7 +113,7 @@ class FashionMnist(Mnist):
     """60000 + 10000 pieces of clothing, 1 x 28 x 28, 10 classes. Source: H. Xiao et al., arXiv:1708.07747."""
 
     name = "fashion_mnist"
-    reader = datasets.FashionMNIST
+    reader = "FashionMNIST"
     folders = ("FashionMNIST/raw", "fashion-mnist", "fashion_mnist")
 
     normalise: Preset | Moments = "fashion_mnist"
@@ -129,7 +130,7 @@ class Emnist(Mnist):
     """
 
     name = "emnist"
-    reader = datasets.EMNIST
+    reader = "EMNIST"
     folders = ("EMNIST/raw", "emnist")
 
     split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "balanced"
@@ -149,7 +150,7 @@ class Emnist(Mnist):
 
     def fetch(self, folder: Path) -> None:
         """Download all splits into a folder."""
-        self.reader(str(folder), split=self.split, download=True)
+        _torchvision(self.reader)(str(folder), split=self.split, download=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +158,7 @@ class Cifar10(Published):
     """50000 + 10000 photographs, 3 x 32 x 32, 10 classes. Source: A. Krizhevsky, 2009."""
 
     name = "cifar10"
-    reader = datasets.CIFAR10
+    reader = "CIFAR10"
     folders = ("cifar-10-batches-py", "cifar10/cifar-10-batches-py", "cifar-10", "cifar10")
     known_classes = 10
     layout: ClassVar[str] = "cifar-10-batches-py"
@@ -178,7 +179,7 @@ class Cifar100(Cifar10):
     """50000 + 10000 photographs, 3 x 32 x 32, 100 classes. Source: A. Krizhevsky, 2009."""
 
     name = "cifar100"
-    reader = datasets.CIFAR100
+    reader = "CIFAR100"
     folders = ("cifar-100-python", "cifar100/cifar-100-python", "cifar-100", "cifar100")
     known_classes = 100
     layout = "cifar-100-python"
@@ -191,7 +192,7 @@ class Svhn(Published):
     """73257 + 26032 house numbers, 3 x 32 x 32, 10 classes. Source: Y. Netzer et al., 2011."""
 
     name = "svhn"
-    reader = datasets.SVHN
+    reader = "SVHN"
     folders = ("SVHN", "svhn")
     known_classes = 10
 
@@ -208,12 +209,19 @@ class Svhn(Published):
     def fetch(self, folder: Path) -> None:
         """Download both splits into a folder."""
         for split in ("train", "test"):
-            self.reader(str(folder / self.name), split=split, download=True)
+            _torchvision(self.reader)(str(folder / self.name), split=split, download=True)
 
 
-def _read_torchvision(reader: Callable[..., Any], folder: Path, **which: Any) -> Any:
+def _torchvision(name: str) -> Callable[..., Any]:
+    from torchvision import datasets  # costs 150 MB, which most runs can do without
+
+    found: Callable[..., Any] = getattr(datasets, name)
+    return found
+
+
+def _read_torchvision(name: str, folder: Path, **which: Any) -> Any:
     try:
-        return reader(os.fspath(folder), **which)
+        return _torchvision(name)(os.fspath(folder), **which)
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
         raise DataError(f"{folder}: files are missing, truncated or damaged: {error}") from error
 

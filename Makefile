@@ -1,0 +1,42 @@
+# Two commands do all on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check format lint types tests clean
+
+demo: .venv/demo  ## Install, run the quickstart, print its table and draw its plot
+	rm -rf runs/quickstart
+	$(BIN)/edgesim run scenarios/quickstart.toml --out runs/quickstart
+	$(BIN)/edgesim plot runs/quickstart --out runs/quickstart/accuracy
+
+test: .venv/dev tests  ## Install with the development tools and run the tests
+
+check: .venv/dev lint types tests  ## What has to hold before a commit
+
+tests:
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+format: .venv/dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint:
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types:
+	$(BIN)/mypy
+
+# torch and torchvision must come from one pip call, so that they fit each other.
+.venv/demo: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+.venv/dev: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@ .venv/demo
+
+clean:
+	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
