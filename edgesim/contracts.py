@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
 
+from edgesim.local_sgd import Stretch as Stretch
+from edgesim.local_sgd import Training as Training
 from edgesim.rng import Key
 
 Ids: TypeAlias = np.ndarray  # int64, shape (k,)
@@ -64,34 +65,6 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Plain SGD over the device's data; exactly one of `epochs` and `steps` is positive."""
-
-    batch: int
-    lr: float
-    epochs: int = 0
-    steps: int = 0
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip_norm: float = float("inf")
-
-    def amount(self, n_samples: Ids, drop_single: bool) -> tuple[Ids, Ids]:
-        """Return samples processed and SGD steps taken, int64 arrays of shape (k,), for k local data sizes.
-
-        `drop_single`: a last batch of one sample is left out, as batch normalisation cannot train on it.
-        """
-        n = np.asarray(n_samples, dtype=np.int64)
-        single = drop_single & (n % self.batch == 1)
-        per_epoch = n - single
-        steps = -(-per_epoch // self.batch)
-        if self.epochs:
-            return per_epoch * self.epochs, steps * self.epochs
-        full, rest = np.divmod(self.steps, np.maximum(steps, 1))
-        taken = full * per_epoch + np.minimum(rest * self.batch, per_epoch)
-        return np.where(steps > 0, taken, 0), np.where(steps > 0, self.steps, 0)
-
-
-@dataclass(frozen=True, slots=True)
 class Task:
     """What a device is asked to do. One Task object serves all devices that do the same."""
 
@@ -116,35 +89,6 @@ class Plan(NamedTuple):
 
     orders: tuple[Order, ...]
     more: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """Local optimiser settings of a scenario: plain SGD with a per-round learning-rate decay."""
-
-    local_epochs: Annotated[int, Ge(1)] = 1
-    batch: Annotated[int, Ge(1)] = 32
-    lr: Annotated[float, Gt(0)] = 0.01
-    lr_decay: Annotated[float, Gt(0), Le(1)] = 1.0  # factor per round
-    lr_floor: Annotated[float, Ge(0)] = 0.0
-    momentum: Annotated[float, Ge(0)] = 0.0
-    weight_decay: Annotated[float, Ge(0)] = 0.0
-    clip_norm: Annotated[float, Gt(0)] = float("inf")
-
-    def lr_at(self, round_: int) -> float:
-        """Return the learning rate of a round counted from 0: max(lr * decay^round, floor)."""
-        return max(self.lr * self.lr_decay**round_, self.lr_floor)
-
-    def stretch(self, round_: int) -> Stretch:
-        """Return the local work of a round counted from 0."""
-        return Stretch(
-            batch=self.batch,
-            lr=self.lr_at(round_),
-            epochs=self.local_epochs,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-            clip_norm=self.clip_norm,
-        )
 
 
 # --- prices -------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ class FileText(str):
 
     def path(self) -> Path:
         """Return the path that this string gives, absolute."""
-        return (self.folder / Path(self)).resolve()
+        return (self.folder / Path(self).expanduser()).resolve()
 
 
 def located(value: Any, folder: Path, where: str) -> Any:

@@ -77,7 +77,7 @@ def copy_for(module: nn.Module, bundle: Bundle) -> Bundle:
     like: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {
         kind: {
-            n: torch.empty_like(like[n] if n in like else t, requires_grad=False).copy_(t) for n, t in tensors.items()
+            n: torch.empty_like(like.get(n, t), requires_grad=False).copy_(t) for n, t in tensors.items()
         }
         for kind, tensors in bundle.items()
     }

@@ -108,6 +108,18 @@ class Pool:
     workers: int = 2
 
 
+@dataclass(frozen=True, kw_only=True)
+class Odd:
+    """A part that checks itself with a plain ValueError, and has a field that JSON has no form for."""
+
+    number: int = 1
+    pole: complex | None = None
+
+    def __post_init__(self) -> None:
+        if self.number % 2 == 0:
+            raise ValueError(f"number must be odd, got {self.number}")
+
+
 class OwnModel:
     """A user's class that is no dataclass."""
 

@@ -1,0 +1,55 @@
+"""Twenty rounds of FedAvg on FashionMNIST: does edgesim learn what a plain PyTorch loop learns from the same draws?"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import edgesim
+from edgesim.analysis.load import Run
+from edgesim.assembly import Assembly, assemble
+from edgesim.learning.build import build_model, bundle_of
+from edgesim.learning.loop import batch_order
+from edgesim.rng import Key, Purpose
+from tests.learning import bare_loop
+
+SCENARIO = Path(__file__).parents[2] / "scenarios" / "fedavg_fashion.toml"
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Let the bare loop compute on one thread, as the order of its sums depends on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def batches(parts: Assembly, run: Run) -> Iterator[list[list[torch.Tensor]]]:
+    """Yield of every round, of every device asked, the rows of the training set in each SGD step."""
+    training, seed = parts.scenario.training, parts.scenario.seed
+    asked = dict.fromkeys(range(len(parts.fleet)), 0)
+    for _, jobs in run.jobs.sort_values("job").groupby("round"):
+        devices = []
+        for device in jobs["device"]:
+            key = Key(seed).at(Purpose.LOCAL, device, asked[device]).at(0).at(0)
+            shard = torch.from_numpy(parts.split.train[device])
+            asked[device] += 1
+            devices.append([shard[p] for p in batch_order(key, len(shard), training.stretch(0), drop_single=False)])
+        yield devices
+
+
+@pytest.mark.skipif(not bare_loop.FOLDER.is_dir(), reason="needs the Debian package dataset-fashion-mnist")
+def test_same_accuracy_in_every_round(one_thread, tmp_path):
+    scenario = edgesim.load(SCENARIO)
+    run = edgesim.run(scenario, out=tmp_path / "run")
+    parts = assemble(scenario)
+    module = build_model(scenario.model.value, (1, 28, 28), 10, Key(scenario.seed).at(Purpose.INIT, 0))
+    start = bundle_of(module)["params"]
+
+    bare = list(bare_loop.fedavg(start, batches(parts, run), lr=0.1))
+
+    print(bare, (run.evals["accuracy"]-bare).abs().round(4).tolist())
+    assert len(bare) == 20
+    assert run.evals["accuracy"].tolist() == pytest.approx(bare, abs=0.002)
