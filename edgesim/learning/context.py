@@ -75,12 +75,11 @@ class Context:
 def copy_for(module: nn.Module, bundle: Bundle) -> Bundle:
     """Return a copy of a bundle on the network's device, laid out in memory as the network wants it."""
     like: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return {
-        kind: {
-            n: torch.empty_like(like.get(n, t), requires_grad=False).copy_(t) for n, t in tensors.items()
-        }
-        for kind, tensors in bundle.items()
-    }
+    return {kind: {name: _copy(t, like.get(name)) for name, t in tensors.items()} for kind, tensors in bundle.items()}
+
+
+def _copy(tensor: Tensor, like: Tensor | None) -> Tensor:
+    return torch.empty_like(tensor if like is None else like, requires_grad=False).copy_(tensor)
 
 
 def load(module: nn.Module, w: Bundle) -> None:
