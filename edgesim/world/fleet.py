@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,9 +58,7 @@ def build_fleet(scenario: Scenario) -> Fleet:
     """
     key = Key(scenario.seed).at(Purpose.FLEET)
     blocks = [_block(scenario, block, i, key.at(i)) for i, block in enumerate(scenario.fleet)]
-    columns: dict[str, Any] = {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
-    for column in columns.values():
-        column.setflags(write=False)
+    columns: dict[str, Any] = {name: _joined([b[name] for b in blocks]) for name in blocks[0]}
     return Fleet(kinds=tuple(block.name for block in scenario.fleet), **columns)
 
 
@@ -76,6 +74,15 @@ def _block(scenario: Scenario, block: FleetBlock, index: int, key: Key) -> Mappi
         **network.value.columns(n, key.at(_NETWORK), network_path),
         **energy.value.columns(n, cpu, key.at(_ENERGY), energy_path),
     }
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return one read-only column; a value common to all devices takes the memory of one."""
+    column = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if (column == column[0]).all():
+        return np.broadcast_to(column[0], column.shape)
+    column.setflags(write=False)
+    return column
 
 
 def _own_or_common(own: Any, common: Any, own_path: str, common_path: str) -> tuple[Any, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import Gt, Le, MinLen
@@ -17,7 +17,7 @@ from edgesim.world.costs.measured import Measured
 class Table:
     """Training cost of width i = ratio i x the measured FLOPs of the full model; other work is measured."""
 
-    ratios: Annotated[tuple[Annotated[float, Gt(0), Le(1)], ...], MinLen(1)] = field()
+    ratios: Annotated[tuple[Annotated[float, Gt(0), Le(1)], ...], MinLen(1)]
 
     def check(self, widths: int) -> None:
         """Raise ConfigError if the method's number of widths is not the number of ratios."""
