@@ -51,3 +51,42 @@ class Key:
         """Return 63 bits of this stream, the seed of a torch generator."""
         state = np.random.SeedSequence(self.seed, spawn_key=self.path).generate_state(1, np.uint64)
         return int(state[0]) >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """One random number for each of k jobs, the same whoever else draws, in whatever order.
+
+    `ids`: device of each job, `nth`: which of its jobs (or rounds) it is; both int64, shape (k,).
+    """
+
+    key: Key
+    ids: np.ndarray
+    nth: np.ndarray
+
+    def uniform(self, stream: int) -> np.ndarray:
+        """Return numbers in (0, 1), float64, shape (k,); `stream` tells several numbers of one job apart.
+
+        Source: SplitMix64, the mixing function of Steele, Lea and Flood, "Fast splittable pseudorandom number
+        generators" (OOPSLA 2014), chained over the words (key, stream, device, nth).
+        """
+        word = np.uint64(self.key.at(stream).word())
+        mixed = _mix(_mix(word + self.ids.astype(np.uint64)) + self.nth.astype(np.uint64))
+        numbers: np.ndarray = ((mixed >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        return numbers
+
+    def normal(self, stream: int) -> np.ndarray:
+        """Return standard normal numbers, float64, shape (k,), by Box and Muller from streams 2s and 2s + 1."""
+        radius = np.sqrt(-2.0 * np.log(self.uniform(2 * stream)))
+        numbers: np.ndarray = radius * np.cos(2.0 * np.pi * self.uniform(2 * stream + 1))
+        return numbers
+
+
+def _mix(words: np.ndarray) -> np.ndarray:
+    """Return SplitMix64's output for each state, uint64; overflow wraps as it is meant to."""
+    with np.errstate(over="ignore"):
+        words = words + np.uint64(0x9E3779B97F4A7C15)
+        words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed: np.ndarray = words ^ (words >> np.uint64(31))
+        return mixed
