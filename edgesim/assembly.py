@@ -108,7 +108,9 @@ def _label_counts(scenario: Scenario, data: Dataset | None, split: Split | None)
     if "labels" not in scenario.method.value.needs.reports or data is None or split is None:
         return None
     labels = data.y_train.numpy()
-    return np.stack([np.bincount(labels[shard], minlength=data.classes) for shard in split.train])
+    counts = np.stack([np.bincount(labels[shard], minlength=data.classes) for shard in split.train])
+    counts.setflags(write=False)
+    return counts
 
 
 def _check_pairs(scenario: Scenario) -> None:

@@ -13,13 +13,15 @@ from edgesim.engine.rounds import Rounds
 def run_rounds(engine: Engine, rounds: Rounds, learner: Learner, within_s: float) -> Generator[Any, Any, None]:
     """Ask, wait until all answered or `within_s` seconds of the round are over, merge; again until stopped.
 
+    A merge gets the arrivals of all exchanges of its round; their tasks tell them apart.
     Whoever is late is cancelled untrained and charged up to then. Without arrivals the model stays as it is.
     """
     while not rounds.stopped:
         arrivals: list[Arrival] = []
         more, closes_s = True, engine.now_s + within_s
         while more:
-            arrivals, more = yield from _exchange(engine, learner, closes_s - engine.now_s)
+            ended, more = yield from _exchange(engine, learner, max(0.0, closes_s - engine.now_s))
+            arrivals += ended
         result = learner.merge(arrivals, engine.view())
         yield from rounds.close(result, arrivals, learner)
 

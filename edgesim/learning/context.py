@@ -38,7 +38,9 @@ class Context:
         self._module = module
         self._data = data
         self._device = next(module.parameters()).device
-        self._bound: Bundle | None = None
+        self._bound: Bundle = {}
+        for name, layer in module.named_modules():
+            layer.training = name not in assignment.task.part.frozen
 
     def copy(self, bundle: Bundle) -> Bundle:
         """Return a copy of a bundle that training may change."""
@@ -66,10 +68,17 @@ class Context:
         return trained
 
     def forward(self, w: Bundle, x: Tensor) -> Tensor:
-        """Return the logits of weights `w`, shape (batch, classes); fastest for the weights being trained."""
+        """Return the logits of weights `w`, shape (batch, classes); fastest for the weights being trained.
+
+        Only the running statistics of the weights being trained move; those of other weights stay as they are.
+        Weights without any use those of the model received.
+        """
         if w is self._bound:
             return self._module(x)
-        return torch.func.functional_call(self._module, {**w["params"], **w.get("buffers", {})}, (x,))
+        buffers = w.get("buffers", self.base.get("buffers", {}))
+        if buffers is not self._bound.get("buffers"):
+            buffers = {name: buffer.clone() for name, buffer in buffers.items()}
+        return torch.func.functional_call(self._module, {**w["params"], **buffers}, (x,))
 
 
 def copy_for(module: nn.Module, bundle: Bundle) -> Bundle:
@@ -83,13 +92,12 @@ def _copy(tensor: Tensor, like: Tensor | None) -> Tensor:
 
 
 def load(module: nn.Module, w: Bundle) -> None:
-    """Let a network use the tensors of a bundle as its own, without copying."""
+    """Let a network use the tensors of a bundle as its own, without copying. Integer buffers stay the network's."""
     for name, parameter in module.named_parameters():
         parameter.data = w["params"][name]
-    buffers = w.get("buffers", {})
     for name, buffer in module.named_buffers():
-        if name in buffers:
-            buffer.data = buffers[name]
+        if buffer.is_floating_point():
+            buffer.data = w["buffers"][name]
 
 
 def _layer(parameter: str) -> str:

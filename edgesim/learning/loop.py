@@ -31,7 +31,7 @@ def batch_order(key: Key, n_samples: int, stretch: Stretch, drop_single: bool) -
     generator = torch.Generator().manual_seed(key.word())
     while left:
         for positions in torch.split(torch.randperm(n_samples, generator=generator), stretch.batch):
-            if not left or (drop_single and len(positions) == 1):
+            if not left or (drop_single and len(positions) == 1 < stretch.batch):
                 break
             yield positions
             left -= 1

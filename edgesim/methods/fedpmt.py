@@ -91,8 +91,8 @@ class FedPMT:
 
     def _depths(self, setting: Setting) -> tuple[int, ...]:
         layers = len(setting.card.layers)
-        depths = self.widths or tuple(range(1, layers + 1))
-        if list(depths) != sorted(set(depths)) or depths[-1] != layers:
+        depths = tuple(range(1, layers + 1)) if self.widths is None else self.widths
+        if list(depths) != sorted(set(depths)) or depths[-1:] != (layers,):
             raise ConfigError(
                 f"method.widths: must rise to the model's {layers} layers, as the last width is the full model; "
                 f"found {list(depths)}"

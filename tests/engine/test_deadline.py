@@ -77,4 +77,3 @@ def test_late_devices_are_free_for_the_next_round():
     slowest = tables["jobs"][tables["jobs"]["device"] == 0]
     assert slowest["compute_s"].tolist() == pytest.approx([26.5] * 4)
     assert slowest["end_s"].tolist() == pytest.approx([26.5, 53, 79.5, 106])
-

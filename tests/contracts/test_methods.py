@@ -1,0 +1,169 @@
+"""What every method promises, shipped or from outside: pure plans, means that are means, no diverged models."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+from edgesim.catalogue import find
+from edgesim.contracts import Bundle
+from edgesim.rng import Key
+from tests.contracts.support import (
+    METHODS,
+    MODELS,
+    ask,
+    fingerprint,
+    merge_arguments,
+    mixed_scenario,
+    play,
+    prepare,
+    run,
+    with_bodies,
+)
+
+every_method = pytest.mark.parametrize("name", METHODS)
+every_model = pytest.mark.parametrize("model", MODELS)
+
+
+def different(model: Bundle) -> Bundle:
+    """Return another model of the same shapes, with positive running statistics."""
+    generator = Key(99).numpy()
+    return {
+        kind: {n: torch.from_numpy(generator.uniform(0.5, 2.0, t.shape).astype(np.float32)) for n, t in ts.items()}
+        for kind, ts in model.items()
+    }
+
+
+@every_method
+def test_constructor_only_stores_fields(name):
+    """A method is its hyper-parameters: nothing is worked out, opened or drawn when it is made."""
+    cls, _ = find("method", name)
+    method = cls()
+    assert vars(method).keys() == {field.name for field in dataclasses.fields(cls)}
+    assert not hasattr(cls, "__post_init__")
+    assert method == cls()
+    assert pickle.loads(pickle.dumps(method)) == method
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        method.anything = 1
+
+
+@every_method
+def test_module_names_its_source(name):
+    """A reader finds the paper that a method comes from."""
+    cls, _ = find("method", name)
+    assert "Source:" in importlib.import_module(cls.__module__).__doc__
+
+
+@every_method
+def test_setting_is_read_only(name):
+    """A method cannot change the arrays it is shown."""
+    setting = prepare(mixed_scenario(method=name, backend="null")).parts.setting
+    arrays = [value for field in dataclasses.fields(setting) if (value := getattr(setting, field.name)) is not None]
+    writable = [array for array in arrays if isinstance(array, np.ndarray) and array.flags.writeable]
+    assert writable == []
+
+
+@every_method
+def test_plan_is_pure_and_valid(name):
+    """Asked twice a method answers the same, leaves its state alone and asks idle devices only, each once."""
+    simulation = prepare(mixed_scenario(method=name, backend="null"))
+    learner, view, key = simulation.learner, simulation.engine.view(), Key(5)
+    before = fingerprint(learner.state)
+    plan = learner.method.plan(learner.state, view, key)
+    assert learner.method.plan(learner.state, view, key) == plan
+    assert fingerprint(learner.state) == before
+    devices = [order.device for order in plan.orders]
+    assert set(devices) <= set(view.idle.tolist())
+    assert 0 < len(set(devices)) == len(devices) <= view.free_places
+    tasks = {id(order.task): order.task for order in plan.orders}.values()
+    assert [sum(task == other for other in tasks) for task in tasks] == [1] * len(tasks)  # equal tasks are one object
+
+
+@every_method
+def test_plan_without_feedback_ignores_what_was_learned(name):
+    """feedback=False: the plan of a round is the same from the first state and from the state after a merge."""
+    simulation = prepare(mixed_scenario(method=name))
+    learner = simulation.learner
+    assert not learner.method.needs.feedback
+    first = learner.state
+    play(simulation)
+    view, key = simulation.engine.view(), Key(6)
+    assert learner.method.plan(learner.state, view, key) == learner.method.plan(first, view, key)
+
+
+@every_model
+@every_method
+def test_merge_of_equal_models_is_that_model(name, model):
+    """If all devices arrive at one model, every bit of the new global model is its."""
+    simulation = prepare(mixed_scenario(method=name, model=model))
+    state, base, got, view, tools, key = merge_arguments(simulation)
+    common = different(base)
+    merged = simulation.learner.method.merge(state, base, with_bodies(got, common), view, tools, key)
+    assert fingerprint(merged.model) == fingerprint(common)
+
+
+@every_method
+def test_order_of_arrivals_does_not_matter(name):
+    """The learner sorts by job, so the order in which arrivals were taken changes no bit."""
+    outcomes = []
+    for step in (1, -1):
+        simulation = prepare(mixed_scenario(method=name))
+        simulation.learner.merge(ask(simulation)[::step], simulation.engine.view())
+        outcomes.append(fingerprint([simulation.learner.weights(), simulation.learner.state]))
+    assert outcomes[0] == outcomes[1]
+
+
+@every_method
+def test_a_diverged_device_is_left_out(name):
+    """A message with one NaN counts as if it had not come, and the notes say so."""
+    simulation = prepare(mixed_scenario(method=name))
+    state, base, got, view, tools, key = merge_arguments(simulation)
+    merge = simulation.learner.method.merge
+    broken = {kind: {n: t.clone() for n, t in tensors.items()} for kind, tensors in got[-1].body.items()}
+    broken["params"]["fc1.bias"][0] = float("nan")
+    merged = merge(state, base, [*got[:-1], got[-1]._replace(body=broken)], view, tools, key)
+    assert fingerprint(merged.model) == fingerprint(merge(state, base, got[:-1], view, tools, key).model)
+    assert fingerprint(merged.model) != fingerprint(merge(state, base, got, view, tools, key).model)
+    assert merged.notes["left_out"] == 1
+
+
+@every_method
+def test_only_diverged_devices_leave_the_model(name):
+    """If every message is broken there is no new version."""
+    simulation = prepare(mixed_scenario(method=name))
+    state, base, got, view, tools, key = merge_arguments(simulation)
+    nothing = {kind: {n: torch.full_like(t, float("inf")) for n, t in ts.items()} for kind, ts in base.items()}
+    merged = simulation.learner.method.merge(state, base, with_bodies(got, nothing), view, tools, key)
+    assert merged.model is None
+    assert merged.notes["left_out"] == len(got)
+
+
+@every_model
+@every_method
+def test_training_moves_the_model_and_stays_finite(name, model):
+    """Two rounds give a new, finite model each, of the shapes of the first."""
+    simulation = prepare(mixed_scenario(method=name, model=model))
+    first = simulation.learner.weights()
+    simulation.run()
+    last = simulation.learner.weights()
+    assert simulation.learner.model.version == 2
+    for kind, tensors in first.items():
+        assert {n: t.shape for n, t in last[kind].items()} == {n: t.shape for n, t in tensors.items()}
+        assert all(bool(t.isfinite().all()) for t in last[kind].values())
+        assert all(not torch.equal(t, last[kind][n]) for n, t in tensors.items())
+
+
+def test_one_full_width_is_fedavg():
+    """FedPMT whose only width is the full model trains and averages as FedAvg does, bit for bit."""
+    fleet = [{"count": 6, "cpu": {"flops_per_s": {"uniform": ["20 MFLOP/s", "40 MFLOP/s"]}}}]
+    runs = [
+        run(mixed_scenario(method=method, fleet=fleet, stop={"rounds": 3}))
+        for method in ("fedavg", {"name": "fedpmt", "widths": [3]})
+    ]
+    assert fingerprint(runs[0].learner.weights()) == fingerprint(runs[1].learner.weights())
+    assert runs[0].tables["evals"].frame()["loss"].tolist() == runs[1].tables["evals"].frame()["loss"].tolist()

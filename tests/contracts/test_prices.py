@@ -1,0 +1,58 @@
+"""Prices are claims: what the engine charged is what the trainer computed and what the message weighs."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgesim.contracts import Task
+from edgesim.learning.measure import flop_counter
+from edgesim.learning.trainer import Trainer
+from tests.contracts.support import MODELS, NORMED, PRICED, mixed_scenario, run
+
+FLOAT_BYTES = 4
+
+
+def measured_jobs(scenario, monkeypatch):
+    """Run a scenario and return its jobs table with the FLOPs, bytes and steps of the real training beside it."""
+    found: dict[int, tuple[int, int, int]] = {}
+    tasks: dict[int, Task] = {}
+    really_run = Trainer.run
+
+    def counted(self, assignment):
+        with flop_counter() as counter:
+            result = really_run(self, assignment)
+        floats = sum(t.numel() for tensors in result.body.values() for t in tensors.values())
+        found[assignment.job] = (counter.get_total_flops(), FLOAT_BYTES * floats, result.steps)
+        tasks[assignment.job] = assignment.task
+        return result
+
+    monkeypatch.setattr(Trainer, "run", counted)
+    jobs = run(scenario).tables["jobs"].frame().set_index("job")
+    for place, column in enumerate(("real_flops", "real_bytes", "steps")):
+        jobs[column] = [found[job][place] for job in jobs.index]
+    jobs["extra_bytes"] = [tasks[job].up.extra_bytes for job in jobs.index]
+    return jobs
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("name", PRICED)
+def test_charged_is_what_was_done(name, model, monkeypatch):
+    """For every width and phase: FLOPs charged = FLOPs counted, bytes charged = bytes of the tensors sent.
+
+    Steps by hand: 40 samples in batches of 16 are 3 an epoch; batches of 13 leave one sample, which a network with
+    batch normalisation does not train on.
+    """
+    for batch in (16, 13):
+        jobs = measured_jobs(mixed_scenario(method=name, model=model, training={"batch": batch}), monkeypatch)
+        assert (jobs["flops"] == jobs["real_flops"]).all()
+        assert (jobs["up_bytes"] == jobs["real_bytes"] + jobs["extra_bytes"]).all()
+        assert jobs["flops"].min() > 0
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize(("model", "batch", "steps"), [("cnn_digits", 13, 4), (NORMED, 13, 3), (NORMED, 1, 40)])
+def test_a_last_batch_of_one(model, batch, steps, monkeypatch):
+    """40 = 3 x 13 + 1: batch normalisation leaves out the last sample. Batches of one are all there is if asked for."""
+    jobs = measured_jobs(mixed_scenario(model=model, training={"batch": batch}, stop={"rounds": 1}), monkeypatch)
+    assert set(jobs["steps"]) == {steps}
+    assert (jobs["flops"] == jobs["real_flops"]).all()

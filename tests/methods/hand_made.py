@@ -1,0 +1,72 @@
+"""Settings, views and messages made by hand, so that a merge can be checked against numbers on paper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from edgesim.card import LayerCost, ModelCard
+from edgesim.contracts import Message, Part, Setting, Task
+from edgesim.engine.engine import FleetView
+from edgesim.engine.selections.rules import All
+from edgesim.local_sgd import Training
+from edgesim.rng import Key
+from edgesim.world.costs.measured import Measured
+
+KEY = Key(0)
+
+
+def setting_of(samples: Sequence[int], layer_sizes: Mapping[str, int], **changes: Any) -> Setting:
+    """Return a setting whose model has layers of these sizes and whose devices hold so many samples."""
+    layers = tuple(LayerCost(n, "Linear", size, 0, 2.0, 2.0, 2.0, frozenset()) for n, size in layer_sizes.items())
+    ones = np.ones(len(samples))
+    setting = Setting(
+        card=ModelCard("by hand", (1,), 2, layers),
+        cost=Measured(),
+        training=Training(),
+        samples=np.array(samples),
+        level=ones.astype(np.int64),
+        flops_per_s=ones,
+        up_bps=ones,
+        down_bps=ones,
+        latency_s=0 * ones,
+        deadline_s=float("inf"),
+    )
+    return replace(setting, **changes)
+
+
+def view_of(setting: Setting, round_: int = 0) -> FleetView:
+    """Return a view in which every device is idle and will be chosen."""
+    return FleetView(
+        setting=setting,
+        now_s=0.0,
+        version=round_,
+        round=round_,
+        exchange=0,
+        last=(),
+        reachable=np.ones(len(setting.samples), dtype=bool),
+        selection=All(),
+    )
+
+
+def model_of(layers: Mapping[str, Sequence[float]]) -> dict[str, dict[str, torch.Tensor]]:
+    """Return a bundle with one parameter a layer."""
+    return {"params": {f"{name}.weight": torch.tensor(values) for name, values in layers.items()}, "buffers": {}}
+
+
+def message_of(device: int, samples: int, layers: Mapping[str, Sequence[float]], part: Part | None = None) -> Message:
+    """Return a message that carries these layers."""
+    return Message(device, device, Task(part=part or Part()), model_of(layers), samples, 1, 0, {})
+
+
+def merged_layers(method: Any, setting: Setting, base: Mapping[str, Sequence[float]], got: Sequence[Message]) -> Any:
+    """Return the layers of the model that a method merges, as lists; None if there is no new model."""
+    state = method.init(setting, KEY)
+    merged = method.merge(state, model_of(base), got, view_of(setting), None, KEY)
+    if merged.model is None:
+        return None
+    return {name.removesuffix(".weight"): tensor.tolist() for name, tensor in merged.model["params"].items()}
