@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="A discrete-event simulator of federated learning at the edge: real training, simulated time and energy.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -27,6 +26,9 @@ Overrides = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]
+
+# Typer's base of wrong usage, which has had several homes but always this child.
+_UsageError: Any = typer.BadParameter.__base__
 
 _EXIT_OF_STATUS = {"finished": 0, "interrupted": 130, "failed": 1}
 
@@ -165,11 +167,16 @@ def diff(
 
 def main() -> None:
     """Run the command line; a mistake of the user ends in one line on stderr and exit code 2."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # as `python -m` does: a part "module:Class" may lie in the current folder
     try:
-        app()
+        sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
+    except _UsageError as error:
+        message = f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
     except EdgesimError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        message = str(error)
+    print("error:", " ".join(message.splitlines()), file=sys.stderr)
+    sys.exit(2)
 
 
 def _load(scenario: Path, overrides: list[str] | None) -> Scenario:

@@ -10,16 +10,31 @@ import torch
 from torch import nn
 
 from edgesim.card import ModelCard
-from edgesim.config.scenario import Scenario
+from edgesim.config.scenario import Foreign, Scenario
 from edgesim.contracts import Setting
 from edgesim.errors import ConfigError
 from edgesim.learning.build import build_model
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split
 from edgesim.learning.measure import measure
+from edgesim.learning.models.base import ModelPart
 from edgesim.learning.trainer import Trainer
 from edgesim.rng import Key, Purpose
 from edgesim.world.fleet import Fleet, build_fleet
+
+# What a part of each kind is asked for, one of these. A class from outside may be fit for something else.
+_ASKED = {
+    "data": ("load",),
+    "partition": ("split", "counts"),
+    "cost": ("flops",),
+    "network": ("columns",),
+    "energy": ("columns",),
+    "availability": ("mask",),
+    "selection": ("choose",),
+    "method": ("plan",),
+    "coordinator": ("run",),
+    "backend": ("open",),
+}
 
 
 @dataclass(frozen=True)
@@ -48,9 +63,11 @@ class Assembly:
 
 def assemble(scenario: Scenario) -> Assembly:
     """Build and check everything that a scenario names. Raises ConfigError or DataError where it does not fit."""
+    _check_kinds(scenario)
     fleet = build_fleet(scenario)
     scenario.selection.value.check(fleet.level)
     _check_pairs(scenario)
+    _check_end(scenario, fleet)
     data = scenario.data.value.load() if scenario.data is not None else None
     split, samples = _partition(scenario, data, len(fleet))
     module, card = _model(scenario, data)
@@ -98,7 +115,10 @@ def _partition(scenario: Scenario, data: Dataset | None, devices: int) -> tuple[
         split = part.split(data.y_train.numpy(), data.y_test.numpy(), devices, data.classes, key)
         samples = split.samples
     if scenario.backend.value.trains and split is None:
-        raise ConfigError("backend.name: without data samples only the null backend can run; it was not asked for")
+        raise ConfigError(
+            f"backend.name: {scenario.backend.name} trains, but partition {scenario.partition.name} gives sizes "
+            "without samples; use the null backend or another partition"
+        )
     samples.setflags(write=False)
     return split, samples
 
@@ -111,6 +131,30 @@ def _label_counts(scenario: Scenario, data: Dataset | None, split: Split | None)
     counts = np.stack([np.bincount(labels[shard], minlength=data.classes) for shard in split.train])
     counts.setflags(write=False)
     return counts
+
+
+def _check_kinds(scenario: Scenario) -> None:
+    """Raise ConfigError if a part cannot do what parts of its kind are for."""
+    if not isinstance(scenario.model.value, ModelPart | Foreign):
+        raise ConfigError(f"model.name: {scenario.model.name} must be a torch.nn.Module or a dataclass of ModelPart")
+    of_blocks = [part for block in scenario.fleet for part in (block.network, block.energy)]
+    for part in [*(getattr(scenario, kind) for kind in _ASKED), *of_blocks]:
+        if part is not None and not any(hasattr(part.value, name) for name in _ASKED[part.kind]):
+            wanted = " or ".join(f"{name}()" for name in _ASKED[part.kind])
+            raise ConfigError(f"{part.kind}.name: {part.name} must be a dataclass with {wanted}")
+
+
+def _check_end(scenario: Scenario, fleet: Fleet) -> None:
+    """Raise ConfigError if no stop rule can ever be met."""
+    stop, server = scenario.stop, scenario.server
+    powers_w = (fleet.idle_w, fleet.compute_w, fleet.transmit_w, fleet.receive_w, server.idle, server.busy)
+    by_accuracy = stop.accuracy is not None and scenario.backend.value.trains
+    by_energy = stop.energy is not None and any(np.any(power_w) for power_w in powers_w)
+    if stop.rounds is None and stop.sim_time is None and not (by_accuracy or by_energy):
+        raise ConfigError(
+            "stop: would never end, as the null backend has no accuracy and energy 'none' spends nothing; "
+            "add rounds or sim_time"
+        )
 
 
 def _check_pairs(scenario: Scenario) -> None:

@@ -1,19 +1,36 @@
-"""The price list of a model: parameters, bytes and FLOPs of every layer, per sample. No torch, so timing needs none."""
+"""The price list of a model: parameters, bytes, FLOPs and memory of every layer. No torch, so timing needs none.
+
+Amounts are per sample. Each names the unit groups it grows with (a device that keeps 3 of 8 units pays 3/8 of it)
+and the layers of which one must be trained for it to be paid at all. So any part of a model has its exact price.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from pydantic import PlainSerializer, TypeAdapter, ValidationError
 
-from edgesim.contracts import Payload
+from edgesim.contracts import Part, Payload
 from edgesim.errors import ConfigError
 
 F32_BYTES = 4
+WHOLE = Part()
+
+Include: TypeAlias = Literal["counted", "all"]  # FLOPs that PyTorch's counter scores, or also those by formula
+Sparse: TypeAlias = Literal["dense", "ideal"]  # hardware that multiplies zeros like any number, or that skips them
 
 # Sorted, so that equal cards give equal text whatever the hash seed of the process.
 LayerNames = Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])]
+
+
+@dataclass(frozen=True, slots=True)
+class UnitGroup:
+    """Output channels or neurons that can be left out: wherever they appear, in one layer or several."""
+
+    name: str  # of the first layer that has them as outputs
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +49,15 @@ class LayerCost:
     weight_grad_flops: float
     input_grad_flops: float
     upstream: LayerNames  # layers with parameters that its input depends on
+    weights: int = 0  # parameters in tensors of two dimensions or more: what a mask can cover
+    rows: str = ""  # unit group of its outputs; "" = they are always all there
+    columns: str = ""  # unit group of its inputs
+    column_spread: int = 1  # consecutive inputs of one unit: the pixels of a flattened channel
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Unit groups that its FLOPs grow with."""
+        return tuple(group for group in (self.rows, self.columns) if group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +69,60 @@ class ProductCost:
 
 
 @dataclass(frozen=True, slots=True)
+class OperationCost:
+    """FLOPs per sample, by formula, of operations that PyTorch's counter scores as zero."""
+
+    operation: str
+    forward_flops: float
+    backward_flops: float  # with batch normalisation's statistics, which also are taken only where it is trained
+    upstream: LayerNames  # backward is paid only if one of these layers is trained
+    only_with: str = ""  # and only if this layer is trained too
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SavedBytes:
+    """Bytes that a training step keeps from forward for backward."""
+
+    per_sample: int
+    fixed: int  # whatever the batch
+    upstream: LayerNames  # kept only if one of these layers is trained
+    groups: tuple[str, ...] = ()
+
+
+class MemoryNeed(NamedTuple):
+    """Bytes held at the peak of a training step: at the end of forward, with room for all gradients."""
+
+    weights: int  # parameters and buffers
+    gradients: int
+    optimiser: int
+    activations: int  # kept for backward, the batch itself included where a gradient needs it
+
+    @property
+    def total(self) -> int:
+        """Bytes of all four."""
+        return sum(self)
+
+
+class Coverage(NamedTuple):
+    """What the FLOPs of training the whole model consist of, per sample."""
+
+    counted_flops: float  # scored by PyTorch's counter
+    formula_flops: float  # of the operations that it scores as zero; see edgesim.learning.elementwise
+    left_at_zero: tuple[str, ...]  # operations without either
+
+
+def update_flops(momentum: bool = False, weight_decay: bool = False) -> float:
+    """Return FLOPs of SGD per trained parameter and step: one product and one sum, and again for each option."""
+    return 2.0 + 2.0 * momentum + 2.0 * weight_decay
+
+
+@dataclass(frozen=True, slots=True)
 class ModelCard:
-    """What a model costs, per sample: `layers` in forward order and the counted work outside them."""
+    """What a model costs, per sample: `layers` in forward order and the work outside them.
+
+    Whatever takes a part raises ValueError if it names a layer, unit group or unit that the model does not have.
+    """
 
     model: str
     input_shape: tuple[int, ...]
@@ -53,6 +131,11 @@ class ModelCard:
     other_forward_flops: float = 0.0  # counted outside every layer
     products: tuple[ProductCost, ...] = ()
     drop_single: bool = False  # batch normalisation: cannot train on a batch of one sample
+    groups: tuple[UnitGroup, ...] = ()  # that can be thinned, in forward order
+    operations: tuple[OperationCost, ...] = ()
+    left_at_zero: tuple[str, ...] = ()  # operations of the training step that have no price
+    saved: tuple[SavedBytes, ...] = ()
+    integer_buffer_bytes: int = 0  # counters, which stay on the device
 
     @property
     def layer_names(self) -> tuple[str, ...]:
@@ -69,23 +152,63 @@ class ModelCard:
         """Backward FLOPs per sample outside the layers when all of them are trained."""
         return sum(product.backward_flops for product in self.products)
 
-    def forward_flops(self) -> float:
-        """Return the FLOPs of one forward pass, per sample."""
-        return sum(layer.forward_flops for layer in self.layers) + self.other_forward_flops
+    @property
+    def coverage(self) -> Coverage:
+        """How the training FLOPs of the whole model are accounted for."""
+        counted = self.train_flops()
+        return Coverage(counted, self.train_flops(include="all") - counted, self.left_at_zero)
 
-    def train_flops(self, frozen: frozenset[str] = frozenset()) -> float:
+    def forward_flops(self, part: Part = WHOLE, include: Include = "counted", sparse: Sparse = "dense") -> float:
+        """Return the FLOPs of one forward pass of a part, per sample; normalisation uses its running statistics."""
+        shares = self._shares(part)
+        density = self._densities(part, shares, sparse)
+        flops = self.other_forward_flops
+        for layer in self.layers:
+            flops += _thinned(layer.forward_flops, layer.groups, shares) * density.get(layer.name, 1.0)
+        if include == "all":
+            flops += sum(_thinned(work.forward_flops, work.groups, shares) for work in self.operations)
+        return flops
+
+    def train_flops(
+        self, part: Part | frozenset[str] = WHOLE, include: Include = "counted", sparse: Sparse = "dense"
+    ) -> float:
         """Return the FLOPs of one forward and backward pass per sample, without the optimiser step.
 
-        `frozen` names layers that run forward but are not trained. A layer's input gradient is paid only where a
-        trained layer lies upstream. Raises ValueError for a layer the model does not have.
+        A frozen set stands for the part that freezes these layers: they run forward but are not trained. A layer's
+        input gradient is paid only where a trained layer lies upstream.
         """
-        trained = frozenset(self._known(frozen)) - frozen
-        flops = self.forward_flops()
+        part = part if isinstance(part, Part) else Part(frozen=part)
+        trained = self._trained(part)
+        shares = self._shares(part)
+        density = self._densities(part, shares, sparse)
+        flops = self.forward_flops(part, include, sparse)
         for layer in self.layers:
-            flops += layer.weight_grad_flops * (layer.name in trained)
-            flops += layer.input_grad_flops * (not trained.isdisjoint(layer.upstream))
-        unpaid = (product for product in self.products if not trained.isdisjoint(product.upstream))
-        return flops + sum(product.backward_flops for product in unpaid)
+            backward = layer.weight_grad_flops * (layer.name in trained)
+            backward += layer.input_grad_flops * (not trained.isdisjoint(layer.upstream))
+            flops += _thinned(backward, layer.groups, shares) * density.get(layer.name, 1.0)
+        due = (product for product in self.products if not trained.isdisjoint(product.upstream))
+        flops += sum(product.backward_flops for product in due)
+        return flops + (self._formula_backward(trained, shares) if include == "all" else 0.0)
+
+    def part_params(self, part: Part = WHOLE, trained_only: bool = False) -> int:
+        """Return the number of parameters of a part, or of its trained layers only."""
+        trained, shares = self._trained(part), self._shares(part)
+        return sum(_sizes(layer, shares)[0] for layer in self.layers if layer.name in trained or not trained_only)
+
+    def memory_bytes(self, part: Part, batch: int, momentum: bool = False) -> MemoryNeed:
+        """Return the bytes that training a part on batches of so many samples holds at its peak."""
+        trained, shares = self._trained(part), self._shares(part)
+        gradients = F32_BYTES * self.part_params(part, trained_only=True)
+        return MemoryNeed(
+            weights=F32_BYTES * sum(sum(_sizes(layer, shares)) for layer in self.layers) + self.integer_buffer_bytes,
+            gradients=gradients,
+            optimiser=gradients if momentum else 0,
+            activations=sum(
+                int(_thinned(kept.fixed + batch * kept.per_sample, kept.groups, shares))
+                for kept in self.saved
+                if not trained.isdisjoint(kept.upstream)
+            ),
+        )
 
     def before_last(self, count: int) -> frozenset[str]:
         """Return every layer but the last `count`: the frozen set that trains only those. 1 <= count <= layers."""
@@ -93,18 +216,31 @@ class ModelCard:
             raise ValueError(f"{self.model} has {len(self.layers)} layers; asked for the last {count}")
         return frozenset(self.layer_names[:-count])
 
-    def nbytes(self, payload: Payload) -> int:
+    def nbytes(self, payload: Payload, part: Part = WHOLE) -> int:
         """Return the bytes of a payload: 4 for every float of its kinds and layers, and its extra bytes.
 
-        A method's own kind (control variates, momenta) mirrors the parameters and is priced like them.
-        Raises ValueError for a layer the model does not have.
+        `part`: only the units that it keeps travel. A method's own kind (control variates, momenta) mirrors the
+        parameters and is priced like them.
         """
         names = frozenset(self.layer_names) if payload.layers is None else payload.layers
-        self._known(names)
-        layers = [layer for layer in self.layers if layer.name in names]
-        params = sum(layer.params for layer in layers)
-        sizes = {"buffers": sum(layer.buffers for layer in layers)}
-        return F32_BYTES * sum(sizes.get(kind, params) for kind in payload.kinds) + payload.extra_bytes
+        self._check_layers(names)
+        shares = self._shares(part)
+        sizes = [_sizes(layer, shares) for layer in self.layers if layer.name in names]
+        params, buffers = sum(size for size, _ in sizes), sum(size for _, size in sizes)
+        floats = sum({"buffers": buffers}.get(kind, params) for kind in payload.kinds)
+        return F32_BYTES * floats + payload.extra_bytes
+
+    def kept_units(self, part: Part) -> dict[str, tuple[int, ...]]:
+        """Return the units that a part keeps of the groups that it thins, by group; other groups are whole."""
+        sizes = {group.name: group.size for group in self.groups}
+        for name, units in part.units:
+            if name not in sizes:
+                raise ValueError(f"{self.model} has no unit group {name!r} (groups: {', '.join(sizes) or 'none'})")
+            if not units or len(set(units)) < len(units) or not 0 <= min(units) <= max(units) < sizes[name]:
+                raise ValueError(
+                    f"{self.model}: kept units of {name} must be distinct and in [0, {sizes[name]}), at least one"
+                )
+        return dict(part.units)
 
     def to_json(self) -> str:
         """Return the card as JSON text; `from_json` gives an equal card back."""
@@ -120,13 +256,57 @@ class ModelCard:
             where = ".".join(map(str, first["loc"])) or "text"
             raise ConfigError(f"model card: {where}: {first['msg']}") from error
 
-    def _known(self, names: frozenset[str]) -> tuple[str, ...]:
-        unknown = names.difference(self.layer_names)
+    def _check_layers(self, names: Iterable[str]) -> None:
+        unknown = set(names).difference(self.layer_names)
         if unknown:
             raise ValueError(
                 f"{self.model} has no layer {sorted(unknown)[0]!r} (layers: {', '.join(self.layer_names)})"
             )
-        return self.layer_names
+
+    def _trained(self, part: Part) -> frozenset[str]:
+        self._check_layers(part.frozen)
+        return frozenset(self.layer_names) - part.frozen
+
+    def _shares(self, part: Part) -> dict[str, tuple[int, int]]:
+        """Return how many units a part keeps, of how many, by group."""
+        sizes = {group.name: group.size for group in self.groups}
+        return {name: (len(units), sizes[name]) for name, units in self.kept_units(part).items()}
+
+    def _densities(self, part: Part, shares: _Shares, sparse: Sparse) -> dict[str, float]:
+        """Return the share of nonzero weights of a part's masked layers, if the hardware makes use of zeros."""
+        self._check_layers(name for name, _ in part.nnz)
+        nonzero = dict(part.nnz)
+        densities: dict[str, float] = {}
+        for layer in (layer for layer in self.layers if layer.name in nonzero):
+            weights, found = int(_thinned(layer.weights, layer.groups, shares)), nonzero[layer.name]
+            if not 0 <= found <= weights or not weights:
+                raise ValueError(f"{self.model}: {layer.name} has {weights} weights, found {found} nonzero ones")
+            densities[layer.name] = found / weights
+        return densities if sparse == "ideal" else {}
+
+    def _formula_backward(self, trained: frozenset[str], shares: _Shares) -> float:
+        paid = (
+            work
+            for work in self.operations
+            if not trained.isdisjoint(work.upstream) and (not work.only_with or work.only_with in trained)
+        )
+        return sum(_thinned(work.backward_flops, work.groups, shares) for work in paid)
 
 
+_Shares: TypeAlias = Mapping[str, tuple[int, int]]
 _CARDS: TypeAdapter[ModelCard] = TypeAdapter(ModelCard)
+
+
+def _thinned(amount: float, groups: Iterable[str], shares: _Shares) -> float:
+    """Return an amount after thinning. Exact: it is a whole multiple of the size of each of its groups."""
+    for group in groups:
+        kept, size = shares.get(group, (1, 1))
+        amount = amount * kept / size
+    return amount
+
+
+def _sizes(layer: LayerCost, shares: _Shares) -> tuple[int, int]:
+    """Return the parameters and buffers of a layer after thinning; vectors have one entry an output."""
+    rows = (layer.rows,)
+    params = _thinned(layer.weights, layer.groups, shares) + _thinned(layer.params - layer.weights, rows, shares)
+    return int(params), int(_thinned(layer.buffers, rows, shares))

@@ -43,6 +43,9 @@ class Part:
     shape_id: str = "full"
     frozen: frozenset[str] = frozenset()  # layers run forward (BatchNorm in eval mode) but not trained
     width: int = 0  # 1-based rank among the method's widths, read by the "table" cost model; 0 = full model
+    units: tuple[tuple[str, tuple[int, ...]], ...] = ()  # unit group of the card -> kept units, in order
+    scale: tuple[tuple[str, tuple[float, ...]], ...] = ()  # unit group -> multiplier of each kept activation
+    nnz: tuple[tuple[str, int], ...] = ()  # layer -> nonzero weights: prices a mask; the mask itself is a tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class Pass:
     times: float = 1.0  # times the samples of the stretches (param_step: times the steps; flops: itself)
     samples: int | None = None  # instead: this many samples
     part: Part | None = None  # None = the task's part
+    update_flops: float = 2.0  # of the optimiser per trained parameter and step; see edgesim.card.update_flops
 
 
 @dataclass(frozen=True, slots=True)

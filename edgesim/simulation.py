@@ -75,12 +75,18 @@ class Simulation:
         Raises LedgerError if the joules do not add up.
         """
         engine, rounds = self.engine, self.rounds
-        engine.env.process(self.parts.scenario.coordinator.value.run(engine, rounds, self.learner))
+        protocol = engine.env.process(self.parts.scenario.coordinator.value.run(engine, rounds, self.learner))
         horizon_s = self.parts.scenario.stop.sim_time
         if horizon_s is not None:
             timer = engine.env.timeout(horizon_s)
             timer.callbacks.append(lambda _: None if rounds.stopped else rounds.end(f"{horizon_s:g} s simulated"))
-        engine.env.run(until=rounds.ended)
+        try:
+            engine.env.run(until=rounds.ended)
+        except BaseException:
+            real = protocol.value if protocol.triggered else None
+            if isinstance(real, BaseException):  # SimPy raises a copy of it, or fails to make one
+                raise real from real.__cause__
+            raise
         engine.abort([job for job, _ in list(engine.running.values())], "stopped")
         self._check_ledger()
 

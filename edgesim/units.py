@@ -76,6 +76,8 @@ def reason(error: ValidationError) -> str:
         return first["msg"]
     if first["type"] in {"value_error", "assertion_error"}:  # from a check in a part's own class
         return str(first["ctx"]["error"])
+    if first["type"] == "dataclass_type":
+        return f"must be a table, got {first['input']!r}"
     return f"{first['msg'].replace('Input should be', 'must be')}, got {first['input']!r}"
 
 

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from edgesim.__main__ import main
 from edgesim.analysis.load import open_run
+from edgesim.card import Coverage
 from edgesim.errors import ConfigError
 from edgesim.progress import ProgressLine
 from edgesim.records.table import new_tables
@@ -79,6 +80,8 @@ def simulator(monkeypatch):
         card = SimpleNamespace(
             model=name,
             params=15,
+            coverage=Coverage(260.0, 7.0, ()),
+            groups=(),
             layers=layers,
             layer_names=("conv", "fc"),
             forward_flops=lambda: 120.0,

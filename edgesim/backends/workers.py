@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -52,15 +55,27 @@ class WorkersBackend(LazyBackend):
         return [chunk for span in scored for chunk in span]
 
     def _map(self, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        resource_tracker.ensure_running()  # it lets Ctrl-C through again when it starts
         try:
-            return list(self._pool.map(work, items))
+            with _ctrl_c_held():
+                results = self._pool.map(work, items)
+            return list(results)
         except BrokenProcessPool as error:
             raise EdgesimError("backend: a worker process died; with too little memory use fewer workers") from error
 
 
+@contextmanager
+def _ctrl_c_held() -> Iterator[None]:
+    """Hold Ctrl-C back: it is for the main process, and processes started meanwhile inherit that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start_worker(trainer: Trainer) -> None:
     global _TRAINER
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process, which ends its workers
     torch.set_num_threads(1)
     _TRAINER = replace(trainer, module=copy.deepcopy(trainer.module))  # its tensors came in memory shared by all
 
@@ -72,6 +87,17 @@ def _trainer() -> Trainer:
 
 
 def _run_in_worker(assignment: Assignment) -> Result:
+    try:
+        return _trained(assignment)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # an exception of its own constructor would break the pool on its way home
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        raise
+
+
+def _trained(assignment: Assignment) -> Result:
     result = _trainer().run(assignment._replace(base=_from_wire(assignment.base), own=_from_wire(assignment.own)))
     return result._replace(body=_to_wire(result.body), keep=_to_wire(result.keep))
 

@@ -45,8 +45,9 @@ def measured_card(name: str, shape: tuple[int, ...] | None, classes: int | None)
 def describe(card: ModelCard) -> dict[str, Any]:
     """Return a model card as plain numbers, all per sample.
 
-    Keys: model, params, forward_flops, layers (in forward order), and suffixes: the training FLOPs if only the last 1,
-    2, ... all layers are trained and those before them are frozen.
+    Keys: model, params, forward_flops, layers (in forward order), suffixes: the training FLOPs if only the last 1, 2,
+    ... all layers are trained and those before them are frozen; coverage: training FLOPs that PyTorch counts, those by
+    formula, and operations that have neither; groups: the units that can be left out.
     """
     layers = [{key: _whole(getattr(layer, key)) for key in _LAYER} for layer in card.layers]
     suffixes = [
@@ -57,22 +58,27 @@ def describe(card: ModelCard) -> dict[str, Any]:
         }
         for count in range(1, len(card.layers) + 1)
     ]
-    forward = _whole(card.forward_flops())
     return {
         "model": card.model,
         "params": card.params,
-        "forward_flops": forward,
+        "forward_flops": _whole(card.forward_flops()),
         "layers": layers,
         "suffixes": suffixes,
+        "coverage": {key: _whole(value) for key, value in card.coverage._asdict().items()},
+        "groups": [{"group": group.name, "units": group.size} for group in card.groups],
     }
 
 
 def print_card(card: ModelCard) -> None:
-    """Print the layers of a model, and the training FLOPs for every cut, as plain integers."""
+    """Print the layers of a model, the training FLOPs for every cut, as plain integers, and what is not in them."""
     facts = describe(card)
     title = f"{facts['model']}: {facts['params']} parameters, {facts['forward_flops']} FLOPs forward per sample"
     _print_whole(facts["layers"], title)
     _print_whole(facts["suffixes"], "training FLOPs per sample if only the last layers are trained")
+    coverage = facts["coverage"] | {"left_at_zero": ", ".join(facts["coverage"]["left_at_zero"]) or "nothing"}
+    _print_whole([coverage], "training FLOPs per sample; the default cost charges those counted, include = 'all' both")
+    groups = facts["groups"] or [{"group": "none: the network cannot be thinned", "units": "-"}]
+    _print_whole(groups, "units that can be left out")
 
 
 def _print_whole(rows: list[dict[str, Any]], title: str) -> None:

@@ -10,7 +10,8 @@ from edgesim.errors import ConfigError
 def check_device(name: str) -> None:
     """Raise ConfigError unless torch can compute on the device of this name here, such as "cpu" or "cuda:0"."""
     try:
-        torch.empty(0, device=name)
+        torch.ones(1, device=name).item()
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"backend.device: cannot compute on {name!r} here: {reason}") from error
+        reason, *_ = str(error).partition(". ")  # torch goes on for a paragraph
+        here = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
+        raise ConfigError(f"backend.device: cannot compute on {name!r} here: {reason} (found: {here})") from error

@@ -8,26 +8,23 @@ graph. So partial training is priced as autograd really runs it, whatever the ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.functional import cross_entropy
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.hooks import RemovableHandle
 
-from edgesim.card import LayerCost, ModelCard, ProductCost
+from edgesim.card import LayerCost, ModelCard, OperationCost, ProductCost
 from edgesim.errors import ConfigError
 from edgesim.learning.build import on_meta
+from edgesim.learning.elementwise import left_at_zero, merged, price_operations
 from edgesim.learning.loop import gradients
-
-_INPUT = "\0input"  # stands for the data among the owners of leaves; no module can have this name
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-
-Owners = frozenset[str]
+from edgesim.learning.memory import saved_bytes
+from edgesim.learning.trace import BATCH_NORMS, DATA, Node, Owners, Trace, loss_of, operands, trace_on_cpu, trace_step
+from edgesim.learning.unit_groups import Layout, find_groups
 
 
 def measure(module: nn.Module, name: str, input_shape: Sequence[int], classes: int, batch: int = 2) -> ModelCard:
@@ -37,19 +34,28 @@ def measure(module: nn.Module, name: str, input_shape: Sequence[int], classes: i
     training step (forward, mean cross-entropy, backward) counts.
     """
     per_layer, step_flops = _count_step(module, input_shape, batch)
+    trace = trace_step(module, input_shape, batch)
     costs = _Costs()
-    for node in _graph_costs(module, input_shape, batch):
+    for node in _graph_costs(trace, trace_step(module, input_shape, batch)):
         costs.add(node)
+    own_work = {layer for layer, flops in costs.weight_flops.items() if flops == per_layer.get(layer)}
+    layout = find_groups(trace, module, own_work)
+    kept, larger = (trace_on_cpu(module, input_shape, size) for size in (batch, batch + 1))
     layers = [layer for layer, inner in module.named_modules() if any(_sizes(inner))]
     layers.sort(key=lambda layer: costs.position.get(layer, math.inf))  # buffers alone leave no trace: they come last
     card = ModelCard(
         model=name,
         input_shape=tuple(input_shape),
         classes=classes,
-        layers=tuple(_layer(module, layer, costs, per_layer, batch) for layer in layers),
+        layers=tuple(_layer(module, layer, costs, per_layer, batch, layout) for layer in layers),
         other_forward_flops=sum(flops for layer, flops in per_layer.items() if layer not in layers) / batch,
         products=tuple(ProductCost(flops / batch, upstream) for upstream, flops in costs.products.items()),
-        drop_single=any(isinstance(inner, _BATCH_NORMS) for inner in module.modules()),
+        drop_single=any(isinstance(inner, BATCH_NORMS) for inner in module.modules()),
+        groups=layout.groups,
+        operations=_operations(trace, layout),
+        left_at_zero=left_at_zero(trace),
+        saved=saved_bytes(kept, larger, find_groups(kept, module, own_work)),
+        integer_buffer_bytes=sum(value.nbytes for value in module.buffers() if not value.is_floating_point()),
     )
     if card.train_flops() != step_flops / batch:
         raise ConfigError(
@@ -177,87 +183,42 @@ def _count_step(module: nn.Module, input_shape: Sequence[int], batch: int) -> tu
     with flop_counter() as counter:
         meter = _Meter(module, counter)
         try:
-            loss = _loss(module, weights, torch.empty(batch, *input_shape, device="meta"))
+            loss = loss_of(module, weights, torch.empty(batch, *input_shape, device="meta"))
         finally:
             meter.remove()
-        gradients(loss, _trained(weights))
+        gradients(loss, [value for value in weights.values() if value.requires_grad])
     return meter.flops, float(counter.get_total_flops())
 
 
-def _graph_costs(module: nn.Module, input_shape: Sequence[int], batch: int) -> Iterator[_NodeCost]:
-    """Yield the cost of every node of the graph of one training step, in forward order."""
-    nodes, owners, whole = _backward_flops(module, input_shape, batch, through_input=False)
-    _, _, through = _backward_flops(module, input_shape, batch, through_input=True)
-    reach: dict[Any, Owners] = {}
-    for position, node in enumerate(nodes):
-        behind = [reach[operand] for operand in _operands(node)]
-        reach[node] = frozenset[str]().union(owners(node), *behind)
-        upstream = frozenset[str]().union(*(names for names in behind if _INPUT in names))
-        weights = frozenset[str]().union(*(names for names in behind if _INPUT not in names))
-        paid = through[position] if upstream - {_INPUT} else 0.0  # the data itself needs no gradient
-        yield _NodeCost(
-            position, bool(upstream), upstream - {_INPUT}, weights, through[position], whole[position] - paid
-        )
+def _graph_costs(trace: Trace, other: Trace) -> Iterator[_NodeCost]:
+    """Yield the cost of every node of the graph of one training step, in forward order.
 
-
-def _backward_flops(
-    module: nn.Module, input_shape: Sequence[int], batch: int, through_input: bool
-) -> tuple[list[Any], Callable[[Any], Owners], list[float]]:
-    """Return graph nodes in forward order, whose leaf a node is, and FLOPs of each in one backward pass.
-
-    The pass is for the gradients of all weights, or of the input only.
+    A graph can be walked backward once: that is why it takes two traces of the same step.
     """
-    weights = on_meta(module)
-    images = torch.empty(batch, *input_shape, device="meta", requires_grad=True)
-    loss = _loss(module, weights, images)
-    nodes = _forward_order(loss.grad_fn)
+    whole = _backward_flops(trace, trace.trained)
+    through = _backward_flops(other, [other.data])
+    for position, node in enumerate(trace.nodes):
+        behind = [trace.reach[operand] for operand, _ in operands(node)]
+        upstream = frozenset[str]().union(*(names for names in behind if DATA in names))
+        weights = frozenset[str]().union(*(names for names in behind if DATA not in names))
+        paid = through[position] if upstream - {DATA} else 0.0  # the data itself needs no gradient
+        yield _NodeCost(position, bool(upstream), upstream - {DATA}, weights, through[position], whole[position] - paid)
+
+
+def _backward_flops(trace: Trace, wrt: Sequence[torch.Tensor]) -> list[float]:
+    """Return the FLOPs of each node in one backward pass, in forward order."""
     with flop_counter() as counter:
-        flops = [_watched(node, counter) for node in nodes]
-        gradients(loss, [images] if through_input else _trained(weights))
-    leaves = {id(value): frozenset({name.rpartition(".")[0]}) for name, value in weights.items()}
-    leaves[id(images)] = frozenset({_INPUT})
-
-    def owners(node: Any) -> Owners:
-        return leaves.get(id(getattr(node, "variable", None)), frozenset())
-
-    return nodes, owners, [sum(of_node) for of_node in flops]
+        flops = [_watched(node, counter) for node in trace.nodes]
+        gradients(trace.loss, wrt)
+    return [sum(of_node) for of_node in flops]
 
 
-def _watched(node: Any, counter: FlopCounterMode) -> list[float]:
+def _watched(node: Node, counter: FlopCounterMode) -> list[float]:
     """Return a list that receives the FLOPs of a graph node when it runs: minus the count before, plus that after."""
     counts: list[float] = []
     node.register_prehook(lambda _: counts.append(-float(counter.get_total_flops())))
     node.register_hook(lambda *_: counts.append(float(counter.get_total_flops())))
     return counts
-
-
-def _operands(node: Any) -> list[Any]:
-    return [operand for operand, _ in node.next_functions if operand is not None]
-
-
-def _forward_order(last: Any) -> list[Any]:
-    """Return all nodes behind `last`, each after its operands; deterministic. Not recursive: graphs are deep."""
-    order: list[Any] = []
-    seen: set[Any] = set()
-    stack = [(last, False)]
-    while stack:
-        node, operands_done = stack.pop()
-        if operands_done:
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            stack.extend((operand, False) for operand in reversed(_operands(node)))
-    return order
-
-
-def _loss(module: nn.Module, weights: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    labels = torch.empty(len(images), dtype=torch.int64, device="meta")
-    return cross_entropy(functional_call(module, dict(weights), (images,)), labels)
-
-
-def _trained(weights: Mapping[str, Tensor]) -> list[Tensor]:
-    return [value for value in weights.values() if value.requires_grad]
 
 
 def _sizes(layer: nn.Module) -> tuple[int, int]:
@@ -266,9 +227,12 @@ def _sizes(layer: nn.Module) -> tuple[int, int]:
     return sum(value.numel() for value in layer.parameters(recurse=False)), sum(floats)
 
 
-def _layer(module: nn.Module, name: str, costs: _Costs, forward: Mapping[str, float], batch: int) -> LayerCost:
+def _layer(
+    module: nn.Module, name: str, costs: _Costs, forward: Mapping[str, float], batch: int, layout: Layout
+) -> LayerCost:
     layer = module.get_submodule(name)
     params, buffers = _sizes(layer)
+    columns, spread = layout.columns.get(name, ("", 1))
     return LayerCost(
         name=name,
         kind=type(layer).__name__,
@@ -278,4 +242,17 @@ def _layer(module: nn.Module, name: str, costs: _Costs, forward: Mapping[str, fl
         weight_grad_flops=costs.weight_flops.get(name, 0.0) / batch,
         input_grad_flops=costs.input_flops.get(name, 0.0) / batch,
         upstream=costs.upstream.get(name, frozenset()),
+        weights=sum(value.numel() for value in layer.parameters(recurse=False) if value.dim() >= 2),
+        rows=layout.rows.get(name, ""),
+        columns=columns,
+        column_spread=spread,
     )
+
+
+def _operations(trace: Trace, layout: Layout) -> tuple[OperationCost, ...]:
+    """Return the work by formula, each with the unit groups of its result."""
+    found: list[OperationCost] = []
+    for node, costs in price_operations(trace):
+        groups = tuple(name for name in layout.axes[node] if name)
+        found.extend(replace(cost, groups=groups) for cost in costs)
+    return merged(found)

@@ -1,12 +1,13 @@
 """FedAvg on FashionMNIST as anyone would write it by hand in PyTorch. Imports nothing of edgesim.
 
-Convolution, ReLU, then pooling, images in NCHW memory, `torch.optim.SGD`, mean in the order of arrival.
+Rounding is chaotic here: at this learning rate a last bit grows to a hundredth of accuracy within three rounds. So the
+loop makes two choices that change nothing but last bits: channels-last memory, and a mean summed in float64.
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 FOLDER = Path("/usr/share/datasets/fashion-mnist")  # of the Debian package dataset-fashion-mnist
+Weights = Mapping[str, Tensor]
 
 
 class Net(nn.Module):
@@ -43,27 +45,38 @@ def read_split(prefix: str) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(images), torch.from_numpy(np.frombuffer(labels, np.uint8).astype(np.int64))
 
 
-def fedavg(start: dict[str, Tensor], rounds: Iterable[Sequence[Sequence[Tensor]]], lr: float) -> Iterator[float]:
+def fedavg(start: Weights, rounds: Iterable[Sequence[Sequence[Tensor]]], lr: float) -> Iterator[float]:
     """Yield the test accuracy after every round.
 
     `rounds`: of every round the devices, of every device the rows of the training set in each SGD step.
     """
     x, y = read_split("train")
-    x_test, y_test = read_split("t10k")
-    net, model = Net(), start
+    test = [part.split(500) for part in read_split("t10k")]
+    net, model = Net().to(memory_format=torch.channels_last), start
     for devices in rounds:
-        trained, sizes = [], []
-        for batches in devices:
-            net.load_state_dict(model)
-            optimizer = torch.optim.SGD(net.parameters(), lr=lr)
-            for rows in batches:
-                optimizer.zero_grad()
-                F.cross_entropy(net(x[rows]), y[rows]).backward()
-                optimizer.step()
-            trained.append({name: value.clone() for name, value in net.state_dict().items()})
-            sizes.append(sum(len(rows) for rows in batches))
-        model = {name: sum(n / sum(sizes) * w[name] for n, w in zip(sizes, trained, strict=True)) for name in model}
+        trained = [train(net, model, x, y, batches, lr) for batches in devices]
+        model = mean(trained, [sum(map(len, batches)) for batches in devices])
         net.load_state_dict(model)
         with torch.no_grad():
-            hits = sum(int((net(a).argmax(1) == b).sum()) for a, b in zip(x_test.split(500), y_test.split(500)))
-        yield hits / len(y_test)
+            hits = [net(images).argmax(1) == labels for images, labels in zip(*test, strict=True)]
+        yield float(torch.cat(hits).double().mean())
+
+
+def train(net: Net, start: Weights, x: Tensor, y: Tensor, batches: Sequence[Tensor], lr: float) -> Weights:
+    """Return the weights after one SGD step on each batch, given as rows of the training set."""
+    net.load_state_dict(start)
+    optimizer = torch.optim.SGD(net.parameters(), lr=lr)
+    for rows in batches:
+        optimizer.zero_grad()
+        F.cross_entropy(net(x[rows].contiguous(memory_format=torch.channels_last)), y[rows]).backward()
+        optimizer.step()
+    return {name: weight.clone() for name, weight in net.state_dict().items()}
+
+
+def mean(trained: Sequence[Weights], sizes: Sequence[int]) -> Weights:
+    """Return the mean of the trained weights, weighted by the data sizes of the devices."""
+    model = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in trained[0].items()}
+    for weights, size in zip(trained, sizes, strict=True):
+        for name, weight in weights.items():
+            model[name].add_(weight, alpha=size / sum(sizes))
+    return {name: weight.float() for name, weight in model.items()}

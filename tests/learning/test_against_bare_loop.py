@@ -45,11 +45,12 @@ def test_same_accuracy_in_every_round(one_thread, tmp_path):
     scenario = edgesim.load(SCENARIO)
     run = edgesim.run(scenario, out=tmp_path / "run")
     parts = assemble(scenario)
-    module = build_model(scenario.model.value, (1, 28, 28), 10, Key(scenario.seed).at(Purpose.INIT, 0))
-    start = bundle_of(module)["params"]
+    start = bundle_of(build_model(scenario.model.value, (1, 28, 28), 10, Key(scenario.seed).at(Purpose.INIT, 0)))
 
-    bare = list(bare_loop.fedavg(start, batches(parts, run), lr=0.1))
+    bare = list(bare_loop.fedavg(start["params"], batches(parts, run), lr=0.1))
 
-    print(bare, (run.evals["accuracy"]-bare).abs().round(4).tolist())
     assert len(bare) == 20
     assert run.evals["accuracy"].tolist() == pytest.approx(bare, abs=0.002)
+    # A bare loop, pfl, Flower, FLGo and fluke ended between 0.745 and 0.760 in this setting, all from one start; other
+    # starts and draws move the end of this scenario by 0.005 (standard deviation of five seeds), hence three more.
+    assert 0.745 <= bare[-1] <= 0.775

@@ -71,13 +71,14 @@ class Source:
         )
 
     def _cut(self, split: str, x: np.ndarray, y: np.ndarray, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
+        if x.ndim not in (2, 3, 4) or not np.can_cast(x.dtype, np.float64, "same_kind"):
+            found, expected = f"shape {x.shape} of {x.dtype}", "numbers (n, features) or (n, h, w[, c])"
+            raise DataError(f"{self.name}: {split} has {found}, expected {expected}")
         x, y = x[:limit], np.array(y[:limit], dtype=np.int64)
         if len(x) != len(y) or len(x) == 0:
             raise DataError(
                 f"{self.name}: {split} has {len(x)} samples and {len(y)} labels; needs the same, at least 1"
             )
-        if x.ndim not in (2, 3, 4):
-            raise DataError(f"{self.name}: {split} has shape {x.shape}, expected (n, features) or (n, h, w[, c])")
         return (x[..., None] if x.ndim == 3 else x), y
 
 

@@ -6,13 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgesim.card import ModelCard
+from edgesim.card import Include, ModelCard, Sparse
 from edgesim.contracts import Arr, Part, Pass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """FLOPs as PyTorch's own counter scores them, layer by layer; frozen layers really cost less."""
+    """FLOPs as PyTorch's own counter scores them, layer by layer; frozen and thinner parts really cost less.
+
+    `include`: "counted", or "all" to add by formula what the counter scores as zero and the optimiser's update.
+    `sparse`: whether zeros of masked layers cost like any number ("dense") or nothing ("ideal").
+    """
+
+    include: Include = "counted"
+    sparse: Sparse = "dense"  # what today's hardware does
 
     def check(self, widths: int) -> None:
         """Accept every method: any part has a measured price."""
@@ -23,13 +30,20 @@ class Measured:
         part = work.part or part
         match work.kind:
             case "train":
-                return work.times * done * card.train_flops(part.frozen)
+                updates = steps * self._update_flops(card, work, part)
+                return work.times * done * card.train_flops(part, self.include, self.sparse) + updates
             case "forward":
-                return work.times * done * card.forward_flops()
+                return work.times * done * card.forward_flops(part, self.include, self.sparse)
             case "param_step":
-                return work.times * steps * float(card.params)
+                return work.times * steps * float(card.part_params(part))
             case "flops":
                 return np.full_like(samples, work.times)
+
+    def _update_flops(self, card: ModelCard, work: Pass, part: Part) -> float:
+        """Return the optimiser's FLOPs of a step; a pass over other samples than the stretches' updates nothing."""
+        if self.include == "counted" or work.samples is not None:
+            return 0.0
+        return work.update_flops * card.part_params(part, trained_only=True)
 
 
 PARTS = {"measured": Measured}

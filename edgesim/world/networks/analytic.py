@@ -2,44 +2,77 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Lt
 
 from edgesim.contracts import Arr
+from edgesim.errors import ConfigError
 from edgesim.rng import Key
 from edgesim.units import BitsPerSecond, Delay, PerDevice, draw
+from edgesim.world.links import Links, SteadyLinks
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ideal:
-    """Transfers take no time and no energy; bytes are counted."""
+class Network(ABC):
+    """What networks share: methods see nominal rates only."""
+
+    @abstractmethod
+    def build(self, n: int, key: Key, path: str) -> Links:
+        """Return the links of n devices.
+
+        Raises ConfigError that names a key below `path`, the part's place in the scenario, or DataError with a file.
+        """
 
     def columns(self, n: int, key: Key, path: str) -> Mapping[str, Arr]:
-        """Return up_bps, down_bps and latency_s of n devices, each of shape (n,)."""
-        endless = np.full(n, np.inf)
-        return {"up_bps": endless, "down_bps": endless, "latency_s": np.zeros(n)}
+        """Return nominal up_bps, down_bps and latency_s of n devices, each of shape (n,)."""
+        links = self.build(n, key, path)
+        return {"up_bps": links.up_bps, "down_bps": links.down_bps, "latency_s": links.latency_s}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixed:
-    """Constant rates per device, up and down, and one latency per transfer."""
+class Ideal(Network):
+    """Transfers take no time and no energy; bytes are counted."""
+
+    def build(self, n: int, key: Key, path: str) -> Links:
+        """Return the links of n devices."""
+        endless = np.full(n, np.inf)
+        return SteadyLinks(up_bps=endless, down_bps=endless, latency_s=np.zeros(n))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fixed(Network):
+    """Constant rates per device, up and down, and one latency per transfer.
+
+    `jitter` is the standard deviation of a log-normal latency whose mean is `latency`. `loss` is the probability
+    that a packet of 1500 bytes has to be sent again: it costs air time, not payload; the latency counts once, as lost
+    packets are sent again while others flow.
+    """
 
     up: PerDevice[BitsPerSecond]
     down: PerDevice[BitsPerSecond]
     latency: PerDevice[Delay] = 0.0
+    jitter: PerDevice[Delay] = 0.0
+    loss: PerDevice[Annotated[float, Ge(0), Lt(1)]] = 0.0
 
-    def columns(self, n: int, key: Key, path: str) -> Mapping[str, Arr]:
-        """Return up_bps, down_bps and latency_s of n devices, each of shape (n,).
-
-        Raises ConfigError naming `path` if a distribution draws an impossible value.
-        """
-        return {
-            "up_bps": draw(self.up, n, key.at(0).numpy(), f"{path}.up"),
-            "down_bps": draw(self.down, n, key.at(1).numpy(), f"{path}.down"),
-            "latency_s": draw(self.latency, n, key.at(2).numpy(), f"{path}.latency"),
-        }
+    def build(self, n: int, key: Key, path: str) -> Links:
+        """Return the links of n devices. Raises ConfigError naming `path` for impossible values that are drawn."""
+        latency_s = draw(self.latency, n, key.at(2).numpy(), f"{path}.latency")
+        jitter_s = draw(self.jitter, n, key.at(3).numpy(), f"{path}.jitter")
+        loss = draw(self.loss, n, key.at(4).numpy(), f"{path}.loss")
+        if ((jitter_s > 0) & (latency_s == 0)).any():
+            raise ConfigError(f"{path}.jitter: needs a latency above 0 to vary, found a device with latency 0")
+        return SteadyLinks(
+            up_bps=draw(self.up, n, key.at(0).numpy(), f"{path}.up"),
+            down_bps=draw(self.down, n, key.at(1).numpy(), f"{path}.down"),
+            latency_s=latency_s,
+            # None spares a million devices the memory and every transfer the draw
+            jitter_s=jitter_s if jitter_s.any() else None,
+            loss=loss if loss.any() else None,
+        )
 
 
 PARTS = {"ideal": Ideal, "fixed": Fixed}

@@ -33,6 +33,7 @@ class Published(Source, ABC):
     reader: ClassVar[str]  # name of torchvision's class
     folders: ClassVar[tuple[str, ...]]  # names below a folder of the search path
     known_classes: ClassVar[int]
+    package: ClassVar[str] = ""  # Debian's, which puts the files on the search path
 
     root: ScenarioPath | None = None  # looked in first
     download: bool = False  # to the user's cache folder, if it is found nowhere
@@ -53,10 +54,11 @@ class Published(Source, ABC):
             self._download()
             raw = self._found()
         if raw is None:
+            install = f", or install the Debian package {self.package}" if self.package else ""
             raise DataError(
                 f"data.name: {self.name} not found as {' or '.join(self.folders)} below "
                 f"{', '.join(map(str, search_path(self.root)))}; put its files there, or let {VARIABLE} or data.root "
-                "name the folder that has them, or set data.download = true"
+                f"name the folder that has them, or set data.download = true{install}"
             )
         return raw
 
@@ -115,6 +117,7 @@ class FashionMnist(Mnist):
     name = "fashion_mnist"
     reader = "FashionMNIST"
     folders = ("FashionMNIST/raw", "fashion-mnist", "fashion_mnist")
+    package = "dataset-fashion-mnist"
 
     normalise: Preset | Moments = "fashion_mnist"
 

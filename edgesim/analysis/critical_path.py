@@ -1,0 +1,136 @@
+"""Which device decided how long a round took, and how its seconds split: the critical path of every round.
+
+Tables count rounds from 0, and so do the frames made here. People count from 1, and so does `round_row`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from edgesim.errors import ConfigError
+
+NOBODY = -1  # device of a round in which nobody was at work
+_SHARES = ["down_s", "compute_s", "up_s", "link_wait_s"]
+_LINK = ["round", "job", "device", "start_s", "end_s", *_SHARES]
+_SLACK_S = 1e-9  # an arrival this much after its round closed is still its own, as in the engine
+
+
+def attribute(jobs: pd.DataFrame, merges: pd.DataFrame) -> pd.DataFrame:
+    """Return one row a closed round: the device that decided its length, and where the seconds went.
+
+    Columns: round, device (of the last job of the critical path; -1: nobody was at work), down_s, compute_s, up_s,
+    link_wait_s (waiting for a shared link), wait_s (for others or a deadline), server_s. The seconds of a row add up
+    to now_s - start_s of its merge.
+    """
+    path = critical_jobs(jobs, merges)
+    by_round = path.groupby("round")
+    spent = by_round[_SHARES].sum().reindex(merges["round"], fill_value=0.0)
+    device = by_round["device"].last().reindex(merges["round"], fill_value=NOBODY)
+    length_s = (merges["now_s"] - merges["start_s"]).to_numpy()
+    server_s = merges["server_s"].to_numpy()
+    waiting_s = np.maximum(0.0, length_s - server_s - spent.sum(axis=1).to_numpy())
+    frame: pd.DataFrame = spent.assign(wait_s=waiting_s, server_s=server_s).reset_index()
+    frame.insert(1, "device", device.to_numpy())
+    return frame
+
+
+def critical_jobs(jobs: pd.DataFrame, merges: pd.DataFrame) -> pd.DataFrame:
+    """Return the jobs of every round's critical path, one row a job, in the order of time.
+
+    The path is followed backwards from the end of the round: the job that ended last (of several the one of the
+    lowest device), then the one that ended last by the time this was sent, until the start of the round. So a round
+    of several exchanges has one job for each. Columns: round, job, device, start_s and end_s within the round, and
+    the seconds in between as down_s, compute_s, up_s and link_wait_s. Waits for a shared link are taken from both
+    transfers of a job in proportion to their lengths, as the tables do not tell them apart.
+    """
+    place = rounds_of(jobs, merges)
+    order = np.lexsort((jobs["device"], -jobs["end_s"], place))
+    rounds = np.split(order, np.searchsorted(place[order], np.arange(1, len(merges) + 1)))[:-1]
+    sent_s, end_s = jobs["sent_s"].to_numpy(), jobs["end_s"].to_numpy()
+    path = [
+        _backwards(ended, sent_s[ended].tolist(), end_s[ended].tolist(), start_s)
+        for ended, start_s in zip(rounds, merges["start_s"], strict=True)
+    ]
+    chosen = np.concatenate([order[:0], *path])
+    return _shares(jobs.iloc[chosen], merges.iloc[place[chosen]])
+
+
+def rounds_of(jobs: pd.DataFrame, merges: pd.DataFrame) -> np.ndarray:
+    """Return the row of the merge in whose round each job ended, int64, shape (jobs,).
+
+    Jobs that no closed round waited for get len(merges): those of a round that never closed, and those cut off when
+    the run stopped.
+    """
+    closed_s = (merges["now_s"] - merges["server_s"]).to_numpy()
+    by_time = np.searchsorted(closed_s + _SLACK_S + 4 * np.spacing(closed_s), jobs["end_s"])
+    asked_in = np.searchsorted(merges["round"], jobs["round"])
+    stopped = (jobs["outcome"] == "stopped").to_numpy()
+    return np.where(stopped, len(merges), np.maximum(by_time, asked_in))
+
+
+def phase_bounds_s(jobs: pd.DataFrame) -> np.ndarray:
+    """Return when download, computing and upload of each job began and when the upload ended, shape (jobs, 4)."""
+    lengths_s = jobs[["down_s", "compute_s", "up_s"]].to_numpy(dtype=np.float64)
+    sent_s = jobs[["sent_s"]].to_numpy(dtype=np.float64)
+    bounds_s = sent_s + np.hstack([np.zeros_like(sent_s), np.cumsum(lengths_s, axis=1)])
+    end_s = jobs[["end_s"]].to_numpy(dtype=np.float64)
+    return np.asarray(np.minimum(bounds_s, end_s))  # a sum may pass the end by a rounding error
+
+
+def next_to_end(jobs: pd.DataFrame, job: int) -> pd.DataFrame:
+    """Return the job, as a frame of one row, that ended last among those sent out together with `job`.
+
+    Of several it is the one of the lowest device; the frame is empty if `job` was sent out alone.
+    """
+    own = jobs[jobs["job"] == job].iloc[0]
+    others: pd.DataFrame = jobs[
+        (jobs["round"] == own["round"]) & (jobs["sent_s"] == own["sent_s"]) & (jobs["job"] != job)
+    ]
+    return others.sort_values(["end_s", "device"], ascending=[False, True]).head(1)
+
+
+def round_row(merges: pd.DataFrame, number: int) -> int:
+    """Return the row of the round `number`, 1 for the first one. Raises ConfigError if it did not close."""
+    rows = np.flatnonzero(merges["round"] == number - 1)
+    if not len(rows):
+        known = f"rounds 1 to {len(merges)}" if len(merges) else "no closed round"
+        raise ConfigError(f"--round: the run has {known}, found {number}")
+    return int(rows[0])
+
+
+def _backwards(rows: np.ndarray, sent_s: Sequence[float], end_s: Sequence[float], start_s: float) -> np.ndarray:
+    """Return the rows of the critical jobs, earliest first, among `rows`: the jobs of a round from the last to end."""
+    picked: list[int] = []
+    at_s = float("inf")
+    for place, (sent, end) in enumerate(zip(sent_s, end_s, strict=True)):
+        if at_s <= start_s:
+            break
+        if end <= at_s and sent < at_s:
+            picked.append(place)
+            at_s = sent
+    return np.asarray(rows[picked[::-1]])
+
+
+def _shares(jobs: pd.DataFrame, merges: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of critical jobs, each with the merge of its round in the same position."""
+    start_s, closed_s = merges["start_s"].to_numpy(), (merges["now_s"] - merges["server_s"]).to_numpy()
+    bounds_s = np.clip(phase_bounds_s(jobs), start_s[:, None], closed_s[:, None])
+    down_s, compute_s, up_s = np.diff(bounds_s, axis=1).T
+    transfers_s = (jobs["down_s"] + jobs["up_s"]).to_numpy()
+    waited_s = jobs.get("link_wait_s", pd.Series(0.0, jobs.index)).to_numpy()
+    waiting = np.divide(waited_s, transfers_s, out=np.zeros(len(jobs)), where=transfers_s > 0)
+    values = (
+        merges["round"].to_numpy(),
+        jobs["job"].to_numpy(),
+        jobs["device"].to_numpy(),
+        bounds_s[:, 0],
+        np.clip(jobs["end_s"].to_numpy(), start_s, closed_s),
+        down_s * (1 - waiting),
+        compute_s,
+        up_s * (1 - waiting),
+        (down_s + up_s) * waiting,
+    )
+    return pd.DataFrame(dict(zip(_LINK, values, strict=True)))

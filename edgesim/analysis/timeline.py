@@ -1,0 +1,249 @@
+"""A run in the trace-event format, which ui.perfetto.dev and chrome://tracing show as a timeline.
+
+A process stands for a device or the server, a thread for one of its resources; durations are complete events ("X"),
+quantities of the whole fleet are counters ("C"). Source: "Trace Event Format" of the Chromium project.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from edgesim.analysis.critical_path import phase_bounds_s, round_row, rounds_of
+from edgesim.analysis.load import Run
+from edgesim.errors import ConfigError
+
+Event: TypeAlias = dict[str, Any]
+_Intervals: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]  # start_ns, end_ns, amount, all of shape (k,)
+
+_SERVER = -1  # its device id in the tables
+_JOBS, _RADIO, _PROCESSOR = 1, 2, 3
+_DEVICE_TRACKS = {_JOBS: "jobs", _RADIO: "radio", _PROCESSOR: "processor"}
+_SERVER_TRACKS = {_JOBS: "rounds", _PROCESSOR: "processor"}
+
+
+class _Phase(NamedTuple):
+    name: str
+    track: int
+    amount: str  # columns of the jobs table
+    joules: str
+
+
+_PHASES = (
+    _Phase("download", _RADIO, "down_bytes", "down_j"),
+    _Phase("compute", _PROCESSOR, "flops", "compute_j"),
+    _Phase("upload", _RADIO, "up_bytes", "up_j"),
+)
+
+
+class _Window(NamedTuple):
+    """The stretch of simulated time that is shown, in nanoseconds."""
+
+    start_ns: int
+    end_ns: int
+
+
+def write_trace(run: Run, out: Path, rounds: tuple[int, int] | None = None, devices: int | None = None) -> Path:
+    """Write the trace of a run as JSON, an event a line, and return its path; for the options see `trace_events`.
+
+    Raises ConfigError if a round did not close or the file cannot be written.
+    """
+    lines = ",\n".join(json.dumps(event, allow_nan=False) for event in trace_events(run, rounds, devices))
+    about = json.dumps({"run": run.name, "method": run.method, "seed": run.seed})
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(
+            f'{{"displayTimeUnit": "ms", "otherData": {about}, "traceEvents": [\n{lines}\n]}}\n', encoding="utf-8"
+        )
+    except OSError as error:
+        raise ConfigError(f"{out}: cannot be written: {error}") from error
+    return out
+
+
+def trace_events(run: Run, rounds: tuple[int, int] | None = None, devices: int | None = None) -> list[Event]:
+    """Return the events of a run: first the names (metadata), then all else in the order of time.
+
+    `rounds`: only jobs that ended in these rounds, first and last, counted from 1, and counters from the start of the
+    first to the end of the last. `devices`: only the spans of so many devices, those longest at work in that time;
+    counters are of the whole fleet all the same. Raises ConfigError if one of these rounds did not close.
+
+    Times are simulated microseconds, exact to the nanosecond. The process of device i has the id i + 2 and that of the
+    server 1, since viewers keep 0 for themselves. A job has its phases inside it on the track `jobs`; what they take of
+    `radio` and `processor` is shown again there. Joules are above idle power; those of an aborted job were really
+    spent. Counters: power (watts by activity, even within a phase; idle is the mean over the run), devices at work,
+    arrivals that wait for their round to close, and the accuracy of each evaluated split.
+    """
+    jobs, merges = run.jobs, run.merges
+    window, rows = _window(jobs, merges, rounds)
+    place = rounds_of(jobs, merges)
+    shown = jobs if rounds is None else jobs[(place >= rows.start) & (place < rows.stop)]
+    if devices is not None:
+        shown = shown[shown["device"].isin(_longest_at_work(shown, devices))]
+    kinds = dict(zip(run.devices["device"].tolist(), run.devices["kind"].tolist(), strict=True))
+    timed = [
+        *_server_spans(merges.iloc[rows]),
+        *_job_spans(shown),
+        *_counter("power of the fleet (W)", _power(jobs, run.devices, window, _end_s(jobs, merges))),
+        *_counter("devices at work", _at_work(jobs, window)),
+        *_counter("arrivals waiting for their merge", _waiting(jobs, merges, place, window)),
+        *_accuracies(run.evals, window),
+    ]
+    timed.sort(key=lambda event: (event["ts"], -event.get("dur", 0.0)))  # what contains comes before what is inside
+    return [*_names(sorted(set(shown["device"].tolist())), kinds), *timed]
+
+
+# --- what is shown ------------------------------------------------------------------------------------------
+
+
+def _window(jobs: pd.DataFrame, merges: pd.DataFrame, rounds: tuple[int, int] | None) -> tuple[_Window, slice]:
+    """Return the time shown, and the rows of the merges in it."""
+    if rounds is None:
+        return _Window(0, _ns(_end_s(jobs, merges))), slice(0, len(merges))
+    first, last = (round_row(merges, number) for number in rounds)
+    ends_s = merges["start_s"].iloc[first], merges["now_s"].iloc[last]
+    return _Window(*(_ns(end_s) for end_s in ends_s)), slice(first, last + 1)
+
+
+def _end_s(jobs: pd.DataFrame, merges: pd.DataFrame) -> float:
+    return float(max([0.0, *jobs["end_s"].nlargest(1), *merges["now_s"].nlargest(1)]))
+
+
+def _longest_at_work(jobs: pd.DataFrame, count: int) -> list[int]:
+    """Return the `count` devices with the most seconds in jobs; of equal ones those of the lowest id."""
+    busy_s = (jobs["end_s"] - jobs["sent_s"]).groupby(jobs["device"]).sum()
+    return [int(device) for device in busy_s.sort_values(ascending=False, kind="stable").index[:count]]
+
+
+# --- names --------------------------------------------------------------------------------------------------
+
+
+def _names(devices: Sequence[int], kinds: Mapping[int, str]) -> Iterable[Event]:
+    yield from _named(_SERVER, "server", _SERVER_TRACKS)
+    for device in devices:
+        yield from _named(device, f"device {device} ({kinds[device]})", _DEVICE_TRACKS)
+
+
+def _named(device: int, name: str, tracks: Mapping[int, str]) -> Iterable[Event]:
+    pid = _pid(device)
+    yield {"ph": "M", "name": "process_name", "pid": pid, "tid": _tid(pid, _JOBS), "args": {"name": name}}
+    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": _tid(pid, _JOBS), "args": {"sort_index": pid}}
+    for track, what in tracks.items():
+        tid = _tid(pid, track)
+        yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": what}}
+        yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": track}}
+
+
+def _pid(device: int) -> int:
+    return device + 2
+
+
+def _tid(pid: int, track: int) -> int:
+    return pid * (len(_DEVICE_TRACKS) + 1) + track  # viewers want ids of threads to differ between processes, too
+
+
+# --- spans --------------------------------------------------------------------------------------------------
+
+
+def _job_spans(jobs: pd.DataFrame) -> Iterable[Event]:
+    bounds = _ns_of(phase_bounds_s(jobs)).tolist()
+    ends = _ns_of(jobs["end_s"].to_numpy()).tolist()
+    for job, bound, end_ns in zip(jobs.to_dict("records"), bounds, ends, strict=True):
+        outcome = "" if job["outcome"] == "ok" else f" ({job['outcome']})"
+        about = {name: job[name] for name in ("job", "outcome", "base_version", "flops", "down_bytes", "up_bytes")}
+        about |= {"round": job["round"] + 1, "joules": sum(job[phase.joules] for phase in _PHASES)}
+        name = f"{job['task']} {job['part']}{outcome}"
+        yield _span(job["device"], _JOBS, "job", name, bound[0], end_ns, about)
+        for phase, start_ns, stop_ns in zip(_PHASES, bound, bound[1:], strict=False):
+            if stop_ns > start_ns:
+                spent = {phase.amount: job[phase.amount], "joules": job[phase.joules]}
+                yield _span(job["device"], _JOBS, "phase", phase.name, start_ns, stop_ns, spent)
+                yield _span(job["device"], phase.track, "resource", phase.name, start_ns, stop_ns, {"job": job["job"]})
+
+
+def _server_spans(merges: pd.DataFrame) -> Iterable[Event]:
+    bounds = _ns_of(np.column_stack([merges["start_s"], merges["now_s"] - merges["server_s"], merges["now_s"]]))
+    for merge, (start_ns, closed_ns, end_ns) in zip(merges.to_dict("records"), bounds.tolist(), strict=True):
+        about = {name: merge[name] for name in ("version", "asked", "used", "late", "flops", "energy_j")}
+        yield _span(_SERVER, _JOBS, "round", f"round {merge['round'] + 1}", start_ns, end_ns, about)
+        if end_ns > closed_ns:
+            yield _span(_SERVER, _JOBS, "phase", "merge", closed_ns, end_ns, {})
+            yield _span(_SERVER, _PROCESSOR, "resource", "merge", closed_ns, end_ns, {"round": merge["round"] + 1})
+
+
+def _span(device: int, track: int, kind: str, name: str, start_ns: int, end_ns: int, args: Event) -> Event:
+    pid = _pid(device)
+    when = {"ts": start_ns / 1000, "dur": (end_ns - start_ns) / 1000}
+    return {"ph": "X", "cat": kind, "name": name, "pid": pid, "tid": _tid(pid, track), **when, "args": args}
+
+
+# --- counters -----------------------------------------------------------------------------------------------
+
+
+def _power(jobs: pd.DataFrame, devices: pd.DataFrame, window: _Window, end_s: float) -> pd.DataFrame:
+    starts, ends = _phase_intervals(jobs)
+    joules = jobs[[phase.joules for phase in _PHASES]].to_numpy(dtype=np.float64)
+    seconds = (ends - starts) / 1e9
+    watts = np.divide(joules, seconds, out=np.zeros_like(joules), where=seconds > 0)
+    idle_j = devices.loc[devices["device"] != _SERVER, "idle_j"].sum()
+    idle_w = np.array([idle_j / end_s if end_s > 0 else 0.0])
+    whole = (np.array([window.start_ns]), np.array([window.end_ns]), idle_w)
+    return _levels({"idle": whole} | _by_phase(starts, ends, watts), window)
+
+
+def _at_work(jobs: pd.DataFrame, window: _Window) -> pd.DataFrame:
+    starts, ends = _phase_intervals(jobs)
+    return _levels(_by_phase(starts, ends, np.ones(starts.shape)), window)
+
+
+def _waiting(jobs: pd.DataFrame, merges: pd.DataFrame, place: np.ndarray, window: _Window) -> pd.DataFrame:
+    merged = (jobs["outcome"] == "ok").to_numpy() & (place < len(merges))
+    ends = _ns_of((merges["now_s"] - merges["server_s"]).to_numpy())[place[merged]]
+    starts = _ns_of(jobs["end_s"].to_numpy()[merged])
+    return _levels({"arrivals": (starts, ends, np.ones(len(starts)))}, window)
+
+
+def _phase_intervals(jobs: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Return start and end of the phases of each job in nanoseconds, both of shape (jobs, 3)."""
+    bounds = _ns_of(phase_bounds_s(jobs))
+    return bounds[:, :-1], bounds[:, 1:]
+
+
+def _by_phase(starts: np.ndarray, ends: np.ndarray, amounts: np.ndarray) -> dict[str, _Intervals]:
+    return {phase.name: (starts[:, i], ends[:, i], amounts[:, i]) for i, phase in enumerate(_PHASES)}
+
+
+def _levels(series: Mapping[str, _Intervals], window: _Window) -> pd.DataFrame:
+    """Return the sum of the intervals at work, a column a series, a row a nanosecond (index) at which it changes.
+
+    The first row is at the start of the window and the last one, all zero, at its end.
+    """
+    changes = [pd.DataFrame(0.0, index=list(window), columns=list(series))]
+    for name, (starts, ends, amounts) in series.items():
+        begin, end = np.clip(starts, *window), np.clip(ends, *window)
+        changes += [pd.DataFrame({name: values}, at) for at, values in ((begin, amounts), (end, -amounts))]
+    levels: pd.DataFrame = pd.concat(changes).fillna(0.0).groupby(level=0).sum().cumsum()
+    return levels.round(9) + 0.0  # sums leave 1e-16 W where nothing is at work; + 0.0 as -0.0 would be printed
+
+
+def _counter(name: str, levels: pd.DataFrame) -> Iterable[Event]:
+    for at_ns, values in zip(levels.index.tolist(), levels.to_dict("records"), strict=True):
+        yield {"ph": "C", "name": name, "pid": _pid(_SERVER), "ts": at_ns / 1000, "args": values}
+
+
+def _accuracies(evals: pd.DataFrame, window: _Window) -> Iterable[Event]:
+    scores = evals.set_index(_ns_of(evals["now_s"].to_numpy())).dropna(subset="accuracy")
+    for split, shown in scores.loc[window.start_ns : window.end_ns].groupby("split"):
+        yield from _counter(f"accuracy ({split})", shown[["accuracy"]])
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _ns_of(seconds: np.ndarray) -> np.ndarray:
+    return np.rint(seconds * 1e9).astype(np.int64)

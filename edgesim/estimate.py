@@ -1,0 +1,224 @@
+"""What a scenario will cost, said before anything trains."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from edgesim.assembly import Assembly, assemble
+from edgesim.backends.null import NullBackend
+from edgesim.backends.serial import Serial
+from edgesim.card import F32_BYTES
+from edgesim.config.scenario import Scenario, Stop
+from edgesim.contracts import Assignment, Backend, Part, Plan, Stretch, Task
+from edgesim.engine.pricing import ROWS, price_orders
+from edgesim.engine.selections.rules import All
+from edgesim.learning.build import bundle_of, on_meta
+from edgesim.learning.trainer import CHUNK
+from edgesim.methods.fedavg import FedAvg
+from edgesim.rng import Key, Purpose
+from edgesim.simulation import Silent, Simulation
+
+_DEVICES = 2_000  # of a level are looked at: enough for means
+_ROUNDS, _JOBS = 20, 20_000  # of the trial run without training, at most
+_PROBE_S = 0.5  # of training, to learn the speed of this host
+_PROCESS_BYTES = 450_000_000  # a Python process that has loaded PyTorch with its CUDA libraries, measured
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`levels`: a row for each capability level and part of the model. `totals`: of the whole run; None = unknown.
+
+    Columns of levels: level, devices, part, and the means over those devices of one job of round 0: flops,
+    down_bytes, up_bytes, seconds, and joules above idle power.
+    Keys of totals: rounds, jobs, flops, host_minutes, memory_bytes, sim_time_s.
+    """
+
+    levels: pd.DataFrame
+    totals: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Means of one round: jobs, FLOPs of the devices, simulated seconds, joules of the fleet."""
+
+    jobs: float
+    flops: float
+    seconds: float
+    joules: float
+
+
+def estimate(scenario: Scenario) -> Estimate:
+    """Return what a scenario will cost, from prices, a trial run without training and a probe of this host's speed.
+
+    The number of rounds follows from the limits on rounds, simulated time and energy; what training decides, such as
+    when an accuracy is reached, is not foreseen. Raises ConfigError or DataError as `assemble` does.
+    """
+    parts = assemble(scenario)
+    start = Simulation(parts, NullBackend(), Silent())
+    view = start.engine.view()
+    everyone = replace(view, reachable=_first_of_levels(parts.fleet.level), selection=All())
+    typical = _typical_round(parts, start.learner.plan(view))
+    totals = _totals(parts, typical, _rounds(scenario.stop, typical))
+    return Estimate(_levels(parts, start.learner.plan(everyone)), totals)
+
+
+# --- one job ------------------------------------------------------------------------------------------------
+
+
+def _first_of_levels(level: np.ndarray) -> np.ndarray:
+    """Return a mask, shape (devices,), of the first _DEVICES devices of each level."""
+    mask = np.zeros(len(level), dtype=bool)
+    for each in np.unique(level):
+        mask[np.flatnonzero(level == each)[:_DEVICES]] = True
+    return mask
+
+
+def _prices(parts: Assembly, plan: Plan) -> pd.DataFrame:
+    """Return the prices of a plan, a row an order, with the seconds and joules of the whole job."""
+    prices = pd.DataFrame(price_orders(plan.orders, parts.fleet, parts.setting).T, columns=list(ROWS))
+    prices["seconds"] = prices[["down_s", "compute_s", "up_s"]].sum(axis=1)
+    prices["joules"] = prices[["down_j", "compute_j", "up_j"]].sum(axis=1)
+    return prices
+
+
+def _levels(parts: Assembly, plan: Plan) -> pd.DataFrame:
+    level = parts.fleet.level[[order.device for order in plan.orders]]
+    part = [order.task.part.shape_id for order in plan.orders]
+    groups = _prices(parts, plan).assign(level=level, part=part).groupby(["level", "part"], as_index=False)
+    means = groups[["flops", "down_bytes", "up_bytes", "seconds", "joules"]].mean()
+    seen_of_level = np.bincount(level)[means["level"]]
+    devices = groups.size()["size"] * np.bincount(parts.fleet.level)[means["level"]] / seen_of_level
+    means.insert(1, "devices", np.rint(devices).astype(np.int64))
+    return means
+
+
+# --- the whole run ------------------------------------------------------------------------------------------
+
+
+def _typical_round(parts: Assembly, first: Plan) -> _Round:
+    """Return the means of the first rounds, simulated without training; the server's work takes no time.
+
+    A method that plans from training results cannot be simulated so: then the prices of its first exchange count.
+    """
+    scenario = parts.scenario
+    if scenario.method.value.needs.feedback:
+        prices = _prices(parts, first)
+        seconds = min(float(prices["seconds"].max()), parts.setting.deadline_s)
+        joules = float(prices["joules"].sum() + parts.fleet.idle_w.sum() * seconds)
+        return _Round(len(prices), float(prices["flops"].sum()), seconds, joules)
+    limit = min(scenario.stop.rounds or _ROUNDS, _ROUNDS, _JOBS // max(1, len(first.orders)))
+    short = scenario.model_copy(update={"stop": Stop(rounds=max(1, limit))})
+    trial = Simulation(replace(parts, scenario=short), NullBackend(), Silent())
+    trial.run()
+    merges = trial.tables["merges"].frame()
+    asked, end = float(merges["asked"].mean()), merges[["total_flops", "now_s", "total_energy_j"]].iloc[-1]
+    return _Round(asked, *(float(total) / len(merges) for total in end))
+
+
+def _rounds(stop: Stop, typical: _Round) -> int | None:
+    """Return how many rounds the limits allow, at least one; None if only an accuracy ends the run."""
+    spent = ((stop.rounds, 1.0), (stop.sim_time, typical.seconds), (stop.energy, typical.joules))
+    allowed = [limit / each for limit, each in spent if limit is not None and each > 0]
+    return max(1, int(min(allowed))) if allowed else None
+
+
+def _totals(parts: Assembly, typical: _Round, rounds: int | None) -> dict[str, Any]:
+    memory_bytes = _memory_bytes(parts, typical.jobs)
+    if rounds is None:
+        unknown = dict.fromkeys(("rounds", "jobs", "flops", "host_minutes", "sim_time_s"))
+        return {**unknown, "memory_bytes": memory_bytes}
+    flops = rounds * typical.flops
+    return {
+        "rounds": rounds,
+        "jobs": round(rounds * typical.jobs),
+        "flops": flops,
+        "host_minutes": _host_s(parts, flops + _evaluation_flops(parts, rounds)) / 60.0,
+        "memory_bytes": memory_bytes,
+        "sim_time_s": rounds * typical.seconds,
+    }
+
+
+# --- this host ----------------------------------------------------------------------------------------------
+
+
+def _evaluation_flops(parts: Assembly, rounds: int) -> float:
+    samples = 0 if parts.data is None else len(parts.data.y_test)
+    times = -(-rounds // parts.scenario.evaluation.every)
+    return float(times * samples * parts.setting.card.forward_flops())
+
+
+def _host_s(parts: Assembly, flops: float) -> float:
+    """Return seconds of training and evaluation on this host, as if workers did not slow each other down."""
+    backend = parts.scenario.backend.value
+    if not backend.trains:
+        return 0.0
+    at_once = min(getattr(backend, "workers", 1), os.cpu_count() or 1)
+    return flops / (at_once * _flops_per_s(parts, getattr(backend, "device", "cpu")))
+
+
+def _flops_per_s(parts: Assembly, torch_device: str) -> float:
+    """Return the speed of one worker at plain SGD on the largest local data set: a warm-up, then about a second."""
+    backend = Serial(device=torch_device).open(lambda name: replace(parts.make_trainer(name), method=FedAvg()))
+    setting, device = parts.setting, int(parts.setting.samples.argmax())
+    job = Assignment(0, device, Task(), Key(parts.scenario.seed).at(Purpose.PROBE, 0), bundle_of(parts.module), None)
+    plain = Stretch(batch=setting.training.batch, lr=setting.training.lr, steps=1)
+    try:
+        _timed_s(backend, job, plain)
+        while (spent_s := _timed_s(backend, job, plain)) < _PROBE_S:
+            plain = replace(plain, steps=2 * plain.steps)
+    finally:
+        backend.close()
+    samples, _ = plain.amount(setting.samples[[device]], setting.card.drop_single)
+    return float(samples[0] * setting.card.train_flops()) / spent_s
+
+
+def _timed_s(backend: Backend, job: Assignment, stretch: Stretch) -> float:
+    started_s = time.perf_counter()
+    backend.submit(job._replace(task=Task(stretches=(stretch,))))
+    backend.collect([job.job])
+    return time.perf_counter() - started_s
+
+
+def _memory_bytes(parts: Assembly, jobs: float) -> int:
+    """Return main memory in bytes: the data set, who holds which sample, and all processes.
+
+    A process: Python with PyTorch. The server: its model and the messages of a round. A network: the weights received,
+    and what training or evaluating takes, whichever is more.
+    """
+    tensors = [value for value in vars(parts.data).values() if isinstance(value, Tensor)] if parts.data else []
+    held = sum(t.nbytes for t in tensors) + sum(shard.nbytes for shard in (parts.split.train if parts.split else ()))
+    backend, card, training = parts.scenario.backend.value, parts.setting.card, parts.setting.training
+    if not backend.trains:
+        return held + _PROCESS_BYTES
+    model = F32_BYTES * sum(layer.params + layer.buffers for layer in card.layers)
+    # an output and the one that is made from it are all that evaluation keeps
+    evaluating = model + F32_BYTES * 2 * CHUNK * _widest(parts.module, card.input_shape)
+    network = model + max(evaluating, card.memory_bytes(Part(), training.batch, training.momentum > 0).total)
+    workers = getattr(backend, "workers", 0)
+    return int(held + (1 + workers) * _PROCESS_BYTES + (1 + jobs) * model + max(1, workers) * network)
+
+
+def _widest(module: nn.Module, input_shape: tuple[int, ...]) -> int:
+    """Return how many numbers the largest output of a module has, for one sample."""
+    counts: list[int] = []
+
+    def count(_module: nn.Module, _inputs: object, output: object) -> None:
+        counts.append(output.numel() if isinstance(output, Tensor) else 0)
+
+    hooks = [inner.register_forward_hook(count) for inner in module.modules()]
+    pair = torch.empty(2, *input_shape, device="meta")  # batch normalisation needs two
+    try:
+        functional_call(module, on_meta(module), (pair,))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return max(counts) // 2

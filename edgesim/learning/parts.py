@@ -1,0 +1,137 @@
+"""Thinner networks: cut the kept units out of a bundle, put them back, build the network that runs with them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edgesim.card import LayerCost, ModelCard
+from edgesim.contracts import Bundle, Part
+from edgesim.errors import ConfigError
+from edgesim.learning.trace import layer_of
+
+_SIZES = ("out_channels", "out_features", "num_features", "num_channels"), ("in_channels", "in_features")
+
+
+def extract(bundle: Bundle, part: Part, card: ModelCard) -> dict[str, dict[str, Tensor]]:
+    """Return the kept units of a bundle, as new tensors: rows and columns of matrices and kernels, rows of vectors.
+
+    Every kind is cut whose tensors are named like the model's. Raises ValueError for a unit group or unit that the
+    model does not have.
+    """
+    cut = _Cut(part, card)
+    return {kind: {name: cut.kept(name, t) for name, t in tensors.items()} for kind, tensors in bundle.items()}
+
+
+def scatter(thin: Bundle, part: Part, card: ModelCard, into: Bundle) -> dict[str, dict[str, Tensor]]:
+    """Return a copy of `into` with the tensors of a thinner bundle in the places that `extract` took them from.
+
+    Kinds and tensors that only one of them has are left as they are in `into`. Raises ValueError as `extract` does.
+    """
+    cut = _Cut(part, card)
+    return {
+        kind: {
+            name: cut.placed(name, thin[kind][name], t) if name in thin.get(kind, {}) else t.clone()
+            for name, t in tensors.items()
+        }
+        for kind, tensors in into.items()
+    }
+
+
+def thinner(module: nn.Module, part: Part, card: ModelCard) -> nn.Module:
+    """Return a copy of a network with the kept units only, its kernels in channels-last layout.
+
+    `part.scale` multiplies what kept units give to the layers that read them, as inverted dropout does: for local
+    training. Raises ValueError as `extract` does or if scales and units differ in number, ConfigError if kept
+    channels do not split into the groups of a group normalisation.
+    """
+    cut = _Cut(part, card)
+    result = copy.deepcopy(module)
+    for layer in card.layers:
+        inner = result.get_submodule(layer.name)
+        _cut_layer(inner, layer, cut)
+        _resize(inner, layer, cut)
+    for group, factors in part.scale:
+        if len(factors) != len(cut.units.get(group, ())):
+            raise ValueError(f"{card.model}: {len(factors)} scales for the kept units of {group}")
+        for layer in (layer for layer in card.layers if layer.columns == group):
+            scale = torch.tensor(factors).repeat_interleave(layer.column_spread)
+            result.get_submodule(layer.name).register_forward_pre_hook(partial(_scaled, scale))
+    return result
+
+
+class _Cut:
+    """Which entries of each tensor a part keeps."""
+
+    def __init__(self, part: Part, card: ModelCard) -> None:
+        self.units = card.kept_units(part)
+        self._layers: Mapping[str, LayerCost] = {layer.name: layer for layer in card.layers}
+
+    def kept(self, name: str, tensor: Tensor) -> Tensor:
+        """Return the kept entries of a tensor."""
+        for dim, places in self._places(name, tensor):
+            tensor = tensor.index_select(dim, places)
+        return tensor.clone()
+
+    def placed(self, name: str, thin: Tensor, into: Tensor) -> Tensor:
+        """Return a copy of `into` with `thin` in the kept places."""
+        places = dict(self._places(name, into))
+        result = into.clone()
+        if len(places) == 2:
+            result[places[0].unsqueeze(1), places[1]] = thin
+        elif places:
+            ((dim, kept),) = places.items()
+            result.index_copy_(dim, kept, thin)
+        else:
+            result.copy_(thin)
+        return result
+
+    def rows(self, layer: LayerCost) -> Tensor | None:
+        """Return the kept outputs of a layer; None if all are."""
+        return torch.tensor(self.units[layer.rows]) if layer.rows in self.units else None
+
+    def columns(self, layer: LayerCost) -> Tensor | None:
+        """Return the kept inputs of a layer; None if all are."""
+        if layer.columns not in self.units:
+            return None
+        first = torch.tensor(self.units[layer.columns]) * layer.column_spread
+        return (first.unsqueeze(1) + torch.arange(layer.column_spread)).flatten()
+
+    def _places(self, name: str, tensor: Tensor) -> list[tuple[int, Tensor]]:
+        layer = self._layers.get(layer_of(name))
+        if layer is None or tensor.dim() == 0:
+            return []
+        found = (self.rows(layer), self.columns(layer) if tensor.dim() >= 2 else None)
+        return [(dim, places.to(tensor.device)) for dim, places in enumerate(found) if places is not None]
+
+
+def _cut_layer(inner: nn.Module, layer: LayerCost, cut: _Cut) -> None:
+    for name, value in list(inner.named_parameters(recurse=False)):
+        kept = cut.kept(f"{layer.name}.{name}", value.detach())
+        layout = torch.channels_last if kept.dim() == 4 else torch.contiguous_format
+        setattr(inner, name, nn.Parameter(kept.to(memory_format=layout), requires_grad=value.requires_grad))
+    for name, buffer in list(inner.named_buffers(recurse=False)):
+        setattr(inner, name, cut.kept(f"{layer.name}.{name}", buffer))
+
+
+def _resize(inner: nn.Module, layer: LayerCost, cut: _Cut) -> None:
+    """Let a layer state its new sizes."""
+    for names, kept in zip(_SIZES, (cut.rows(layer), cut.columns(layer)), strict=True):
+        for name in names:
+            if kept is not None and hasattr(inner, name):
+                setattr(inner, name, len(kept))
+    if isinstance(inner, nn.GroupNorm) and inner.num_channels % inner.num_groups:
+        raise ConfigError(
+            f"model.name: {layer.name} cannot split {inner.num_channels} kept channels into {inner.num_groups} groups"
+        )
+
+
+def _scaled(scale: Tensor, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    values = inputs[0]
+    factors = scale.to(values).view(-1, *(1,) * (values.dim() - 2))
+    return (values * factors, *inputs[1:])

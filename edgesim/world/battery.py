@@ -1,0 +1,214 @@
+"""Batteries: levels between 0 and capacity, charging at certain hours, devices that go off and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from edgesim.contracts import Arr, Ids
+from edgesim.errors import ConfigError
+from edgesim.rng import Key
+from edgesim.units import Delay, PerDevice, PositiveJoules, Ratio, Watts, draw
+from edgesim.world.daily import DAY_S, DailyWindows, seconds_until_zero, stored_after
+
+ON_TIME_S = 1e-9  # a battery that is empty this soon after an instant is empty at it
+
+
+class _State(NamedTuple):
+    """Batteries at an instant. A store falls to 0 in both conditions of a device, which then changes to the other.
+
+    On: the level. Off: what is missing to the level of restart. All arrays have shape (k,).
+    """
+
+    store_j: Arr
+    off: np.ndarray
+    off_s: Arr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BatteryArrays:
+    """Batteries of n devices at the start of a run; all arrays have shape (n,)."""
+
+    capacity_j: Arr
+    level_j: Arr
+    charge_w: Arr  # while plugged in
+    idle_w: Arr  # while on
+    phase_s: Arr  # how far the device's clock is ahead of the run's
+    restart_j: Arr  # above 0
+
+
+class Batteries:
+    """Batteries of n devices, advanced lazily: asking changes nothing.
+
+    A device that is on draws idle power and what its jobs draw, and charges while plugged in; a full battery stays
+    full. A device whose battery is empty goes off: it draws nothing, charges while plugged in and comes back when the
+    restart level is reached. So a level is piecewise linear in time. Times are seconds since the start of the run.
+    """
+
+    def __init__(self, arrays: BatteryArrays, windows: DailyWindows) -> None:
+        n = len(arrays.capacity_j)
+        empty = arrays.level_j <= 0
+        self._a = arrays
+        self._windows = windows
+        self._state = _State(np.where(empty, arrays.restart_j, arrays.level_j), empty, np.zeros(n))
+        self._since_s = np.zeros(n)
+        # the interval for which `available` knows the answer; nobody's at first
+        self._known_from_s, self._known_until_s = np.full(n, np.inf), np.full(n, -np.inf)
+        self._known_on = ~empty
+
+    def __len__(self) -> int:
+        return len(self._since_s)
+
+    def level(self, ids: Ids, now_s: Arr | float) -> Arr:
+        """Return the joules stored, shape (k,)."""
+        state = self._at(ids, now_s)
+        level_j: Arr = np.where(state.off, self._a.restart_j[ids] - state.store_j, state.store_j)
+        return level_j
+
+    def off_s(self, ids: Ids, now_s: Arr | float) -> Arr:
+        """Return seconds so far, shape (k,), in which devices were off and drew no idle power."""
+        return self._at(ids, now_s).off_s
+
+    def available(self, now_s: float) -> np.ndarray:
+        """Return which of the n devices are on, bool, shape (n,)."""
+        stale = np.flatnonzero((now_s < self._known_from_s) | (now_s >= self._known_until_s))
+        if len(stale):
+            state = self._at(stale, now_s)
+            change_s = now_s + self._change_after(stale, state, np.full(len(stale), now_s), 0.0)
+            self._known_on[stale] = ~state.off
+            self._known_from_s[stale] = now_s
+            self._known_until_s[stale] = change_s - ON_TIME_S
+        return self._known_on.copy()
+
+    def empty_after(self, ids: Ids, watts: Arr | float, now_s: Arr | float) -> Arr:
+        """Return seconds, shape (k,), until empty under `watts` on top of idle power: inf if never, 0 if off."""
+        return self._empty_after(ids, self._at(ids, now_s), np.full(len(ids), now_s), watts)
+
+    def next_available(self, ids: Ids, now_s: Arr | float) -> Arr:
+        """Return the time, shape (k,), from which devices are on: `now_s` if they are, inf if never again."""
+        state = self._at(ids, now_s)
+        back_s = now_s + self._change_after(ids, state, np.full(len(ids), now_s), 0.0)
+        return np.where(state.off, back_s, now_s)
+
+    def lasting(self, ids: Ids, phases: Sequence[tuple[Arr | float, Arr | float]], now_s: Arr | float) -> Arr:
+        """Return for how long, shape (k,), devices would last from `now_s` on; nothing is drawn.
+
+        `phases`: watts on top of idle power, and seconds, one after the other. Devices that do not empty last for all.
+        """
+        state, at_s = self._at(ids, now_s), np.full(len(ids), now_s)
+        for watts, seconds in phases:
+            lasted_s, state = self._drained(ids, state, at_s, watts, seconds)
+            at_s = at_s + lasted_s
+        return at_s - now_s
+
+    def drain(self, ids: Ids, watts: Arr | float, seconds: Arr | float, now_s: Arr | float) -> Arr:
+        """Draw `watts` on top of idle power for `seconds` from `now_s` on, and return for how long, shape (k,).
+
+        It is less for devices that empty before, which go off then, having drawn all they had. `ids` are distinct.
+        Later calls may not ask for times before the end of the draining. Raises ValueError for such times.
+        """
+        lasted_s, state = self._drained(ids, self._at(ids, now_s), np.full(len(ids), now_s), watts, seconds)
+        for column, new in zip(self._state, state, strict=True):
+            column[ids] = new
+        self._since_s[ids] = now_s + lasted_s
+        self._known_until_s[ids] = -np.inf
+        return lasted_s
+
+    def _drained(
+        self, ids: Ids, state: _State, at_s: Arr, watts: Arr | float, seconds: Arr | float
+    ) -> tuple[Arr, _State]:
+        """Return for how long devices last, and their state then."""
+        empty_s = self._empty_after(ids, state, at_s, watts)
+        dies = empty_s <= seconds + ON_TIME_S
+        lasted_s = np.minimum(empty_s, seconds)
+        kept_j = self._store_after(ids, state, at_s, watts, lasted_s)
+        left_j = np.where(state.off, state.store_j, np.where(dies, self._a.restart_j[ids], kept_j))
+        return lasted_s, _State(left_j, dies, state.off_s)
+
+    def _at(self, ids: Ids, now_s: Arr | float) -> _State:
+        """Return the state of devices at `now_s`, past every change of condition up to then."""
+        store_j, off, off_s = (column[ids] for column in self._state)
+        at_s, until_s = self._since_s[ids], np.broadcast_to(now_s, len(ids))
+        early = at_s > until_s + ON_TIME_S
+        if early.any():
+            raise ValueError(
+                f"device {ids[early][0]} is drained until {at_s[early][0]} s, asked for {until_s[early][0]} s"
+            )
+        todo = np.flatnonzero(at_s < until_s)
+        while len(todo):
+            rows, then, end_s = ids[todo], _State(store_j[todo], off[todo], off_s[todo]), until_s[todo]
+            after_s = self._change_after(rows, then, at_s[todo], 0.0)
+            changes = at_s[todo] + after_s <= end_s + ON_TIME_S
+            step_s = np.where(changes, after_s, end_s - at_s[todo])
+            kept_j = self._store_after(rows, then, at_s[todo], 0.0, step_s)
+            store_j[todo] = np.where(changes, self._a.restart_j[rows], kept_j)
+            off_s[todo] += np.where(then.off, step_s, 0.0)
+            off[todo] ^= changes
+            at_s[todo] = np.where(changes, at_s[todo] + step_s, end_s)
+            todo = todo[at_s[todo] < until_s[todo]]
+        return _State(store_j, off, off_s)
+
+    def _empty_after(self, ids: Ids, state: _State, at_s: Arr, watts: Arr | float) -> Arr:
+        return np.where(state.off, 0.0, self._change_after(ids, state, at_s, watts))
+
+    def _change_after(self, ids: Ids, state: _State, at_s: Arr, watts: Arr | float) -> Arr:
+        """Return seconds, shape (k,), until the stores are 0."""
+        lengths_s, net_w, capacity_j = self._day(ids, state.off, at_s, watts)
+        return seconds_until_zero(state.store_j, lengths_s, net_w, capacity_j)
+
+    def _store_after(self, ids: Ids, state: _State, at_s: Arr, watts: Arr | float, seconds: Arr) -> Arr:
+        lengths_s, net_w, capacity_j = self._day(ids, state.off, at_s, watts)
+        store_j: Arr = np.maximum(stored_after(seconds, state.store_j, lengths_s, net_w, capacity_j), 0.0)
+        return store_j
+
+    def _day(self, ids: Ids, off: np.ndarray, at_s: Arr, watts: Arr | float) -> tuple[Arr, Arr, Arr]:
+        """Return lengths and net powers of the sections of a day from `at_s` on, (k, sections), and what fits, (k,)."""
+        lengths_s, plugged = self._windows.day_from(at_s + self._a.phase_s[ids])
+        charge_w = plugged * self._a.charge_w[ids][:, None]
+        load_w = (self._a.idle_w[ids] + watts)[:, None]
+        net_w = np.where(off[:, None], -charge_w, charge_w - load_w)
+        return lengths_s, net_w, np.where(off, np.inf, self._a.capacity_j[ids])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Battery:
+    """Batteries of a block of devices.
+
+    `level` and `restart` are shares of the capacity. `windows` are the hours of each day, [from, to] after midnight,
+    in which a device charges with `charge`; [22 h, 6 h] is a night. The run starts at midnight on a device's clock,
+    or at `phase`.
+    """
+
+    capacity: PerDevice[PositiveJoules]
+    level: PerDevice[Annotated[float, Ge(0), Le(1)]] = 1.0
+    charge: PerDevice[Watts] = 0.0
+    windows: tuple[tuple[Delay, Delay], ...] = ()
+    phase: PerDevice[Delay] = 0.0
+    restart: Ratio = 0.2  # so that a device that died does not come and go with every joule
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for windows outside a day or without length."""
+        for start_s, end_s in self.windows:
+            if not (start_s < DAY_S and end_s <= DAY_S and start_s != end_s):
+                raise ConfigError(f"battery.windows: must lie within 24 h and last, got [{start_s:g} s, {end_s:g} s]")
+
+    def build(self, idle_w: Arr, key: Key, path: str) -> Batteries:
+        """Return the batteries of devices with these idle powers.
+
+        Raises ConfigError that names a key below `path` if a distribution draws an impossible value.
+        """
+        n = len(idle_w)
+        capacity_j = draw(self.capacity, n, key.at(0).numpy(), f"{path}.capacity")
+        arrays = BatteryArrays(
+            capacity_j=capacity_j,
+            level_j=capacity_j * draw(self.level, n, key.at(1).numpy(), f"{path}.level"),
+            charge_w=draw(self.charge, n, key.at(2).numpy(), f"{path}.charge"),
+            idle_w=idle_w,
+            phase_s=draw(self.phase, n, key.at(3).numpy(), f"{path}.phase"),
+            restart_j=capacity_j * self.restart,
+        )
+        return Batteries(arrays, DailyWindows.of(self.windows))

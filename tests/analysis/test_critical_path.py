@@ -1,0 +1,207 @@
+"""Who decided the length of a round: schedules small enough to be solved by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgesim.analysis.critical_path import attribute, critical_jobs, next_to_end, round_row
+from edgesim.analysis.load import open_run
+from edgesim.commands.explain import explain, parse_rounds
+from edgesim.errors import ConfigError
+from edgesim.records.table import new_tables
+from edgesim.records.writer import write_run
+from tests.conftest import frames, simulate_null, timing_scenario
+
+SPENT = ["down_s", "compute_s", "up_s", "link_wait_s", "wait_s", "server_s"]
+
+
+def jobs_of(*rows):
+    """Return a jobs table from (device, round, sent_s, down_s, compute_s, up_s[, outcome]) a job."""
+    table = new_tables()["jobs"]
+    for job, (device, round_, sent_s, down_s, compute_s, up_s, *outcome) in enumerate(rows):
+        end_s = sent_s + down_s + compute_s + up_s
+        head = (job, device, round_, round_, "train", "full", sent_s, down_s, compute_s, up_s, end_s)
+        table.append((*head, *(outcome or ["ok"]), 1e6, 10, 20, 0.5, 2.0, 1.0))
+    return table.frame()
+
+
+def merges_of(*rows, server_s=0.0):
+    """Return a merges table from (start_s, now_s), one a round."""
+    table = new_tables()["merges"]
+    for round_, (start_s, now_s) in enumerate(rows):
+        table.append((round_, round_ + 1, start_s, now_s, 3, 2, 1, 0.0, server_s, *([0] * 8)))
+    return table.frame()
+
+
+def shares(frame, row=0):
+    """Return device and the seconds that are not zero."""
+    found = frame.iloc[row].to_dict()
+    return {"device": found["device"]} | {name: found[name] for name in SPENT if found[name] != 0.0}
+
+
+def test_the_last_to_end_decides_and_its_phases_are_the_round():
+    jobs = jobs_of((4, 0, 0.0, 1.0, 2.0, 3.0), (7, 0, 0.0, 1.0, 8.0, 0.5), (9, 0, 0.0, 4.0, 2.0, 2.0))
+    found = attribute(jobs, merges_of((0.0, 9.5)))
+    assert shares(found) == {"device": 7, "down_s": 1.0, "compute_s": 8.0, "up_s": 0.5}
+    assert list(found) == ["round", "device", *SPENT]
+
+
+def test_of_jobs_cut_off_together_the_lowest_device_counts():
+    """Devices 2 and 5 are late at the deadline of 10 s; the server then needs 2 s."""
+    jobs = jobs_of((5, 0, 0.0, 1.0, 9.0, 0.0, "late"), (2, 0, 0.0, 1.0, 8.0, 1.0, "late"), (3, 0, 0.0, 1.0, 1.0, 1.0))
+    found = attribute(jobs, merges_of((0.0, 12.0), server_s=2.0))
+    assert shares(found) == {"device": 2, "down_s": 1.0, "compute_s": 8.0, "up_s": 1.0, "server_s": 2.0}
+
+
+def test_what_no_job_fills_is_waiting():
+    """The only job is dropped after 3 s, the deadline is at 10 s; in the next round nobody is at work."""
+    jobs = jobs_of((6, 0, 0.0, 1.0, 2.0, 0.0, "dropped"))
+    found = attribute(jobs, merges_of((0.0, 10.0), (10.0, 15.0)))
+    assert shares(found) == {"device": 6, "down_s": 1.0, "compute_s": 2.0, "wait_s": 7.0}
+    assert shares(found, 1) == {"device": -1, "wait_s": 5.0}
+
+
+def test_exchanges_are_chained():
+    """Probes take 2 s and 3 s, then training 7 s and 6 s: 3 + 7, decided by device 1 and then by device 0."""
+    probes = (0, 0, 0.0, 1.0, 0.0, 1.0), (1, 0, 0.0, 1.0, 0.0, 2.0)
+    training = (0, 0, 3.0, 1.0, 5.0, 1.0), (1, 0, 3.0, 1.0, 4.0, 1.0)
+    jobs, merges = jobs_of(*probes, *training), merges_of((0.0, 10.0))
+    assert shares(attribute(jobs, merges)) == {"device": 0, "down_s": 2.0, "compute_s": 5.0, "up_s": 3.0}
+    path = critical_jobs(jobs, merges)
+    assert path[["job", "device", "start_s", "end_s"]].to_numpy().tolist() == [[1, 1, 0, 3], [2, 0, 3, 10]]
+
+
+def test_a_job_that_began_in_an_earlier_round_counts_from_the_start_of_the_round():
+    """Device 8 is asked in round 0 and merged in round 1: of its 2 + 9 + 1 s the last 6 + 1 lie in round 1."""
+    jobs = jobs_of((1, 0, 0.0, 1.0, 3.0, 1.0), (8, 0, 0.0, 2.0, 9.0, 1.0), (1, 1, 5.0, 1.0, 3.0, 1.0))
+    found = attribute(jobs, merges_of((0.0, 5.0), (5.0, 12.0)))
+    assert shares(found) == {"device": 1, "down_s": 1.0, "compute_s": 3.0, "up_s": 1.0}
+    assert shares(found, 1) == {"device": 8, "compute_s": 6.0, "up_s": 1.0}
+
+
+def test_waiting_for_a_shared_link_is_taken_from_the_transfers():
+    """Of 2 + 6 s in transfers 4 s were waiting: a half of each."""
+    jobs = jobs_of((3, 0, 0.0, 2.0, 5.0, 6.0)).assign(link_wait_s=[4.0])
+    found = attribute(jobs, merges_of((0.0, 13.0)))
+    assert shares(found) == {"device": 3, "down_s": 1.0, "compute_s": 5.0, "up_s": 3.0, "link_wait_s": 4.0}
+
+
+def test_jobs_cut_off_by_the_end_of_the_run_decide_nothing():
+    ended, stopped = (4, 0, 0.0, 1.0, 2.0, 6.0), (0, 0, 0.0, 1.0, 8.0, 0.0, "stopped")
+    jobs = jobs_of(stopped, ended, (2, 1, 9.0, 1.0, 0.0, 0.0, "stopped"))
+    assert shares(attribute(jobs, merges_of((0.0, 9.0)))) == {"device": 4, "down_s": 1.0, "compute_s": 2.0, "up_s": 6.0}
+    assert attribute(jobs, merges_of()).empty
+
+
+seconds = st.floats(0, 1e3)
+exchange = st.lists(st.tuples(seconds, seconds, seconds), min_size=1, max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rounds=st.lists(st.lists(exchange, min_size=1, max_size=3), min_size=1, max_size=4), server_s=seconds)
+def test_a_path_is_made_of_the_longest_job_of_each_exchange(rounds, server_s):
+    """Rounds laid out by hand, one exchange after another; the parts add up to the round."""
+    now_s, rows, bounds, compute_s = 0.0, [], [], []
+    for number, exchanges in enumerate(rounds):
+        start_s, expected_s = now_s, 0.0
+        for work in exchanges:
+            ends = [now_s + down + compute + up for down, compute, up in work]
+            longest = int(np.argmax(ends))  # the first of equal ones, so the lowest device
+            expected_s += work[longest][1] if ends[longest] > now_s else 0.0
+            rows += [(device, number, now_s, *job) for device, job in enumerate(work)]
+            now_s = max(ends)
+        now_s += server_s
+        bounds.append((start_s, now_s))
+        compute_s.append(expected_s)
+    found = attribute(jobs_of(*rows), merges_of(*bounds, server_s=server_s))
+    lengths = [end - start for start, end in bounds]
+    assert found[SPENT].sum(axis=1).tolist() == pytest.approx(lengths, abs=1e-9)
+    assert found["compute_s"].tolist() == pytest.approx(compute_s, abs=1e-9)
+    assert (found[SPENT] >= 0).all().all()
+
+
+def test_on_the_engines_own_tables():
+    """Full CNN-CIFAR10 on psi/5 ... psi takes 50, 40, 30, 20, 10 s; with a deadline of 26.5 s device 0 is cut off."""
+    free = frames(simulate_null(timing_scenario(stop={"rounds": 2})))
+    found = attribute(free["jobs"], free["merges"])
+    assert found["device"].tolist() == [0, 0]
+    assert found["compute_s"].tolist() == pytest.approx([50.0, 50.0])
+    late = frames(simulate_null(timing_scenario(coordinator={"name": "deadline", "deadline": "26.5 s"})))
+    assert shares(attribute(late["jobs"], late["merges"])) == {"device": 0, "compute_s": 26.5}
+
+
+def test_next_to_end_and_round_numbers():
+    jobs = jobs_of((4, 0, 0.0, 1.0, 2.0, 3.0), (7, 0, 0.0, 1.0, 8.0, 0.5), (2, 0, 0.0, 1.0, 2.0, 3.0))
+    assert next_to_end(jobs, 1)["device"].tolist() == [2]  # ended with device 4
+    assert next_to_end(jobs[jobs["job"] == 1], 1).empty
+    merges = merges_of((0.0, 1.0), (1.0, 2.0))
+    assert round_row(merges, 2) == 1
+    with pytest.raises(ConfigError, match=r"^--round: the run has rounds 1 to 2, found 3$"):
+        round_row(merges, 3)
+    with pytest.raises(ConfigError, match="no closed round, found 1"):
+        round_row(merges_of(), 1)
+
+
+@pytest.fixture
+def write_tables(tmp_path):
+    """Return a maker of runs from their jobs and merges; all devices are of the kind Psi/5."""
+
+    def write(jobs, merges):
+        tables = {name: table.frame() for name, table in new_tables().items()} | {"jobs": jobs, "merges": merges}
+        devices = new_tables()["devices"]
+        for device in [*sorted(set(jobs["device"])), -1]:
+            devices.append((device, "server" if device < 0 else "Psi/5", 1, 1, 1, 1.0, 0.0, 0.0, 0.0, 0.0))
+        write_run(tmp_path / "run", tables | {"devices": devices.frame()}, {"scenario": {}}, {})
+        return open_run(tmp_path / "run")
+
+    return write
+
+
+def test_explained_in_words(write_tables):
+    """The second round starts at 30 s: probes until 33 s, training until 80 s, 2 s of server work."""
+    first_round = (3, 0, 0.0, 5.0, 15.0, 0.0, "late"), (4, 0, 0.0, 5.0, 3.0, 12.0, "late"), (5, 0, 0.0, 1.0, 1.0, 1.0)
+    probes = (3, 1, 30.0, 1.0, 0.0, 2.0), (7, 1, 30.0, 1.0, 0.0, 1.5)
+    training = (3, 1, 33.0, 0.4, 46.2, 0.4), (7, 1, 33.0, 1.0, 35.0, 4.0)
+    merges = merges_of((0.0, 30.0), (30.0, 82.0))
+    merges.loc[1, "server_s"] = 2.0
+    run = write_tables(jobs_of(*first_round, *probes, *training), merges)
+    assert explain(run, 1).splitlines() == [
+        "Round 1 took 30 s; 2 of 3 jobs merged.",
+        "Device 3 (Psi/5) decided it (outcome: late): download 5 s, compute 15 s. "
+        "Without it the round would have taken as long (device 4 (Psi/5)).",
+        "10 s passed in waiting for others or the deadline.",
+        "Late: device 4 (Psi/5) after 12 s of uploading; device 3 (Psi/5) after 15 s of computing.",
+    ]
+    assert explain(run, 2).splitlines() == [
+        "Round 2 took 52 s; 2 of 3 jobs merged.",
+        "Exchange 1 of 2: Device 3 (Psi/5) decided it: download 1 s, upload 2 s. "
+        "Without it the round would have taken 51.5 s, 0.5 s less (device 7 (Psi/5)).",
+        "Exchange 2 of 2: Device 3 (Psi/5) decided it: download 0.4 s, compute 46.2 s, upload 0.4 s. "
+        "Without it the round would have taken 45 s, 7 s less (device 7 (Psi/5)).",
+        "The server's work took 2 s.",
+    ]
+    with pytest.raises(ConfigError, match="rounds 1 to 2, found 3"):
+        explain(run, 3)
+
+
+def test_only_the_nearest_to_delivery_are_told(write_tables):
+    late = [(device, 0, 0.0, 1.0, 9.0 - 0.5 * device, 0.5 * device, "late") for device in range(1, 8)]
+    told = explain(write_tables(jobs_of(*late), merges_of((0.0, 10.0))), 1).splitlines()[-1]
+    assert told.startswith("Late: device 7 (Psi/5) after 3.5 s of uploading; device 6")
+    assert told.endswith("device 3 (Psi/5) after 1.5 s of uploading; 2 more.")
+
+
+def test_a_round_without_jobs_is_explained(write_tables):
+    run = write_tables(jobs_of(), merges_of((0.0, 5.0)))
+    assert explain(run, 1).splitlines()[1:] == [
+        "No device was at work.",
+        "5 s passed in waiting for others or the deadline.",
+    ]
+
+
+def test_ranges_of_rounds():
+    assert parse_rounds("3:5") == (3, 5) and parse_rounds("4") == (4, 4)
+    for wrong in ("", "5:3", "0:2", "a", "1:", "-1"):
+        with pytest.raises(ConfigError, match=r"^--rounds: '.*' is not a range of rounds; write for example 3:5"):
+            parse_rounds(wrong)

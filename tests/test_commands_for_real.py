@@ -1,0 +1,173 @@
+"""Every command, and the same from a script, on real runs of the digits; nothing is replaced by a stand-in."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+import edgesim
+from edgesim.catalogue import PACKAGES, parts_of
+from edgesim.config.scenario import Scenario
+from edgesim.errors import ConfigError
+from tests.calling import TINY, Done, call
+
+TARGETS = "evaluation.targets=[0.05, 0.99]"
+CIFAR10_SUFFIXES = [5_553_600, 5_859_600, 6_959_600, 10_319_600, 14_761_200]  # training FLOPs of the last 1 to 5 layers
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Done]]:
+    """Two runs of two methods: the folder and what `run --json` printed."""
+    here = tmp_path_factory.mktemp("runs")
+    (here / "tiny.toml").write_text(TINY)
+    done = {}
+    for method in ("fedavg", "fedpmt"):
+        words = ["--json", "--out", here / method, "--set", f"method={method}", "--set", "stop.rounds=3"]
+        done[method] = (here / method, call("run", here / "tiny.toml", *words, "--set", TARGETS))
+    return done
+
+
+def test_run_prints_its_summary_as_json(runs: dict[str, tuple[Path, Done]]) -> None:
+    folder, (code, out, err) = runs["fedavg"]
+    found = json.loads(out)
+    run = edgesim.open(folder)
+    last = run.merges.iloc[-1]
+    assert code == 0
+    assert err.splitlines()[-1] == f"run folder: {folder}"
+    assert found.keys() == {
+        *("method", "rounds", "accuracy", "best_accuracy", "sim_time_s", "energy_j"),
+        *("up_bytes", "down_bytes", "flops", "host_s", "targets"),
+    }
+    assert (found["method"], found["rounds"], found["host_s"]) == ("fedavg", 3, run.manifest["host_s"])
+    assert found["accuracy"] == run.evals["accuracy"].iloc[-1]
+    assert found["best_accuracy"] == run.evals["accuracy"].max()
+    # 3 rounds x 2 devices, each receives and sends all 6,090 parameters of 4 bytes
+    assert found["up_bytes"] == found["down_bytes"] == 3 * 2 * 6090 * 4
+    assert found["flops"] == run.jobs["flops"].sum() == last["total_flops"]
+    assert (found["sim_time_s"], found["energy_j"]) == (last["now_s"], last["total_energy_j"])
+    assert found["targets"].keys() == {"0.05", "0.99"}
+    assert found["targets"]["0.05"]["round"] >= 1 and found["targets"]["0.99"] is None
+
+
+def test_table_shows_both_runs(runs: dict[str, tuple[Path, Done]]) -> None:
+    code, out, err = call("table", *(folder for folder, _ in runs.values()))
+    rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["fedavg"], ["fedpmt"])]
+    assert (code, err) == (0, "")
+    assert [row[:3] for row in rows] == [
+        *(["fedavg", "fedavg", "3"], ["fedpmt", "fedpmt", "3"]),
+        *([name, name, target] for name in runs for target in ("0.05", "0.99")),
+    ]
+
+
+def test_plot_draws_both_runs(runs: dict[str, tuple[Path, Done]], tmp_path: Path) -> None:
+    png, svg = tmp_path / "figures" / "both.png", tmp_path / "figures" / "both.svg"
+    done = call("plot", *(folder for folder, _ in runs.values()), "--out", tmp_path / "figures" / "both")
+    assert done == (0, f"{png}\n{svg}\n", "")
+    with Image.open(png) as image:
+        assert len(set(image.convert("L").tobytes())) > 10  # not one empty sheet
+    text = "".join(ElementTree.parse(svg).getroot().itertext())
+    assert all(word in text for word in ("fedavg", "fedpmt", "test accuracy", "simulated time", "energy", "round"))
+
+
+def test_diff_tells_runs_apart(runs: dict[str, tuple[Path, Done]]) -> None:
+    (fedavg, _), (fedpmt, _) = runs.values()
+    assert call("diff", fedavg, fedavg) == (0, "identical\n", "")
+    code, out, err = call("diff", fedavg, fedpmt)
+    assert (code, err) == (1, "")
+    assert "up_bytes" in out and "weights final" in out and "best" in out
+
+
+def test_a_script_gets_what_the_command_gets(runs: dict[str, tuple[Path, Done]], tmp_path: Path) -> None:
+    table: dict[str, Any] = tomllib.loads(TINY)
+    scenario = edgesim.load(table, ["stop.rounds=3", TARGETS])
+    assert isinstance(scenario, edgesim.Scenario) and scenario.stop.rounds == 3
+    run = edgesim.run(scenario, out=tmp_path / "mine")
+    assert run.folder == tmp_path / "mine"
+    commanded = edgesim.open(runs["fedavg"][0])
+    assert call("diff", run.folder, commanded.folder) == (0, "identical\n", "")
+    assert run.manifest["digest"] == commanded.manifest["digest"] == scenario.digest()
+    assert edgesim.load(run.manifest["scenario"]) == scenario
+    assert {name: array.size for name, array in run.weights("best").items() if "bias" in name} == {
+        "conv1.bias": 16, "conv2.bias": 32, "fc1.bias": 10
+    }  # fmt: skip
+
+
+def test_a_script_may_give_a_file_or_a_mapping_and_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    from_file = edgesim.run(tmp_path / "tiny.toml", ["training.lr=0.2"])
+    from_mapping = edgesim.run({**tomllib.loads(TINY), "training": {"batch": 16, "lr": 0.2}})
+    assert from_file.folder != from_mapping.folder
+    for name in ("jobs", "merges", "evals", "devices"):
+        pd.testing.assert_frame_equal(from_file.table(name), from_mapping.table(name))
+    with pytest.raises(ConfigError, match="already exists"):
+        edgesim.run(tmp_path / "tiny.toml", out=tmp_path)
+    with pytest.raises(ConfigError, match="not a run folder"):
+        edgesim.open(tmp_path)
+
+
+def test_validate_trains_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(*_: object) -> None:
+        raise AssertionError("validate must not train")
+
+    monkeypatch.setattr("edgesim.learning.trainer.Trainer.run", train)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.toml").write_text(TINY)
+    assert call("validate", "tiny.toml", "--set", "seed=7") == (0, "tiny.toml: ok\n", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.toml"]
+
+
+def test_list_has_every_part() -> None:
+    code, out, err = call("list")
+    assert (code, err) == (0, "")
+    first_words = {line.split()[0] for line in out.splitlines() if line.strip()}
+    for kind in PACKAGES:
+        assert {kind, *parts_of(kind)} <= first_words
+        assert {kind, *parts_of(kind)} <= {
+            line.split()[0] for line in call("list", kind).out.splitlines() if line.strip()
+        }
+    assert "fixed" not in call("list", "method").out
+
+
+def test_card_has_the_published_costs() -> None:
+    found = json.loads(call("card", "cnn_cifar10", "--json").out)
+    assert found["params"] == 567_858
+    assert [suffix["train_flops"] for suffix in found["suffixes"]] == CIFAR10_SUFFIXES
+    code, shown, err = call("card", "cnn_cifar10")
+    assert (code, err) == (0, "")
+    assert all(str(flops) in shown for flops in CIFAR10_SUFFIXES)
+
+
+def test_card_takes_another_input() -> None:
+    found = json.loads(call("card", "mlr", "--input", "1x8x8", "--classes", "3", "--json").out)
+    assert (found["params"], found["forward_flops"]) == (64 * 3 + 3, 2 * 64 * 3)
+
+
+def test_schema_describes_scenario_files() -> None:
+    schema = json.loads(call("schema").out)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["type"] == "object" and schema["additionalProperties"] is False
+    assert schema["properties"].keys() == {*Scenario.model_fields, "extends"}
+    assert tomllib.loads(TINY).keys() <= schema["properties"].keys()
+    named = json.dumps(schema["properties"]["method"]) + json.dumps(schema.get("$defs", {}))
+    assert all(f'"{name}"' in named for name in parts_of("method"))
+    for path in references(schema):
+        node: Any = schema
+        for key in path.removeprefix("#/").split("/"):
+            node = node[key]
+
+
+def references(node: Any) -> list[str]:
+    """Return every $ref of a JSON Schema."""
+    if isinstance(node, list):
+        return [path for item in node for path in references(item)]
+    if not isinstance(node, dict):
+        return []
+    own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+    return own + [path for item in node.values() for path in references(item)]

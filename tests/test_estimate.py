@@ -1,0 +1,120 @@
+"""What an estimate says against closed forms, and against the run that it foresees."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+import edgesim
+import edgesim.estimate
+from edgesim.contracts import Needs
+from edgesim.estimate import estimate
+from edgesim.methods.fedavg import FedAvg
+
+# CNN-CIFAR10: FLOPs of a forward pass, 2 x outputs x inputs of each, and parameters, layer by layer.
+FORWARD = (2 * 28 * 28 * 16 * 75, 2 * 10 * 10 * 32 * 400, 2 * 800 * 500, 2 * 500 * 300, 2 * 300 * 10)
+PARAMS = (76 * 16, 401 * 32, 801 * 500, 501 * 300, 301 * 10)
+PSI = 7.3806e8
+SAMPLES = 500
+LINKS = {"name": "fixed", "up": "1 Mbit/s", "down": "8 Mbit/s", "latency": 0.02}
+POWERS = {"name": "power", "idle": "1 W", "busy": "4 W", "transmit": "1 W", "receive": "0.5 W"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curious(FedAvg):
+    """A method that says it plans from training results."""
+
+    needs: ClassVar[Needs] = Needs(feedback=True)
+
+
+def job_flops(trained: int) -> int:
+    """Return the FLOPs of one epoch that trains the last layers: of these, only the first needs no input gradient."""
+    back = FORWARD[-trained:]
+    return SAMPLES * (sum(FORWARD) + sum(back) + sum(back[1:]))
+
+
+def test_job_of_each_level_is_that_of_the_closed_form(timing):
+    found = estimate(timing(method="fedpmt", network=LINKS, energy=POWERS)).levels
+    assert found["level"].tolist() == [1, 2, 3, 4, 5]
+    assert found["devices"].tolist() == [1] * 5
+    assert found["part"].tolist() == [f"last{n}" for n in range(1, 6)]
+    for row, share in zip(found.itertuples(), (5, 4, 3, 2, 1), strict=True):
+        down_bytes = 4 * 567_858 + 1  # with a mask of 5 bits
+        up_bytes = 4 * sum(PARAMS[-row.level :]) + 8  # with the device's capability
+        compute_s, down_s, up_s = job_flops(row.level) * share / PSI, 8 * down_bytes / 8e6, 8 * up_bytes / 1e6
+        assert row.flops == job_flops(row.level)
+        assert (row.down_bytes, row.up_bytes) == (down_bytes, up_bytes)
+        assert row.seconds == pytest.approx(compute_s + down_s + up_s + 2 * 0.02, rel=1e-12)
+        assert row.joules == pytest.approx(3 * compute_s + 0.5 * down_s + 1 * up_s, rel=1e-12)
+
+
+def test_totals_of_equal_rounds(timing):
+    found = estimate(timing(stop={"rounds": 30})).totals
+    # Everybody trains the full model of 7.3806 GFLOP; the round ends with the slowest, at psi / 5.
+    assert (found["rounds"], found["jobs"]) == (30, 150)
+    assert found["flops"] == pytest.approx(150 * 10 * PSI)
+    assert found["sim_time_s"] == pytest.approx(30 * 50.0)
+    assert found["host_minutes"] == 0
+
+
+def test_a_method_that_learns_from_results_is_priced_by_its_first_plan(digits):
+    everybody = {"selection": "all"}  # so that all rounds are equal
+    known, priced = (
+        estimate(digits(**everybody)).totals,
+        estimate(digits(method=f"{__name__}:Curious", **everybody)).totals,
+    )
+    for name in ("rounds", "jobs", "flops", "sim_time_s"):
+        assert priced[name] == pytest.approx(known[name], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("stop", "rounds"),
+    [
+        ({"sim_time": "1000 s"}, 20),  # rounds of 50 s
+        ({"sim_time": "1000 s", "rounds": 7}, 7),
+        ({"energy": "3000 J"}, 4),  # a round: 5 devices x 1 W x 50 s idle, and 3 W x (10 + 20 + 30 + 40 + 50) s = 700 J
+        ({"energy": "1 J"}, 1),
+    ],
+)
+def test_rounds_follow_from_the_limits(timing, stop, rounds):
+    found = estimate(timing(energy=POWERS, stop=stop)).totals
+    assert found["rounds"] == rounds
+    assert found["flops"] == pytest.approx(rounds * 50 * PSI)
+
+
+def test_nobody_knows_when_an_accuracy_is_reached(digits):
+    found = estimate(digits(stop={"accuracy": 0.5})).totals
+    assert {name for name, value in found.items() if value is None} == found.keys() - {"memory_bytes"}
+
+
+def test_large_levels_are_sampled(timing, monkeypatch):
+    monkeypatch.setattr(edgesim.estimate, "_DEVICES", 10)
+    cpu = {"flops_per_s": PSI}
+    fleet = [{"count": 30, "level": 1, "cpu": cpu}, {"count": 7, "level": 2, "cpu": cpu}]
+    found = estimate(timing(fleet=fleet)).levels
+    assert found["devices"].tolist() == [30, 7]
+    assert found["seconds"].tolist() == pytest.approx([10.0, 10.0])
+
+
+def test_run_costs_what_was_estimated(digits):
+    scenario = digits(stop={"rounds": 3})
+    found = estimate(scenario).totals
+    last = edgesim.run(scenario).merges.iloc[-1]
+    assert found["jobs"] == 3 * 4
+    assert found["flops"] == pytest.approx(last["total_flops"], rel=1e-12)
+    assert found["sim_time_s"] == pytest.approx(last["now_s"], rel=1e-12)
+    assert 0 < found["host_minutes"] < 10
+
+
+def test_memory_is_that_of_the_closed_form(digits):
+    scenario = digits()
+    images = 1797 * (64 * 4 + 8)  # float32 pixels and an int64 label
+    shards = 8 * len(scenario.data.value.load().y_train)
+    model = 4 * 6090
+    # Training 16 images takes less than evaluating 500, two of whose maps of 16 x 8 x 8 are there at a time.
+    network = model + model + 4 * 2 * 500 * 16 * 64
+    process = edgesim.estimate._PROCESS_BYTES
+    serial = estimate(scenario).totals["memory_bytes"]
+    assert serial == process + images + shards + (1 + 4) * model + network
+    workers = estimate(digits(backend={"name": "workers", "workers": 3})).totals["memory_bytes"]
+    assert workers - serial == 3 * process + 2 * network

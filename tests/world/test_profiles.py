@@ -1,0 +1,249 @@
+"""Device profiles: a catalogue whose numbers have sources, refusal of impossible ones, and fleet blocks from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from edgesim.commands.device import print_device, print_devices
+from edgesim.config.scenario import Cpu
+from edgesim.errors import ConfigError
+from edgesim.world import profiles
+from edgesim.world.fleet import build_fleet
+from tests.conftest import timing_scenario
+
+PAGE = Path(__file__).parents[2] / "docs" / "devices.md"
+# Sections that need no more than what the scenario of today has.
+SECTIONS = ("name", "cpu", "energy", "network")
+KNOWN = """title = "A board"
+[flops_per_s]
+value = 10
+unit = "GFLOP/s"
+source = "test"
+year = 2024
+"""
+
+
+def board(tmp_path, key, **fields):
+    """Return the path of a profile with one more quantity, or with another speed."""
+    given = {"source": "test", "year": 2024, **fields}
+    lines = [f"[{key}]", *(f"{name} = {json.dumps(value)}" for name, value in given.items())]
+    lines = [line.replace("Infinity", "inf") for line in lines]  # as TOML writes it
+    path = tmp_path / "board.toml"
+    path.write_text((KNOWN if key != "flops_per_s" else 'title = "A board"\n') + "\n".join(lines) + "\n")
+    return path
+
+
+def fleet_of(block):
+    """Return the fleet of a scenario with this one block."""
+    return build_fleet(timing_scenario(fleet=[{key: block[key] for key in SECTIONS if key in block}]))
+
+
+@pytest.mark.parametrize("profile", profiles.all(), ids=lambda profile: profile.name)
+def test_every_profile_is_a_fleet_block(profile):
+    """Speed, powers and rates of the fleet are those of the file, in SI."""
+    fleet, si = fleet_of(profile.block()), profile.si
+    assert fleet.kinds == ("block0",)
+    assert fleet.flops_per_s[0] == pytest.approx(profile.flops_per_s, rel=1e-12)
+    assert fleet.idle_w[0] == si.get("idle", 0.0)
+    assert fleet.compute_w[0] == pytest.approx(si["busy"] - si.get("idle", 0.0))
+    assert fleet.transmit_w[0] == si.get("transmit", 0.0)
+    assert fleet.up_bps[0] == si.get("up", float("inf"))
+    assert fleet.down_bps[0] == si.get("down", float("inf"))
+
+
+@pytest.mark.parametrize("profile", profiles.all(), ids=lambda profile: profile.name)
+def test_every_number_can_be_traced(profile):
+    """A source of one line and a year; a capacitance is what the powers say: (busy - idle) / (cores x frequency^3)."""
+    for quantity in profile.quantities.values():
+        assert "\n" not in quantity.source + quantity.derived
+        assert 2000 <= quantity.year <= 2026
+    si = profile.si
+    if "capacitance" in si:
+        assert profile.quantities["capacitance"].estimate
+        expected = (si["busy"] - si["idle"]) / (si["cores"] * si["frequency"] ** 3)
+        assert si["capacitance"] == pytest.approx(expected, rel=0.02)
+
+
+def test_the_catalogue_has_all_classes():
+    """Phones, boards, laptop, microcontroller, servers, and the GPU of the DA-DPFL study."""
+    wanted = {"phone_mid", "phone_high", "raspberry_pi_3b_plus", "raspberry_pi_4", "raspberry_pi_5", "jetson_nano"}
+    wanted |= {"jetson_tx2", "jetson_orin_nano", "laptop", "microcontroller", "edge_server", "dadpfl_gpu"}
+    assert wanted <= set(profiles.names())
+    gpu = profiles.find("dadpfl_gpu")
+    assert gpu.flops_per_s == 80e12 / 5  # its theoretical speed and the study's inefficiency
+
+
+def test_a_block_in_scenario_shape():
+    """All that is known of a phone, as a scenario would write it; efficiency = 6.4e9 / (2.42e9 x 4 x 16)."""
+    block = profiles.find("phone_mid").block()
+    assert block == {
+        "cpu": {
+            "frequency": "2.42 GHz",
+            "cores": 4,
+            "flops_per_cycle": 16,
+            "efficiency": pytest.approx(6.4e9 / (2.42e9 * 4 * 16)),
+        },
+        "energy": {"name": "power", "busy": "3.3 W", "idle": "1.0 W", "transmit": "2.63 W", "receive": "0.68 W"},
+        "network": {"name": "fixed", "up": "6 Mbit/s", "down": "13 Mbit/s"},
+        "memory": "6 GB",
+        "battery": {"capacity": "12.7 Wh"},
+    }
+
+
+def test_what_is_unknown_is_left_out():
+    """No rate and no battery of a Jetson is invented."""
+    assert set(profiles.find("jetson_nano").block()) == {"cpu", "energy", "memory"}
+
+
+PI = profiles.find("raspberry_pi_4")
+
+
+def test_keys_of_a_block_lie_over_the_profile():
+    """One key of a section, a whole block's keys, and a new frequency, which changes the speed in proportion."""
+    table = {"profile": "raspberry_pi_4", "count": 3, "cpu": {"frequency": "0.75 GHz"}, "network": {"up": "1 Mbit/s"}}
+    block = PI.merged(table)
+    assert "profile" not in block
+    assert (block["name"], block["count"]) == ("raspberry_pi_4", 3)
+    fleet = fleet_of(block)
+    assert fleet.flops_per_s[0] == pytest.approx(11.433e9 / 2)
+    assert (fleet.up_bps[0], fleet.down_bps[0]) == (1e6, 108e6)
+    assert table["cpu"] == {"frequency": "0.75 GHz"}
+
+
+def test_a_speed_given_replaces_the_way_of_giving_it():
+    """flops_per_s does not go with FLOPs per cycle, nor the other way round."""
+    assert fleet_of(PI.merged({"cpu": {"flops_per_s": "5 GFLOP/s"}})).flops_per_s[0] == 5e9
+    given = {"frequency": "1 GHz", "cores": 2, "flops_per_cycle": 4}
+    assert fleet_of(profiles.find("laptop").merged({"cpu": given})).flops_per_s[0] == 8e9
+
+
+def test_another_energy_model_keeps_what_is_known():
+    """The CPU model by name: idle 2.7 W and, at 2.7e-28 x f^3 x 4 cores, 3.645 W more while it computes."""
+    fleet = fleet_of(PI.merged({"energy": "cpu"}))
+    assert fleet.idle_w[0] == 2.7
+    assert fleet.compute_w[0] == pytest.approx(2.7e-28 * 1.5e9**3 * 4)
+    fleet = fleet_of(PI.merged({"energy": {"name": "power", "busy": "5 W"}}))
+    assert fleet.compute_w[0] == pytest.approx(5 - 2.7)
+
+
+def test_another_part_replaces_the_profiles():
+    """The keys of a fixed link mean nothing to an ideal one."""
+    assert PI.merged({"network": "ideal"})["network"] == "ideal"
+    assert PI.merged({"energy": {"name": "none"}})["energy"] == {"name": "none"}
+    assert fleet_of(PI.merged({"network": "ideal"})).up_bps[0] == float("inf")
+
+
+def test_the_nearest_name_is_offered():
+    """And all that there are."""
+    with pytest.raises(ConfigError, match=r"unknown device 'rasberry_pi4'; did you mean 'raspberry_pi_4'\? \(known: "):
+        profiles.find("rasberry_pi4")
+
+
+@pytest.mark.parametrize(
+    ("key", "fields", "message"),
+    [
+        ("busy", {"value": 0, "unit": "W"}, "busy: must be above 0 W, got '0 W'"),
+        ("idle", {"value": -1.5, "unit": "W"}, "idle: must be above 0 W, got '-1.5 W'"),
+        ("transmit", {"value": 1, "unit": "dBm"}, "transmit: '1 dBm' is not a power"),
+        ("battery", {"value": -1, "unit": "Wh"}, "battery: must be above 0 J, got '-1 Wh'"),
+        ("memory", {"value": 0, "unit": "GB"}, "memory: must be above 0 byte"),
+        ("memory", {"value": 4}, "memory: '4 ' has no unit"),
+        ("frequency", {"value": 1.5}, "frequency: '1.5 ' has no unit"),
+        ("frequency", {"value": float("inf"), "unit": "GHz"}, "frequency: 'inf GHz' is not a frequency"),
+        ("cores", {"value": 0}, "cores: must be greater than or equal to 1, got 0"),
+        ("cores", {"value": True}, "cores.value"),
+        ("flops_per_cycle", {"value": 0}, "flops_per_cycle: must be greater than 0"),
+        ("capacitance", {"value": -1e-28, "unit": "J*s*s"}, "capacitance: must be above 0"),
+        ("up", {"value": 0, "unit": "Mbit/s"}, "up: must be above 0 bit/s"),
+        ("efficiency", {"value": 0.5}, "flops_per_s: needs either flops_per_s, or efficiency"),
+        ("efficiency", {"value": 1.2}, "efficiency: must be less than or equal to 1, got 1.2"),
+        (
+            "peak_flops_per_s",
+            {"value": 9, "unit": "GFLOP/s"},
+            r"flops_per_s: must be at most the peak of 9e\+09 FLOP/s",
+        ),
+        ("flops_per_s", {"value": 0, "unit": "FLOP/s"}, "flops_per_s: must be above 0"),
+        ("idle", {"value": 1, "unit": "W", "estimate": True}, "idle: an estimate, and nothing else, needs `derived`"),
+        ("idle", {"value": 1, "unit": "W", "derived": "x"}, "idle: an estimate, and nothing else, needs `derived`"),
+        ("idle", {"value": 1, "unit": "W", "source": ""}, "idle.source"),
+        ("idle", {"value": 1, "unit": "W", "note": "x"}, "idle.note"),
+        ("idel", {"value": 1, "unit": "W"}, "idel: unknown key; did you mean 'idle'?"),
+    ],
+)
+def test_impossible_physics_is_refused(tmp_path, key, fields, message):
+    """One line that names the file and the key."""
+    with pytest.raises(ConfigError, match=message) as refused:
+        profiles.find(board(tmp_path, key, **fields))
+    assert "board.toml" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_less_power_at_work_than_at_rest_is_refused(tmp_path):
+    """The device would gain energy by computing."""
+    path = board(tmp_path, "busy", value=1, unit="W")
+    path.write_text(path.read_text() + '[idle]\nvalue = 2\nunit = "W"\nsource = "test"\nyear = 2024\n')
+    with pytest.raises(ConfigError, match="busy: must be at least idle, 2 W, got 1 W"):
+        profiles.find(path)
+
+
+def test_a_profile_without_speed_or_title_is_refused(tmp_path):
+    """Both are needed."""
+    path = tmp_path / "board.toml"
+    path.write_text('title = "A board"\n')
+    with pytest.raises(ConfigError, match=r"board\.toml: flops_per_s: needs either"):
+        profiles.find(path)
+    path.write_text(KNOWN.partition("\n")[2])
+    with pytest.raises(ConfigError, match=r"board\.toml: title: is missing"):
+        profiles.find(path)
+    with pytest.raises(ConfigError, match=r"none\.toml: cannot be read"):
+        profiles.find(tmp_path / "none.toml")
+
+
+def test_a_profile_file_can_be_written_and_read(tmp_path):
+    """Every profile comes back equal."""
+    for profile in profiles.all():
+        path = tmp_path / f"{profile.name}.toml"
+        path.write_text(profiles.to_toml(profile), encoding="utf-8")
+        assert profiles.read(path) == profile
+
+
+def test_the_page_shows_the_catalogue(capsys):
+    """The table in docs/devices.md is what `edgesim list devices` prints."""
+    print_devices()
+    table = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    page = [line.strip() for line in PAGE.read_text(encoding="utf-8").splitlines()]
+    start = page.index(table[0])
+    assert page[start : start + len(table)] == table
+
+
+def test_one_device_shows_its_sources(capsys):
+    """As a table and as JSON."""
+    print_device("raspberry_pi_4")
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("11.433 GFLOP/s", "geerlingguy/top500-benchmark", "2024", "Same chip"))
+    print_device("raspberry_pi_4", as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["quantities"]["idle"] == {
+        "value": "2.7 W",
+        "si": 2.7,
+        "year": "2019",
+        "source": "Pi Dramble, Power Consumption Benchmarks",
+        "estimate": "",
+    }
+
+
+def test_all_devices_as_json(capsys):
+    """Name to what is known of it."""
+    print_devices(as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == set(profiles.names())
+    assert found["dadpfl_gpu"]["flops_per_s"] == 16e12
+
+
+def test_a_block_is_read_as_strictly_as_any():
+    """A scenario's own keys are checked after merging."""
+    with pytest.raises(ValueError, match="should be less than or equal to 1"):
+        Cpu.model_validate(PI.merged({"cpu": {"efficiency": 1.5}})["cpu"])
