@@ -25,6 +25,8 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="K=V", help="Override a key of the scenario; may be repeated.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+OneRun = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+RoundNumber = Annotated[int, typer.Option("--round", min=1, help="Which round, 1 for the first.")]
 Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]
 
 # Typer's base of wrong usage, which has had several homes but always this child.
@@ -98,8 +100,13 @@ def list_parts(
     from edgesim.catalogue import PACKAGES, parts_of
     from edgesim.commands import show
 
+    if kind == "devices":
+        from edgesim.commands.device import print_devices
+
+        print_devices()
+        return
     if kind is not None and kind not in PACKAGES:
-        raise ConfigError(f"unknown kind {kind!r} (known: {', '.join(PACKAGES)})")
+        raise ConfigError(f"unknown kind {kind!r} (known: {', '.join([*PACKAGES, 'devices'])})")
     for each in [kind] if kind else PACKAGES:
         rows = [{"name": name, "what": show.first_line(part)} for name, part in parts_of(each).items()]
         show.print_table(rows, {"name": each, "what": "what it is"})
@@ -163,6 +170,70 @@ def diff(
         return
     show.print_frame(found.astype({"a": "str", "b": "str"}))
     raise typer.Exit(1)
+
+
+@app.command()
+def trace(
+    run: OneRun,
+    out: Annotated[Path, typer.Option(help="The JSON file to write.")] = Path("trace.json"),
+    rounds: Annotated[str | None, typer.Option(metavar="A:B", help="Only these rounds, counted from 1.")] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="Only so many devices: those longest at work.")] = None,
+) -> None:
+    """Write a run as a timeline for ui.perfetto.dev or chrome://tracing (trace-event format)."""
+    from edgesim.analysis.load import open_run
+    from edgesim.analysis.timeline import write_trace
+    from edgesim.commands.explain import parse_rounds
+
+    print(write_trace(open_run(run), out, parse_rounds(rounds) if rounds else None, devices))
+
+
+@app.command()
+def gantt(
+    run: OneRun,
+    number: RoundNumber,
+    out: Annotated[Path, typer.Option(help="File name without its ending; a PNG and an SVG are written.")] = Path(
+        "round"
+    ),
+) -> None:
+    """Draw one round: what each device did when, and who was waited for."""
+    from edgesim.analysis.gantt import plot_round
+    from edgesim.analysis.load import open_run
+
+    for path in plot_round(open_run(run), number, out):
+        print(path)
+
+
+@app.command()
+def explain(run: OneRun, number: RoundNumber) -> None:
+    """Say why a round took as long as it did: which device decided it, and where its seconds went."""
+    from edgesim.analysis.load import open_run
+    from edgesim.commands.explain import explain as in_words
+
+    print(in_words(open_run(run), number))
+
+
+@app.command()
+def device(
+    name: Annotated[str, typer.Argument(help="A device, or a profile file (.toml).")], as_json: AsJson = False
+) -> None:
+    """Show every number of a device of the catalogue with its source."""
+    from edgesim.commands.device import print_device
+
+    print_device(name, as_json)
+
+
+@app.command()
+def calibrate(
+    out: Annotated[Path | None, typer.Option(help="Profile file to write, NAME.toml.")] = None,
+    models: Annotated[list[str] | None, typer.Option(help="A model; may be repeated. Default: all.")] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="A batch size; may be repeated. Default: 10 and 32.")] = None,
+    seconds: Annotated[float, typer.Option(min=0, help="About how long to measure.")] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the training speed of this host and write a device profile."""
+    from edgesim.commands.calibrate import run as measure
+
+    measure(models or [], batch or [10, 32], seconds, out, as_json)
 
 
 def main() -> None:

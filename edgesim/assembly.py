@@ -21,14 +21,17 @@ from edgesim.learning.models.base import ModelPart
 from edgesim.learning.trainer import Trainer
 from edgesim.rng import Key, Purpose
 from edgesim.world.fleet import Fleet, build_fleet
+from edgesim.world.shared_network import SharedNetwork, shared_network
 
 # What a part of each kind is asked for, one of these. A class from outside may be fit for something else.
 _ASKED = {
     "data": ("load",),
     "partition": ("split", "counts"),
     "cost": ("flops",),
-    "network": ("columns",),
+    "network": ("build",),
     "energy": ("columns",),
+    "slowdown": ("build",),
+    "topology": ("paths",),
     "availability": ("mask",),
     "selection": ("choose",),
     "method": ("plan",),
@@ -47,6 +50,7 @@ class Assembly:
     split: Split | None
     module: nn.Module
     setting: Setting
+    shared: SharedNetwork | None  # links that jobs share; None: every device has its own
 
     def make_trainer(self, device: str) -> Trainer:
         """Return what trains, with its network on a torch device such as "cpu"."""
@@ -68,6 +72,7 @@ def assemble(scenario: Scenario) -> Assembly:
     scenario.selection.value.check(fleet.level)
     _check_pairs(scenario)
     _check_end(scenario, fleet)
+    shared = shared_network(scenario, fleet)
     data = scenario.data.value.load() if scenario.data is not None else None
     split, samples = _partition(scenario, data, len(fleet))
     module, card = _model(scenario, data)
@@ -81,10 +86,11 @@ def assemble(scenario: Scenario) -> Assembly:
         up_bps=fleet.up_bps,
         down_bps=fleet.down_bps,
         latency_s=fleet.latency_s,
+        memory_bytes=fleet.memory_bytes,
         deadline_s=scenario.coordinator.value.deadline_s,
         labels=_label_counts(scenario, data, split),
     )
-    return Assembly(scenario, fleet, data, split, module, setting)
+    return Assembly(scenario, fleet, data, split, module, setting, shared)
 
 
 def card_of(model: Any, name: str, data_shape: tuple[int, ...] | None, classes: int | None, key: Key) -> Any:
@@ -137,7 +143,7 @@ def _check_kinds(scenario: Scenario) -> None:
     """Raise ConfigError if a part cannot do what parts of its kind are for."""
     if not isinstance(scenario.model.value, ModelPart | Foreign):
         raise ConfigError(f"model.name: {scenario.model.name} must be a torch.nn.Module or a dataclass of ModelPart")
-    of_blocks = [part for block in scenario.fleet for part in (block.network, block.energy)]
+    of_blocks = [part for block in scenario.fleet for part in (block.network, block.energy, block.slowdown)]
     for part in [*(getattr(scenario, kind) for kind in _ASKED), *of_blocks]:
         if part is not None and not any(hasattr(part.value, name) for name in _ASKED[part.kind]):
             wanted = " or ".join(f"{name}()" for name in _ASKED[part.kind])
@@ -147,7 +153,8 @@ def _check_kinds(scenario: Scenario) -> None:
 def _check_end(scenario: Scenario, fleet: Fleet) -> None:
     """Raise ConfigError if no stop rule can ever be met."""
     stop, server = scenario.stop, scenario.server
-    powers_w = (fleet.idle_w, fleet.compute_w, fleet.transmit_w, fleet.receive_w, server.idle, server.busy)
+    powers_w: list[Any] = [fleet.idle_w, fleet.transmit_w, fleet.receive_w, server.idle, server.busy]
+    powers_w += [power for block in fleet.blocks for power in (block.cpu.capacitance, block.cpu.static_w)]
     by_accuracy = stop.accuracy is not None and scenario.backend.value.trains
     by_energy = stop.energy is not None and any(np.any(power_w) for power_w in powers_w)
     if stop.rounds is None and stop.sim_time is None and not (by_accuracy or by_energy):

@@ -19,6 +19,7 @@ from torch import Tensor
 from edgesim.assembly import card_of
 from edgesim.card import F32_BYTES, LayerCost, ModelCard
 from edgesim.catalogue import find, parts_of
+from edgesim.config.profiles import Profile, profile_of
 from edgesim.contracts import Assignment, LocalPhase, Stretch, Task
 from edgesim.errors import ConfigError
 from edgesim.learning.build import bundle_of
@@ -28,7 +29,6 @@ from edgesim.learning.loop import train_stretch
 from edgesim.learning.rules import cross_entropy
 from edgesim.learning.seeding import seeded
 from edgesim.rng import Key, Purpose
-from edgesim.world.profiles import Profile, profile_of
 
 SOURCE = "measured on this host"
 _PASSES = 5  # over all cases in turns, so that a busy moment spoils one of five measurements of many cases

@@ -124,6 +124,7 @@ class Setting:
     up_bps: Arr
     down_bps: Arr
     latency_s: Arr
+    memory_bytes: Arr  # for training; inf: no limit
     deadline_s: float  # of a round; inf if the coordinator has none
     labels: Arr | None = None  # label counts, shape (devices, classes), if the method asks for reports
 

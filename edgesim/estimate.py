@@ -24,7 +24,7 @@ from edgesim.engine.selections.rules import All
 from edgesim.learning.build import bundle_of, on_meta
 from edgesim.learning.trainer import CHUNK
 from edgesim.methods.fedavg import FedAvg
-from edgesim.rng import Key, Purpose
+from edgesim.rng import Draws, Key, Purpose
 from edgesim.simulation import Silent, Simulation
 
 _DEVICES = 2_000  # of a level are looked at: enough for means
@@ -83,8 +83,14 @@ def _first_of_levels(level: np.ndarray) -> np.ndarray:
 
 
 def _prices(parts: Assembly, plan: Plan) -> pd.DataFrame:
-    """Return the prices of a plan, a row an order, with the seconds and joules of the whole job."""
-    prices = pd.DataFrame(price_orders(plan.orders, parts.fleet, parts.setting).T, columns=list(ROWS))
+    """Return the prices of a plan, a row an order, with the seconds and joules of the whole job.
+
+    Over shared links these are the prices of a job that has them to itself.
+    """
+    ids = np.array([order.device for order in plan.orders], dtype=np.int64)
+    draws = Draws(Key(parts.scenario.seed).at(Purpose.CHANNEL), ids, np.zeros_like(ids))
+    priced = price_orders(plan.orders, parts.fleet, parts.setting, 0.0, draws)
+    prices = pd.DataFrame(priced.T, columns=list(ROWS))
     prices["seconds"] = prices[["down_s", "compute_s", "up_s"]].sum(axis=1)
     prices["joules"] = prices[["down_j", "compute_j", "up_j"]].sum(axis=1)
     return prices

@@ -72,7 +72,7 @@ class Draws:
         """
         word = np.uint64(self.key.at(stream).word())
         mixed = _mix(_mix(word + self.ids.astype(np.uint64)) + self.nth.astype(np.uint64))
-        numbers: np.ndarray = ((mixed >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        numbers: np.ndarray = ((mixed >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
         return numbers
 
     def normal(self, stream: int) -> np.ndarray:

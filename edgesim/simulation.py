@@ -17,6 +17,7 @@ from edgesim.analysis.load import Run, open_run
 from edgesim.assembly import Assembly, assemble
 from edgesim.config.scenario import Scenario
 from edgesim.contracts import Backend, Bundle
+from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.engine import Engine
 from edgesim.engine.rounds import Observer, Rounds
 from edgesim.learner import FederatedLearner
@@ -48,14 +49,19 @@ class Simulation:
         self.parts = parts
         self.tables: dict[str, Table] = new_tables()
         server = scenario.server
-        self.ledger = EnergyLedger(parts.fleet.idle_w, server.idle, server.busy)
+        batteries = FleetBatteries(parts.fleet)
+        off_s = batteries.off_s if batteries else None
+        self.ledger = EnergyLedger(parts.fleet.idle_w, server.idle, server.busy, off_s)
         self.engine = Engine(
             parts.fleet,
             parts.setting,
             self.ledger,
             self.tables,
+            key=Key(scenario.seed),
             selection=scenario.selection.value,
             availability=scenario.availability.value,
+            batteries=batteries,
+            shared=parts.shared,
         )
         self.rounds = Rounds(
             self.engine,

@@ -231,7 +231,7 @@ def draw(value: float | Distribution, n: int, generator: np.random.Generator, ke
     type, as those of a normal distribution may be.
     """
     if not isinstance(value, Distribution):
-        return np.full(n, value, dtype=np.float64)
+        return np.broadcast_to(np.float64(value), (n,))  # takes the memory of one
     drawn = value.sample(n, generator)
     for bound, extreme in (("min", drawn.min(initial=math.inf)), ("max", drawn.max(initial=-math.inf))):
         try:

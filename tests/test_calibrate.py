@@ -14,10 +14,10 @@ from edgesim.assembly import card_of
 from edgesim.calibrate import FORMS, Timing, Work, calibrate, fit, model_names, time_steps, work_of
 from edgesim.catalogue import find
 from edgesim.commands.calibrate import run
+from edgesim.config import profiles
 from edgesim.config.scenario import FleetBlock
 from edgesim.errors import ConfigError
 from edgesim.rng import Key
-from edgesim.world import profiles
 
 TICK_S = 0.25  # of the stand-in for the clock; a power of two, so that differences are exact
 

@@ -12,6 +12,7 @@ import pytest
 
 import edgesim
 from edgesim.__main__ import app
+from edgesim.assembly import assemble
 from edgesim.catalogue import parts_of
 from tests.conftest import digits_scenario
 
@@ -33,6 +34,14 @@ def test_the_scenario_is_the_quickstart():
     assert shown.pop("fleet") == shipped.pop("fleet")[:1]
     shipped.pop("name")
     assert shown == shipped
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_the_other_scenario_lines_work(place):
+    """Laid over the quickstart, the further examples build."""
+    blocks = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    shipped = tomllib.loads((ROOT / "scenarios/quickstart.toml").read_text())
+    assemble(edgesim.load({**shipped, **tomllib.loads(blocks[place])}))
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def _shares(jobs: pd.DataFrame, merges: pd.DataFrame) -> pd.DataFrame:
     bounds_s = np.clip(phase_bounds_s(jobs), start_s[:, None], closed_s[:, None])
     down_s, compute_s, up_s = np.diff(bounds_s, axis=1).T
     transfers_s = (jobs["down_s"] + jobs["up_s"]).to_numpy()
-    waited_s = jobs.get("link_wait_s", pd.Series(0.0, jobs.index)).to_numpy()
+    waited_s = jobs["link_wait_s"].to_numpy()
     waiting = np.divide(waited_s, transfers_s, out=np.zeros(len(jobs)), where=transfers_s > 0)
     values = (
         merges["round"].to_numpy(),

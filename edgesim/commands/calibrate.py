@@ -10,8 +10,8 @@ from typing import Any
 from edgesim.calibrate import Calibration, Residual, calibrate, model_names, time_steps
 from edgesim.commands.device import describe
 from edgesim.commands.show import print_json, print_note, print_table
+from edgesim.config.profiles import Profile, to_toml
 from edgesim.errors import ConfigError
-from edgesim.world.profiles import Profile, to_toml
 
 _TITLE = "This host, one thread"
 

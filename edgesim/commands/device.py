@@ -7,8 +7,8 @@ from typing import Any
 
 from edgesim.analysis.readable import text
 from edgesim.commands.show import print_json, print_table
-from edgesim.world import profiles
-from edgesim.world.profiles import Profile
+from edgesim.config import profiles
+from edgesim.config.profiles import Profile
 
 _SHOWN = ("memory", "idle", "busy", "battery", "up", "down")
 

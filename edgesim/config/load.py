@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from edgesim.catalogue import PACKAGES
 from edgesim.config.parts import as_table
 from edgesim.config.paths import FileText, located
+from edgesim.config.profiles import with_profile
 from edgesim.config.scenario import FleetBlock, Scenario
 from edgesim.errors import ConfigError
 from edgesim.units import reason
@@ -109,7 +110,7 @@ def _block(row: Mapping[str | None, Any], number: int, path: Path, where: str) -
     for keys, cell in sorted(cells, key=lambda item: _depth(item[0])):
         block = _replaced(block, keys, located(_value(cell), path.parent, f"{where}: {'.'.join(keys)}"))
     try:
-        return FleetBlock.model_validate(block)
+        return FleetBlock.model_validate(with_profile(block))
     except ValidationError as error:
         raise ConfigError(f"{where}: {_one_line(error, block)}") from error
 

@@ -143,16 +143,20 @@ def _read_foreign(cls: Any, table: Mapping[str, Any]) -> tuple[Foreign, dict[str
 
 @dataclass(frozen=True)
 class PartOf:
-    """Marks a field that holds the Chosen part of a kind, as in Annotated[Chosen, PartOf("network")]."""
+    """Marks a field that holds the Chosen part of a kind, as in Annotated[Chosen, PartOf("network")].
+
+    `usual`: the name meant where a table gives none.
+    """
 
     kind: str
+    usual: str | None = None
 
     def read(self, given: Any) -> Chosen:
         """Return the part that a table or a bare name chooses. Raises ValidationError at the key at fault."""
         table = as_table(given)
         if not isinstance(table, Mapping):
             raise refusal(f"must be the name of a {self.kind} or a table with a name, got {given!r}")
-        name = table.get("name")
+        name = table.get("name", self.usual)
         if not isinstance(name, str):
             fault = "is missing" if name is None else f"must be a string, got {name!r}"
             raise refusal_at("name", f"{fault}; it says which {self.kind} the other keys belong to", name)

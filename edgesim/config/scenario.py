@@ -12,8 +12,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic import model_validator as validator
 
 from edgesim.config.parts import Chosen, Foreign, PartOf, check_keys, plain, read_dataclass
+from edgesim.config.profiles import with_profile
 from edgesim.contracts import Training
 from edgesim.units import (
+    Bytes,
     FlopsPerSecond,
     FlopsPerSecondOrInf,
     Hertz,
@@ -51,6 +53,8 @@ class Cpu(_Table):
     flops_per_cycle: Annotated[float, Gt(0)] | None = None  # of one core
     efficiency: PerDevice[Ratio] = 1.0  # share of the peak speed that training attains
     flops_per_s: PerDevice[FlopsPerSecond] | None = None
+    min_frequency: Hertz | None = None  # how far a governor may go down; None: it may not
+    governor: Annotated[Chosen, PartOf("governor")] = Field(default="max", validate_default=True)
 
     @validator(mode="after")
     def _one_speed(self) -> Cpu:
@@ -62,7 +66,7 @@ class Cpu(_Table):
 
 
 class FleetBlock(_Table):
-    """Devices of one kind. `network` and `energy` replace those of the scenario for this block."""
+    """Devices of one kind. `network`, `energy` and `slowdown` replace those of the scenario for it."""
 
     count: Annotated[int, Ge(1)] = 1
     name: Annotated[str, MinLen(1)] = "block"  # a scenario numbers those left unnamed
@@ -70,6 +74,9 @@ class FleetBlock(_Table):
     cpu: Cpu
     network: Annotated[Chosen, PartOf("network")] | None = None
     energy: Annotated[Chosen, PartOf("energy")] | None = None
+    slowdown: Annotated[Chosen, PartOf("slowdown")] | None = None
+    memory: Bytes | None = None  # for training; None: never too small
+    battery: Annotated[Chosen, PartOf("battery", "rechargeable")] | None = None  # None: it never empties
 
 
 class Server(_Table):
@@ -130,6 +137,7 @@ class Scenario(_Table):
     cost: Annotated[Chosen, PartOf("cost")] = _part("measured")
     network: Annotated[Chosen, PartOf("network")] = _part("ideal")
     energy: Annotated[Chosen, PartOf("energy")] = _part("none")
+    slowdown: Annotated[Chosen, PartOf("slowdown")] = _part("none")
     selection: Annotated[Chosen, PartOf("selection")] = _part("all")
     method: Annotated[Chosen, PartOf("method")]
     coordinator: Annotated[Chosen, PartOf("coordinator")] = _part("sync")
@@ -148,7 +156,8 @@ class Scenario(_Table):
             raise refusal(f"must be a list of tables or the name of a CSV file, got {given!r}")
         if not given:
             raise refusal("needs at least one block of devices")
-        return [{"name": f"block{i}", **b} if isinstance(b, Mapping) else b for i, b in enumerate(given)]
+        blocks = [with_profile(block) for block in given]
+        return [{"name": f"block{i}", **b} if isinstance(b, Mapping) else b for i, b in enumerate(blocks)]
 
     def canonical(self) -> dict[str, Any]:
         """Return the scenario as JSON, defaults explicit, in SI; `load_scenario` gives an equal scenario for it."""

@@ -76,8 +76,9 @@ class Rounds:
 
     def end(self, reason: str) -> None:
         """End the run; the coordinator sees it at its next look at `stopped`."""
-        self.stop_reason = reason
-        self.ended.succeed(reason)
+        if not self.stopped:
+            self.stop_reason = reason
+            self.ended.succeed(reason)
 
     def _write_merge(self, result: MergeResult, arrivals: Sequence[Arrival], server_s: float) -> None:
         engine = self.engine

@@ -43,7 +43,8 @@ class FedPMT:
 
     Width i trains the last `widths[i - 1]` layers; the default is one width per layer. `split`: who picks the
     width, which changes only the messages ("server": option I, "device": option II). `rule`: "fixed" gives
-    capability level i width i; "deadline" gives each device the largest width that it finishes in time.
+    capability level i width i; "deadline" gives each device the largest width that it finishes in time. A device
+    whose memory is too small for its width trains the largest that fits.
     `upload`: only the trained layers, or the full model.
     """
 
@@ -58,13 +59,13 @@ class FedPMT:
         depths = self._depths(setting)
         setting.cost.check(widths=len(depths))
         if self.rule == "deadline":
-            return {"width": self._widths_by_deadline(setting).tolist()}
+            return {"width": self._within_memory(self._widths_by_deadline(setting), setting)}
         if setting.level.max() > len(depths):
             raise ConfigError(
                 f"fleet.level: method.rule 'fixed' needs levels up to the {len(depths)} widths, "
                 f"found {setting.level.max()}"
             )
-        return {"width": setting.level.tolist()}
+        return {"width": self._within_memory(setting.level, setting)}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices to train as many of the last layers as their width says."""
@@ -117,6 +118,14 @@ class FedPMT:
             down=Payload(extra_bytes=math.ceil(down_bits / 8)),
             up=Payload(layers=layers if self.upload == "trained" else None, extra_bytes=up_bytes),
         )
+
+    def _within_memory(self, widths: np.ndarray, setting: Setting) -> list[int]:
+        """Return each device's width or, if its memory is too small for that, the largest that fits (at least 1)."""
+        batch, momentum = setting.training.batch, setting.training.momentum > 0
+        parts = [self._part(width, setting) for width in range(1, len(self._depths(setting)) + 1)]
+        needs = np.array([setting.card.memory_bytes(part, batch, momentum).total for part in parts])
+        fitting = np.maximum((needs[None, :] <= setting.memory_bytes[:, None]).sum(axis=1), 1)
+        return np.minimum(widths, fitting).tolist()
 
     def _widths_by_deadline(self, setting: Setting) -> np.ndarray:
         """Return each device's largest width that fits the deadline, shape (devices,); width 1 if none does."""

@@ -24,6 +24,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "down_s": REAL,
         "compute_s": REAL,
         "up_s": REAL,
+        "link_wait_s": REAL,
         "end_s": REAL,
         "outcome": TEXT,
         "flops": REAL,

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from annotated_types import Ge, Le
 
 from edgesim.contracts import Arr, Ids
-from edgesim.errors import ConfigError
-from edgesim.rng import Key
-from edgesim.units import Delay, PerDevice, PositiveJoules, Ratio, Watts, draw
-from edgesim.world.daily import DAY_S, DailyWindows, seconds_until_zero, stored_after
+from edgesim.world.daily import DailyWindows, seconds_until_zero, stored_after
 
 ON_TIME_S = 1e-9  # a battery that is empty this soon after an instant is empty at it
 
@@ -172,43 +168,3 @@ class Batteries:
         load_w = (self._a.idle_w[ids] + watts)[:, None]
         net_w = np.where(off[:, None], -charge_w, charge_w - load_w)
         return lengths_s, net_w, np.where(off, np.inf, self._a.capacity_j[ids])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Battery:
-    """Batteries of a block of devices.
-
-    `level` and `restart` are shares of the capacity. `windows` are the hours of each day, [from, to] after midnight,
-    in which a device charges with `charge`; [22 h, 6 h] is a night. The run starts at midnight on a device's clock,
-    or at `phase`.
-    """
-
-    capacity: PerDevice[PositiveJoules]
-    level: PerDevice[Annotated[float, Ge(0), Le(1)]] = 1.0
-    charge: PerDevice[Watts] = 0.0
-    windows: tuple[tuple[Delay, Delay], ...] = ()
-    phase: PerDevice[Delay] = 0.0
-    restart: Ratio = 0.2  # so that a device that died does not come and go with every joule
-
-    def __post_init__(self) -> None:
-        """Raise ConfigError for windows outside a day or without length."""
-        for start_s, end_s in self.windows:
-            if not (start_s < DAY_S and end_s <= DAY_S and start_s != end_s):
-                raise ConfigError(f"battery.windows: must lie within 24 h and last, got [{start_s:g} s, {end_s:g} s]")
-
-    def build(self, idle_w: Arr, key: Key, path: str) -> Batteries:
-        """Return the batteries of devices with these idle powers.
-
-        Raises ConfigError that names a key below `path` if a distribution draws an impossible value.
-        """
-        n = len(idle_w)
-        capacity_j = draw(self.capacity, n, key.at(0).numpy(), f"{path}.capacity")
-        arrays = BatteryArrays(
-            capacity_j=capacity_j,
-            level_j=capacity_j * draw(self.level, n, key.at(1).numpy(), f"{path}.level"),
-            charge_w=draw(self.charge, n, key.at(2).numpy(), f"{path}.charge"),
-            idle_w=idle_w,
-            phase_s=draw(self.phase, n, key.at(3).numpy(), f"{path}.phase"),
-            restart_j=capacity_j * self.restart,
-        )
-        return Batteries(arrays, DailyWindows.of(self.windows))

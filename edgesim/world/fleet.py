@@ -1,53 +1,103 @@
-"""The fleet as arrays: one row a device, one column a physical quantity."""
+"""The fleet: arrays with one row a device, and the blocks that know how its links and CPUs behave."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from edgesim.config.scenario import Cpu, FleetBlock, Scenario
 from edgesim.contracts import Arr, Ids
-from edgesim.rng import Key, Purpose
+from edgesim.rng import Draws, Key, Purpose
 from edgesim.units import draw
+from edgesim.world.battery import Batteries
+from edgesim.world.governors.cpu import CpuArrays
+from edgesim.world.governors.dvfs import Governor
+from edgesim.world.links import Links
+from edgesim.world.slowdowns.seam import Slowdown
 
 # Sub-streams of a fleet block; never renumber.
-_CPU, _NETWORK, _ENERGY = 1, 2, 3
+_CPU, _NETWORK, _ENERGY, _SLOWDOWN, _BATTERY = 1, 2, 3, 4, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Devices of one kind, from id `first` on."""
+
+    first: int
+    count: int
+    links: Links
+    cpu: CpuArrays
+    flops_per_hz: Arr  # on all cores together
+    governor: Governor
+    slowdown: Slowdown
+    new_batteries: Callable[[], Batteries] | None  # at the start of a run; None: they never empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """All devices; every array has shape (devices,) and is read-only.
+    """All devices; every array has shape (devices,) and is read-only. Speeds are nominal: at the highest frequency.
 
     `idle_w` flows all the time; the other powers are what an activity adds to it.
     """
 
-    kinds: tuple[str, ...]  # names of the fleet blocks
-    kind: Ids  # index into kinds
+    kinds: tuple[str, ...]  # names of the blocks
+    blocks: tuple[Block, ...]
+    kind: Ids  # index into kinds and blocks
     level: Ids
     flops_per_s: Arr
     up_bps: Arr
     down_bps: Arr
     latency_s: Arr
     idle_w: Arr
-    compute_w: Arr
     transmit_w: Arr
     receive_w: Arr
+    memory_bytes: Arr  # inf: no limit
 
     def __len__(self) -> int:
         return len(self.kind)
 
-    def compute_s(self, ids: Ids, flops: Arr) -> Arr:
-        """Return seconds, shape (k,), that devices `ids` need for `flops` at their sustained speed."""
-        seconds: Arr = flops / self.flops_per_s[ids]
-        return seconds
+    def transfer_s(self, ids: Ids, nbytes: Arr, up: bool, now_s: Arr, draws: Draws) -> tuple[Arr, Arr]:
+        """Return seconds of transfers that start at `now_s`, and those with the radio on, both of shape (k,)."""
+        seconds, air_s = np.empty(len(ids)), np.empty(len(ids))
+        for block, at, rows in self._by_block(ids):
+            seconds[at], air_s[at] = block.links.transfer(rows, nbytes[at], up, now_s[at], _some(draws, at))
+        return seconds, air_s
 
-    def transfer_s(self, bps: Arr, latency_s: Arr, nbytes: Arr) -> tuple[Arr, Arr]:
-        """Return seconds of a transfer and the seconds of it that the radio is on, both of shape (k,)."""
-        air_s = 8.0 * nbytes / bps
-        return latency_s + air_s, air_s
+    def compute(
+        self, ids: Ids, flops: Arr, comm_s: Arr, deadline_s: float, now_s: Arr, draws: Draws
+    ) -> tuple[Arr, Arr]:
+        """Return seconds of computing that starts at `now_s` and the joules it adds to idle power, shape (k,).
+
+        `comm_s`: seconds that the job needs besides; with `deadline_s` governors choose the frequency by them.
+        """
+        seconds, joules = np.empty(len(ids)), np.empty(len(ids))
+        for block, at, rows in self._by_block(ids):
+            cpu = CpuArrays(**{name: getattr(block.cpu, name)[rows] for name in CpuArrays.__slots__})
+            cycles = flops[at] / block.flops_per_hz[rows]
+            hz = block.governor.choose(cycles, comm_s[at], deadline_s, cpu)
+            busy_s = cpu.compute_s(cycles, hz)
+            seconds[at] = block.slowdown.stretch(rows, busy_s, now_s[at], _some(draws, at))
+            joules[at] = cpu.compute_w(hz) * seconds[at]
+        return seconds, joules
+
+    def _by_block(self, ids: Ids) -> Iterator[tuple[Block, Any, Ids]]:
+        """Yield each block that has some of `ids`, where they are in `ids`, and their rows in the block."""
+        if len(self.blocks) == 1:
+            yield self.blocks[0], slice(None), ids
+            return
+        kinds = self.kind[ids]
+        for kind in np.unique(kinds):
+            at = np.flatnonzero(kinds == kind)
+            block = self.blocks[kind]
+            yield block, at, ids[at] - block.first
+
+
+def _some(draws: Draws, at: Any) -> Draws:
+    return Draws(draws.key, draws.ids[at], draws.nth[at])
 
 
 def build_fleet(scenario: Scenario) -> Fleet:
@@ -57,28 +107,64 @@ def build_fleet(scenario: Scenario) -> Fleet:
     Raises ConfigError if a distribution draws an impossible value.
     """
     key = Key(scenario.seed).at(Purpose.FLEET)
-    blocks = [_block(scenario, block, i, key.at(i)) for i, block in enumerate(scenario.fleet)]
-    columns: dict[str, Any] = {name: _joined([b[name] for b in blocks]) for name in blocks[0]}
-    return Fleet(kinds=tuple(block.name for block in scenario.fleet), **columns)
+    blocks: list[Block] = []
+    tables: list[Mapping[str, np.ndarray]] = []
+    for index, given in enumerate(scenario.fleet):
+        block, columns = _block(scenario, given, index, sum(b.count for b in blocks), key.at(index))
+        blocks.append(block)
+        tables.append(columns)
+    joined: dict[str, Any] = {name: _joined([table[name] for table in tables]) for name in tables[0]}
+    return Fleet(kinds=tuple(block.name for block in scenario.fleet), blocks=tuple(blocks), **joined)
 
 
-def _block(scenario: Scenario, block: FleetBlock, index: int, key: Key) -> Mapping[str, np.ndarray]:
-    n = block.count
-    cpu = _cpu_columns(block.cpu, n, key.at(_CPU), f"fleet.{index}.cpu")
-    network, network_path = _own_or_common(block.network, scenario.network, f"fleet.{index}.network", "network")
-    energy, energy_path = _own_or_common(block.energy, scenario.energy, f"fleet.{index}.energy", "energy")
-    return {
+def _block(
+    scenario: Scenario, given: FleetBlock, index: int, first: int, key: Key
+) -> tuple[Block, Mapping[str, np.ndarray]]:
+    n, path = given.count, f"fleet.{index}"
+    cpu = _cpu_columns(given.cpu, n, key.at(_CPU), f"{path}.cpu")
+    network, network_path = _own_or_common(given.network, scenario.network, f"{path}.network", "network")
+    energy, energy_path = _own_or_common(given.energy, scenario.energy, f"{path}.energy", "energy")
+    slowdown, slowdown_path = _own_or_common(given.slowdown, scenario.slowdown, f"{path}.slowdown", "slowdown")
+    links = network.value.build(n, key.at(_NETWORK), network_path)
+    powers = energy.value.columns(n, cpu, key.at(_ENERGY), energy_path)
+    arrays = _cpu_arrays(given.cpu, cpu, powers)
+    given.cpu.governor.value.check(arrays, f"{path}.cpu.governor")
+    block = Block(
+        first=first,
+        count=n,
+        links=links,
+        cpu=arrays,
+        flops_per_hz=compact(cpu["flops_per_s"] / arrays.max_hz),
+        governor=given.cpu.governor.value,
+        slowdown=slowdown.value.build(n, key.at(_SLOWDOWN), slowdown_path),
+        new_batteries=_batteries(given, powers["idle_w"], key.at(_BATTERY), f"{path}.battery"),
+    )
+    return block, {
         "kind": np.full(n, index, dtype=np.int64),
-        "level": np.full(n, block.level, dtype=np.int64),
+        "level": np.full(n, given.level, dtype=np.int64),
         "flops_per_s": cpu["flops_per_s"],
-        **network.value.columns(n, key.at(_NETWORK), network_path),
-        **energy.value.columns(n, cpu, key.at(_ENERGY), energy_path),
+        "up_bps": links.up_bps,
+        "down_bps": links.down_bps,
+        "latency_s": links.latency_s,
+        **{name: powers[name] for name in ("idle_w", "transmit_w", "receive_w")},
+        "memory_bytes": np.full(n, np.inf if given.memory is None else given.memory),
     }
 
 
+def _batteries(given: FleetBlock, idle_w: Arr, key: Key, path: str) -> Callable[[], Batteries] | None:
+    if given.battery is None:
+        return None
+    build: Callable[[], Batteries] = partial(given.battery.value.build, idle_w, key, path)
+    build()  # so that impossible values are found now
+    return build
+
+
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return one read-only column; a value common to all devices takes the memory of one."""
-    column = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return compact(parts[0] if len(parts) == 1 else np.concatenate(parts))
+
+
+def compact(column: np.ndarray) -> np.ndarray:
+    """Return a read-only column; a value common to all devices takes the memory of one."""
     if (column == column[0]).all():
         return np.broadcast_to(column[0], column.shape)
     column.setflags(write=False)
@@ -101,3 +187,11 @@ def _cpu_columns(cpu: Cpu, n: int, key: Key, path: str) -> Mapping[str, Arr]:
         efficiency = draw(cpu.efficiency, n, key.at(2).numpy(), f"{path}.efficiency")
         flops_per_s = frequency_hz * cpu.flops_per_cycle * cores * efficiency
     return {"flops_per_s": flops_per_s, "frequency_hz": frequency_hz, "cores": cores}
+
+
+def _cpu_arrays(given: Cpu, cpu: Mapping[str, Arr], powers: Mapping[str, Arr]) -> CpuArrays:
+    """Return what governors know; an unknown frequency counts as 1 Hz, which nobody can change."""
+    max_hz = np.where(np.isnan(cpu["frequency_hz"]), 1.0, cpu["frequency_hz"])
+    min_hz = max_hz if given.min_frequency is None else np.minimum(given.min_frequency, max_hz)
+    columns = (min_hz, max_hz, cpu["cores"], powers["capacitance"], powers["static_w"])
+    return CpuArrays(**dict(zip(CpuArrays.__slots__, map(compact, columns), strict=True)))

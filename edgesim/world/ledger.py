@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from edgesim.contracts import Arr
@@ -17,11 +19,18 @@ class EnergyLedger:
     it, so overlapping activities of one device are counted right.
     """
 
-    def __init__(self, idle_w: Arr, server_idle_w: float = 0.0, server_busy_w: float = 0.0) -> None:
+    def __init__(
+        self,
+        idle_w: Arr,
+        server_idle_w: float = 0.0,
+        server_busy_w: float = 0.0,
+        off_s: Callable[[float], Arr] | None = None,
+    ) -> None:
         self.activity_j = np.zeros((len(idle_w), 3))  # columns DOWN, COMPUTE, UP
         self.busy_s = np.zeros(len(idle_w))
         self.server_busy_s = 0.0
         self._idle_w = idle_w
+        self._off_s = off_s  # seconds so far in which devices drew no idle power either; None: never
         self._fleet_idle_w = float(idle_w.sum())
         self._server_w = (server_idle_w, server_busy_w)
         self._spent_j = 0.0
@@ -41,7 +50,9 @@ class EnergyLedger:
 
     def idle_j(self, horizon_s: float) -> Arr:
         """Return the idle joules of every device until `horizon_s`, shape (devices,)."""
-        return self._idle_w * horizon_s
+        if self._off_s is None:
+            return self._idle_w * horizon_s
+        return self._idle_w * (horizon_s - self._off_s(horizon_s))
 
     def server_j(self, horizon_s: float) -> tuple[float, float]:
         """Return the server's idle joules and what its work added, until `horizon_s`."""
@@ -50,7 +61,8 @@ class EnergyLedger:
 
     def total_j(self, now_s: float) -> float:
         """Return all joules of fleet and server from 0 to `now_s`, idle power included."""
-        return self._spent_j + self._fleet_idle_w * now_s + sum(self.server_j(now_s))
+        idle_j = self._fleet_idle_w * now_s if self._off_s is None else float(self.idle_j(now_s).sum())
+        return self._spent_j + idle_j + sum(self.server_j(now_s))
 
     def check(self, jobs_j: float, devices_j: float, horizon_s: float) -> None:
         """Raise LedgerError unless joules of all jobs + idle equal those of all devices within 1e-9 relative."""

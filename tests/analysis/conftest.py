@@ -16,7 +16,27 @@ def fake_run(tmp_path):
         tables = new_tables()
         for r, accuracy in enumerate(accuracies):
             n = r + 1
-            jobs = (r, 0, r, r, "train", "full", 10.0 * r, 2.0, 5.0, 3.0, 10.0 * n, "ok", 1e6, 200, 100, 1.0, 2.5, 1.5)
+            jobs = (
+                r,
+                0,
+                r,
+                r,
+                "train",
+                "full",
+                10.0 * r,
+                2.0,
+                5.0,
+                3.0,
+                0.0,
+                10.0 * n,
+                "ok",
+                1e6,
+                200,
+                100,
+                1.0,
+                2.5,
+                1.5,
+            )
             tables["jobs"].append(jobs)
             totals = (1e6 * n, 200 * n, 100 * n, 5.0 * n)
             tables["merges"].append((r, n, 10.0 * r, 10.0 * n, 2, 2, 0, 0.0, 0.0, 1e6, 200, 100, 5.0, *totals))

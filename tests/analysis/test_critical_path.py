@@ -21,7 +21,7 @@ def jobs_of(*rows):
     table = new_tables()["jobs"]
     for job, (device, round_, sent_s, down_s, compute_s, up_s, *outcome) in enumerate(rows):
         end_s = sent_s + down_s + compute_s + up_s
-        head = (job, device, round_, round_, "train", "full", sent_s, down_s, compute_s, up_s, end_s)
+        head = (job, device, round_, round_, "train", "full", sent_s, down_s, compute_s, up_s, 0.0, end_s)
         table.append((*head, *(outcome or ["ok"]), 1e6, 10, 20, 0.5, 2.0, 1.0))
     return table.frame()
 

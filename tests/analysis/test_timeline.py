@@ -69,8 +69,12 @@ def two_devices(tmp_path):
     6 s of computing (3 J). Device 2 is idle. Idle power is 0.5 W each; the run ends at 12 s.
     """
     tables = new_tables()
-    tables["jobs"].append((0, 0, 0, 0, "train", "full", 0.0, 1.0, 4.0, 2.0, 7.0, "ok", 8e6, 80, 40, 2.0, 12.0, 1.0))
-    tables["jobs"].append((1, 1, 0, 0, "train", "last1", 0.0, 4.0, 6.0, 0.0, 10.0, "late", 3e6, 80, 0, 2.0, 3.0, 0.0))
+    tables["jobs"].append(
+        (0, 0, 0, 0, "train", "full", 0.0, 1.0, 4.0, 2.0, 0.0, 7.0, "ok", 8e6, 80, 40, 2.0, 12.0, 1.0)
+    )
+    tables["jobs"].append(
+        (1, 1, 0, 0, "train", "last1", 0.0, 4.0, 6.0, 0.0, 0.0, 10.0, "late", 3e6, 80, 0, 2.0, 3.0, 0.0)
+    )
     tables["merges"].append((0, 1, 0.0, 12.0, 2, 1, 1, 0.0, 2.0, 11e6, 160, 40, 38.0, 11e6, 160, 40, 38.0))
     tables["evals"].append((0, 1, 12.0, "test", 1.0, 0.75, 50))
     tables["evals"].append((0, 1, 12.0, "train", 1.0, float("nan"), 0))

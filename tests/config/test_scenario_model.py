@@ -146,8 +146,8 @@ LINK = "(allowed: up, down, latency)"
         ("seed", -1, "seed: must be greater than or equal to 0, got -1"),
         ("seed", math.nan, "seed: a number, string, list or table is needed, got nan"),
         ("netwrk", {}, "netwrk: unknown key; did you mean 'network'? (allowed: seed, name, data, partition, model, "
-         "training, cost, network, energy, selection, method, coordinator, backend, availability, topology, server, "
-         "evaluation, stop, fleet)"),
+         "training, cost, network, energy, slowdown, selection, method, coordinator, backend, availability, topology, "
+         "server, evaluation, stop, fleet)"),
         ("fleet", [], "fleet: needs at least one block of devices"),
         ("fleet", 5, "fleet: must be a list of tables or the name of a CSV file, got 5"),
         ("fleet", [5], "fleet.0: must be a table, got 5"),

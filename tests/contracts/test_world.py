@@ -15,11 +15,12 @@ from edgesim.assembly import assemble
 from edgesim.catalogue import parts_of
 from edgesim.contracts import Order, Part, Pass, Payload, Stretch, Task
 from edgesim.engine.pricing import ROWS, price_orders, price_task
-from edgesim.rng import Key
+from edgesim.rng import Draws, Key
 from edgesim.world.fleet import Fleet, build_fleet
 from tests.contracts.support import mixed_scenario
 
 DEVICES = 6
+KEY = Key(5).at(7)
 
 # Arguments for parts that cannot do without, with spreads wherever a part takes them.
 SPREAD_WATTS = {"uniform": ["0.1 W", "0.5 W"]}
@@ -28,6 +29,11 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("network", "fixed"): {"up": {"log_uniform": ["1 Mbit/s", "9 Mbit/s"]}, "down": "8 Mbit/s", "latency": "20 ms"},
     ("energy", "power"): {"busy": "4 W", "idle": SPREAD_WATTS, "transmit": SPREAD_WATTS, "receive": "0.2 W"},
     ("energy", "cpu"): {"idle": SPREAD_WATTS, "transmit": "1 W"},
+    ("network", "shared"): {"up": {"log_uniform": ["1 Mbit/s", "9 Mbit/s"]}, "down": "8 Mbit/s", "latency": "20 ms"},
+    ("slowdown", "log_normal"): {"sigma": 0.5},
+    ("slowdown", "shifted_exponential"): {"scale": 0.3},
+    ("slowdown", "pareto"): {"alpha": 3.0},
+    ("slowdown", "markov"): {"idle": "20 s", "busy": "5 s", "factor": 3.0},
     ("cost", "table"): {"ratios": [0.4, 0.7, 1.0]},
 }
 
@@ -50,7 +56,8 @@ def scenario(count: int = DEVICES, **changes: Any) -> Any:
 
 
 every_world = pytest.mark.parametrize(
-    "changes", [pytest.param({kind: table}, id=name) for kind in ("network", "energy") for name, table in parts(kind)]
+    "changes",
+    [pytest.param({kind: table}, id=name) for kind in ("network", "energy", "slowdown") for name, table in parts(kind)],
 )
 
 
@@ -58,7 +65,7 @@ every_world = pytest.mark.parametrize(
 def test_columns_are_physical_and_read_only(changes):
     """Powers and latencies are finite and >= 0, speeds and rates > 0, one entry a device; nobody can write them."""
     fleet = build_fleet(scenario(**changes))
-    for name in ("idle_w", "compute_w", "transmit_w", "receive_w", "latency_s"):
+    for name in ("idle_w", "transmit_w", "receive_w", "latency_s"):
         column = getattr(fleet, name)
         assert column.shape == (DEVICES,)
         assert np.isfinite(column).all()
@@ -66,7 +73,7 @@ def test_columns_are_physical_and_read_only(changes):
     for name in ("flops_per_s", "up_bps", "down_bps"):
         assert (getattr(fleet, name) > 0).all()
     arrays = [v for f in dataclasses.fields(Fleet) if isinstance(v := getattr(fleet, f.name), np.ndarray)]
-    assert len(arrays) >= 10
+    assert len(arrays) >= 9
     assert not any(array.flags.writeable for array in arrays)
 
 
@@ -100,16 +107,22 @@ def test_prices_of_many_are_those_of_each(changes):
     stretch = setting.training.stretch(0)
     tasks = [Task(stretches=(stretch,)), Task("probe", down=None, passes=(Pass("forward", samples=9),))]
     ids = np.array([4, 0, 5, 2])
+    nth = np.array([0, 3, 1, 2])
+
+    def price(task, places):
+        draws = Draws(KEY, ids[places], nth[places])
+        return price_task(task, draws.ids, fleet, setting, 7.0, draws)
+
     for task in tasks:
-        together = price_task(task, ids, fleet, setting)
-        alone = np.concatenate([price_task(task, ids[i : i + 1], fleet, setting) for i in range(len(ids))], axis=1)
+        together = price(task, np.arange(4))
+        alone = np.concatenate([price(task, np.array([place])) for place in range(4)], axis=1)
         assert together.shape == (len(ROWS), len(ids))
         assert np.array_equal(together, alone)
-        assert np.array_equal(together, price_task(task, ids, fleet, setting))
+        assert np.array_equal(together, price(task, np.arange(4)))
         assert (together >= 0).all()
     mixed = tuple(Order(device, tasks[place % 2]) for place, device in enumerate(ids.tolist()))
-    expected = np.concatenate([price_task(o.task, np.array([o.device]), fleet, setting) for o in mixed], axis=1)
-    assert np.array_equal(price_orders(mixed, fleet, setting), expected)
+    expected = np.concatenate([price(order.task, np.array([place])) for place, order in enumerate(mixed)], axis=1)
+    assert np.array_equal(price_orders(mixed, fleet, setting, 7.0, Draws(KEY, ids, nth)), expected)
 
 
 @settings(max_examples=25, deadline=None)
@@ -122,12 +135,13 @@ def test_more_work_never_takes_less(work, device, energy):
     """Seconds of computation and transfer are >= 0, 0 for nothing, and rise with FLOPs and bytes."""
     fleet = build_fleet(scenario(energy=energy))
     ids = np.array([device, device])
-    compute_s = fleet.compute_s(ids, np.array(work))
-    whole_s, air_s = fleet.transfer_s(fleet.up_bps[ids], fleet.latency_s[ids], np.array(work))
-    for seconds in (compute_s, whole_s, air_s):
+    draws, now_s, nothing_s = Draws(KEY, ids, np.zeros(2, dtype=np.int64)), np.full(2, 3.0), np.zeros(2)
+    compute_s, joules = fleet.compute(ids, np.array(work), nothing_s, np.inf, now_s, draws)
+    whole_s, air_s = fleet.transfer_s(ids, np.array(work), True, now_s, draws)
+    for seconds in (compute_s, joules, whole_s, air_s):
         assert 0 <= seconds[0] <= seconds[1] < np.inf
     assert (whole_s >= air_s).all()
-    assert fleet.compute_s(ids[:1], np.zeros(1))[0] == 0
+    assert fleet.compute(ids, nothing_s, nothing_s, np.inf, now_s, draws)[0].tolist() == [0, 0]
 
 
 def chosen(kind: str, table: dict[str, Any]) -> Any:
@@ -187,7 +201,9 @@ def test_message_prices_follow_the_payload():
     assembly = assemble(scenario(network={"name": "fixed", "up": "1 Mbit/s", "down": "2 Mbit/s", "latency": 0.5}))
     up = Payload(kinds=frozenset({"params"}), layers=frozenset({"fc1"}), extra_bytes=3)
     task = Task(stretches=(Stretch(batch=16, lr=0.1, epochs=1),), down=None, up=up)
-    prices = dict(zip(ROWS, price_task(task, np.array([0]), assembly.fleet, assembly.setting)[:, 0], strict=True))
+    draws = Draws(KEY, np.array([0]), np.array([0]))
+    priced = price_task(task, draws.ids, assembly.fleet, assembly.setting, 0.0, draws)
+    prices = dict(zip(ROWS, priced[:, 0], strict=True))
     fc_bytes = 4 * (128 * 10 + 10) + 3  # 32 channels of 2 x 2 pixels to 10 classes
     assert (prices["down_bytes"], prices["up_bytes"]) == (0, fc_bytes)
     assert prices["down_s"] == 0.5  # a bare request still takes the latency

@@ -25,7 +25,7 @@ ARROWS: dict[str, set[str]] = {
     "config": {"catalogue", "contracts", "errors", "local_sgd", "units"},
     # when and how much: no torch
     "world": {"card", "config", "contracts", "errors", "rng", "units"},
-    "engine": {"config", "contracts", "errors", "records", "rng", "world"},
+    "engine": {"card", "config", "contracts", "errors", "records", "rng", "world"},
     "coordinators": {"contracts", "engine", "errors", "units"},
     "store": {"contracts"},
     "learner": {"contracts", "errors", "rng", "store"},

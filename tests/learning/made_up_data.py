@@ -39,7 +39,7 @@ def write_idx_set(
         for kind, array in (("images-idx3", pixels(n, 5, 4)), ("labels-idx1", first + np.arange(n) % 3)):
             content = idx_bytes(array)
             path = folder / f"{name}-{kind}-ubyte{'.gz' if zipped else ''}"
-            path.write_bytes(gzip.compress(content) if zipped else content)
+            path.write_bytes(gzip.compress(content, mtime=0) if zipped else content)
 
 
 def png(image: np.ndarray) -> bytes:

@@ -34,6 +34,7 @@ def setting_of(samples: Sequence[int], layer_sizes: Mapping[str, int], **changes
         up_bps=ones,
         down_bps=ones,
         latency_s=0 * ones,
+        memory_bytes=np.full(len(samples), np.inf),
         deadline_s=float("inf"),
     )
     return replace(setting, **changes)

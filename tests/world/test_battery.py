@@ -14,7 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 from edgesim.errors import ConfigError
 from edgesim.rng import Key
 from edgesim.units import reason
-from edgesim.world.battery import Batteries, Battery, BatteryArrays
+from edgesim.world.batteries.rechargeable import Battery
+from edgesim.world.battery import Batteries, BatteryArrays
 from edgesim.world.daily import DAY_S, DailyWindows
 
 HOUR_S = 3600.0

@@ -60,8 +60,6 @@ def test_plain_links_keep_their_streams_and_take_latency_plus_bits_over_rate():
         draw(value, 50, KEY.at(i).numpy(), "") for i, value in enumerate((spread.up, spread.down, spread.latency))
     ]
     assert [links.up_bps.tolist(), links.down_bps.tolist(), links.latency_s.tolist()] == [e.tolist() for e in expected]
-    columns = spread.columns(50, KEY, "network")
-    assert [columns[name].tolist() for name in ("up_bps", "down_bps", "latency_s")] == [e.tolist() for e in expected]
     nbytes = np.linspace(0, 5e6, 50)
     for up, bps in ((True, expected[0]), (False, expected[1])):
         seconds, air_s = sent(links, nbytes, up=up)

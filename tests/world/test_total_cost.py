@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from edgesim.config import profiles
 from edgesim.contracts import Bundle, LocalRule, Merged, Message, Needs, Order, Pass, Payload, Plan, Setting, Task, View
 from edgesim.errors import ConfigError
 from edgesim.rng import Key
-from edgesim.world import profiles
 from edgesim.world.total_cost import SCALINGS, Scaling, compute_time_s, round_cost, total_cost, transfer_time_s
 from tests.conftest import frames, simulate_null, timing_scenario
 

@@ -95,7 +95,6 @@ def test_rates_are_those_of_shannon():
         seconds, air_s = links.transfer(np.array([0, 2]), np.array([1e6, 0]), up, 0.0, draws)
         assert air_s.tolist() == pytest.approx([8e6 / bps, 0])
         assert seconds.tolist() == pytest.approx([0.02 + 8e6 / bps, 0.02])
-    assert part.columns(3, KEY, "network")["up_bps"].tolist() == links.up_bps.tolist()
 
 
 def test_a_weak_signal_has_the_rate_of_its_power():

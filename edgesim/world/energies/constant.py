@@ -1,4 +1,7 @@
-"""Energy models of constant power per activity. Activities add to the idle power, which flows all the time."""
+"""Energy models of constant power per activity. Activities add to the idle power, which flows all the time.
+
+Computing adds static_w + capacitance x f^3 x cores watts; see edgesim.world.governors.cpu.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from edgesim.errors import ConfigError
 from edgesim.rng import Key
 from edgesim.units import PerDevice, Watts, draw
 
-COLUMNS = ("idle_w", "compute_w", "transmit_w", "receive_w")
+COLUMNS = ("idle_w", "transmit_w", "receive_w", "capacitance", "static_w")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +25,7 @@ class NoEnergy:
     """Nothing consumes energy."""
 
     def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Mapping[str, Arr]:
-        """Return the watts of COLUMNS, all zero, each of shape (n,)."""
+        """Return COLUMNS, all zero, each of shape (n,)."""
         return {name: np.zeros(n) for name in COLUMNS}
 
 
@@ -49,16 +52,18 @@ class Cpu(Radio):
 
     Cycles are busy seconds x f, so computing adds capacitance x f^3 x cores watts.
     Source: the usual model of mobile-edge computing; 1e-28 J s^2 is its most common effective capacitance.
+    `static`: what the CPU draws while it computes, whatever its frequency.
     """
 
     capacitance: Annotated[float, Gt(0)] = 1e-28  # J s^2
+    static: PerDevice[Watts] = 0.0
 
     def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Mapping[str, Arr]:
-        """Return the watts of COLUMNS, each of shape (n,). Raises ConfigError if the CPU has no frequency."""
+        """Return COLUMNS, each of shape (n,). Raises ConfigError if the CPU has no frequency."""
         if np.isnan(cpu["frequency_hz"]).any():
             raise ConfigError(f"{path}.name: the energy of a CPU needs cpu.frequency in every fleet block that uses it")
-        compute_w = self.capacitance * cpu["frequency_hz"] ** 3 * cpu["cores"]
-        return {**self.shared(n, key, path), "compute_w": compute_w}
+        static_w = draw(self.static, n, key.at(4).numpy(), f"{path}.static")
+        return {**self.shared(n, key, path), "capacitance": np.full(n, self.capacitance), "static_w": static_w}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +73,12 @@ class Power(Radio):
     busy: PerDevice[Watts]
 
     def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Mapping[str, Arr]:
-        """Return the watts of COLUMNS, each of shape (n,). Raises ConfigError if busy is below idle."""
+        """Return COLUMNS, each of shape (n,). Raises ConfigError if busy is below idle."""
         shared = self.shared(n, key, path)
-        compute_w = draw(self.busy, n, key.at(3).numpy(), f"{path}.busy") - shared["idle_w"]
-        if (compute_w < 0).any():
-            raise ConfigError(f"{path}.busy: must be at least idle, found a device {-compute_w.min():g} W below it")
-        return {**shared, "compute_w": compute_w}
+        static_w = draw(self.busy, n, key.at(3).numpy(), f"{path}.busy") - shared["idle_w"]
+        if (static_w < 0).any():
+            raise ConfigError(f"{path}.busy: must be at least idle, found a device {-static_w.min():g} W below it")
+        return {**shared, "capacitance": np.zeros(n), "static_w": static_w}
 
 
 PARTS = {"none": NoEnergy, "cpu": Cpu, "power": Power}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Lt
 
-from edgesim.contracts import Arr
 from edgesim.errors import ConfigError
 from edgesim.rng import Key
 from edgesim.units import BitsPerSecond, Delay, PerDevice, draw
@@ -18,7 +16,7 @@ from edgesim.world.links import Links, SteadyLinks
 
 
 class Network(ABC):
-    """What networks share: methods see nominal rates only."""
+    """What networks share."""
 
     @abstractmethod
     def build(self, n: int, key: Key, path: str) -> Links:
@@ -26,11 +24,6 @@ class Network(ABC):
 
         Raises ConfigError that names a key below `path`, the part's place in the scenario, or DataError with a file.
         """
-
-    def columns(self, n: int, key: Key, path: str) -> Mapping[str, Arr]:
-        """Return nominal up_bps, down_bps and latency_s of n devices, each of shape (n,)."""
-        links = self.build(n, key, path)
-        return {"up_bps": links.up_bps, "down_bps": links.down_bps, "latency_s": links.latency_s}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,18 @@ from pydantic import model_validator as validator
 from edgesim.config.parts import as_table, check_keys, refusal_at
 from edgesim.config.paths import FileText
 from edgesim.errors import ConfigError
-from edgesim.units import BitsPerSecond, Delay, FlopsPerSecond, Hertz, PositiveJoules, Ratio, Seconds, Unit, reason
+from edgesim.units import (
+    BitsPerSecond,
+    Delay,
+    FlopsPerSecond,
+    Hertz,
+    PositiveJoules,
+    Ratio,
+    Seconds,
+    Unit,
+    reason,
+    refusal,
+)
 
 _PositiveWatts = Annotated[float, Unit("W", "a power", "0.5 W", positive=True)]
 _Memory = Annotated[float, Unit("byte", "an amount of data", "4 GB", positive=True)]
@@ -179,6 +190,16 @@ class Profile(BaseModel):
 
     def _texts(self, *keys: str) -> dict[str, Any]:
         return {key: self.quantities[key].text for key in keys if key in self.quantities}
+
+
+def with_profile(block: Any) -> Any:
+    """Return a fleet block with the keys of the device that its `profile` names; anything else unchanged."""
+    if not isinstance(block, Mapping) or "profile" not in block:
+        return block
+    try:
+        return find(block["profile"]).merged(block)
+    except ConfigError as error:
+        raise refusal(str(error)) from error
 
 
 def names() -> tuple[str, ...]:

@@ -1,0 +1,75 @@
+"""The batteries of a fleet as the engine sees them: who is on, how long a job lasts, and what it draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import inf
+
+import numpy as np
+
+from edgesim.contracts import Arr, Ids, Job
+from edgesim.engine.spending import Spending
+from edgesim.world.battery import Batteries
+from edgesim.world.fleet import Fleet
+
+
+class FleetBatteries:
+    """The blocks of a fleet that have batteries; devices of the others are always on."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._blocks = [(block.new_batteries(), block) for block in fleet.blocks if block.new_batteries is not None]
+
+    def __bool__(self) -> bool:
+        return bool(self._blocks)
+
+    def on(self, now_s: float) -> np.ndarray:
+        """Return which devices are on, bool, shape (devices,)."""
+        mask = np.ones(len(self._fleet), dtype=bool)
+        for batteries, block in self._blocks:
+            mask[block.first : block.first + block.count] = batteries.available(now_s)
+        return mask
+
+    def off_s(self, now_s: float) -> Arr:
+        """Return seconds so far in which devices were off and drew no idle power, shape (devices,)."""
+        seconds = np.zeros(len(self._fleet))
+        for batteries, block in self._blocks:
+            seconds[block.first : block.first + block.count] = batteries.off_s(np.arange(block.count), now_s)
+        return seconds
+
+    def next_on_s(self, now_s: float) -> float:
+        """Return the time from which some device with a battery is on, inf if never again."""
+        times = [b.next_available(np.arange(block.count), now_s).min() for b, block in self._blocks]
+        return float(min(times, default=inf))
+
+    def lasting_s(self, ids: Ids, draws: Sequence[tuple[Arr, Arr]], now_s: float) -> Arr:
+        """Return for how long devices can go through phases of (watts above idle, seconds), shape (k,).
+
+        It is inf where the battery outlasts all of them.
+        """
+        lasting = np.full(len(ids), inf)
+        needed_s = np.sum([seconds for _, seconds in draws], axis=0)
+        for batteries, at, rows in self._of(ids):
+            lasted_s = batteries.lasting(rows, [(w[at], s[at]) for w, s in draws], now_s)
+            lasting[at] = np.where(lasted_s < needed_s[at], lasted_s, inf)
+        return lasting
+
+    def draw(self, device: int, watts: float, seconds: float, since_s: float) -> None:
+        """Take what a device drew on top of idle power for `seconds` from `since_s` on."""
+        for batteries, _, rows in self._of(np.array([device])):
+            batteries.drain(rows, watts, seconds, since_s)
+
+    def draw_job(self, job: Job, spent: Spending, joules: Sequence[float]) -> None:
+        """Take what a job drew, phase after phase."""
+        since_s = job.sent_s
+        for phase_j, phase_s in zip(joules, spent.seconds, strict=True):
+            if phase_s > 0:
+                self.draw(job.device, phase_j / phase_s, phase_s, since_s)
+                since_s += phase_s
+
+    def _of(self, ids: Ids) -> Iterator[tuple[Batteries, Ids, Ids]]:
+        """Yield batteries, where their devices are in `ids`, and the devices' rows."""
+        for batteries, block in self._blocks:
+            at = np.flatnonzero((ids >= block.first) & (ids < block.first + block.count))
+            if len(at):
+                yield batteries, at, ids[at] - block.first

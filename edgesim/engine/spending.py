@@ -1,0 +1,44 @@
+"""What a job has spent when it ends, by phase."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from edgesim.contracts import Job
+from edgesim.world.fleet import Fleet
+
+
+class Spending(NamedTuple):
+    """Seconds in download, computation and upload, and the share of each phase's work that was done."""
+
+    seconds: tuple[float, float, float]
+    shares: tuple[float, float, float]
+    air_s: tuple[float, float] | None = None  # down and up with the radio on; None: the shares of what was planned
+    link_wait_s: float = 0.0  # of the seconds, those beyond what the transfers take with the links to themselves
+
+
+NOTHING = Spending((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))  # of a job that was refused
+
+
+def spent_alone(job: Job, elapsed_s: float) -> Spending:
+    """Return what a job over links of its own has spent `elapsed_s` seconds after its start; inf: all of it."""
+    down = _share(elapsed_s, 0.0, job.down_s)
+    compute = _share(elapsed_s, job.down_s, job.compute_s)
+    up = _share(elapsed_s, job.down_s + job.compute_s, job.up_s)
+    return Spending((down * job.down_s, compute * job.compute_s, up * job.up_s), (down, compute, up))
+
+
+def joules_of(job: Job, spent: Spending, fleet: Fleet) -> tuple[float, float, float]:
+    """Return joules above idle power of download, computation and upload."""
+    down, compute, up = spent.shares
+    if spent.air_s is None:
+        return down * job.down_j, compute * job.compute_j, up * job.up_j
+    receive_w, transmit_w = float(fleet.receive_w[job.device]), float(fleet.transmit_w[job.device])
+    return receive_w * spent.air_s[0], compute * job.compute_j, transmit_w * spent.air_s[1]
+
+
+def _share(elapsed_s: float, start_s: float, length_s: float) -> float:
+    """Return which share of a phase is over, from 0 to 1; a phase without length is over once it has begun."""
+    if elapsed_s >= start_s + length_s:
+        return 1.0
+    return max(0.0, elapsed_s - start_s) / length_s if length_s > 0 else 0.0

@@ -1,0 +1,58 @@
+"""Batteries that charge at fixed hours of the day."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from edgesim.contracts import Arr
+from edgesim.errors import ConfigError
+from edgesim.rng import Key
+from edgesim.units import Delay, PerDevice, PositiveJoules, Ratio, Watts, draw
+from edgesim.world.battery import Batteries, BatteryArrays
+from edgesim.world.daily import DAY_S, DailyWindows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Battery:
+    """Batteries of a block of devices.
+
+    `level` and `restart` are shares of the capacity. `windows` are the hours of each day, [from, to] after midnight,
+    in which a device charges with `charge`; [22 h, 6 h] is a night. The run starts at midnight on a device's clock,
+    or at `phase`.
+    """
+
+    capacity: PerDevice[PositiveJoules]
+    level: PerDevice[Annotated[float, Ge(0), Le(1)]] = 1.0
+    charge: PerDevice[Watts] = 0.0
+    windows: tuple[tuple[Delay, Delay], ...] = ()
+    phase: PerDevice[Delay] = 0.0
+    restart: Ratio = 0.2  # so that a device that died does not come and go with every joule
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for windows outside a day or without length."""
+        for start_s, end_s in self.windows:
+            if not (start_s < DAY_S and end_s <= DAY_S and start_s != end_s):
+                raise ConfigError(f"battery.windows: must lie within 24 h and last, got [{start_s:g} s, {end_s:g} s]")
+
+    def build(self, idle_w: Arr, key: Key, path: str) -> Batteries:
+        """Return the batteries of devices with these idle powers.
+
+        Raises ConfigError that names a key below `path` if a distribution draws an impossible value.
+        """
+        n = len(idle_w)
+        capacity_j = draw(self.capacity, n, key.at(0).numpy(), f"{path}.capacity")
+        arrays = BatteryArrays(
+            capacity_j=capacity_j,
+            level_j=capacity_j * draw(self.level, n, key.at(1).numpy(), f"{path}.level"),
+            charge_w=draw(self.charge, n, key.at(2).numpy(), f"{path}.charge"),
+            idle_w=idle_w,
+            phase_s=draw(self.phase, n, key.at(3).numpy(), f"{path}.phase"),
+            restart_j=capacity_j * self.restart,
+        )
+        return Batteries(arrays, DailyWindows.of(self.windows))
+
+
+PARTS = {"rechargeable": Battery}

@@ -1,0 +1,32 @@
+"""Links that transfers share; their rates change whenever one starts or ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from edgesim.rng import Key
+from edgesim.units import BitsPerSecond, Delay, PerDevice
+from edgesim.world.links import Links
+from edgesim.world.networks.analytic import Fixed, Network
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared(Network):
+    """Each device's own access rates and latency; the links beyond, the server's among them, are the topology's.
+
+    `discipline`: "fair" shares every link max-min fairly over whole paths, "fifo" serves transfers in the order in
+    which they came.
+    """
+
+    up: PerDevice[BitsPerSecond]
+    down: PerDevice[BitsPerSecond]
+    latency: PerDevice[Delay] = 0.0
+    discipline: Literal["fair", "fifo"] = "fair"
+
+    def build(self, n: int, key: Key, path: str) -> Links:
+        """Return the devices' access links, drawn as `fixed` draws them."""
+        return Fixed(up=self.up, down=self.down, latency=self.latency).build(n, key, path)
+
+
+PARTS = {"shared": Shared}

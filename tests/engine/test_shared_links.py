@@ -1,0 +1,153 @@
+"""Jobs over links that they share, in the event loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgesim.errors import ConfigError
+from tests.conftest import frames, simulate_null, timing_scenario
+
+BITS = 8 * 4 * 567_858  # CNN-CIFAR10, one way
+ACCESS = {"name": "shared", "up": "1 Mbit/s", "down": "4 Mbit/s", "latency": "0.1 s"}
+POWER = {"name": "power", "idle": "2 W", "busy": "5 W", "transmit": "1 W", "receive": "0.5 W"}
+TIMES = ["down_s", "compute_s", "up_s", "link_wait_s", "end_s", "down_j", "up_j"]
+
+
+def jobs_of(**changes):
+    """Return the jobs of a timing-only run, by device."""
+    return frames(simulate_null(timing_scenario(energy=POWER, **changes)))["jobs"].sort_values("device")
+
+
+def equal_devices(count, **changes):
+    """Return the jobs of `count` devices that train for 10 s each."""
+    return jobs_of(fleet=[{"count": count, "cpu": {"flops_per_s": 7.3806e8}}], **changes)
+
+
+@pytest.mark.parametrize("discipline", ["fair", "fifo"])
+def test_without_a_common_bottleneck_they_are_fixed_links(discipline):
+    """A star without a limit at the server: every number is that of links of the devices' own."""
+    shared = jobs_of(network={**ACCESS, "discipline": discipline})
+    fixed = jobs_of(network={**ACCESS, "name": "fixed"})
+    assert shared[TIMES].to_numpy() == pytest.approx(fixed[TIMES].to_numpy(), rel=1e-9)
+
+
+def test_equal_devices_share_the_server_fairly():
+    """Four equal devices below a 2 Mbit/s server: each gets a quarter, both ways; no access link limits them."""
+    limits = {"name": "star", "server_up": "2 Mbit/s", "server_down": "2 Mbit/s"}
+    jobs = equal_devices(4, network=ACCESS, topology=limits)
+    each_s = BITS / (2e6 / 4)
+    assert jobs["down_s"].tolist() == pytest.approx([0.1 + each_s] * 4)
+    assert jobs["up_s"].tolist() == pytest.approx([0.1 + each_s] * 4)
+    assert jobs["link_wait_s"].tolist() == pytest.approx([2 * each_s - BITS / 2e6 - BITS / 1e6] * 4)
+    assert jobs["up_j"].tolist() == pytest.approx([1.0 * each_s] * 4)
+
+
+def test_in_order_of_arrival():
+    """The same four in a queue: the k-th download ends after k transfers at the server's full 2 Mbit/s."""
+    topology = {"name": "star", "server_up": "2 Mbit/s"}
+    jobs = equal_devices(4, network={**ACCESS, "discipline": "fifo"}, topology=topology)
+    assert jobs["down_s"].tolist() == pytest.approx([0.1 + k * BITS / 2e6 for k in (1, 2, 3, 4)])
+
+
+def test_a_late_starter_slows_the_first():
+    """By hand: A (10 s of computing) uploads alone at 1 Mbit/s until B (20 s) comes; then both have half."""
+    fleet = [{"cpu": {"flops_per_s": 7.3806e8}}, {"cpu": {"flops_per_s": 3.6903e8}}]
+    access = {"name": "shared", "up": "1 Mbit/s", "down": "1 Gbit/s"}
+    jobs = jobs_of(fleet=fleet, network=access, topology={"name": "star", "server_down": "1 Mbit/s"})
+    down_s = BITS / 1e9
+    left_bits = BITS - 1e6 * 10  # of A when B begins, 10 s later
+    both_s = left_bits / 0.5e6
+    after_bits = BITS - 0.5e6 * both_s  # of B when A is done
+    assert jobs["end_s"].tolist() == pytest.approx(
+        [down_s + 20 + both_s, down_s + 20 + both_s + after_bits / 1e6], rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("deadline_s", [0.05, 5.0, 20.0, 60.0, 80.0])
+def test_a_deadline_charges_what_has_moved(deadline_s):
+    """Bytes of an aborted transfer are those of its share of the link; phases fill the time until the deadline."""
+    topology = {"name": "star", "server_up": "2 Mbit/s", "server_down": "2 Mbit/s"}
+    coordinator = {"name": "deadline", "deadline": deadline_s}
+    jobs = equal_devices(4, network=ACCESS, topology=topology, coordinator=coordinator)
+    rate = 2e6 / 4
+    air_s = BITS / rate
+    down_air_s = np.clip(deadline_s - 0.1, 0, air_s)
+    up_air_s = np.clip(deadline_s - 0.1 - air_s - 10 - 0.1, 0, air_s)
+    assert set(jobs["outcome"]) == {"late"}
+    assert jobs["down_bytes"].tolist() == pytest.approx([rate * down_air_s / 8] * 4, abs=1.001)
+    assert jobs["up_bytes"].tolist() == pytest.approx([rate * up_air_s / 8] * 4, abs=1.001)
+    assert jobs[["down_s", "compute_s", "up_s"]].sum(axis=1).tolist() == pytest.approx([deadline_s] * 4)
+    assert jobs["down_j"].tolist() == pytest.approx([0.5 * down_air_s] * 4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    devices=st.integers(1, 9),
+    discipline=st.sampled_from(["fair", "fifo"]),
+    edge_servers=st.integers(0, 3),
+    deadline_s=st.one_of(st.none(), st.floats(1, 300)),
+)
+def test_time_and_joules_add_up(seed, devices, discipline, edge_servers, deadline_s):
+    """Random fleets, trees and deadlines: every job ends once, phases fill its time, the ledger closes."""
+    server = {"server_up": "3 Mbit/s", "server_down": "2 Mbit/s"}
+    tree = {"name": "tree", "edge_servers": edge_servers, "edge_up": "2 Mbit/s", "edge_down": "4 Mbit/s", **server}
+    scenario = timing_scenario(
+        seed=seed,
+        fleet=[{"count": devices, "cpu": {"flops_per_s": {"log_uniform": [1e8, 1e10]}}}],
+        network={
+            "name": "shared",
+            "up": {"log_uniform": [1e5, 1e7]},
+            "down": {"log_uniform": [1e6, 1e7]},
+            "latency": {"uniform": [0, 0.2]},
+            "discipline": discipline,
+        },
+        topology=tree if edge_servers else {"name": "star", **server},
+        energy=POWER,
+        coordinator="sync" if deadline_s is None else {"name": "deadline", "deadline": deadline_s},
+        stop={"rounds": 3},
+    )
+    simulation = simulate_null(scenario)  # checks the ledger
+    jobs = frames(simulation)["jobs"]
+    assert jobs["job"].is_unique
+    assert len(jobs) == 3 * devices
+    assert not simulation.engine.running
+    phases_s = jobs[["down_s", "compute_s", "up_s"]].sum(axis=1).to_numpy()
+    assert (jobs["end_s"] - jobs["sent_s"]).to_numpy() == pytest.approx(phases_s, rel=1e-9, abs=1e-6)
+    assert (jobs["link_wait_s"] >= 0).all()
+    done = jobs[jobs["outcome"] == "ok"]
+    assert set(done["down_bytes"]) | set(done["up_bytes"]) <= {BITS // 8}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topology": {"name": "star", "server_up": "1 Mbit/s"}}, "topology.name: links beyond .* network.name"),
+        ({"topology": {"name": "ring"}}, "topology.name"),
+        (
+            {
+                "network": ACCESS,
+                "fleet": [{"cpu": {"flops_per_s": 1e9}, "network": "ideal"}, {"cpu": {"flops_per_s": 1e9}}],
+            },
+            "fleet.network: blocks must all",
+        ),
+        ({"network": ACCESS, "topology": {"name": "random_regular", "degree": 9}}, "topology.degree"),
+        ({"network": ACCESS, "topology": {"name": "file", "file": "no_such.csv"}}, "no_such.csv"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes, message):
+    """Links that nobody would use, mixed blocks and impossible graphs are named before the run."""
+    with pytest.raises(ConfigError, match=message):
+        simulate_null(timing_scenario(**changes))
+
+
+def test_a_device_without_a_path_is_refused(tmp_path):
+    """A file of links that leaves device 4 alone."""
+    lines = ["a,b,bps_ab,bps_ba,latency_s", *(f"0,{1 + i},1 Mbit/s,1 Mbit/s,0" for i in range(4))]
+    file = tmp_path / "links.csv"
+    file.write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match=r"topology.*device 4"):
+        simulate_null(timing_scenario(network=ACCESS, topology={"name": "file", "file": str(file)}))
