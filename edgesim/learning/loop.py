@@ -54,7 +54,7 @@ def train_stretch(w: Bundle, stretch: Stretch, phase: LocalPhase, context: Conte
             grads = _clipped(grads, stretch.clip_norm)
         with torch.no_grad():
             sgd(
-                trained, grads, momenta, foreach=True, weight_decay=stretch.weight_decay, momentum=stretch.momentum,
+                trained, grads, momenta, foreach=False, weight_decay=stretch.weight_decay, momentum=stretch.momentum,
                 lr=stretch.lr, dampening=0.0, nesterov=False, maximize=False,
             )  # fmt: skip
         steps += 1

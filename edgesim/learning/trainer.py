@@ -16,7 +16,7 @@ from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.loop import train_stretch
 from edgesim.learning.seeding import seeded
 
-CHUNK = 500  # test samples evaluated at once; fixed, so that sums do not depend on who computes them
+CHUNK = 100  # test samples evaluated at once: fits the cache; fixed, as sums must not depend on who computes them
 
 
 class ChunkScore(NamedTuple):
