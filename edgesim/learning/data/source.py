@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -28,7 +29,7 @@ class Raw(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class Source(ABC):
     """Keys common to all data sources."""
 
     name: ClassVar[str]
@@ -38,9 +39,9 @@ class Source:
     train_limit: Limit = None  # only the first so many samples, for a quick run
     test_limit: Limit = None
 
+    @abstractmethod
     def read(self) -> Raw:
         """Return the arrays of this source. Raises DataError if they are missing or damaged."""
-        raise NotImplementedError
 
     def load(self) -> Dataset:
         """Return the data set, limited and normalised.

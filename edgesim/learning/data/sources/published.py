@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -23,7 +23,7 @@ from edgesim.learning.data.source import Raw, Source
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published(Source, ABC):
+class Published(Source):
     """A data set known by its name.
 
     Below each folder of the search path it may lie in the layout of torchvision, as raw files, or as parquet files
