@@ -111,8 +111,8 @@ def test_memory_is_that_of_the_closed_form(digits):
     images = 1797 * (64 * 4 + 8)  # float32 pixels and an int64 label
     shards = 8 * len(scenario.data.value.load().y_train)
     model = 4 * 6090
-    # Training 16 images takes less than evaluating 500, two of whose maps of 16 x 8 x 8 are there at a time.
-    network = model + model + 4 * 2 * 500 * 16 * 64
+    # Training 16 images takes less than evaluating 100, two of whose maps of 16 x 8 x 8 are there at a time.
+    network = model + model + 4 * 2 * 100 * 16 * 64
     process = edgesim.estimate._PROCESS_BYTES
     serial = estimate(scenario).totals["memory_bytes"]
     assert serial == process + images + shards + (1 + 4) * model + network
