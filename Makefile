@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format lint types tests clean
+.PHONY: demo test check format lint types tests validation clean
 
 demo: .venv/demo  ## Install, run the quickstart, print its table and draw its plot
 	rm -rf runs/quickstart
@@ -26,6 +26,9 @@ lint:
 
 types:
 	$(BIN)/mypy
+
+validation: .venv/dev  ## Write docs/validation.md from what edgesim gives now
+	$(BIN)/python -m tests.validation.page
 
 # torch and torchvision must come from one pip call, so that they fit each other.
 .venv/demo: pyproject.toml

@@ -213,6 +213,21 @@ def explain(run: OneRun, number: RoundNumber) -> None:
 
 
 @app.command()
+def energy(
+    run: OneRun,
+    by: Annotated[
+        str, typer.Option(metavar="KEYS", help="Of device, component, activity, job, round; with commas.")
+    ] = "component,activity",
+    as_json: AsJson = False,
+) -> None:
+    """Say what a run's joules were spent on: sums and shares."""
+    from edgesim.analysis.load import open_run
+    from edgesim.commands.energy import print_energy
+
+    print_energy(open_run(run), by, as_json)
+
+
+@app.command()
 def device(
     name: Annotated[str, typer.Argument(help="A device, or a profile file (.toml).")], as_json: AsJson = False
 ) -> None:

@@ -20,6 +20,8 @@ from edgesim.learning.measure import measure
 from edgesim.learning.models.base import ModelPart
 from edgesim.learning.trainer import Trainer
 from edgesim.rng import Key, Purpose
+from edgesim.world.availability import Availability, all_of
+from edgesim.world.failure import Failure, combine
 from edgesim.world.fleet import Fleet, build_fleet
 from edgesim.world.shared_network import SharedNetwork, shared_network
 
@@ -32,7 +34,9 @@ _ASKED = {
     "energy": ("columns",),
     "slowdown": ("build",),
     "topology": ("paths",),
-    "availability": ("mask",),
+    "availability": ("build",),
+    "failures": ("build",),
+    "peers": ("graph",),
     "selection": ("choose",),
     "method": ("plan",),
     "coordinator": ("run",),
@@ -51,6 +55,8 @@ class Assembly:
     module: nn.Module
     setting: Setting
     shared: SharedNetwork | None  # links that jobs share; None: every device has its own
+    availability: Availability
+    failures: Failure | None
 
     def make_trainer(self, device: str) -> Trainer:
         """Return what trains, with its network on a torch device such as "cpu"."""
@@ -71,6 +77,7 @@ def assemble(scenario: Scenario) -> Assembly:
     fleet = build_fleet(scenario)
     scenario.selection.value.check(fleet.level)
     _check_pairs(scenario)
+    _check_protocol(scenario, fleet)
     _check_end(scenario, fleet)
     shared = shared_network(scenario, fleet)
     data = scenario.data.value.load() if scenario.data is not None else None
@@ -90,7 +97,8 @@ def assemble(scenario: Scenario) -> Assembly:
         deadline_s=scenario.coordinator.value.deadline_s,
         labels=_label_counts(scenario, data, split),
     )
-    return Assembly(scenario, fleet, data, split, module, setting, shared)
+    availability, failures = _churn(scenario, fleet)
+    return Assembly(scenario, fleet, data, split, module, setting, shared, availability, failures)
 
 
 def card_of(model: Any, name: str, data_shape: tuple[int, ...] | None, classes: int | None, key: Key) -> Any:
@@ -129,6 +137,40 @@ def _partition(scenario: Scenario, data: Dataset | None, devices: int) -> tuple[
     return split, samples
 
 
+def _churn(scenario: Scenario, fleet: Fleet) -> tuple[Availability, Failure | None]:
+    """Return when devices can be reached and what fails. Raises ConfigError or DataError if that cannot be."""
+    n, key = len(fleet), Key(scenario.seed)
+    there = [
+        part.value.build(n, key.at(Purpose.AVAILABILITY, i), "availability")
+        for i, part in enumerate(scenario.availability)
+    ]
+    broken = [
+        part.value.build(n, key.at(Purpose.FAILURE, i), f"failures.{i}") for i, part in enumerate(scenario.failures)
+    ]
+    return all_of(there), combine(broken) if broken else None
+
+
+def _check_protocol(scenario: Scenario, fleet: Fleet) -> None:
+    """Raise ConfigError if the protocol cannot work with so many devices, or peers lack what they need."""
+    n, everybody = len(fleet), np.arange(len(fleet))
+    asked = len(scenario.selection.value.choose(everybody, fleet.level, Key(scenario.seed)))
+    if hasattr(scenario.coordinator.value, "check"):
+        scenario.coordinator.value.check(n, asked)
+    among_peers = scenario.method.value.needs.peers
+    if among_peers and scenario.peers is None:
+        raise ConfigError(f"peers: {scenario.method.name} needs to know who hears whom, such as peers = 'ring'")
+    if not among_peers and scenario.peers is not None:
+        raise ConfigError(f"peers: {scenario.method.name} has a server, its devices exchange nothing among themselves")
+    if scenario.peers is not None:
+        scenario.peers.value.check(n)
+    if all(block.new_batteries is None for block in fleet.blocks):
+        return
+    if among_peers:
+        raise ConfigError("fleet.battery: batteries work in protocols with a server, not among peers")
+    if (fleet.sleep_w != fleet.idle_w).any():
+        raise ConfigError("energy.sleep: a device with a battery draws idle power while it is on; leave sleep out")
+
+
 def _label_counts(scenario: Scenario, data: Dataset | None, split: Split | None) -> np.ndarray | None:
     """Return label counts, shape (devices, classes), if the method asks devices to report them."""
     if "labels" not in scenario.method.value.needs.reports or data is None or split is None:
@@ -144,16 +186,20 @@ def _check_kinds(scenario: Scenario) -> None:
     if not isinstance(scenario.model.value, ModelPart | Foreign):
         raise ConfigError(f"model.name: {scenario.model.name} must be a torch.nn.Module or a dataclass of ModelPart")
     of_blocks = [part for block in scenario.fleet for part in (block.network, block.energy, block.slowdown)]
-    for part in [*(getattr(scenario, kind) for kind in _ASKED), *of_blocks]:
-        if part is not None and not any(hasattr(part.value, name) for name in _ASKED[part.kind]):
-            wanted = " or ".join(f"{name}()" for name in _ASKED[part.kind])
+    single = [kind for kind in _ASKED if not isinstance(getattr(scenario, kind), tuple)]
+    of_lists = [*scenario.availability, *scenario.failures]
+    for part in [*(getattr(scenario, kind) for kind in single), *of_lists, *of_blocks]:
+        asked = () if part is None else _ASKED.get(part.kind, ("build",))
+        if part is not None and not any(hasattr(part.value, name) for name in asked):
+            wanted = " or ".join(f"{name}()" for name in asked)
             raise ConfigError(f"{part.kind}.name: {part.name} must be a dataclass with {wanted}")
 
 
 def _check_end(scenario: Scenario, fleet: Fleet) -> None:
     """Raise ConfigError if no stop rule can ever be met."""
     stop, server = scenario.stop, scenario.server
-    powers_w: list[Any] = [fleet.idle_w, fleet.transmit_w, fleet.receive_w, server.idle, server.busy]
+    powers_w: list[Any] = [fleet.idle_w, fleet.sleep_w, fleet.transmit_w, fleet.receive_w, fleet.j_per_bit]
+    powers_w += [server.idle, server.busy]
     powers_w += [power for block in fleet.blocks for power in (block.cpu.capacitance, block.cpu.static_w)]
     by_accuracy = stop.accuracy is not None and scenario.backend.value.trains
     by_energy = stop.energy is not None and any(np.any(power_w) for power_w in powers_w)
@@ -176,5 +222,3 @@ def _check_pairs(scenario: Scenario) -> None:
         return
     if needs.feedback:
         raise ConfigError(f"backend.name: {scenario.method.name} plans from training results, which null does not have")
-    if scenario.server.flops_per_s < float("inf"):
-        raise ConfigError("server.flops_per_s: the null backend knows no server work; use inf or a training backend")

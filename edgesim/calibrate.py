@@ -17,10 +17,10 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from edgesim.assembly import card_of
-from edgesim.card import F32_BYTES, LayerCost, ModelCard
+from edgesim.card import ModelCard
 from edgesim.catalogue import find, parts_of
-from edgesim.config.profiles import Profile, profile_of
-from edgesim.contracts import Assignment, LocalPhase, Stretch, Task
+from edgesim.config.profiles import LAYER_KINDS, WHOLE_STEP, Profile, profile_of
+from edgesim.contracts import Assignment, LocalPhase, Part, Pass, Stretch, Task
 from edgesim.errors import ConfigError
 from edgesim.learning.build import bundle_of
 from edgesim.learning.context import Context
@@ -29,6 +29,7 @@ from edgesim.learning.loop import train_stretch
 from edgesim.learning.rules import cross_entropy
 from edgesim.learning.seeding import seeded
 from edgesim.rng import Key, Purpose
+from edgesim.world.costs.measured import Measured
 
 SOURCE = "measured on this host"
 _PASSES = 5  # over all cases in turns, so that a busy moment spoils one of five measurements of many cases
@@ -58,18 +59,8 @@ class Timing:
     seconds: float
 
 
-# How time may follow from work: the terms are added up, each its amount of work times what one unit of it takes.
-# Each is the field of Work and the quantity of a profile that tells its cost, in seconds a unit or units a second.
-FORMS: Mapping[str, Mapping[str, str]] = {
-    "whole step": {"steps": "step_overhead", "flops": "flops_per_s"},
-    "layer kinds": {
-        "convolutions": "convolution_overhead",
-        "convolution_flops": "convolution_flops_per_s",
-        "linears": "linear_overhead",
-        "linear_flops": "linear_flops_per_s",
-        "parameter_bytes": "parameter_bandwidth",
-    },
-}
+# The explanations that are tried, each a sum of terms; the first has the fewest.
+FORMS: Mapping[str, Mapping[str, str]] = {"whole step": WHOLE_STEP, "layer kinds": LAYER_KINDS}
 _UNITS = {"overhead": "ms", "flops_per_s": "GFLOP/s", "bandwidth": "GB/s"}
 
 
@@ -135,17 +126,8 @@ class Calibration:
 
 def work_of(card: ModelCard, batch: int) -> Work:
     """Return the work of one SGD step on a batch of the whole model."""
-    reused = [layer for layer in card.layers if layer.forward_flops > 2 * layer.params]
-    convolution_flops = batch * sum(_train_flops(layer) for layer in reused)
-    flops = batch * card.train_flops()
-    return Work(
-        flops=flops,
-        convolutions=len(reused),
-        convolution_flops=convolution_flops,
-        linears=len(card.layers) - len(reused),
-        linear_flops=flops - convolution_flops,
-        parameter_bytes=F32_BYTES * card.params,
-    )
+    amounts = Measured().amounts(card, Pass(), Part(), np.array([float(batch)]), np.ones(1))
+    return Work(**{term: float(amount[0]) for term, amount in amounts.items()})
 
 
 def fit(timings: Sequence[Timing], form: str) -> Fit:
@@ -264,10 +246,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _train_flops(layer: LayerCost) -> float:
-    return layer.forward_flops + layer.weight_grad_flops + layer.input_grad_flops * bool(layer.upstream)
 
 
 def _quantity(name: str, cost: float, year: int) -> dict[str, Any]:

@@ -59,6 +59,16 @@ class LayerCost:
         """Unit groups that its FLOPs grow with."""
         return tuple(group for group in (self.rows, self.columns) if group)
 
+    @property
+    def reuses_weights(self) -> bool:
+        """Whether it uses a weight several times a sample, as convolutions do; it then computes at another speed."""
+        return self.forward_flops > 2 * self.params
+
+    def backward_flops(self, trained: frozenset[str]) -> float:
+        """Return the backward FLOPs per sample of the whole layer if these layers are trained."""
+        backward = self.weight_grad_flops * (self.name in trained)
+        return backward + self.input_grad_flops * (not trained.isdisjoint(self.upstream))
+
 
 @dataclass(frozen=True, slots=True)
 class ProductCost:
@@ -183,12 +193,22 @@ class ModelCard:
         density = self._densities(part, shares, sparse)
         flops = self.forward_flops(part, include, sparse)
         for layer in self.layers:
-            backward = layer.weight_grad_flops * (layer.name in trained)
-            backward += layer.input_grad_flops * (not trained.isdisjoint(layer.upstream))
-            flops += _thinned(backward, layer.groups, shares) * density.get(layer.name, 1.0)
+            flops += _thinned(layer.backward_flops(trained), layer.groups, shares) * density.get(layer.name, 1.0)
         due = (product for product in self.products if not trained.isdisjoint(product.upstream))
         flops += sum(product.backward_flops for product in due)
         return flops + (self._formula_backward(trained, shares) if include == "all" else 0.0)
+
+    def convolution_flops(self, part: Part = WHOLE, sparse: Sparse = "dense", forward_only: bool = False) -> float:
+        """Return the FLOPs that layers which reuse weights have in those of `train_flops` or `forward_flops`."""
+        trained = frozenset[str]() if forward_only else self._trained(part)
+        shares = self._shares(part)
+        density = self._densities(part, shares, sparse)
+        return sum(
+            _thinned(layer.forward_flops + layer.backward_flops(trained), layer.groups, shares)
+            * density.get(layer.name, 1.0)
+            for layer in self.layers
+            if layer.reuses_weights
+        )
 
     def part_params(self, part: Part = WHOLE, trained_only: bool = False) -> int:
         """Return the number of parameters of a part, or of its trained layers only."""
@@ -217,7 +237,11 @@ class ModelCard:
         return frozenset(self.layer_names[:-count])
 
     def nbytes(self, payload: Payload, part: Part = WHOLE) -> int:
-        """Return the bytes of a payload: 4 for every float of its kinds and layers, and its extra bytes.
+        """Return the bytes of a payload: 4 for every number of its kinds and layers, and its extra bytes."""
+        return F32_BYTES * self.numbers(payload, part) + payload.extra_bytes
+
+    def numbers(self, payload: Payload, part: Part = WHOLE) -> int:
+        """Return how many numbers a payload holds: those of its kinds and layers.
 
         `part`: only the units that it keeps travel. A method's own kind (control variates, momenta) mirrors the
         parameters and is priced like them.
@@ -227,8 +251,7 @@ class ModelCard:
         shares = self._shares(part)
         sizes = [_sizes(layer, shares) for layer in self.layers if layer.name in names]
         params, buffers = sum(size for size, _ in sizes), sum(size for _, size in sizes)
-        floats = sum({"buffers": buffers}.get(kind, params) for kind in payload.kinds)
-        return F32_BYTES * floats + payload.extra_bytes
+        return sum({"buffers": buffers}.get(kind, params) for kind in payload.kinds)
 
     def kept_units(self, part: Part) -> dict[str, tuple[int, ...]]:
         """Return the units that a part keeps of the groups that it thins, by group; other groups are whole."""

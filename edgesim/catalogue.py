@@ -20,6 +20,8 @@ PACKAGES = {
     "battery": "edgesim.world.batteries",
     "governor": "edgesim.world.governors",
     "availability": "edgesim.world.availabilities",
+    "failure": "edgesim.world.failures",
+    "peers": "edgesim.world.peer_graphs",
     "topology": "edgesim.world.topologies",
     "selection": "edgesim.engine.selections",
     "method": "edgesim.methods",

@@ -8,20 +8,40 @@ order stamped by the engine, an *arrival* is how a job ended, a *message* is wha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from edgesim.local_sgd import Stretch as Stretch
 from edgesim.local_sgd import Training as Training
+from edgesim.orders import NO_WAIT as NO_WAIT
+from edgesim.orders import Order as Order
+from edgesim.orders import Part as Part
+from edgesim.orders import Pass as Pass
+from edgesim.orders import Payload as Payload
+from edgesim.orders import Plan as Plan
+from edgesim.orders import Task as Task
+from edgesim.orders import Wait as Wait
 from edgesim.rng import Key
 
 Ids: TypeAlias = np.ndarray  # int64, shape (k,)
 Arr: TypeAlias = np.ndarray  # float64, shape (k,)
 Fn: TypeAlias = Callable[..., Any]
 Bundle: TypeAlias = Mapping[str, Mapping[str, Any]]  # kind ("params", "buffers", own) -> name -> tensor
-Outcome: TypeAlias = Literal["ok", "late", "dropped", "offline", "no_memory", "battery", "stopped"]
+Outcome: TypeAlias = Literal[
+    "ok",  # delivered
+    "partial",  # delivered, after part of the local steps
+    "late",  # too late for its round
+    "stale",  # delivered, but too many versions behind
+    "lost",  # delivered, then lost by the server before it was merged
+    "crashed",
+    "offline",  # left in mid-job
+    "battery",
+    "no_memory",
+    "stopped",  # in flight when the run ended
+]
+DELIVERED = frozenset({"ok", "partial"})
 
 SERVER = 0  # owner of the global model
 
@@ -30,69 +50,7 @@ class ModelRef(NamedTuple):
     """A model or message by name; it may not have been computed yet."""
 
     owner: int  # SERVER, or 1 + device id
-    version: int  # global models so far, or the device's round
-
-
-# --- what a method asks for -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Which part of the model a device trains. Tuples and frozensets, so that == and hash work."""
-
-    shape_id: str = "full"
-    frozen: frozenset[str] = frozenset()  # layers run forward (BatchNorm in eval mode) but not trained
-    width: int = 0  # 1-based rank among the method's widths, read by the "table" cost model; 0 = full model
-    units: tuple[tuple[str, tuple[int, ...]], ...] = ()  # unit group of the card -> kept units, in order
-    scale: tuple[tuple[str, tuple[float, ...]], ...] = ()  # unit group -> multiplier of each kept activation
-    nnz: tuple[tuple[str, int], ...] = ()  # layer -> nonzero weights: prices a mask; the mask itself is a tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Payload:
-    """What crosses a link. `ModelCard.nbytes` is the one price of it."""
-
-    kinds: frozenset[str] = frozenset({"params", "buffers"})
-    layers: frozenset[str] | None = None  # None = every layer
-    extra_bytes: int = 0  # masks, signals, seeds
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """Device work of one kind, priced by the cost model."""
-
-    kind: Literal["train", "forward", "param_step", "flops"] = "train"
-    times: float = 1.0  # times the samples of the stretches (param_step: times the steps; flops: itself)
-    samples: int | None = None  # instead: this many samples
-    part: Part | None = None  # None = the task's part
-    update_flops: float = 2.0  # of the optimiser per trained parameter and step; see edgesim.card.update_flops
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What a device is asked to do. One Task object serves all devices that do the same."""
-
-    name: str = "train"  # with the part it alone decides the LocalRule
-    part: Part = field(default_factory=Part)
-    stretches: tuple[Stretch, ...] = ()  # empty: a probe, or the fetch of something kept
-    down: Payload | None = field(default_factory=Payload)  # None: a bare request
-    up: Payload = field(default_factory=Payload)
-    passes: tuple[Pass, ...] = (Pass(),)
-    knobs: Mapping[str, float] = field(default_factory=dict)  # read by the method's own rule only
-
-
-class Order(NamedTuple):
-    """A task for one device."""
-
-    device: int
-    task: Task
-
-
-class Plan(NamedTuple):
-    """The orders of one exchange; `more`: another exchange of the same round follows."""
-
-    orders: tuple[Order, ...]
-    more: bool = False
+    version: int  # global models so far; of a device's message: the job that gave it, -1 for the first model
 
 
 # --- prices -------------------------------------------------------------------------------------------------
@@ -164,6 +122,10 @@ class View(Protocol):
     def idle(self) -> Ids:
         """Ids of reachable devices without a job, ascending."""
 
+    @property
+    def peers(self) -> Any:
+        """Whom each device hears in this round, an edgesim.peering.PeerGraph over the idle devices."""
+
     def choose(self, key: Key) -> Ids:
         """Return distinct idle devices, ascending, by the scenario's selection rule."""
 
@@ -172,7 +134,7 @@ class View(Protocol):
 
 
 class Message(NamedTuple):
-    """What a finished job delivered to the server."""
+    """What a finished job delivered to the server or to a peer."""
 
     device: int
     job: int
@@ -182,6 +144,7 @@ class Message(NamedTuple):
     steps: int  # SGD steps really taken
     staleness: int
     signals: Mapping[str, Any]  # numbers or small arrays
+    weight: float = 1.0  # what the protocol lets it count, beside the method's own weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +154,7 @@ class Needs:
     coordinators: frozenset[str] = frozenset({"sync", "deadline"})
     keep: Literal["no", "computed", "delivered"] = "no"  # when the device's own memory changes
     feedback: bool = False  # plan() reads something that merge() computed
+    peers: bool = False  # devices exchange models among themselves
     reports: frozenset[str] = frozenset()  # told once by every device: {"labels"}
 
 
@@ -199,7 +163,7 @@ class Merged(NamedTuple):
 
     state: Any
     model: Bundle | None
-    server_flops: float = 0.0
+    server_flops: float = 0.0  # beside averaging, which the engine prices
     notes: Mapping[str, Any] = {}  # name -> number, or device id -> number; written to the notes table
 
 
@@ -270,6 +234,12 @@ class Job:
     down_j: float
     compute_j: float
     up_j: float
+    down_latency_s: float = 0.0  # of down_s and up_s, the seconds before the first bit flows
+    up_latency_s: float = 0.0
+    inputs: tuple[int, ...] = ()
+    wait: Wait = NO_WAIT
+    steps: int | None = None  # SGD steps after which the device stops; None: all
+    received: tuple[ModelRef, ...] = ()  # messages of peers that it starts from, known once it computes
     ended: bool = False
 
 
@@ -281,6 +251,7 @@ class Arrival(NamedTuple):
     outcome: Outcome
     staleness: int
     computed: bool
+    weight: float = 1.0  # what the protocol lets it count
 
 
 # --- the seams the coordinators see -------------------------------------------------------------------------
@@ -303,6 +274,12 @@ class Assignment(NamedTuple):
     key: Key
     base: Bundle  # the global model the device received
     own: Bundle | None  # what the device kept
+    received: Sequence[Message] = ()  # of peers
+    steps: int | None = None  # SGD steps after which the device stops; None: all
+
+    def left_after(self, steps: int) -> int | None:
+        """Return how many SGD steps the device still takes after so many; None: all that remain."""
+        return None if self.steps is None else max(0, self.steps - steps)
 
 
 class Result(NamedTuple):
@@ -315,18 +292,12 @@ class Result(NamedTuple):
 
 
 class Backend(Protocol):
-    """Trains. Lazy: submit only remembers; collect trains what is asked, returned in the order asked."""
+    """Trains what it is given; the learner asks for nothing that is not needed."""
 
     trains: ClassVar[bool]  # False: timing only, no tensors exist
 
-    def submit(self, assignment: Assignment) -> None:
-        """Remember an assignment, untrained."""
-
-    def collect(self, jobs: Sequence[int]) -> Sequence[Result]:
-        """Train the assignments of these jobs."""
-
-    def cancel(self, jobs: Sequence[int]) -> None:
-        """Forget the assignments of these jobs."""
+    def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
+        """Carry out assignments, in any inner order; return their results in the order given."""
 
     def evaluate(self, model: Bundle) -> Mapping[str, Score]:
         """Return the scores of a global model by split name."""
@@ -350,7 +321,7 @@ class Learner(Protocol):
         """Forget jobs that did not deliver; train only what a device's memory depends on."""
 
     def merge(self, arrivals: Sequence[Arrival], view: View) -> MergeResult:
-        """Train and merge the arrivals that are ok."""
+        """Train and merge the arrivals that delivered."""
 
     def evaluate(self, model: ModelRef) -> Mapping[str, Score]:
         """Score a global model."""

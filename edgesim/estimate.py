@@ -19,13 +19,15 @@ from edgesim.backends.serial import Serial
 from edgesim.card import F32_BYTES
 from edgesim.config.scenario import Scenario, Stop
 from edgesim.contracts import Assignment, Backend, Part, Plan, Stretch, Task
-from edgesim.engine.pricing import ROWS, price_orders
+from edgesim.engine.presence import Presence
+from edgesim.engine.pricing import ROWS, Pricer
 from edgesim.engine.selections.rules import All
 from edgesim.learning.build import bundle_of, on_meta
 from edgesim.learning.trainer import CHUNK
 from edgesim.methods.fedavg import FedAvg
 from edgesim.rng import Draws, Key, Purpose
 from edgesim.simulation import Silent, Simulation
+from edgesim.world.availabilities.always import Always
 
 _DEVICES = 2_000  # of a level are looked at: enough for means
 _ROUNDS, _JOBS = 20, 20_000  # of the trial run without training, at most
@@ -65,7 +67,9 @@ def estimate(scenario: Scenario) -> Estimate:
     parts = assemble(scenario)
     start = Simulation(parts, NullBackend(), Silent())
     view = start.engine.view()
-    everyone = replace(view, reachable=_first_of_levels(parts.fleet.level), selection=All())
+    others = ~_first_of_levels(parts.fleet.level)
+    there = Presence(Always().build(len(others), Key(0), "availability"), None)
+    everyone = replace(view, presence=there, busy=others, at_work=int(others.sum()), selection=All())
     typical = _typical_round(parts, start.learner.plan(view))
     totals = _totals(parts, typical, _rounds(scenario.stop, typical))
     return Estimate(_levels(parts, start.learner.plan(everyone)), totals)
@@ -89,7 +93,7 @@ def _prices(parts: Assembly, plan: Plan) -> pd.DataFrame:
     """
     ids = np.array([order.device for order in plan.orders], dtype=np.int64)
     draws = Draws(Key(parts.scenario.seed).at(Purpose.CHANNEL), ids, np.zeros_like(ids))
-    priced = price_orders(plan.orders, parts.fleet, parts.setting, 0.0, draws)
+    priced = Pricer(parts.fleet, parts.setting).prices(plan.orders, 0.0, draws)
     prices = pd.DataFrame(priced.T, columns=list(ROWS))
     prices["seconds"] = prices[["down_s", "compute_s", "up_s"]].sum(axis=1)
     prices["joules"] = prices[["down_j", "compute_j", "up_j"]].sum(axis=1)
@@ -189,8 +193,7 @@ def _flops_per_s(parts: Assembly, torch_device: str) -> float:
 
 def _timed_s(backend: Backend, job: Assignment, stretch: Stretch) -> float:
     started_s = time.perf_counter()
-    backend.submit(job._replace(task=Task(stretches=(stretch,))))
-    backend.collect([job.job])
+    backend.train([job._replace(task=Task(stretches=(stretch,)))])
     return time.perf_counter() - started_s
 
 

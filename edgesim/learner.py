@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edgesim.contracts import (
+    DELIVERED,
     SERVER,
     Arrival,
     Assignment,
@@ -20,11 +21,16 @@ from edgesim.contracts import (
     Result,
     Score,
     Setting,
+    Task,
     View,
 )
 from edgesim.errors import ContractError
+from edgesim.pending import Pending
 from edgesim.rng import Key, Purpose
 from edgesim.store import ModelStore
+
+_FIRST = ModelRef(SERVER, 0)
+_UNTRAINED = Task("first", home="self")  # of the message that a device has before it ever trained
 
 
 class FederatedLearner:
@@ -37,86 +43,92 @@ class FederatedLearner:
         self.trains = backend.trains
         self.state = method.init(setting, key.at(Purpose.INIT, 1))
         self.memory: dict[int, Bundle] = {}  # what each device kept
-        self.model = ModelRef(SERVER, 0)
+        self.model = _FIRST
         self.best: tuple[float, Bundle | None] = (-1.0, first)  # test accuracy and weights
         self._backend = backend
         self._setting = setting
         self._key = key
         self._tools = tools
-        self._store = ModelStore()
+        self._models = ModelStore()
+        self._messages: dict[ModelRef, Message] = {}  # what peers can fetch
+        self._pending = Pending(keeps=method.needs.keep != "no")
         if first is not None:
-            self._store.put(self.model, first)
+            self._models.put(self.model, first)
+            if method.needs.peers:
+                self._models.pin(_FIRST)  # where devices start that have not trained yet
 
     def weights(self) -> Bundle:
         """Return the newest global model."""
-        return self._store.get(self.model)
+        return self._models.get(self.model)
 
     def plan(self, view: View) -> Plan:
         """Ask the method for the orders of the next exchange."""
         return self.method.plan(self.state, view, self._key.at(Purpose.PLAN, view.round, view.exchange))
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Pin the models that jobs start from and hand the jobs to the backend; nothing is trained yet."""
+        """Pin the models that jobs start from; nothing is trained yet."""
         if not self.trains:
             return
         for job in jobs:
-            self._store.pin(job.base)
-            self._backend.submit(
-                Assignment(
-                    job.id, job.device, job.task, self._key_of(job), self._store.get(job.base),
-                    self.memory.get(job.device),
-                )
-            )  # fmt: skip
+            self._models.pin(job.base)
+            self._pending.add(job)
 
     def cancel(self, arrivals: Sequence[Arrival]) -> None:
-        """Forget jobs that did not deliver, untrained, unless the device's memory already changed."""
+        """Forget jobs that did not deliver, untrained, unless a device's memory or a peer already has the result."""
         if not self.trains:
             return
-        trained = [a.job for a in arrivals if a.computed and self.method.needs.keep == "computed"]
-        for job, result in zip(trained, self._collect(trained), strict=True):
-            self._remember(job, result)
-        done = {job.id for job in trained}
-        rest = [a.job for a in arrivals if a.job.id not in done]
-        self._backend.cancel([job.id for job in rest])
-        for job in rest:
-            self._store.release(job.base)
+        kept = self.method.needs.keep == "computed"
+        self._train([a.job for a in arrivals if a.computed and (kept or a.job.task.home == "self")])
+        for arrival in arrivals:
+            self._pending.drop(arrival.job)
+            self._models.release(arrival.job.base)
 
     def merge(self, arrivals: Sequence[Arrival], view: View) -> MergeResult:
-        """Train the arrivals that are ok, let the method merge them in job order, name the new model."""
+        """Train the arrivals that delivered, let the method merge them in job order, name the new model."""
         version = ModelRef(SERVER, self.model.version + 1)
-        used = sorted((a for a in arrivals if a.outcome == "ok"), key=lambda a: a.job.id)
+        used = sorted((a for a in arrivals if a.outcome in DELIVERED), key=lambda a: a.job.id)
         if not self.trains:
             self.model = version if used else self.model
             return MergeResult(self.model)
-        jobs = [a.job for a in used]
-        results = self._collect(jobs)
-        for job, result in zip(jobs, results, strict=True):
-            self._remember(job, result)
-        got = [self._message(a, result) for a, result in zip(used, results, strict=True)]
+        self._train([a.job for a in used])
+        got = [self._message(a) for a in used]
         key = self._key.at(Purpose.MERGE, view.round)
         merged = self.method.merge(self.state, self.weights(), got, view, self._tools, key)
         self.state = merged.state
         if merged.model is not None:
-            self._store.release(self.model)
-            self._store.put(version, merged.model)
+            self._models.release(self.model)
+            self._models.put(version, merged.model)
             self.model = version
+        for arrival in used:
+            self._pending.drop(arrival.job)
+            self._models.release(arrival.job.base)
+        self._forget_old_messages()
         return MergeResult(self.model, merged.server_flops, merged.notes)
 
     def evaluate(self, model: ModelRef) -> Mapping[str, Score]:
         """Score a global model; without training there is nothing to score. Remembers the best one."""
         if not self.trains:
             return {}
-        weights = self._store.get(model)
+        weights = self._models.get(model)
         scores = self._backend.evaluate(weights)
         if scores["test"].accuracy > self.best[0]:
             self.best = (scores["test"].accuracy, weights)
         return scores
 
-    def _collect(self, jobs: Sequence[Job]) -> Sequence[Result]:
-        results = self._backend.collect([job.id for job in jobs])
-        for job in jobs:
-            self._store.release(job.base)
-        return results
+    def _train(self, jobs: Sequence[Job]) -> None:
+        """Train jobs and what they build on, those that do not depend on each other in one call."""
+        for batch in self._pending.batches(jobs):
+            results = self._backend.train([self._assignment(job) for job in batch])
+            for job, result in zip(batch, results, strict=True):
+                self._pending.finish(job, result)
+                self._remember(job, result)
+                if job.task.home == "self":
+                    self._messages[ModelRef(1 + job.device, job.id)] = self._message_of(job, result)
+
+    def _assignment(self, job: Job) -> Assignment:
+        received = [self._received(ref) for ref in job.received]
+        own, base = self.memory.get(job.device), self._models.get(job.base)
+        return Assignment(job.id, job.device, job.task, self._key_of(job), base, own, received, job.steps)
 
     def _remember(self, job: Job, result: Result) -> None:
         if result.keep is None:
@@ -125,18 +137,24 @@ class FederatedLearner:
             raise ContractError(f"{type(self.method).__name__} keeps something on a device but needs.keep says 'no'")
         self.memory[job.device] = result.keep
 
-    def _message(self, arrival: Arrival, result: Result) -> Message:
-        job = arrival.job
-        return Message(
-            device=job.device,
-            job=job.id,
-            task=job.task,
-            body=result.body,
-            samples=int(self._setting.samples[job.device]),
-            steps=result.steps,
-            staleness=arrival.staleness,
-            signals=result.signals,
-        )
+    def _forget_old_messages(self) -> None:
+        """Drop messages that nobody can fetch any more: their device has a newer one and no job starts from them."""
+        newest = {ref.owner: ref for ref in sorted(self._messages)}
+        needed = self._pending.received() | set(newest.values())
+        self._messages = {ref: message for ref, message in self._messages.items() if ref in needed}
+
+    def _received(self, ref: ModelRef) -> Message:
+        if ref.version >= 0:
+            return self._messages[ref]
+        return Message(ref.owner - 1, -1, _UNTRAINED, self._models.get(_FIRST), 0, 0, 0, {})
+
+    def _message(self, arrival: Arrival) -> Message:
+        message = self._message_of(arrival.job, self._pending.result(arrival.job))
+        return message._replace(staleness=arrival.staleness, weight=arrival.weight)
+
+    def _message_of(self, job: Job, result: Result) -> Message:
+        samples = int(self._setting.samples[job.device])
+        return Message(job.device, job.id, job.task, result.body, samples, result.steps, 0, result.signals)
 
     def _key_of(self, job: Job) -> Key:
         if job.task.stretches:

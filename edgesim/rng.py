@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 
 _INDEX_LIMIT = 2**32
+_WORD = 2**64 - 1
 
 
 class Purpose(IntEnum):
@@ -23,6 +26,9 @@ class Purpose(IntEnum):
     LOCAL = 8
     EVAL = 9
     PROBE = 10
+    PEERS = 11
+    AVAILABILITY = 12
+    FAILURE = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +44,8 @@ class Key:
         Raises ValueError outside that range: NumPy would split a larger index into words, so that two
         different paths could name one stream.
         """
-        path = tuple(int(i) for i in index)
-        if any(not 0 <= i < _INDEX_LIMIT for i in path):
+        path = tuple(map(int, index))
+        if path and not 0 <= min(path) <= max(path) < _INDEX_LIMIT:
             raise ValueError(f"stream index outside [0, 2**32): {path}")
         return Key(self.seed, self.path + path)
 
@@ -47,10 +53,32 @@ class Key:
         """Return a NumPy generator at the start of this stream."""
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=self.path))
 
+    def quick_words(self) -> Iterator[int]:
+        """Yield 64-bit numbers of this stream that cost little: from `word` of its first two indices, by SplitMix64."""
+        word = _word_of(self.seed, self.path[:2])
+        for index in self.path[2:]:
+            word = _mix_one(word + index)
+        while True:
+            word = _mix_one(word)
+            yield word
+
     def word(self) -> int:
         """Return 63 bits of this stream, the seed of a torch generator."""
         state = np.random.SeedSequence(self.seed, spawn_key=self.path).generate_state(1, np.uint64)
         return int(state[0]) >> 1
+
+
+@lru_cache(maxsize=1024)
+def _word_of(seed: int, path: tuple[int, ...]) -> int:
+    return Key(seed, path).word()
+
+
+def _mix_one(word: int) -> int:
+    """Return SplitMix64's output for one state, as `_mix` does for many."""
+    word = (word + 0x9E3779B97F4A7C15) & _WORD
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _WORD
+    return word ^ (word >> 31)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from edgesim.analysis.critical_path import attributed
 from edgesim.analysis.load import Run, open_run
 from edgesim.assembly import Assembly, assemble
 from edgesim.config.scenario import Scenario
-from edgesim.contracts import Backend, Bundle
+from edgesim.contracts import DELIVERED, Backend, Bundle
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.engine import Engine
 from edgesim.engine.rounds import Observer, Rounds
@@ -51,7 +52,9 @@ class Simulation:
         server = scenario.server
         batteries = FleetBatteries(parts.fleet)
         off_s = batteries.off_s if batteries else None
-        self.ledger = EnergyLedger(parts.fleet.idle_w, server.idle, server.busy, off_s)
+        fleet = parts.fleet
+        asleep_s = parts.availability.off_s if (fleet.sleep_w != fleet.idle_w).any() else None
+        self.ledger = EnergyLedger(fleet.idle_w, server.idle, server.busy, off_s, fleet.sleep_w, asleep_s)
         self.engine = Engine(
             parts.fleet,
             parts.setting,
@@ -59,9 +62,11 @@ class Simulation:
             self.tables,
             key=Key(scenario.seed),
             selection=scenario.selection.value,
-            availability=scenario.availability.value,
+            availability=parts.availability,
             batteries=batteries,
             shared=parts.shared,
+            failures=parts.failures,
+            peers=None if scenario.peers is None else scenario.peers.value,
         )
         self.rounds = Rounds(
             self.engine,
@@ -100,7 +105,7 @@ class Simulation:
         """Return the columns of the devices table, the server last."""
         fleet, jobs = self.parts.fleet, self.tables["jobs"].frame()
         n, now_s = len(fleet), self.engine.now_s
-        ok = jobs["device"][jobs["outcome"] == "ok"]
+        ok = jobs["device"][jobs["outcome"].isin(DELIVERED)]
         server_idle_j, server_busy_j = self.ledger.server_j(now_s)
         joules = self.ledger.activity_j
         return {
@@ -110,17 +115,20 @@ class Simulation:
             "jobs": np.append(np.bincount(jobs["device"], minlength=n), 0),
             "ok_jobs": np.append(np.bincount(ok, minlength=n), 0),
             "busy_s": np.append(self.ledger.busy_s, self.ledger.server_busy_s),
+            "down_bytes": np.append(self.engine.accounts.received_bytes, 0),
+            "up_bytes": np.append(self.engine.accounts.sent_bytes, 0),
             "down_j": np.append(joules[:, DOWN], 0.0),
             "compute_j": np.append(joules[:, COMPUTE], server_busy_j),
             "up_j": np.append(joules[:, UP], 0.0),
             "idle_j": np.append(self.ledger.idle_j(now_s), server_idle_j),
+            "sleep_j": np.append(self.ledger.sleep_j(now_s), 0.0),
         }
 
     def _check_ledger(self) -> None:
-        jobs = self.tables["jobs"].frame()
-        now_s = self.engine.now_s
-        devices_j = float(self.ledger.activity_j.sum() + self.ledger.idle_j(now_s).sum())
-        self.ledger.check(float(jobs[["down_j", "compute_j", "up_j"]].to_numpy().sum()), devices_j, now_s)
+        jobs, now_s = self.tables["jobs"], self.engine.now_s
+        devices_j = float(self.ledger.activity_j.sum()) + self.ledger.resting_j(now_s)
+        jobs_j = float(sum(jobs.column(name).sum() for name in ("down_j", "compute_j", "up_j", "peer_j")))
+        self.ledger.check(jobs_j, devices_j, now_s)
 
 
 def simulate(scenario: Scenario, out: Path | None = None, observer: Any = None) -> Run:
@@ -158,6 +166,7 @@ def _write(simulation: Simulation, out: Path, status: str, host_s: float) -> Non
         name: table.frame(committed_only=not finished and name != "devices")
         for name, table in simulation.tables.items()
     }
+    frames["merges"] = attributed(frames["jobs"], frames["merges"])
     manifest = {
         "name": scenario.name,
         "scenario": scenario.canonical(),

@@ -14,7 +14,15 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_args
 import numpy as np
 import pint
 from annotated_types import Ge, Gt, Le
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic import (
+    ConfigDict,
+    FiniteFloat,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from edgesim.errors import ConfigError
@@ -151,10 +159,12 @@ SecondsOrInf: TypeAlias = Annotated[float, Unit("s", "a time", "26.5 s", positiv
 Delay: TypeAlias = Annotated[float, Unit("s", "a time", "20 ms")]
 Hertz: TypeAlias = Annotated[float, Unit("Hz", "a frequency", "1.5 GHz", positive=True)]
 Bytes: TypeAlias = Annotated[float, Unit("byte", "an amount of data", "2 MB")]
+Memory: TypeAlias = Annotated[float, Unit("byte", "an amount of data", "4 GB", positive=True)]
 BitsPerSecond: TypeAlias = Annotated[float, Unit("bit/s", "a data rate", "20 Mbit/s", positive=True)]
 BitsPerSecondOrInf: TypeAlias = Annotated[
     float, Unit("bit/s", "a data rate", "20 Mbit/s", positive=True, infinite=True)
 ]
+BytesPerSecond: TypeAlias = Annotated[float, Unit("byte/s", "a memory speed", "10 GB/s", positive=True)]
 Flops: TypeAlias = Annotated[float, Unit("FLOP", "an amount of computation", "15 MFLOP")]
 FlopsPerSecond: TypeAlias = Annotated[float, Unit("FLOP/s", "a computing speed", "147.6 MFLOP/s", positive=True)]
 FlopsPerSecondOrInf: TypeAlias = Annotated[
@@ -164,7 +174,9 @@ Watts: TypeAlias = Annotated[float, Unit("W", "a power", "0.5 W")]
 Joules: TypeAlias = Annotated[float, Unit("J", "an energy", "18.7 Wh")]
 PositiveJoules: TypeAlias = Annotated[float, Unit("J", "an energy", "10 kJ", positive=True)]
 JoulesOrInf: TypeAlias = Annotated[float, Unit("J", "an energy", "18.7 Wh", positive=True, infinite=True)]
+JoulesPerBit: TypeAlias = Annotated[float, Unit("J/bit", "an energy per bit", "50 nJ/bit")]
 Ratio: TypeAlias = Annotated[float, Gt(0), Le(1)]
+PositiveNumber: TypeAlias = Annotated[FiniteFloat, Gt(0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +257,7 @@ def draw(value: float | Distribution, n: int, generator: np.random.Generator, ke
 
 @cache
 def _adapter(of: Any) -> TypeAdapter[float]:
-    return TypeAdapter(of)
+    return TypeAdapter(of, config=ConfigDict(allow_inf_nan=False))  # what may be infinite has a Unit that says so
 
 
 @dataclass(frozen=True)

@@ -57,12 +57,16 @@ SPEED = "give a number in FLOP/s or a string such as '147.6 MFLOP/s'"
 UNTRAINED = ("backend=null", "partition={name='sizes', samples_per_device=50}")
 STRATIFIED = "selection={name='stratified', count="
 MANY = ("fleet.0.count=50", "fleet.1.count=50")
+EXPANDER = "peers={name='expander', degree="
+CUT = "{name='link_outage', up='9 s', down='1 s'}"
 OUTSIDE = "edgesim.world.networks.analytic:Ideal"
 
 KEYS = {
     "unknown key": Bad("networc: unknown key; did you mean 'network'? (allowed: seed, name, data", ["networc.up=5"]),
     "nested key": Bad("stop.round: unknown key; did you mean 'rounds'? (allowed: rounds, accuracy", ["stop.round=3"]),
-    "key of a part": Bad("network.upp: unknown key; did you mean 'up'? (allowed: up, down", ["network.upp=5"]),
+    "key of a part": Bad(
+        "network.upp: unknown key; did you mean 'up'? (allowed: energy_per_bit, up", ["network.upp=5"]
+    ),
     "key of a block": Bad("fleet.0.cout: unknown key; did you mean 'count'? (allowed: count", ["fleet.0.cout=3"]),
     "key of another part": Bad("network.up: unknown key (allowed: none)", ["network={name='ideal', up=5}"]),
     "wrong type": Bad("seed: must be a valid integer, got 'one'", ["seed=one"]),
@@ -123,6 +127,25 @@ VALUES = {
         "backend.workers: must be greater than or equal to 1, got 0", ["backend={name='workers', workers=0}"]
     ),
     "target in percent": Bad("evaluation.targets.0: must be less than 1, got 50", ["evaluation.targets=[50]"]),
+    "failure without a law": Bad("failures.0: crash needs probability or mean_time, and not", ["failures=['crash']"]),
+    "two laws": Bad(
+        "failures.1: server_restart needs mean_time or at, and not both",
+        ["failures=[{name='crash', mean_time='9 s'}, {name='server_restart', mean_time='1 s', at=['2 s']}]"],
+    ),
+    "certainty and more": Bad(
+        "failures.0.probability: must be less than or equal to 1, got 1.5",
+        ["failures=[{name='partial_work', probability=1.5}]"],
+    ),
+    "unknown failure": Bad(
+        "failures.0.name: unknown failure 'crsh'; did you mean 'crash'? (known: ", ["failures=[{name='crsh'}]"]
+    ),
+    "availability in percent": Bad(
+        "availability.p: must be less than or equal to 1, got 80", ["availability={name='bernoulli', p=80}"]
+    ),
+    "buffer of none": Bad(
+        "coordinator.buffer: must be greater than or equal to 1, got 0",
+        ["method=fedbuff", "coordinator={name='buffered', concurrency=2, buffer=0}"],
+    ),
     "no stop": Bad("stop: needs at least one of rounds, accuracy, sim_time, energy", ["stop={}"]),
     "no end without training": Bad("stop: would never end, as the null backend", [*UNTRAINED, "stop={accuracy=0.5}"]),
     "no end without energy": Bad("stop: would never end, as the null", ["stop={energy='1 J'}", "energy=none"]),
@@ -163,7 +186,44 @@ TOGETHER = {
     "deadline rule without a deadline": Bad(
         "method.rule: 'deadline' needs a coordinator with a deadline", ["method={name='fedpmt', rule='deadline'}"]
     ),
-    "deadline left out": Bad("coordinator.deadline: is missing", ["coordinator=deadline"]),
+    "deadline left out": Bad(
+        "coordinator.deadline: rule 'fixed' needs one, in seconds; or use 'quantile' or 'mad'", ["coordinator=deadline"]
+    ),
+    "more updates than devices asked": Bad(
+        "coordinator.minimum: must be at most the 2 devices asked a round, found 3",
+        ["coordinator={name='deadline', deadline='1 s', minimum=3}"],
+    ),
+    "more kept than asked": Bad(
+        "coordinator.keep: must be at most the 2 devices asked a round, found 3",
+        ["coordinator={name='over_selection', keep=3}"],
+    ),
+    "more at work than devices": Bad(
+        "coordinator.concurrency: must be at most the 4 devices of the fleet, found 5",
+        ["method=fedbuff", "coordinator={name='buffered', concurrency=5}"],
+    ),
+    "method without rounds in rounds": Bad(
+        "coordinator.name: fedbuff runs on buffered, found sync", ["method=fedbuff"]
+    ),
+    "method of rounds without rounds": Bad(
+        "coordinator.name: fedavg runs on deadline, sync, found buffered",
+        ["coordinator={name='buffered', concurrency=2}"],
+    ),
+    "peers left out": Bad("peers: dfedavg needs to know who hears whom, such as peers = 'ring'", ["method=dfedavg"]),
+    "peers of a server": Bad(
+        "peers: fedavg has a server, its devices exchange nothing among themselves", ["peers=ring"]
+    ),
+    "too few peers": Bad("peers.degree: must be below the 4 devices, got 4", ["method=dfedavg", EXPANDER + "4}"]),
+    "odd degree": Bad("peers.degree: must be a multiple of 2, got 3", ["method=dfedavg", EXPANDER + "3}"]),
+    "batteries among peers": Bad(
+        "fleet.battery: batteries work in protocols with a server, not among peers",
+        ["method=dfedavg", "peers=ring", "fleet.0.battery.capacity='5 Wh'"],
+    ),
+    "links cut twice": Bad("failures: only one of them may cut the links, found 2", [f"failures=[{CUT}, {CUT}]"]),
+    "leaves before it joins": Bad(
+        "availability.leave: must be after join; device 0 joins at 9 s and leaves at 5 s",
+        ["availability={name='lifetime', join='9 s', leave='5 s'}"],
+    ),
+    "no availability": Bad("availability: an empty list; give at least one", ["availability=[]"]),
     "levels above the widths": Bad(
         "fleet.level: method.rule 'fixed' needs levels up to the 3 widths, found 4",
         ["method=fedpmt", "fleet.1.level=4"],
@@ -171,9 +231,6 @@ TOGETHER = {
     "widths beyond the model": Bad(
         "method.widths: must rise to the model's 3 layers, as the last width is the full model; found [1, 4]",
         ["method={name='fedpmt', widths=[1, 4]}"],
-    ),
-    "server work untrained": Bad(
-        "server.flops_per_s: the null backend knows no server work; use inf or", [*UNTRAINED, "server.flops_per_s=1e9"]
     ),
     "training without samples": Bad(
         "backend.name: serial trains, but partition sizes gives sizes without samples; use the null", UNTRAINED[1:]
@@ -214,6 +271,16 @@ FILES = {
         f"{{here}}/fleet.csv line 3: cpu.flops_per_s: 'fast' is not a computing speed; {SPEED}",
         ["fleet=fleet.csv"],
         prepare=fleet_file("count,cpu.flops_per_s\n2,5e7\n2,fast\n"),
+    ),
+    "no such availability": Bad("{here}/none.csv: cannot be read: ", ["availability={name='trace', file='none.csv'}"]),
+    "no such peers": Bad(
+        "{here}/none.csv: cannot be read: [Errno 2] No such file",
+        ["method=dfedavg", "peers={name='file', file='none.csv'}"],
+    ),
+    "peer left alone": Bad(
+        "{here}/peers.csv: leaves device 1 alone: it is the target of no line",
+        ["method=dfedavg", "peers={name='file', file='peers.csv'}"],
+        prepare=lambda here: (here / "peers.csv").write_text("source,target\n1,0\n0,2\n0,3\n"),
     ),
     "no such weights": Bad(
         "model.init_from: cannot read {here}/none.safetensors", ["model.init_from=none.safetensors"]

@@ -16,12 +16,11 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from edgesim.__main__ import main
-from edgesim.analysis.load import open_run
 from edgesim.card import Coverage
 from edgesim.errors import ConfigError
 from edgesim.progress import ProgressLine
 from edgesim.records.table import new_tables
-from edgesim.records.writer import write_run
+from tests.records.written import write
 
 Layer = namedtuple("Layer", "name kind params forward_flops weight_grad_flops input_grad_flops")
 
@@ -33,8 +32,7 @@ def write_fake(folder, status="finished", seed=3, accuracy=0.625, reason=None):
     tables["evals"].append((0, 1, 7200.0, "test", 1.0, accuracy, 50))
     scenario = {"seed": seed, "method": {"name": "fedavg"}, "evaluation": {"targets": [0.5]}}
     facts = {"scenario": scenario, "status": status, "stop_reason": reason, "host_s": 2.0, "rounds": 1}
-    write_run(folder, {name: table.frame() for name, table in tables.items()}, facts, {})
-    return open_run(folder)
+    return write(folder, tables, facts)
 
 
 @pytest.fixture
@@ -229,7 +227,7 @@ def test_help_loads_neither_torch_nor_pandas():
     check = "try: main()\nfinally: print([m for m in ('torch', 'pandas', 'seaborn') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
-    commands = ("run", "validate", "estimate", "schema", "list", "card", "table", "plot", "diff")
+    commands = ("run", "validate", "estimate", "schema", "list", "card", "table", "plot", "diff", "energy")
     assert all(name in done.stdout for name in commands)
 
 

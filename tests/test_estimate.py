@@ -96,14 +96,36 @@ def test_large_levels_are_sampled(timing, monkeypatch):
     assert found["seconds"].tolist() == pytest.approx([10.0, 10.0])
 
 
-def test_run_costs_what_was_estimated(digits):
-    scenario = digits(stop={"rounds": 3})
+BUFFERED = {"name": "buffered", "concurrency": 4, "buffer": 2}
+CRASHES = {"name": "crash", "probability": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked"),
+    [
+        ({}, 3 * 4),
+        ({"method": "fedbuff", "coordinator": BUFFERED}, 3 * 2),  # as many updates as are merged
+        ({"method": "dfedavg", "peers": "ring"}, 3 * 10),  # everybody
+        ({"failures": [CRASHES]}, 3 * 4),  # those that crash are asked too
+    ],
+)
+def test_run_costs_what_was_estimated(digits, changes, asked):
+    scenario = digits(stop={"rounds": 3}, **changes)
     found = estimate(scenario).totals
     last = edgesim.run(scenario).merges.iloc[-1]
-    assert found["jobs"] == 3 * 4
+    assert found["jobs"] == asked
     assert found["flops"] == pytest.approx(last["total_flops"], rel=1e-12)
     assert found["sim_time_s"] == pytest.approx(last["now_s"], rel=1e-12)
     assert 0 < found["host_minutes"] < 10
+
+
+def test_peers_pay_for_no_server(digits):
+    # A job among peers computes; what it fetches depends on whom it hears. 6090 parameters stand for its message.
+    [row] = estimate(
+        digits(method="dfedavg", peers="full", fleet=[{"count": 4, "cpu": {"flops_per_s": 1e8}}])
+    ).levels.itertuples()
+    assert (row.devices, row.down_bytes, row.up_bytes) == (4, 0, 4 * 6090)
+    assert row.seconds == pytest.approx(row.flops / 1e8, rel=1e-12)
 
 
 def test_memory_is_that_of_the_closed_form(digits):

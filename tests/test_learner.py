@@ -14,6 +14,7 @@ import pytest
 from edgesim.contracts import (
     SERVER,
     Arrival,
+    Assignment,
     Job,
     Merged,
     ModelRef,
@@ -29,7 +30,9 @@ from edgesim.rng import Key, Purpose
 
 SETTING = SimpleNamespace(samples=np.array([10, 20, 30]))
 VIEW = SimpleNamespace(round=4, exchange=1)
-TRAIN = Task(stretches=(Stretch(batch=1, lr=0.1, epochs=1),))
+ONE_EPOCH = (Stretch(batch=1, lr=0.1, epochs=1),)
+TRAIN = Task(stretches=ONE_EPOCH)
+AMONG_PEERS = Task("gossip", home="self", stretches=ONE_EPOCH)
 PROBE = Task("probe")
 KEY = Key(8)
 
@@ -37,8 +40,8 @@ KEY = Key(8)
 class Words:
     """A method whose model is the last message, and that remembers what it was given."""
 
-    def __init__(self, keep: str = "no") -> None:
-        self.needs = Needs(keep=keep)
+    def __init__(self, keep: str = "no", peers: bool = False) -> None:
+        self.needs = Needs(keep=keep, peers=peers)
         self.got: list[Any] = []
         self.keys: list[Key] = []
 
@@ -60,41 +63,55 @@ class Words:
 
 
 class Echo:
-    """A backend whose result tells what it came from."""
+    """A backend whose result tells what it came from, and that remembers what it was given, call by call."""
 
     trains = True
 
     def __init__(self) -> None:
-        self.waiting: dict[int, Any] = {}
+        self.calls: list[list[Assignment]] = []
         self.scores: list[float] = []
 
-    def submit(self, assignment):
-        """Remember an assignment."""
-        self.waiting[assignment.job] = assignment
+    def train(self, assignments):
+        """Return words for each assignment: base, device and messages for its body, memory and job for what is kept."""
+        self.calls.append(list(assignments))
+        return [self.result_of(a) for a in assignments]
 
-    def collect(self, jobs):
-        """Return a word for each job."""
-        done = [self.waiting.pop(job) for job in jobs]
-        return [Result(f"{a.base}+{a.device}", f"{a.own}>{a.job}", {"job": a.job}, 3) for a in done]
-
-    def cancel(self, jobs):
-        """Forget jobs."""
-        for job in jobs:
-            del self.waiting[job]
+    def result_of(self, a):
+        """Return the words for one assignment."""
+        words = "".join(f"&{m.body}" for m in a.received)
+        return Result(f"{a.base}+{a.device}{words}", f"{a.own}>{a.job}", {"job": a.job}, 3)
 
     def evaluate(self, model):
         """Return the next score."""
         return {"test": Score(0.0, self.scores.pop(0), 1)}
 
 
-def learner_of(keep: str = "computed", backend: Any = None) -> FederatedLearner:
+def learner_of(keep: str = "computed", peers: bool = False) -> FederatedLearner:
     """Return a learner that starts from the model "w"."""
-    return FederatedLearner(Words(keep), backend or Echo(), SETTING, KEY, "w")
+    return FederatedLearner(Words(keep, peers), Echo(), SETTING, KEY, "w")
 
 
-def job(id_: int, device: int, base: int = 0, task: Task = TRAIN, nth: int = 0, round_: int = 0) -> Job:
+def trained_by(learner: FederatedLearner) -> list[list[int]]:
+    """Return the jobs that the backend was given, call by call."""
+    return [[a.job for a in call] for call in learner._backend.calls]
+
+
+def given_to(learner: FederatedLearner) -> dict[int, Assignment]:
+    """Return what the backend was given, by job. Nothing may be trained twice."""
+    assignments = [a for call in learner._backend.calls for a in call]
+    assert len({a.job for a in assignments}) == len(assignments)
+    return {a.job: a for a in assignments}
+
+
+def job(id_: int, device: int, base: int = 0, task: Task = TRAIN, nth: int = 0, round_: int = 0, **more: Any) -> Job:
     """Return a job without prices."""
-    return Job(id_, device, task, round_, nth, ModelRef(SERVER, base), *[0.0] * 6, 0, 0, 0.0, 0.0, 0.0)
+    prices = [0.0] * 6 + [0, 0] + [0.0] * 3
+    return Job(id_, device, task, round_, nth, ModelRef(SERVER, base), *prices, **more)
+
+
+def gossip(id_: int, device: int, *received: tuple[int, int]) -> Job:
+    """Return a job among peers that starts from the messages of (device, job); job -1: what it had untrained."""
+    return job(id_, device, task=AMONG_PEERS, received=tuple(ModelRef(1 + peer, of) for peer, of in received))
 
 
 def ended(what: Job, outcome: str = "ok", computed: bool = True, staleness: int = 0) -> Arrival:
@@ -120,14 +137,15 @@ def test_messages_come_sorted_and_complete():
 
 
 def test_only_arrivals_in_time_are_merged():
-    """A late arrival in the list is no message."""
+    """A late arrival in the list is no message, was never trained and is forgotten."""
     learner, jobs = learner_of(), [job(0, 0), job(1, 1)]
     learner.start(jobs)
     late = ended(jobs[1], "late", computed=False)
     learner.cancel([late])
     learner.merge([ended(jobs[0]), late], VIEW)
     assert [m.job for m in learner.method.got[0][1]] == [0]
-    assert learner._backend.waiting == {}
+    assert trained_by(learner) == [[0]]
+    assert len(learner._pending) == 0
 
 
 def test_an_empty_round_keeps_the_model():
@@ -143,10 +161,10 @@ def test_keys_do_not_depend_on_job_numbers():
     learner = learner_of()
     jobs = [job(3, 1, nth=2, round_=9), job(4, 2, task=PROBE, nth=2, round_=9)]
     learner.start(jobs)
-    assert learner._backend.waiting[3].key == KEY.at(Purpose.LOCAL, 1, 2)
-    assert learner._backend.waiting[4].key == KEY.at(Purpose.PROBE, 2, 9)
     learner.plan(VIEW)
     learner.merge([ended(j) for j in jobs], VIEW)
+    assert given_to(learner)[3].key == KEY.at(Purpose.LOCAL, 1, 2)
+    assert given_to(learner)[4].key == KEY.at(Purpose.PROBE, 2, 9)
     assert learner.method.keys == [KEY.at(Purpose.INIT, 1), KEY.at(Purpose.PLAN, 4, 1), KEY.at(Purpose.MERGE, 4)]
 
 
@@ -157,13 +175,14 @@ def test_a_model_lives_as_long_as_a_job_needs_it():
     learner.merge([ended(fast)], VIEW)
     later = job(2, 2, base=1)
     learner.start([later])
-    assert learner._backend.waiting[2].base == "w+1"
-    assert len(learner._store) == 2
+    assert len(learner._models) == 2
     learner.cancel([ended(slow, "late")])
-    assert len(learner._store) == 1
+    assert given_to(learner)[0].base == "w"
+    assert len(learner._models) == 1
     learner.merge([ended(later)], VIEW)
+    assert given_to(learner)[2].base == "w+1"
     assert learner.weights() == "w+1+2"
-    assert len(learner._store) == 1
+    assert len(learner._models) == 1
 
 
 @pytest.mark.parametrize(("keep", "after"), [("computed", {0: "None>0", 1: "None>1"}), ("delivered", {0: "None>0"})])
@@ -175,9 +194,12 @@ def test_memory_follows_the_promise(keep, after):
     learner.cancel(late)
     learner.merge([ended(jobs[0]), *late], VIEW)
     assert learner.memory == after
+    assert len(learner._pending) == 0
     again = job(3, 0, base=1)
     learner.start([again])
-    assert learner._backend.waiting[3].own == "None>0"
+    learner.merge([ended(again)], VIEW)
+    assert given_to(learner)[3].own == "None>0"
+    assert given_to(learner).keys() == {3, *after}
 
 
 def test_the_best_model_is_remembered():
@@ -191,6 +213,111 @@ def test_the_best_model_is_remembered():
     assert learner.best == (0.5, "w+0")
 
 
+def test_jobs_that_depend_on_nobody_are_one_call():
+    """The backend gets all jobs of a merge at once, so that it may share them out."""
+    learner, jobs = learner_of(), [job(id_, id_) for id_ in range(3)]
+    learner.start(jobs)
+    assert trained_by(learner) == []
+    learner.merge([ended(j) for j in jobs], VIEW)
+    assert trained_by(learner) == [[0, 1, 2]]
+
+
+def test_a_device_merged_twice_at_once_starts_from_what_it_kept_before():
+    """Without rounds, two updates of a device may wait for one merge: the second job had the memory of the first."""
+    learner, jobs = learner_of("delivered"), [job(0, 0), job(1, 1), job(2, 0)]
+    learner.start(jobs)
+    learner.merge([ended(j) for j in jobs], VIEW)
+    assert trained_by(learner) == [[0, 1], [2]]
+    assert [m.job for m in learner.method.got[0][1]] == [0, 1, 2]
+    assert given_to(learner)[2].own == "None>0"
+    assert learner.memory == {0: "None>0>2", 1: "None>1"}
+
+
+@pytest.mark.parametrize(("keep", "own"), [("computed", "None>0>1"), ("delivered", "None>0")])
+def test_a_job_discarded_between_two_others(keep, own):
+    """A device's update 1 is discarded while 0 waits to be merged and 2 runs: 2 started from the memory of 1, which
+    had computed, or, if memory changes on delivery, of 0.
+    """
+    learner, jobs = learner_of(keep), [job(0, 0), job(1, 0), job(2, 0)]
+    learner.start(jobs)
+    learner.cancel([ended(jobs[1], "stale")])
+    learner.merge([ended(jobs[0]), ended(jobs[2])], VIEW)
+    assert given_to(learner)[2].own == own
+    assert learner.memory == {0: f"{own}>2"}
+    assert [m.job for m in learner.method.got[0][1]] == [0, 2]
+
+
+def test_what_the_protocol_decides_reaches_the_method():
+    """The weight of an update and the steps that a device took: the one with its message, the other with its task."""
+    learner = learner_of()
+    partial, whole = job(0, 0, steps=2), job(1, 1)
+    learner.start([partial, whole])
+    learner.merge([ended(partial, "partial")._replace(weight=0.25), ended(whole)], VIEW)
+    assert [m.weight for m in learner.method.got[0][1]] == [0.25, 1.0]
+    assert {id_: a.steps for id_, a in given_to(learner).items()} == {0: 2, 1: None}
+
+
+def test_peers_start_from_the_first_model_and_then_from_each_other():
+    """Device 1 hears 0 and 2 in two rounds: first what they had before they ever trained, then what they sent."""
+    learner = learner_of(peers=True)
+    first = [gossip(0, 0), gossip(1, 1, (0, -1), (2, -1)), gossip(2, 2)]
+    learner.start(first)
+    learner.merge([ended(j) for j in first], VIEW)
+    second = gossip(3, 1, (0, 0), (2, 2))
+    learner.start([second])
+    learner.merge([ended(second)], VIEW)
+    heard = {id_: [(m.device, m.job, m.body, m.samples) for m in a.received] for id_, a in given_to(learner).items()}
+    assert heard[1] == [(0, -1, "w", 0), (2, -1, "w", 0)]
+    assert heard[3] == [(0, 0, "w+0", 10), (2, 2, "w+2", 30)]
+    assert given_to(learner)[3].own == "None>1"
+    assert given_to(learner)[3].base == "w"  # the first model, though the global one is another
+
+
+def test_a_peer_that_waited_is_trained_after_whom_it_waited_for():
+    """2 waited for 1, which waited for 0: three calls, and each hears what the one before made."""
+    learner = learner_of(peers=True)
+    jobs = [gossip(0, 2, (1, 1)), gossip(1, 1, (0, 2)), gossip(2, 0)]
+    learner.start(jobs)
+    learner.merge([ended(j) for j in jobs], VIEW)
+    assert trained_by(learner) == [[2], [1], [0]]
+    assert learner.weights() == "w+0"  # that of the last job, which heard nobody
+    assert learner.method.got[0][1][0].body == "w+2&w+1&w+0"
+
+
+@pytest.mark.parametrize("keep", ["no", "computed", "delivered"])
+def test_what_peers_have_is_trained_though_it_was_lost(keep):
+    """A restart loses device 0's update, but its peer heard it and may hear it again."""
+    learner = learner_of(keep, peers=True)
+    if keep == "no":
+        learner._backend.result_of = lambda a: Echo.result_of(learner._backend, a)._replace(keep=None)
+    lost, heard = gossip(0, 0), gossip(1, 1, (0, 0))
+    learner.start([lost, heard])
+    learner.cancel([ended(lost, "lost")])
+    learner.merge([ended(heard)], VIEW)
+    again = gossip(2, 1, (0, 0))
+    learner.start([again])
+    learner.merge([ended(again)], VIEW)
+    assert [m.body for m in given_to(learner)[1].received] == ["w+0"]
+    assert given_to(learner)[2].received == given_to(learner)[1].received
+    assert trained_by(learner) == [[0], [1], [2]]
+
+
+def test_messages_of_peers_live_as_long_as_somebody_can_hear_them():
+    """Each device has its newest message; an older one goes once no job starts from it any more."""
+    learner = learner_of(peers=True)
+    first, waits = gossip(0, 0), gossip(1, 1, (0, 0))
+    learner.start([first, waits])
+    learner.merge([ended(first)], VIEW)
+    second = gossip(2, 0)
+    learner.start([second])
+    learner.merge([ended(second)], VIEW)
+    assert learner._messages.keys() == {ModelRef(1, 0), ModelRef(1, 2)}
+    learner.merge([ended(waits)], VIEW)
+    assert given_to(learner)[1].received[0].body == "w+0"
+    assert learner._messages.keys() == {ModelRef(1, 2), ModelRef(2, 1)}
+    assert len(learner._models) == 2  # the newest, and the first for those who have not trained
+
+
 def test_without_training_the_method_never_merges():
     """A timing-only learner counts versions and touches neither weights nor backend."""
     backend = SimpleNamespace(trains=False)
@@ -202,3 +329,4 @@ def test_without_training_the_method_never_merges():
     assert learner.merge([], VIEW).model == ModelRef(SERVER, 1)
     assert learner.method.got == []
     assert learner.evaluate(learner.model) == {}
+    assert len(learner._pending) == 0

@@ -5,7 +5,7 @@ Tables count rounds from 0, and so do the frames made here. People count from 1,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 import pandas as pd
@@ -15,24 +15,35 @@ from edgesim.errors import ConfigError
 NOBODY = -1  # device of a round in which nobody was at work
 _SHARES = ["down_s", "compute_s", "up_s", "link_wait_s"]
 _LINK = ["round", "job", "device", "start_s", "end_s", *_SHARES]
+ROUNDING_S = 1e-6  # shorter waits are what rounding leaves
 _SLACK_S = 1e-9  # an arrival this much after its round closed is still its own, as in the engine
+
+
+def attributed(jobs: pd.DataFrame, merges: pd.DataFrame) -> pd.DataFrame:
+    """Return the merges with the columns critical_*: what `attribute` says of each round, as run folders keep it."""
+    found = attribute(jobs, merges).drop(columns=["round", "server_s"]).add_prefix("critical_")
+    return merges.assign(**{str(name): values.to_numpy() for name, values in found.items()})
 
 
 def attribute(jobs: pd.DataFrame, merges: pd.DataFrame) -> pd.DataFrame:
     """Return one row a closed round: the device that decided its length, and where the seconds went.
 
     Columns: round, device (of the last job of the critical path; -1: nobody was at work), down_s, compute_s, up_s,
-    link_wait_s (waiting for a shared link), wait_s (for others or a deadline), server_s. The seconds of a row add up
-    to now_s - start_s of its merge.
+    link_wait_s (waiting for a shared link), wait_s (for peers, for others or for a deadline), server_s. The seconds of
+    a row add up to now_s - start_s of its merge. A job that was sent out before its round began, as under protocols
+    without rounds, counts from the round's start.
     """
     path = critical_jobs(jobs, merges)
     by_round = path.groupby("round")
     spent = by_round[_SHARES].sum().reindex(merges["round"], fill_value=0.0)
     device = by_round["device"].last().reindex(merges["round"], fill_value=NOBODY)
-    length_s = (merges["now_s"] - merges["start_s"]).to_numpy()
     server_s = merges["server_s"].to_numpy()
-    waiting_s = np.maximum(0.0, length_s - server_s - spent.sum(axis=1).to_numpy())
-    frame: pd.DataFrame = spent.assign(wait_s=waiting_s, server_s=server_s).reset_index()
+    room_s = np.maximum(0.0, (merges["now_s"] - merges["start_s"]).to_numpy() - server_s)
+    spent_s = spent.sum(axis=1).to_numpy()
+    # Late on a large clock, differences of instants are coarse: the path may pass the room it has by a rounding error.
+    fitting = np.divide(room_s, spent_s, out=np.ones(len(merges)), where=spent_s > room_s)
+    waiting_s = np.maximum(0.0, room_s - spent_s)
+    frame: pd.DataFrame = spent.mul(fitting, axis=0).assign(wait_s=waiting_s, server_s=server_s).reset_index()
     frame.insert(1, "device", device.to_numpy())
     return frame
 
@@ -43,18 +54,14 @@ def critical_jobs(jobs: pd.DataFrame, merges: pd.DataFrame) -> pd.DataFrame:
     The path is followed backwards from the end of the round: the job that ended last (of several the one of the
     lowest device), then the one that ended last by the time this was sent, until the start of the round. So a round
     of several exchanges has one job for each. Columns: round, job, device, start_s and end_s within the round, and
-    the seconds in between as down_s, compute_s, up_s and link_wait_s. Waits for a shared link are taken from both
-    transfers of a job in proportion to their lengths, as the tables do not tell them apart.
+    the seconds in between as down_s, compute_s, up_s and link_wait_s; what is missing it waited for its peers. Waits
+    for a shared link are taken from both transfers of a job in proportion to their lengths, as the tables do not tell
+    them apart.
     """
     place = rounds_of(jobs, merges)
-    order = np.lexsort((jobs["device"], -jobs["end_s"], place))
-    rounds = np.split(order, np.searchsorted(place[order], np.arange(1, len(merges) + 1)))[:-1]
-    sent_s, end_s = jobs["sent_s"].to_numpy(), jobs["end_s"].to_numpy()
-    path = [
-        _backwards(ended, sent_s[ended].tolist(), end_s[ended].tolist(), start_s)
-        for ended, start_s in zip(rounds, merges["start_s"], strict=True)
-    ]
-    chosen = np.concatenate([order[:0], *path])
+    order = np.lexsort((jobs["device"], -jobs["end_s"], -place))  # from the last round to the first
+    order = order[place[order] < len(merges)]
+    chosen = order[_backwards(jobs.iloc[order], place[order], merges["start_s"].to_numpy())][::-1]
     return _shares(jobs.iloc[chosen], merges.iloc[place[chosen]])
 
 
@@ -71,13 +78,16 @@ def rounds_of(jobs: pd.DataFrame, merges: pd.DataFrame) -> np.ndarray:
     return np.where(stopped, len(merges), np.maximum(by_time, asked_in))
 
 
-def phase_bounds_s(jobs: pd.DataFrame) -> np.ndarray:
-    """Return when download, computing and upload of each job began and when the upload ended, shape (jobs, 4)."""
-    lengths_s = jobs[["down_s", "compute_s", "up_s"]].to_numpy(dtype=np.float64)
+def phase_intervals_s(jobs: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Return when download, computing and upload of each job began and when they ended, both of shape (jobs, 3).
+
+    Between download and computing lies the wait for messages of peers.
+    """
+    lengths_s = jobs[["down_s", "wait_s", "compute_s", "up_s"]].to_numpy(dtype=np.float64)
     sent_s = jobs[["sent_s"]].to_numpy(dtype=np.float64)
     bounds_s = sent_s + np.hstack([np.zeros_like(sent_s), np.cumsum(lengths_s, axis=1)])
-    end_s = jobs[["end_s"]].to_numpy(dtype=np.float64)
-    return np.asarray(np.minimum(bounds_s, end_s))  # a sum may pass the end by a rounding error
+    bounds_s = np.minimum(bounds_s, jobs[["end_s"]].to_numpy(dtype=np.float64))  # a sum may pass it by rounding
+    return bounds_s[:, [0, 2, 3]], bounds_s[:, [1, 3, 4]]
 
 
 def next_to_end(jobs: pd.DataFrame, job: int) -> pd.DataFrame:
@@ -101,24 +111,29 @@ def round_row(merges: pd.DataFrame, number: int) -> int:
     return int(rows[0])
 
 
-def _backwards(rows: np.ndarray, sent_s: Sequence[float], end_s: Sequence[float], start_s: float) -> np.ndarray:
-    """Return the rows of the critical jobs, earliest first, among `rows`: the jobs of a round from the last to end."""
+def _backwards(jobs: pd.DataFrame, place: np.ndarray, start_s: np.ndarray) -> np.ndarray:
+    """Return the positions of the critical jobs, int64.
+
+    Jobs of a round lie together, the last to end first; `place` is the round of each, `start_s` when rounds began.
+    """
     picked: list[int] = []
-    at_s = float("inf")
-    for place, (sent, end) in enumerate(zip(sent_s, end_s, strict=True)):
-        if at_s <= start_s:
-            break
-        if end <= at_s and sent < at_s:
-            picked.append(place)
+    within, at_s = -1, inf
+    times = zip(place.tolist(), jobs["sent_s"].tolist(), jobs["end_s"].tolist(), strict=True)
+    begin_s = start_s.tolist()
+    for position, (round_, sent, end) in enumerate(times):
+        if round_ != within:
+            within, at_s = round_, inf
+        if at_s > begin_s[round_] and end <= at_s and sent < at_s:
+            picked.append(position)
             at_s = sent
-    return np.asarray(rows[picked[::-1]])
+    return np.array(picked, dtype=np.int64)
 
 
 def _shares(jobs: pd.DataFrame, merges: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of critical jobs, each with the merge of its round in the same position."""
     start_s, closed_s = merges["start_s"].to_numpy(), (merges["now_s"] - merges["server_s"]).to_numpy()
-    bounds_s = np.clip(phase_bounds_s(jobs), start_s[:, None], closed_s[:, None])
-    down_s, compute_s, up_s = np.diff(bounds_s, axis=1).T
+    begin_s, end_s = (np.clip(times_s, start_s[:, None], closed_s[:, None]) for times_s in phase_intervals_s(jobs))
+    down_s, compute_s, up_s = (end_s - begin_s).T
     transfers_s = (jobs["down_s"] + jobs["up_s"]).to_numpy()
     waited_s = jobs["link_wait_s"].to_numpy()
     waiting = np.divide(waited_s, transfers_s, out=np.zeros(len(jobs)), where=transfers_s > 0)
@@ -126,7 +141,7 @@ def _shares(jobs: pd.DataFrame, merges: pd.DataFrame) -> pd.DataFrame:
         merges["round"].to_numpy(),
         jobs["job"].to_numpy(),
         jobs["device"].to_numpy(),
-        bounds_s[:, 0],
+        begin_s[:, 0],
         np.clip(jobs["end_s"].to_numpy(), start_s, closed_s),
         down_s * (1 - waiting),
         compute_s,

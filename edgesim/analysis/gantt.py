@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from edgesim.analysis.critical_path import critical_jobs, phase_bounds_s, round_row, rounds_of
+from edgesim.analysis.critical_path import critical_jobs, phase_intervals_s, round_row, rounds_of
 from edgesim.analysis.load import Run
 from edgesim.analysis.plots import PALETTE, STYLE, save
 from edgesim.analysis.readable import text, unit_for
@@ -47,9 +47,9 @@ def round_bars(run: Run, number: int) -> pd.DataFrame:
     row = round_row(run.merges, number)
     start_s, now_s = run.merges["start_s"].iloc[row], run.merges["now_s"].iloc[row]
     jobs = run.jobs[rounds_of(run.jobs, run.merges) == row]
-    bounds_s = np.clip(phase_bounds_s(jobs), start_s, now_s) - start_s
+    begin_s, end_s = (np.clip(times_s, start_s, now_s) - start_s for times_s in phase_intervals_s(jobs))
     bars = pd.concat(
-        jobs[["device", "job", "outcome"]].assign(phase=phase, start_s=bounds_s[:, i], end_s=bounds_s[:, i + 1])
+        jobs[["device", "job", "outcome"]].assign(phase=phase, start_s=begin_s[:, i], end_s=end_s[:, i])
         for i, phase in enumerate(PHASES)
     )
     lasting: pd.DataFrame = bars.loc[bars["end_s"] > bars["start_s"], _BAR]
@@ -59,10 +59,10 @@ def round_bars(run: Run, number: int) -> pd.DataFrame:
 def plot_round(run: Run, number: int, out: Path) -> list[Path]:
     """Draw a round, a row a device, the last to end at the top; return the PNG and the SVG written.
 
-    Jobs that did not deliver are hatched, waiting is pale; a solid line ends the round, a dashed one is the deadline.
-    Devices of the critical path are in bold. Of more than 60 devices those that ended last are drawn. `number` is 1
-    for the first round, `out` the file name without its ending. Raises ConfigError if the round did not close or a
-    file cannot be written.
+    Jobs with another outcome than ok are hatched, waiting is pale; a solid line ends the round, a dashed one is the
+    deadline. Devices of the critical path are in bold. Of more than 60 devices those that ended last are drawn.
+    `number` is 1 for the first round, `out` the file name without its ending. Raises ConfigError if the round did not
+    close or a file cannot be written.
     """
     about, bars = _about(run, number), round_bars(run, number)
     ended = bars.groupby("device")[["end_s"]].max().reset_index()

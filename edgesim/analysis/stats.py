@@ -79,8 +79,8 @@ def targets_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def energy_by_kind(run: Run) -> pd.DataFrame:
-    """Return joules by kind of device (index) and component: down_j, compute_j, up_j, idle_j. The server is a kind."""
-    return run.devices.groupby("kind")[["down_j", "compute_j", "up_j", "idle_j"]].sum()
+    """Return joules by kind of device (index): down_j, compute_j, up_j, idle_j, sleep_j. The server is a kind."""
+    return run.devices.groupby("kind")[["down_j", "compute_j", "up_j", "idle_j", "sleep_j"]].sum()
 
 
 def _end(run: Run) -> dict[str, Any]:

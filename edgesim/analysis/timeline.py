@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from edgesim.analysis.critical_path import phase_bounds_s, round_row, rounds_of
+from edgesim.analysis.critical_path import ROUNDING_S, phase_intervals_s, round_row, rounds_of
 from edgesim.analysis.load import Run
 from edgesim.errors import ConfigError
+from edgesim.records.schema import DELIVERED
 
 Event: TypeAlias = dict[str, Any]
 _Intervals: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]  # start_ns, end_ns, amount, all of shape (k,)
@@ -39,6 +40,9 @@ _PHASES = (
     _Phase("compute", _PROCESSOR, "flops", "compute_j"),
     _Phase("upload", _RADIO, "up_bytes", "up_j"),
 )
+
+
+_TRANSFERS = [i for i, phase in enumerate(_PHASES) if phase.track == _RADIO]
 
 
 class _Window(NamedTuple):
@@ -75,8 +79,13 @@ def trace_events(run: Run, rounds: tuple[int, int] | None = None, devices: int |
     Times are simulated microseconds, exact to the nanosecond. The process of device i has the id i + 2 and that of the
     server 1, since viewers keep 0 for themselves. A job has its phases inside it on the track `jobs`; what they take of
     `radio` and `processor` is shown again there. Joules are above idle power; those of an aborted job were really
-    spent. Counters: power (watts by activity, even within a phase; idle is the mean over the run), devices at work,
-    arrivals that wait for their round to close, and the accuracy of each evaluated split.
+    spent. Counters: power (watts by activity, even within a phase; what peers spend on sending to a job flows until it
+    computes; idle is the mean over the run, asleep included), devices at work, transfers on the links, arrivals that
+    wait for their round to close, and the accuracy of each evaluated split.
+
+    A transfer is on the links from the start of a download or upload, latency included, to its end. It counts as
+    delayed if its job lost time on shared links, all along and in both directions, as the tables tell only the job's
+    sum. The delayed ones are the links' queue; both series together are all transfers in flight.
     """
     jobs, merges = run.jobs, run.merges
     window, rows = _window(jobs, merges, rounds)
@@ -90,6 +99,7 @@ def trace_events(run: Run, rounds: tuple[int, int] | None = None, devices: int |
         *_job_spans(shown),
         *_counter("power of the fleet (W)", _power(jobs, run.devices, window, _end_s(jobs, merges))),
         *_counter("devices at work", _at_work(jobs, window)),
+        *_counter("transfers on the links", _on_links(jobs, window)),
         *_counter("arrivals waiting for their merge", _waiting(jobs, merges, place, window)),
         *_accuracies(run.evals, window),
     ]
@@ -150,15 +160,15 @@ def _tid(pid: int, track: int) -> int:
 
 
 def _job_spans(jobs: pd.DataFrame) -> Iterable[Event]:
-    bounds = _ns_of(phase_bounds_s(jobs)).tolist()
-    ends = _ns_of(jobs["end_s"].to_numpy()).tolist()
-    for job, bound, end_ns in zip(jobs.to_dict("records"), bounds, ends, strict=True):
+    starts, stops = (times.tolist() for times in _phase_intervals(jobs))
+    sent, ends = (_ns_of(jobs[column].to_numpy()).tolist() for column in ("sent_s", "end_s"))
+    for job, begins, halts, sent_ns, end_ns in zip(jobs.to_dict("records"), starts, stops, sent, ends, strict=True):
         outcome = "" if job["outcome"] == "ok" else f" ({job['outcome']})"
         about = {name: job[name] for name in ("job", "outcome", "base_version", "flops", "down_bytes", "up_bytes")}
         about |= {"round": job["round"] + 1, "joules": sum(job[phase.joules] for phase in _PHASES)}
         name = f"{job['task']} {job['part']}{outcome}"
-        yield _span(job["device"], _JOBS, "job", name, bound[0], end_ns, about)
-        for phase, start_ns, stop_ns in zip(_PHASES, bound, bound[1:], strict=False):
+        yield _span(job["device"], _JOBS, "job", name, sent_ns, end_ns, about)
+        for phase, start_ns, stop_ns in zip(_PHASES, begins, halts, strict=True):
             if stop_ns > start_ns:
                 spent = {phase.amount: job[phase.amount], "joules": job[phase.joules]}
                 yield _span(job["device"], _JOBS, "phase", phase.name, start_ns, stop_ns, spent)
@@ -189,10 +199,13 @@ def _power(jobs: pd.DataFrame, devices: pd.DataFrame, window: _Window, end_s: fl
     joules = jobs[[phase.joules for phase in _PHASES]].to_numpy(dtype=np.float64)
     seconds = (ends - starts) / 1e9
     watts = np.divide(joules, seconds, out=np.zeros_like(joules), where=seconds > 0)
-    idle_j = devices.loc[devices["device"] != _SERVER, "idle_j"].sum()
+    fetching_s = (starts[:, 1] - starts[:, 0]) / 1e9
+    peers_w = np.divide(jobs["peer_j"].to_numpy(), fetching_s, out=np.zeros(len(jobs)), where=fetching_s > 0)
+    idle_j = devices.loc[devices["device"] != _SERVER, ["idle_j", "sleep_j"]].to_numpy().sum()
     idle_w = np.array([idle_j / end_s if end_s > 0 else 0.0])
     whole = (np.array([window.start_ns]), np.array([window.end_ns]), idle_w)
-    return _levels({"idle": whole} | _by_phase(starts, ends, watts), window)
+    series = {"idle": whole, "upload to peers": (starts[:, 0], starts[:, 1], peers_w)}
+    return _levels(series | _by_phase(starts, ends, watts), window)
 
 
 def _at_work(jobs: pd.DataFrame, window: _Window) -> pd.DataFrame:
@@ -200,17 +213,29 @@ def _at_work(jobs: pd.DataFrame, window: _Window) -> pd.DataFrame:
     return _levels(_by_phase(starts, ends, np.ones(starts.shape)), window)
 
 
+def _on_links(jobs: pd.DataFrame, window: _Window) -> pd.DataFrame:
+    starts, ends = (times[:, _TRANSFERS] for times in _phase_intervals(jobs))
+    delayed = (jobs["link_wait_s"] > ROUNDING_S).to_numpy()
+    series = {"delayed": delayed, "not delayed": ~delayed}
+    return _levels({name: _intervals(starts[some], ends[some]) for name, some in series.items()}, window)
+
+
+def _intervals(starts: np.ndarray, ends: np.ndarray) -> _Intervals:
+    """Return intervals that count one each, whatever the shape of their bounds."""
+    return starts.ravel(), ends.ravel(), np.ones(starts.size)
+
+
 def _waiting(jobs: pd.DataFrame, merges: pd.DataFrame, place: np.ndarray, window: _Window) -> pd.DataFrame:
-    merged = (jobs["outcome"] == "ok").to_numpy() & (place < len(merges))
+    merged = jobs["outcome"].isin(DELIVERED).to_numpy() & (place < len(merges))
     ends = _ns_of((merges["now_s"] - merges["server_s"]).to_numpy())[place[merged]]
     starts = _ns_of(jobs["end_s"].to_numpy()[merged])
-    return _levels({"arrivals": (starts, ends, np.ones(len(starts)))}, window)
+    return _levels({"arrivals": _intervals(starts, ends)}, window)
 
 
 def _phase_intervals(jobs: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """Return start and end of the phases of each job in nanoseconds, both of shape (jobs, 3)."""
-    bounds = _ns_of(phase_bounds_s(jobs))
-    return bounds[:, :-1], bounds[:, 1:]
+    begin_s, end_s = phase_intervals_s(jobs)
+    return _ns_of(begin_s), _ns_of(end_s)
 
 
 def _by_phase(starts: np.ndarray, ends: np.ndarray, amounts: np.ndarray) -> dict[str, _Intervals]:

@@ -15,16 +15,9 @@ class NullBackend:
 
     trains: ClassVar[bool] = False
 
-    def submit(self, assignment: Assignment) -> None:
-        """Raise ContractError: without tensors there is nothing to assign."""
+    def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
+        """Raise ContractError: without tensors there is nothing to train."""
         raise ContractError("the null backend has no tensors to train")
-
-    def collect(self, jobs: Sequence[int]) -> Sequence[Result]:
-        """Raise ContractError: without tensors there is nothing to collect."""
-        raise ContractError("the null backend has no tensors to train")
-
-    def cancel(self, jobs: Sequence[int]) -> None:
-        """Forget nothing."""
 
     def evaluate(self, model: Bundle) -> Mapping[str, Score]:
         """Return no scores."""

@@ -8,27 +8,26 @@ from typing import ClassVar
 
 import torch
 
-from edgesim.backends.lazy import LazyBackend
+from edgesim.backends.training import TrainingBackend
 from edgesim.contracts import Assignment, Bundle, Result
 from edgesim.learning.device import check_device
 from edgesim.learning.trainer import ChunkScore, Trainer
 
 
-class SerialBackend(LazyBackend):
+class SerialBackend(TrainingBackend):
     """One trainer in this process, on one thread so that results equal those of the worker processes."""
 
     def __init__(self, trainer: Trainer) -> None:
-        super().__init__()
         self._trainer = trainer
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)
 
     def close(self) -> None:
         """Give the process its threads back."""
-        super().close()
         torch.set_num_threads(self._threads)
 
-    def _run(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
+    def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
+        """Train one assignment after another."""
         return [self._trainer.run(a) for a in assignments]
 
     def _score(self, model: Bundle) -> Sequence[ChunkScore]:

@@ -18,7 +18,7 @@ import torch
 import torch.multiprocessing as mp
 from annotated_types import Ge
 
-from edgesim.backends.lazy import LazyBackend
+from edgesim.backends.training import TrainingBackend
 from edgesim.contracts import Assignment, Bundle, Result
 from edgesim.errors import EdgesimError
 from edgesim.learning.device import check_device
@@ -27,11 +27,10 @@ from edgesim.learning.trainer import ChunkScore, Trainer
 _TRAINER: Trainer | None = None  # of a worker process; set once, when it starts
 
 
-class WorkersBackend(LazyBackend):
+class WorkersBackend(TrainingBackend):
     """A pool of processes. Jobs are pure, so results do not depend on who trained what in which order."""
 
     def __init__(self, trainer: Trainer, workers: int) -> None:
-        super().__init__()
         trainer.data.share()
         self._chunks = trainer.chunks()
         self._workers = workers
@@ -41,14 +40,22 @@ class WorkersBackend(LazyBackend):
 
     def close(self) -> None:
         """End the worker processes."""
-        super().close()
         self._pool.shutdown(cancel_futures=True)
 
-    def _run(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
+    def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
+        """Train in all processes at once."""
         # Two parcels a worker: weights that jobs share travel once a parcel, and uneven jobs still even out.
         parcels = np.array_split(np.arange(len(assignments)), min(2 * self._workers, len(assignments)) or 1)
         bases = {id(a.base): _to_wire(a.base) for a in assignments}
-        ready = [a._replace(base=bases[id(a.base)], own=_to_wire(a.own)) for a in assignments]
+        bodies = {id(m.body): _to_wire(m.body) for a in assignments for m in a.received}
+        ready = [
+            a._replace(
+                base=bases[id(a.base)],
+                own=_to_wire(a.own),
+                received=[m._replace(body=bodies[id(m.body)]) for m in a.received],
+            )
+            for a in assignments
+        ]
         wired = [[ready[place] for place in parcel] for parcel in parcels]
         results = [result for parcel in self._map(_run_in_worker, wired) for result in parcel]
         return [r._replace(body=_from_wire(r.body), keep=_from_wire(r.keep)) for r in results]
@@ -103,7 +110,9 @@ def _run_in_worker(parcel: Sequence[Assignment]) -> list[Result]:
 
 
 def _trained(assignment: Assignment) -> Result:
-    result = _trainer().run(assignment._replace(base=_from_wire(assignment.base), own=_from_wire(assignment.own)))
+    received = [m._replace(body=_from_wire(m.body)) for m in assignment.received]
+    base, own = _from_wire(assignment.base), _from_wire(assignment.own)
+    result = _trainer().run(assignment._replace(base=base, own=own, received=received))
     return result._replace(body=_to_wire(result.body), keep=_to_wire(result.keep))
 
 

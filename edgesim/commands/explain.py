@@ -8,15 +8,15 @@ from typing import Any
 
 import pandas as pd
 
-from edgesim.analysis.critical_path import attribute, critical_jobs, next_to_end, round_row, rounds_of
+from edgesim.analysis.critical_path import ROUNDING_S, attribute, critical_jobs, next_to_end, round_row, rounds_of
 from edgesim.analysis.load import Run
 from edgesim.analysis.readable import text
 from edgesim.errors import ConfigError
+from edgesim.records.schema import DELIVERED
 
 _SPLIT = {"down_s": "download", "compute_s": "compute", "up_s": "upload", "link_wait_s": "waiting for a shared link"}
 _DOING = {"up_s": "uploading", "compute_s": "computing", "down_s": "downloading"}  # from the last to the first
 _FAILURES_TOLD = 5
-_WORTH_TELLING_S = 1e-6  # shorter waits are what rounding leaves
 
 
 def parse_rounds(given: str) -> tuple[int, int]:
@@ -47,11 +47,11 @@ def explain(run: Run, number: int) -> str:
     for step, link in enumerate(path, 1):
         label = f"Exchange {step} of {len(path)}: " if len(path) > 1 else ""
         lines.append(label + _decided(link, jobs, name) + " " + _without(link, jobs, length_s, name))
-    if share["wait_s"] > _WORTH_TELLING_S:
+    if share["wait_s"] > ROUNDING_S:
         lines.append(f"{text('_s', share['wait_s'])} passed in waiting for others or the deadline.")
     if share["server_s"] > 0:
         lines.append(f"The server's work took {text('_s', share['server_s'])}.")
-    return "\n".join([*lines, *_failures(jobs[jobs["outcome"] != "ok"], name)])
+    return "\n".join([*lines, *_failures(jobs[~jobs["outcome"].isin(DELIVERED)], name)])
 
 
 def _namer(run: Run) -> Callable[[int], str]:

@@ -173,8 +173,14 @@ def _keys(location: Sequence[str | int], table: Any, *, named: bool) -> Iterator
     """
     for place, key in enumerate(location):
         table = as_table(table)
-        if key in table if isinstance(table, Mapping) else isinstance(table, list) and isinstance(key, int):
+        if _holds(table, key):
             table = table[key]
             yield str(key)
         elif named and place == len(location) - 1 and "[" not in str(key):
             yield str(key)
+
+
+def _holds(table: Any, key: str | int) -> bool:
+    if isinstance(table, list):
+        return isinstance(key, int) and key < len(table)  # a pair may lack its second value
+    return isinstance(table, Mapping) and key in table

@@ -11,7 +11,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
-from annotated_types import Ge, Gt, MinLen
+from annotated_types import Ge, MinLen
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic import model_validator as validator
 
@@ -20,10 +20,13 @@ from edgesim.config.paths import FileText
 from edgesim.errors import ConfigError
 from edgesim.units import (
     BitsPerSecond,
+    BytesPerSecond,
     Delay,
     FlopsPerSecond,
     Hertz,
+    Memory,
     PositiveJoules,
+    PositiveNumber,
     Ratio,
     Seconds,
     Unit,
@@ -32,14 +35,12 @@ from edgesim.units import (
 )
 
 _PositiveWatts = Annotated[float, Unit("W", "a power", "0.5 W", positive=True)]
-_Memory = Annotated[float, Unit("byte", "an amount of data", "4 GB", positive=True)]
-_BytesPerSecond = Annotated[float, Unit("byte/s", "a memory speed", "10 GB/s", positive=True)]
 _Capacitance = Annotated[float, Unit("J*s*s", "a switched capacitance", "1e-28 J*s*s", positive=True)]
 
 QUANTITIES: Mapping[str, Any] = {
     "frequency": Hertz,
     "cores": Annotated[int, Ge(1)],
-    "flops_per_cycle": Annotated[float, Gt(0)],  # of one core, single precision
+    "flops_per_cycle": PositiveNumber,  # of one core, single precision
     "peak_flops_per_s": FlopsPerSecond,  # where frequency, cores and FLOPs per cycle do not give it
     "efficiency": Ratio,  # share of the peak speed that training attains
     "flops_per_s": FlopsPerSecond,  # attained
@@ -48,8 +49,8 @@ QUANTITIES: Mapping[str, Any] = {
     "convolution_overhead": Seconds,  # of every such layer and SGD step
     "linear_flops_per_s": FlopsPerSecond,  # attained by all other layers
     "linear_overhead": Seconds,  # of every other layer and SGD step
-    "parameter_bandwidth": _BytesPerSecond,  # parameter bytes that an SGD step moves
-    "memory": _Memory,
+    "parameter_bandwidth": BytesPerSecond,  # parameter bytes that an SGD step moves
+    "memory": Memory,
     "idle": _PositiveWatts,
     "busy": _PositiveWatts,  # of the whole device while it computes
     "transmit": _PositiveWatts,  # added to idle
@@ -59,6 +60,16 @@ QUANTITIES: Mapping[str, Any] = {
     "up": BitsPerSecond,
     "down": BitsPerSecond,
     "latency": Delay,
+}
+# How time may follow from work: the terms are added up, each its amount of work times what one unit of it takes.
+# Each is a term and the quantity that tells its cost, in seconds a unit (overheads) or in units a second (the others).
+WHOLE_STEP: Mapping[str, str] = {"steps": "step_overhead", "flops": "flops_per_s"}
+LAYER_KINDS: Mapping[str, str] = {
+    "convolutions": "convolution_overhead",
+    "convolution_flops": "convolution_flops_per_s",
+    "linears": "linear_overhead",
+    "linear_flops": "linear_flops_per_s",
+    "parameter_bytes": "parameter_bandwidth",
 }
 _RADIO = ("idle", "transmit", "receive")
 _PRODUCT = ("frequency", "cores", "flops_per_cycle")  # the peak speed of a CPU
@@ -162,19 +173,27 @@ class Profile(BaseModel):
         if not isinstance(top, Mapping) or not isinstance(own, Mapping):
             return own
         if key == "cpu":
-            return {name: own[name] for name in own if name not in _replaced_by(top)}
+            return {name: own[name] for name in own if name not in _replaced_by(top, own)}
         if key == "energy" and "name" in top:
             return self._energies().get(top["name"])
         return own if top.get("name", own.get("name")) == own.get("name") else None
 
     def _cpu(self) -> dict[str, Any]:
-        base = self._texts("frequency", "cores")
+        base = {**self._texts("frequency", "cores"), **self._layer_speeds()}
         if not self._has(*_PRODUCT):
             return {**base, "flops_per_s": f"{self.flops_per_s!r} FLOP/s", **self._texts("flops_per_s")}
         # as a product, so that a scenario that changes the frequency or the cores changes the speed
         peak = self.peak_flops_per_s or 0.0
         efficiency = self.si.get("efficiency", self.flops_per_s / peak)
         return {**base, **self._texts("flops_per_cycle"), "efficiency": efficiency}
+
+    def _layer_speeds(self) -> dict[str, Any]:
+        """Return the terms of a step that calibration found: those of layer kinds if it did, else its overhead."""
+        found = self._texts(*LAYER_KINDS.values())
+        if not found:
+            return self._texts("step_overhead")
+        # a term that the timings do not show takes no time
+        return {"convolution_flops_per_s": "inf", "linear_flops_per_s": "inf", **found}
 
     def _energies(self) -> dict[str, dict[str, Any]]:
         """Return the energy sections that the numbers allow, by the name of the model, the preferred one first."""
@@ -279,8 +298,12 @@ def _fault(key: str, message: str) -> ValidationError:
     return refusal_at(key, message, None)
 
 
-def _replaced_by(cpu: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the keys of a CPU that do not go with those given."""
+def _replaced_by(cpu: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the keys of a profile's CPU that do not go with those given."""
+    speed_keys = {"flops_per_s", "flops_per_cycle", "efficiency"}
+    if "flops_per_cycle" in own:  # the speed follows
+        speed_keys |= {"frequency", "cores"}
+    measured = (WHOLE_STEP["steps"], *LAYER_KINDS.values()) if cpu.keys() & speed_keys else ()
     if "flops_per_s" in cpu:
-        return ("flops_per_cycle", "efficiency")
-    return ("flops_per_s",) if "flops_per_cycle" in cpu else ()
+        return (*measured, "flops_per_cycle", "efficiency")
+    return (*measured, "flops_per_s") if "flops_per_cycle" in cpu else measured

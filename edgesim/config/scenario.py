@@ -8,19 +8,33 @@ from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Strict,
+    field_validator,
+)
 from pydantic import model_validator as validator
+from pydantic_core import CoreSchema, core_schema
 
-from edgesim.config.parts import Chosen, Foreign, PartOf, check_keys, plain, read_dataclass
-from edgesim.config.profiles import with_profile
+from edgesim.config.parts import Chosen, Foreign, PartOf, check_keys, plain, read_dataclass, refusal_at
+from edgesim.config.profiles import LAYER_KINDS, with_profile
 from edgesim.contracts import Training
 from edgesim.units import (
-    Bytes,
+    BytesPerSecond,
+    Delay,
     FlopsPerSecond,
     FlopsPerSecondOrInf,
     Hertz,
+    Memory,
     PerDevice,
     PositiveJoules,
+    PositiveNumber,
     Ratio,
     Seconds,
     Watts,
@@ -46,13 +60,24 @@ class _Table(BaseModel):
 
 
 class Cpu(_Table):
-    """Speed of a device: attained `flops_per_s`, or frequency x flops_per_cycle x cores x efficiency."""
+    """Speed of a device: attained `flops_per_s`, or frequency x flops_per_cycle x cores x efficiency.
+
+    With rates by layer kind, FLOPs of convolutions (layers that use a weight several times a sample) and all others
+    take their own seconds, to which every SGD step adds overheads and the parameters it moves; `flops_per_s` is then
+    what methods are told. A term that is not given takes no time. All are those of the highest frequency.
+    """
 
     frequency: PerDevice[Hertz] | None = None
     cores: Annotated[int, Ge(1)] = 1
-    flops_per_cycle: Annotated[float, Gt(0)] | None = None  # of one core
+    flops_per_cycle: PositiveNumber | None = None  # of one core
     efficiency: PerDevice[Ratio] = 1.0  # share of the peak speed that training attains
     flops_per_s: PerDevice[FlopsPerSecond] | None = None
+    step_overhead: PerDevice[Delay] | None = None  # of every SGD step
+    convolution_flops_per_s: PerDevice[FlopsPerSecondOrInf] | None = None
+    convolution_overhead: PerDevice[Delay] | None = None  # of every convolution and SGD step
+    linear_flops_per_s: PerDevice[FlopsPerSecondOrInf] | None = None  # of all FLOPs but those of convolutions
+    linear_overhead: PerDevice[Delay] | None = None  # of every other layer and SGD step
+    parameter_bandwidth: PerDevice[BytesPerSecond] | None = None  # parameter bytes that an SGD step moves
     min_frequency: Hertz | None = None  # how far a governor may go down; None: it may not
     governor: Annotated[Chosen, PartOf("governor")] = Field(default="max", validate_default=True)
 
@@ -62,6 +87,16 @@ class Cpu(_Table):
             raise refusal("needs flops_per_s, or frequency and flops_per_cycle")
         if self.flops_per_s is not None and (self.flops_per_cycle is not None or self.efficiency != 1.0):
             raise refusal("flops_per_s is the speed attained; flops_per_cycle and efficiency do not go with it")
+        return self
+
+    @validator(mode="after")
+    def _both_rates(self) -> Cpu:
+        given = [name for name in LAYER_KINDS.values() if getattr(self, name) is not None]
+        missing = {"convolution_flops_per_s", "linear_flops_per_s"}.difference(given)
+        if given and missing:
+            raise refusal(
+                f"{given[0]} needs {min(missing)} as well: layer kinds have a rate each, or flops_per_s alone"
+            )
         return self
 
 
@@ -75,7 +110,7 @@ class FleetBlock(_Table):
     network: Annotated[Chosen, PartOf("network")] | None = None
     energy: Annotated[Chosen, PartOf("energy")] | None = None
     slowdown: Annotated[Chosen, PartOf("slowdown")] | None = None
-    memory: Bytes | None = None  # for training; None: never too small
+    memory: Memory | None = None  # for training; None: never too small
     battery: Annotated[Chosen, PartOf("battery", "rechargeable")] | None = None  # None: it never empties
 
 
@@ -85,6 +120,12 @@ class Server(_Table):
     flops_per_s: FlopsPerSecondOrInf = float("inf")
     idle: Watts = 0.0
     busy: Watts = 0.0
+
+    @validator(mode="after")
+    def _busy_is_more(self) -> Server:
+        if self.flops_per_s < float("inf") and self.busy < self.idle:  # else it is never busy
+            raise refusal_at("busy", f"must be at least idle, {self.idle:g} W, got {self.busy:g} W", self.busy)
+        return self
 
 
 def _ascending(targets: tuple[float, ...]) -> tuple[float, ...]:
@@ -122,6 +163,26 @@ def _part(name: str) -> Any:
     return Field(default=name, validate_default=True)
 
 
+class _OneOrMore:
+    """Marks a tuple of parts of which one alone needs no brackets."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.listed, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        array = handler.resolve_ref_schema(handler(schema))
+        return {"anyOf": [*array["items"]["anyOf"], array]}
+
+    @staticmethod
+    def listed(given: Any) -> Any:
+        """Return a list of parts."""
+        return given if isinstance(given, list | tuple) else [given]
+
+
+_Availabilities: TypeAlias = Annotated[
+    tuple[Annotated[Chosen, PartOf("availability")], ...], Strict(False), _OneOrMore()
+]
+_Failures: TypeAlias = Annotated[tuple[Annotated[Chosen, PartOf("failure")], ...], Strict(False), _OneOrMore()]
 _Training: TypeAlias = Annotated[Training, BeforeValidator(_read_training)]
 
 
@@ -142,7 +203,9 @@ class Scenario(_Table):
     method: Annotated[Chosen, PartOf("method")]
     coordinator: Annotated[Chosen, PartOf("coordinator")] = _part("sync")
     backend: Annotated[Chosen, PartOf("backend")] = _part("serial")
-    availability: Annotated[Chosen, PartOf("availability")] = _part("always")
+    availability: _Availabilities = _part("always")  # of several, a device is there where all say so
+    failures: _Failures = ()
+    peers: Annotated[Chosen, PartOf("peers")] | None = None  # None: devices exchange nothing among themselves
     topology: Annotated[Chosen, PartOf("topology")] = _part("star")
     server: Server = Server()
     evaluation: Evaluation = Evaluation()

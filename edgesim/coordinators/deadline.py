@@ -1,15 +1,21 @@
-"""Synchronous rounds with a deadline."""
+"""Synchronous rounds with a deadline: fixed, or learnt from how long devices took before."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import math
+from collections import deque
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from edgesim.contracts import Learner
-from edgesim.coordinators.exchange import run_rounds
+import numpy as np
+from annotated_types import Ge, Gt, Le
+
+from edgesim.contracts import DELIVERED, Arrival, Learner
+from edgesim.coordinators.exchange import Policy, run_rounds
 from edgesim.engine.engine import Engine
 from edgesim.engine.rounds import Rounds
+from edgesim.errors import ConfigError
 from edgesim.units import Seconds
 
 
@@ -17,21 +23,76 @@ from edgesim.units import Seconds
 class Deadline:
     """A round ends when all have answered, at the latest `deadline` seconds after the model was sent out.
 
-    An arrival exactly at the deadline counts; later ones are cancelled, charged up to then and discarded.
-    Source: FedPMT paper, experiments "with constraint".
+    An arrival exactly at the deadline counts. Later ones are cancelled and charged up to then (`late = "drop"`), or
+    go on and count in the next round with `late_weight` (1: like any other; 0: the same as "drop").
+    `rule`: "fixed"; or from the seconds that the jobs of the last `rounds` rounds took, "quantile" (the `quantile`-th,
+    jobs cancelled as longer than any other) or "mad" (median + `k` median absolute deviations); before there are any,
+    `deadline` if given, else none. A round with fewer than `minimum` updates at its deadline is extended until it has
+    them; if they never come, it brings nothing.
+    Source: FedPMT paper, experiments "with constraint", for the fixed deadline.
     """
 
     protocol: ClassVar[str] = "deadline"
-    deadline: Seconds
+    deadline: Seconds | None = None
+    rule: Literal["fixed", "quantile", "mad"] = "fixed"
+    quantile: Annotated[float, Gt(0), Le(1)] = 0.8
+    k: Annotated[float, Ge(0)] = 3.0
+    rounds: Annotated[int, Ge(1)] = 5
+    minimum: Annotated[int, Ge(0)] = 0
+    late: Literal["drop", "keep"] = "drop"
+    late_weight: Annotated[float, Ge(0), Le(1)] = 1.0
 
     @property
     def deadline_s(self) -> float:
-        """Seconds of a round, at most."""
-        return self.deadline
+        """Seconds of a round, at most; inf if it is not fixed."""
+        return self.deadline if self.rule == "fixed" and self.deadline is not None else math.inf
+
+    def check(self, devices: int, asked: int) -> None:
+        """Raise ConfigError if the rule has no deadline, or more updates are needed than devices asked."""
+        if self.rule == "fixed" and self.deadline is None:
+            raise ConfigError("coordinator.deadline: rule 'fixed' needs one, in seconds; or use 'quantile' or 'mad'")
+        if self.minimum > asked:
+            raise ConfigError(
+                f"coordinator.minimum: must be at most the {asked} devices asked a round, found {self.minimum}"
+            )
 
     def run(self, engine: Engine, rounds: Rounds, learner: Learner) -> Generator[Any, Any, None]:
         """Run rounds until stopped; one SimPy process for the whole fleet."""
-        return run_rounds(engine, rounds, learner, self.deadline)
+        return run_rounds(engine, rounds, learner, _ByDeadline(self))
+
+
+class _ByDeadline(Policy):
+    """Closes a round at its deadline."""
+
+    def __init__(self, rule: Deadline) -> None:
+        self.minimum = rule.minimum
+        self.late_weight = rule.late_weight if rule.late == "keep" else 0.0
+        self._rule = rule
+        self._took_s: deque[list[float]] = deque(maxlen=rule.rounds)  # of each job, by round; inf: cancelled
+
+    def within_s(self) -> float:
+        """Return the deadline of the next round."""
+        first_s = math.inf if self._rule.deadline is None else self._rule.deadline
+        took_s = np.array([seconds for round_ in self._took_s for seconds in round_])
+        if self._rule.rule == "fixed" or not len(took_s):
+            return first_s
+        if self._rule.rule == "quantile":
+            return float(np.quantile(took_s, self._rule.quantile, method="higher"))
+        known_s = took_s[np.isfinite(took_s)]
+        if not len(known_s):
+            return first_s
+        median_s = float(np.median(known_s))
+        return median_s + self._rule.k * float(np.median(np.abs(known_s - median_s)))
+
+    def learn(self, arrivals: Sequence[Arrival]) -> None:
+        """Remember how long the jobs of a round took."""
+        took_s = [
+            a.arrived_s - a.job.sent_s if a.outcome in DELIVERED else math.inf
+            for a in arrivals
+            if a.outcome in DELIVERED or a.outcome == "late"
+        ]
+        if took_s:
+            self._took_s.append(took_s)
 
 
 PARTS = {"deadline": Deadline}

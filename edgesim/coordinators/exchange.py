@@ -1,55 +1,165 @@
-"""What round-based protocols share: one exchange of a round, and the exchanges of a whole round."""
+"""What round-based protocols share: the exchanges of a round, who is waited for, and what becomes of the late."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
-from edgesim.contracts import Arrival, Learner
-from edgesim.engine.engine import Engine
+import simpy
+
+from edgesim.contracts import DELIVERED, Arrival, Job, Learner
+from edgesim.engine.engine import ON_TIME_S, Engine
+from edgesim.engine.inbox import Inbox
 from edgesim.engine.rounds import Rounds
 
+NOBODY_LEFT = "no device can take part any more: none is there and on, and none will ever be again"
+NOBODY_FITS = "no device of the fleet has the memory to train what the method asks for"
+_IDLE_ROUNDS = 1_000  # in a row without any time passing: then it will never pass
 
-def run_rounds(engine: Engine, rounds: Rounds, learner: Learner, within_s: float) -> Generator[Any, Any, None]:
-    """Ask, wait until all answered or `within_s` seconds of the round are over, merge; again until stopped.
 
-    A merge gets the arrivals of all exchanges of its round; their tasks tell them apart.
-    Whoever is late is cancelled untrained and charged up to then. Without arrivals the model stays as it is.
+class Policy:
+    """How a round is closed. This one waits for everybody; protocols override what they do otherwise."""
+
+    late_weight = 0.0  # what an update counts that comes one round late; 0: it is cancelled
+    minimum = 0  # updates without which a round is extended, and brings nothing if they never come
+
+    def within_s(self) -> float:
+        """Return how many seconds a round may take, from when it is sent out."""
+        return inf
+
+    def enough(self, asked: int) -> int:
+        """Return how many updates close a round before the others are there."""
+        return asked
+
+    def learn(self, arrivals: Sequence[Arrival]) -> None:
+        """Look at how the jobs of a round ended."""
+
+
+@dataclass
+class _Late:
+    """Jobs of the last round that go on, and where they will arrive."""
+
+    jobs: list[Job] = field(default_factory=list)
+    inboxes: list[Inbox] = field(default_factory=list)
+
+
+def run_rounds(engine: Engine, rounds: Rounds, learner: Learner, policy: Policy) -> Generator[Any, Any, None]:
+    """Ask, wait as the policy says, merge; again until stopped.
+
+    A merge gets the arrivals of all exchanges of its round; their tasks tell them apart. Whoever is too late is
+    cancelled untrained and charged up to then. Without arrivals the model stays as it is.
     """
+    late, started_s, idle = _Late(), 0.0, 0
     while not rounds.stopped:
-        yield from _wait_for_somebody(engine, rounds)
+        engine.presence.new_occasion()
+        yield from wait_for_somebody(engine, rounds)
         if rounds.stopped:
             return
         arrivals: list[Arrival] = []
-        more, closes_s = True, engine.now_s + within_s
+        more, closes_s, still_late = True, engine.now_s + policy.within_s(), _Late()
         while more:
-            ended, more = yield from _exchange(engine, learner, max(0.0, closes_s - engine.now_s))
+            ended, more = yield from _exchange(engine, learner, policy, closes_s, still_late)
             arrivals += ended
+        arrivals += _collect_late(engine, learner, late, policy.late_weight)
+        late = still_late
+        policy.learn(arrivals)
+        used = _enough(engine, learner, engine.held.look(arrivals), policy.minimum)
         if engine.nobody_fits:
-            rounds.end("no device of the fleet has the memory to train what the method asks for")
-        result = learner.merge(arrivals, engine.view())
-        yield from rounds.close(result, arrivals, learner)
+            rounds.end(NOBODY_FITS)
+        result = learner.merge(used, engine.view())
+        engine.held.release(used)
+        yield from rounds.close(result, used, learner)
+        idle = idle + 1 if engine.now_s == started_s and not any(a.outcome in DELIVERED for a in used) else 0
+        started_s = engine.now_s
+        if idle >= _IDLE_ROUNDS:
+            rounds.end(f"{_IDLE_ROUNDS} rounds in a row took no time and brought no update")
+        elif idle and (change := _next_change(engine)) is not None:
+            yield change  # as the next round would fail in the same way
 
 
-def _exchange(engine: Engine, learner: Learner, within_s: float) -> Generator[Any, Any, tuple[list[Arrival], bool]]:
+def wait_for_somebody(engine: Engine, rounds: Rounds) -> Generator[Any, Any, None]:
+    """Sleep until a device can be asked; end the run if none ever can again."""
+    while not rounds.stopped and not len(engine.view().idle):
+        change = _next_change(engine)
+        if change is None:
+            rounds.end(NOBODY_LEFT)
+        else:
+            yield change
+
+
+def _next_change(engine: Engine) -> simpy.Event | None:
+    """Return an event that fires when a job ends or a device comes that is not there now; None: neither ever will."""
+    wait_s = engine.presence.wait_s(engine.now_s)
+    if wait_s < inf:
+        return engine.env.any_of([engine.env.timeout(wait_s), engine.any_end()])
+    return engine.any_end() if engine.running else None
+
+
+def _exchange(
+    engine: Engine, learner: Learner, policy: Policy, closes_s: float, still_late: _Late
+) -> Generator[Any, Any, tuple[list[Arrival], bool]]:
+    """Carry out one exchange of a round; jobs that may come late are put into `still_late`.
+
+    Return its arrivals, and whether another is to follow. An exchange that asks nobody closes the round, as all who
+    answered the one before may have left since; only the first one must ask somebody.
+    """
     plan, inbox = learner.plan(engine.view()), engine.new_inbox()
+    if engine.exchange and not plan.orders:
+        return [], False
     jobs = engine.dispatch(plan, to=inbox)
     learner.start(jobs)
-    yield inbox.at_least(len(jobs), within_s)
-    late = engine.abort(jobs, "late")
-    ended = inbox.take()
-    learner.cancel(late + [arrival for arrival in ended if arrival.outcome != "ok"])
-    arrivals = ended + late
+    enough = policy.enough(len(jobs))
+    yield from _until(engine, inbox, jobs, enough, closes_s)
+    if inbox.delivered - engine.held.lost(jobs) < min(policy.minimum, enough):
+        yield from _until(engine, inbox, jobs, policy.minimum, inf)
+    goes_on = policy.late_weight > 0 and not plan.more
+    cancelled = engine.abort([j for j in jobs if not goes_on or j.due_s - engine.now_s <= ON_TIME_S], "late")
+    if goes_on:
+        still_late.jobs += [job for job in jobs if not job.ended]
+        still_late.inboxes.append(inbox)
+    ended = _first(engine, inbox.take(), enough)
+    learner.cancel([a for a in [*ended, *cancelled] if a.outcome not in DELIVERED])
+    arrivals = ended + cancelled
     engine.last = arrivals
     engine.exchange += 1
     return arrivals, plan.more
 
 
-def _wait_for_somebody(engine: Engine, rounds: Rounds) -> Generator[Any, Any, None]:
-    """Sleep until a device can be asked; end the run if none ever can again."""
-    while not len(engine.view().idle):
-        back_s = engine.next_on_s()
-        if back_s == float("inf"):
-            rounds.end("no device can take part any more: every battery is empty and never charges again")
-            return
-        yield engine.env.timeout(back_s - engine.now_s)
+def _until(
+    engine: Engine, inbox: Inbox, jobs: Sequence[Job], enough: int, closes_s: float
+) -> Generator[Any, Any, None]:
+    """Wait until all jobs have ended, the server has `enough` updates, or `closes_s`, whatever comes first."""
+    lost, before = engine.held.lost(jobs), -1
+    while lost > before:
+        yield inbox.until(len(jobs), enough + lost, max(0.0, closes_s - engine.now_s))
+        lost, before = engine.held.lost(jobs), lost
+
+
+def _first(engine: Engine, ended: list[Arrival], enough: int) -> list[Arrival]:
+    """Return arrivals with all but the first `enough` updates marked as late: they came at the same instant."""
+    surplus = {a.job.id for a in [a for a in engine.held.look(ended) if a.outcome in DELIVERED][enough:]}
+    engine.held.release([a for a in ended if a.job.id in surplus], "late")
+    return [a._replace(outcome="late") if a.job.id in surplus else a for a in ended]
+
+
+def _collect_late(engine: Engine, learner: Learner, late: _Late, weight: float) -> list[Arrival]:
+    """Return the arrivals of the last round's late jobs; those that are still not there are cancelled now."""
+    cancelled = engine.abort(late.jobs, "late")
+    ended = [arrival._replace(weight=weight) for inbox in late.inboxes for arrival in inbox.take()]
+    learner.cancel([a for a in [*ended, *cancelled] if a.outcome not in DELIVERED])
+    return ended + cancelled
+
+
+def _enough(engine: Engine, learner: Learner, arrivals: list[Arrival], minimum: int) -> list[Arrival]:
+    """Return the arrivals to merge; if fewer than `minimum` delivered, all of those are discarded as late."""
+    delivered = [a for a in arrivals if a.outcome in DELIVERED]
+    lost = [a for a in arrivals if a.outcome == "lost"]
+    learner.cancel(lost)
+    if len(delivered) >= minimum:
+        return arrivals
+    engine.held.release(delivered, "late")
+    late = [a._replace(outcome="late") for a in delivered]
+    learner.cancel(late)
+    return [a for a in arrivals if a.outcome not in DELIVERED] + late

@@ -54,6 +54,12 @@ class FleetBatteries:
             lasting[at] = np.where(lasted_s < needed_s[at], lasted_s, inf)
         return lasting
 
+    def empty_after_s(self, device: int, watts: float, now_s: float) -> float:
+        """Return seconds until a device's battery is empty under `watts` on top of idle power; inf: never."""
+        for batteries, _, rows in self._of(np.array([device])):
+            return float(batteries.empty_after(rows, watts, now_s)[0])
+        return np.inf
+
     def draw(self, device: int, watts: float, seconds: float, since_s: float) -> None:
         """Take what a device drew on top of idle power for `seconds` from `since_s` on."""
         for batteries, _, rows in self._of(np.array([device])):
@@ -62,10 +68,13 @@ class FleetBatteries:
     def draw_job(self, job: Job, spent: Spending, joules: Sequence[float]) -> None:
         """Take what a job drew, phase after phase."""
         since_s = job.sent_s
-        for phase_j, phase_s in zip(joules, spent.seconds, strict=True):
-            if phase_s > 0:
-                self.draw(job.device, phase_j / phase_s, phase_s, since_s)
-                since_s += phase_s
+        latencies_s = (job.down_latency_s, 0.0, job.up_latency_s)
+        for phase_j, phase_s, latency_s in zip(joules, spent.seconds, latencies_s, strict=True):
+            quiet_s = min(phase_s, latency_s)
+            for leg_j, leg_s in ((0.0, quiet_s), (phase_j, phase_s - quiet_s)):
+                if leg_s > 0:
+                    self.draw(job.device, leg_j / leg_s, leg_s, since_s)
+                    since_s += leg_s
 
     def _of(self, ids: Ids) -> Iterator[tuple[Batteries, Ids, Ids]]:
         """Yield batteries, where their devices are in `ids`, and the devices' rows."""

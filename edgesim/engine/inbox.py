@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import simpy
 
-from edgesim.contracts import Arrival
+from edgesim.contracts import DELIVERED, Arrival
 
 
 class Inbox:
@@ -13,34 +13,47 @@ class Inbox:
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
         self._arrivals: list[Arrival] = []
+        self._delivered = 0  # of them
         self._waiting: simpy.Event | None = None
-        self._needed = 0
+        self._ended, self._enough = 0, 0
 
     def put(self, arrival: Arrival) -> None:
         """Add an arrival and wake the coordinator if that is what it waits for."""
         self._arrivals.append(arrival)
-        if self._waiting is not None and len(self._arrivals) >= self._needed:
+        self._delivered += arrival.outcome in DELIVERED
+        if self._waiting is not None and self._satisfied():
             self._wake()
 
-    def at_least(self, k: int, within_s: float = float("inf")) -> simpy.Event:
-        """Return an event that fires once k arrivals are here, or `within_s` seconds from now.
+    def until(self, ended: int, enough: int | None = None, within_s: float = float("inf")) -> simpy.Event:
+        """Return an event that fires once `ended` jobs have ended, or `enough` delivered, or after `within_s` seconds.
 
         It is processed after every arrival of the same instant, since those were scheduled before it.
         """
-        self._needed = k
+        self._ended, self._enough = ended, ended if enough is None else enough
         waiting = self._waiting = self._env.event()
-        if len(self._arrivals) >= k:
+        if self._satisfied():
             self._wake()
         elif within_s < float("inf"):
             timer = self._env.timeout(within_s)
             timer.callbacks.append(lambda _: self._wake() if self._waiting is waiting else None)
         return waiting
 
-    def take(self, k: int | None = None) -> list[Arrival]:
-        """Remove and return the first k arrivals (None: all) in the order (time, device id, job id)."""
-        self._arrivals.sort(key=lambda a: (a.arrived_s, a.job.device, a.job.id))
-        taken, self._arrivals = self._arrivals[:k], [] if k is None else self._arrivals[k:]
+    def take(self) -> list[Arrival]:
+        """Remove and return all arrivals in the order (time, device id, job id)."""
+        taken, self._arrivals, self._delivered = self._arrivals, [], 0
+        taken.sort(key=lambda a: (a.arrived_s, a.job.device, a.job.id))
         return taken
+
+    def __len__(self) -> int:
+        return len(self._arrivals)
+
+    @property
+    def delivered(self) -> int:
+        """How many arrivals here delivered something."""
+        return self._delivered
+
+    def _satisfied(self) -> bool:
+        return len(self._arrivals) >= self._ended or self._delivered >= self._enough
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, None

@@ -2,46 +2,138 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from edgesim.card import update_flops
-from edgesim.contracts import Ids, Order, Payload, Setting, Task
-from edgesim.rng import Draws
+from edgesim.contracts import Arr, Ids, Job, Order, Pass, Payload, Setting, Task
+from edgesim.rng import Draws, Key
+from edgesim.world.costs.seam import Itemised
+from edgesim.world.failure import stretched_s
 from edgesim.world.fleet import Fleet
+from edgesim.world.onoff import OnOff
 
 # Rows of a price array, in the order of the fields of contracts.Job.
-ROWS = ("down_s", "compute_s", "up_s", "flops", "down_bytes", "up_bytes", "down_j", "compute_j", "up_j")
+ROWS = (
+    "down_s", "compute_s", "up_s", "flops", "down_bytes", "up_bytes", "down_j", "compute_j", "up_j",
+    "down_latency_s", "up_latency_s",
+)  # fmt: skip
 
 
-def price_orders(orders: Sequence[Order], fleet: Fleet, setting: Setting, now_s: float, draws: Draws) -> np.ndarray:
-    """Return the prices of orders that start at `now_s`, float64, shape (len(ROWS), orders).
-
-    `draws`: of these jobs, in their order; energies are what a job adds to idle power.
-    """
-    prices = np.empty((len(ROWS), len(orders)))
-    places: dict[int, tuple[Task, list[int]]] = {}
-    for place, order in enumerate(orders):
-        places.setdefault(id(order.task), (order.task, []))[1].append(place)
-    for task, where in places.values():
-        some = Draws(draws.key, draws.ids[where], draws.nth[where])
-        prices[:, where] = price_task(task, some.ids, fleet, setting, now_s, some)
-    return prices
+_MOST_KNOWN = 64  # tasks
 
 
-def price_task(task: Task, ids: Ids, fleet: Fleet, setting: Setting, now_s: float, draws: Draws) -> np.ndarray:
-    """Return the prices of one task that starts at `now_s` on devices `ids`, float64, shape (len(ROWS), k)."""
-    flops = _flops(task, ids, setting)
-    down_bytes, up_bytes = (np.full(len(ids), _nbytes(payload, task, setting)) for payload in (task.down, task.up))
-    begin_s = np.full(len(ids), now_s)
-    down_s, down_air_s = fleet.transfer_s(ids, down_bytes, False, begin_s, draws)
-    comm_s = down_s + fleet.latency_s[ids] + 8.0 * up_bytes / fleet.up_bps[ids]
-    compute_s, compute_j = fleet.compute(ids, flops, comm_s, setting.deadline_s, begin_s + down_s, draws)
-    up_s, up_air_s = fleet.transfer_s(ids, up_bytes, True, begin_s + down_s + compute_s, draws)
-    down_j, up_j = fleet.receive_w[ids] * down_air_s, fleet.transmit_w[ids] * up_air_s
-    return np.stack([down_s, compute_s, up_s, flops, down_bytes, up_bytes, down_j, compute_j, up_j])
+class _Work(NamedTuple):
+    """Amounts of a task, each of shape (k,)."""
+
+    samples: Arr
+    steps: Arr
+    flops: Arr
+
+
+class Pricer:
+    """Prices the jobs of one run."""
+
+    def __init__(self, fleet: Fleet, setting: Setting, links_up: OnOff | None = None) -> None:
+        self._fleet = fleet
+        self._setting = setting
+        self._links_up = links_up  # None: links never fail
+        self._steady = fleet.steady and links_up is None
+        self._known: dict[Any, list[list[float]]] = {}
+        self._last: tuple[Task | None, list[list[float]]] = (None, [])
+
+    def remembered(self, order: Order) -> Sequence[float] | None:
+        """Return the prices of an order, len(ROWS) of them, if they are the same at any time; None: they are not."""
+        if not self._steady:
+            return None
+        if order.task is not self._last[0]:
+            self._last = (order.task, self._of_everybody(order.task))
+        return self._last[1][order.device]
+
+    def prices(self, orders: Sequence[Order], now_s: float, draws: Draws) -> np.ndarray:
+        """Return the prices of orders that start at `now_s`, float64, shape (len(ROWS), orders).
+
+        `draws`: of these jobs, in their order; energies are what a job adds to idle power. The messages of peers are
+        no part of it: only their size stands in the row up_bytes.
+        """
+        prices = np.empty((len(ROWS), len(orders)))
+        for task, where in _by_task(orders):
+            some = Draws(draws.key, draws.ids[where], draws.nth[where])
+            prices[:, where] = self._of_task(task, now_s, some)
+        return prices
+
+    def compute(self, job: Job, start_s: float, draws: Draws) -> tuple[float, float]:
+        """Return seconds and joules of a job's computation that starts at `start_s`; `draws`: of this job."""
+        work = self._work(job.task, draws.ids)
+        seconds, joules = self._compute(job.task, work, np.zeros(1), np.array([start_s]), draws)
+        share = 1.0 if job.steps is None else job.steps / float(work.steps[0])
+        return share * float(seconds[0]), share * float(joules[0])
+
+    def steps(self, orders: Sequence[Order]) -> Arr:
+        """Return the SGD steps of orders, shape (orders,)."""
+        steps = np.empty(len(orders))
+        for task, where in _by_task(orders):
+            steps[where] = self._amount(task, np.array([orders[place].device for place in where]))[1]
+        return steps
+
+    def _of_everybody(self, task: Task) -> list[list[float]]:
+        """Return the prices of a task on every device."""
+        key = (task.home, task.part, task.down, task.up, task.passes, tuple(replace(s, lr=0.0) for s in task.stretches))
+        if key not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            everybody = np.arange(len(self._fleet))
+            self._known[key] = self._of_task(task, 0.0, Draws(Key(0), everybody, everybody)).T.tolist()
+        return self._known[key]
+
+    def _of_task(self, task: Task, now_s: float, draws: Draws) -> np.ndarray:
+        fleet, ids = self._fleet, draws.ids
+        work = self._work(task, ids)
+        begin_s, nothing = np.full(len(ids), now_s), np.zeros(len(ids))
+        up_bytes = np.full(len(ids), _nbytes(task.up, task, self._setting))
+        if task.home == "self":  # no transfer from or to the server
+            compute_s, compute_j = self._compute(task, work, nothing, begin_s, draws)
+            spent = (nothing, compute_s, nothing, work.flops, nothing, up_bytes, nothing, compute_j, nothing)
+            return np.stack([*spent, nothing, nothing])
+        down_bytes = np.full(len(ids), _nbytes(task.down, task, self._setting))
+        down_s, down_air_s, down_quiet_s = self._transfer(down_bytes, False, begin_s, draws)
+        comm_s = down_s + fleet.latency_s[ids] + 8.0 * up_bytes / fleet.up_bps[ids]
+        compute_s, compute_j = self._compute(task, work, comm_s, begin_s + down_s, draws)
+        up_s, up_air_s, up_quiet_s = self._transfer(up_bytes, True, begin_s + down_s + compute_s, draws)
+        down_j, up_j = fleet.receive_w[ids] * down_air_s, fleet.transmit_w[ids] * up_air_s
+        spent = (down_s, compute_s, up_s, work.flops, down_bytes, up_bytes, down_j, compute_j, up_j)
+        return np.stack([*spent, down_quiet_s, up_quiet_s])
+
+    def _work(self, task: Task, ids: Ids) -> _Work:
+        samples, steps = self._amount(task, ids)
+        return _Work(samples, steps, _flops(task, samples, steps, self._setting))
+
+    def _compute(self, task: Task, work: _Work, comm_s: Arr, start_s: Arr, draws: Draws) -> tuple[Arr, Arr]:
+        items = _items(task, work.samples, work.steps, self._setting) if self._fleet.itemised else None
+        return self._fleet.compute(draws.ids, work.flops, comm_s, self._setting.deadline_s, start_s, draws, items)
+
+    def _transfer(self, nbytes: Arr, up: bool, begin_s: Arr, draws: Draws) -> tuple[Arr, Arr, Arr]:
+        """Return seconds of transfers, those with the radio on, and those before the first bit; each of shape (k,).
+
+        Beside these, the links may pause.
+        """
+        seconds, air_s = self._fleet.transfer_s(draws.ids, nbytes, up, begin_s, draws)
+        latency_s = np.maximum(seconds - air_s, 0.0)
+        if self._links_up is not None:
+            seconds = latency_s + stretched_s(self._links_up, draws.ids, air_s, begin_s + latency_s)
+        return seconds, air_s, latency_s
+
+    def _amount(self, task: Task, ids: Ids) -> tuple[Arr, Arr]:
+        """Return the samples and SGD steps of a task, both of shape (k,)."""
+        samples, steps = np.zeros(len(ids)), np.zeros(len(ids))
+        for stretch in task.stretches:
+            done, taken = stretch.amount(self._setting.samples[ids], self._setting.card.drop_single)
+            samples += done
+            steps += taken
+        return samples, steps
 
 
 def memory_bytes(task: Task, setting: Setting) -> int:
@@ -50,21 +142,47 @@ def memory_bytes(task: Task, setting: Setting) -> int:
     return max(needs, default=0)
 
 
+def averaging_flops(jobs: Sequence[Job], setting: Setting) -> float:
+    """Return the FLOPs of a server that averages what jobs sent it: a multiplication and an addition a number."""
+    numbers = 0
+    for task, where in _by_task(jobs):
+        if task.home == "server":
+            numbers += len(where) * setting.card.numbers(task.up, task.part)
+    return 2.0 * numbers
+
+
+def _by_task(orders: Sequence[Order | Job]) -> Iterator[tuple[Task, list[int]]]:
+    """Yield each task and the places of its orders or jobs."""
+    places: dict[int, tuple[Task, list[int]]] = {}
+    for place, order in enumerate(orders):
+        places.setdefault(id(order.task), (order.task, []))[1].append(place)
+    yield from places.values()
+
+
 def _nbytes(payload: Payload | None, task: Task, setting: Setting) -> float:
     return 0.0 if payload is None else float(setting.card.nbytes(payload, task.part))
 
 
-def _flops(task: Task, ids: Ids, setting: Setting) -> np.ndarray:
-    samples = np.zeros(len(ids))
-    steps = np.zeros(len(ids))
-    for stretch in task.stretches:
-        done, taken = stretch.amount(setting.samples[ids], setting.card.drop_single)
-        samples += done
-        steps += taken
-    momentum = any(stretch.momentum > 0 for stretch in task.stretches)
-    decay = any(stretch.weight_decay > 0 for stretch in task.stretches)
-    total = np.zeros(len(ids))
-    for work in task.passes:
-        work = replace(work, update_flops=update_flops(momentum, decay))
+def _flops(task: Task, samples: Arr, steps: Arr, setting: Setting) -> Arr:
+    total = np.zeros(len(samples))
+    for work in _passes(task):
         total += setting.cost.flops(setting.card, work, task.part, samples, steps)
     return total
+
+
+def _items(task: Task, samples: Arr, steps: Arr, setting: Setting) -> Mapping[str, Arr] | None:
+    """Return the amount of every term of the work, or None if the cost model knows only FLOPs."""
+    if not isinstance(setting.cost, Itemised):
+        return None
+    total: dict[str, Arr] = {}
+    for work in _passes(task):
+        for term, amount in setting.cost.amounts(setting.card, work, task.part, samples, steps).items():
+            total[term] = total.get(term, 0.0) + amount
+    return total
+
+
+def _passes(task: Task) -> list[Pass]:
+    """Return the passes of a task with the FLOPs of its optimiser."""
+    momentum = any(stretch.momentum > 0 for stretch in task.stretches)
+    decay = any(stretch.weight_decay > 0 for stretch in task.stretches)
+    return [replace(work, update_flops=update_flops(momentum, decay)) for work in task.passes]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
 import simpy
 
 from edgesim.config.scenario import Evaluation, Server, Stop
-from edgesim.contracts import Arrival, Learner, MergeResult
+from edgesim.contracts import DELIVERED, Arrival, Learner, MergeResult
 from edgesim.engine.engine import Engine
+from edgesim.engine.pricing import averaging_flops
 from edgesim.records.table import Table
 
 _TOTALS = ("flops", "down_bytes", "up_bytes", "energy_j")
@@ -55,7 +57,11 @@ class Rounds:
     def close(self, result: MergeResult, arrivals: Sequence[Arrival], learner: Learner) -> Iterator[simpy.Event]:
         """Charge the server's work, write the round's rows, evaluate when due and apply the stop rules."""
         engine = self.engine
-        server_s = result.server_flops / self._server.flops_per_s
+        server_s = 0.0
+        if self._server.flops_per_s < inf:  # updates that come while it works wait in their inbox
+            used = [a.job for a in arrivals if a.outcome in DELIVERED]
+            flops = result.server_flops + averaging_flops(used, engine.setting)
+            server_s = flops / self._server.flops_per_s
         if server_s > 0:
             yield engine.env.timeout(server_s)
             engine.ledger.charge_server(server_s)
@@ -83,12 +89,12 @@ class Rounds:
     def _write_merge(self, result: MergeResult, arrivals: Sequence[Arrival], server_s: float) -> None:
         engine = self.engine
         totals = {
-            "flops": engine.flops,
-            "down_bytes": engine.down_bytes,
-            "up_bytes": engine.up_bytes,
+            "flops": engine.accounts.flops,
+            "down_bytes": engine.accounts.down_bytes,
+            "up_bytes": engine.accounts.up_bytes,
             "energy_j": engine.ledger.total_j(engine.now_s),
         }
-        used = [a for a in arrivals if a.outcome == "ok"]
+        used = [a for a in arrivals if a.outcome in DELIVERED]
         late = sum(a.outcome == "late" for a in arrivals)
         staleness = float(np.mean([a.staleness for a in used])) if used else 0.0
         self._tables["merges"].append(

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 from edgesim.contracts import Job
 from edgesim.world.fleet import Fleet
+
+
+class Sent(NamedTuple):
+    """What a peer spent on sending to a job."""
+
+    device: int
+    nbytes: int
+    joules: float
 
 
 class Spending(NamedTuple):
@@ -15,6 +24,8 @@ class Spending(NamedTuple):
     shares: tuple[float, float, float]
     air_s: tuple[float, float] | None = None  # down and up with the radio on; None: the shares of what was planned
     link_wait_s: float = 0.0  # of the seconds, those beyond what the transfers take with the links to themselves
+    wait_s: float = 0.0  # for messages of peers, beside the seconds of the phases
+    senders: tuple[Sent, ...] = ()
 
 
 NOTHING = Spending((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))  # of a job that was refused
@@ -22,10 +33,21 @@ NOTHING = Spending((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))  # of a job that was refuse
 
 def spent_alone(job: Job, elapsed_s: float) -> Spending:
     """Return what a job over links of its own has spent `elapsed_s` seconds after its start; inf: all of it."""
-    down = _share(elapsed_s, 0.0, job.down_s)
-    compute = _share(elapsed_s, job.down_s, job.compute_s)
-    up = _share(elapsed_s, job.down_s + job.compute_s, job.up_s)
-    return Spending((down * job.down_s, compute * job.compute_s, up * job.up_s), (down, compute, up))
+    if elapsed_s == inf:
+        return Spending((job.down_s, job.compute_s, job.up_s), (1.0, 1.0, 1.0))
+    computing_s, sending_s = job.down_s, job.down_s + job.compute_s  # when these phases begin
+    return Spending(
+        seconds=(
+            _passed_s(elapsed_s, 0.0, job.down_s),
+            _passed_s(elapsed_s, computing_s, job.compute_s),
+            _passed_s(elapsed_s, sending_s, job.up_s),
+        ),
+        shares=(
+            _share(elapsed_s, job.down_latency_s, job.down_s - job.down_latency_s),
+            _share(elapsed_s, computing_s, job.compute_s),
+            _share(elapsed_s, sending_s + job.up_latency_s, job.up_s - job.up_latency_s),
+        ),
+    )
 
 
 def joules_of(job: Job, spent: Spending, fleet: Fleet) -> tuple[float, float, float]:
@@ -35,6 +57,10 @@ def joules_of(job: Job, spent: Spending, fleet: Fleet) -> tuple[float, float, fl
         return down * job.down_j, compute * job.compute_j, up * job.up_j
     receive_w, transmit_w = float(fleet.receive_w[job.device]), float(fleet.transmit_w[job.device])
     return receive_w * spent.air_s[0], compute * job.compute_j, transmit_w * spent.air_s[1]
+
+
+def _passed_s(elapsed_s: float, start_s: float, length_s: float) -> float:
+    return min(max(0.0, elapsed_s - start_s), length_s)
 
 
 def _share(elapsed_s: float, start_s: float, length_s: float) -> float:

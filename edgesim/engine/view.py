@@ -5,16 +5,35 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from edgesim.contracts import Arrival, Ids, Setting
+from edgesim.engine.presence import Presence
+from edgesim.peering import PeerGraph
 from edgesim.rng import Key
+
+_PLACES = 1  # stream below a selection's key; never renumber
+
+
+@dataclass(frozen=True)
+class PeerGraphs:
+    """Who hears whom in each round: the scenario's `peers`, with random streams of their own."""
+
+    part: Any  # None: devices have no peers
+    key: Key
+
+    def of_round(self, online: np.ndarray, round_: int) -> PeerGraph:
+        """Return the graph of a round over the devices that are there, bool, shape (devices,)."""
+        key = self.key.at(round_) if self.part.redrawn else self.key
+        graph: PeerGraph = self.part.graph(online, round_, key)
+        return graph
 
 
 @dataclass(frozen=True, kw_only=True)
 class FleetView:
-    """A snapshot; `contracts.View` says what each field means. The idle set is worked out when first asked for."""
+    """`contracts.View` says what each field means. Not to be kept: what costs work is worked out when asked for."""
 
     setting: Setting
     now_s: float
@@ -22,8 +41,23 @@ class FleetView:
     round: int
     exchange: int
     last: Sequence[Arrival]
-    reachable: np.ndarray  # bool, shape (devices,)
-    selection: object
+    presence: Presence
+    busy: np.ndarray  # bool, shape (devices,)
+    at_work: int  # how many are busy
+    selection: Any
+    graphs: PeerGraphs
+    places: int | None = None  # how many devices may be asked; None: all
+    only: int | None = None  # the one device that may be asked, if it can
+    hidden: tuple[int, ...] = ()  # devices that may not be asked
+
+    @cached_property
+    def reachable(self) -> np.ndarray:
+        """Which devices are there and have no job, bool, shape (devices,)."""
+        mask: np.ndarray = self.presence.reachable(self.now_s) & ~self.busy
+        mask[list(self.hidden)] = False
+        if self.only is not None and mask[self.only]:
+            mask[np.arange(len(mask)) != self.only] = False
+        return mask
 
     @cached_property
     def idle(self) -> Ids:
@@ -32,11 +66,35 @@ class FleetView:
         ids.setflags(write=False)
         return ids
 
+    @cached_property
+    def peers(self) -> PeerGraph:
+        """Whom each device hears in this round."""
+        return self.graphs.of_round(self.reachable, self.round)
+
     @property
     def free_places(self) -> int:
         """How many devices may still be asked now."""
-        return len(self.idle)
+        idle = len(self.busy) - self.at_work if self._simple else len(self.idle)
+        return idle if self.places is None else min(self.places, idle)
 
     def choose(self, key: Key) -> Ids:
-        """Return distinct idle devices, ascending, by the scenario's selection rule."""
-        return self.selection.choose(self.idle, self.setting.level, key)  # type: ignore[attr-defined, no-any-return]
+        """Return distinct idle devices, ascending, by the scenario's selection rule, no more than there are places."""
+        if self.places == 1 and self.free_places and self._simple and getattr(self.selection, "everybody", False):
+            return self._anybody(key)
+        chosen: Ids = self.selection.choose(self.idle, self.setting.level, key)
+        if len(chosen) <= self.free_places:
+            return chosen
+        return np.sort(key.at(_PLACES).numpy().choice(chosen, self.free_places, replace=False))
+
+    @property
+    def _simple(self) -> bool:
+        """Whether whoever has no job can be asked."""
+        return self.only is None and not self.hidden and self.presence.everybody
+
+    def _anybody(self, key: Key) -> Ids:
+        """Return one idle device: the first that is idle among draws of all, which costs less than to list the idle."""
+        for word in key.quick_words():
+            device = word % len(self.busy)
+            if not self.busy[device]:
+                return np.array([device])
+        raise AssertionError("unreachable")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from edgesim.contracts import Assignment, Bundle, Task
+from edgesim.contracts import Assignment, Bundle, Message, Task
 from edgesim.learning.data.dataset import Dataset
 
 
@@ -21,7 +22,7 @@ class Batch(NamedTuple):
 class Context:
     """Handed to every hook of a LocalRule.
 
-    `base` is the model received, `own` what the device kept, `initial` is not held here: a method that needs the
+    `base` is the model received, `own` what the device kept, `received` the messages of peers; a method that needs the
     first model keeps it. `trained` names the parameters that take gradients, in the order gradients come in.
     """
 
@@ -31,6 +32,8 @@ class Context:
         self.task: Task = assignment.task
         self.base: Bundle = assignment.base
         self.own: Bundle | None = assignment.own
+        self.received: Sequence[Message] = assignment.received
+        self.device = assignment.device
         self.key = assignment.key
         self.shard = shard
         self.drop_single = drop_single

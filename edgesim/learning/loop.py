@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 import torch
@@ -37,8 +38,10 @@ def batch_order(key: Key, n_samples: int, stretch: Stretch, drop_single: bool) -
             left -= 1
 
 
-def train_stretch(w: Bundle, stretch: Stretch, phase: LocalPhase, context: Context, key: Key) -> int:
-    """Run plain SGD in place on the trained parameters of `w`; return the number of steps taken.
+def train_stretch(
+    w: Bundle, stretch: Stretch, phase: LocalPhase, context: Context, key: Key, most: int | None = None
+) -> int:
+    """Run plain SGD in place on the trained parameters of `w`; return the number of steps taken, not above `most`.
 
     `key` names the stretch's streams: 0 the batch order, 1 the augmentation. Parameters of frozen layers keep
     their bits: they take no gradient, so that backward really ends at the first trained layer.
@@ -47,7 +50,7 @@ def train_stretch(w: Bundle, stretch: Stretch, phase: LocalPhase, context: Conte
     momenta: list[Tensor | None] = [None] * len(trained)
     augmenting = torch.Generator().manual_seed(key.at(1).word())
     steps = 0
-    for positions in batch_order(key.at(0), len(context.shard), stretch, context.drop_single):
+    for positions in islice(batch_order(key.at(0), len(context.shard), stretch, context.drop_single), most):
         batch = context.batch(positions, augmenting)
         grads = _gradients(w, batch, phase, context, trained)
         if stretch.clip_norm < math.inf:

@@ -48,7 +48,7 @@ class Trainer:
             w = start(assignment.base, assignment.own, context)
             for place, (stretch, phase) in enumerate(zip(task.stretches, rule.phases, strict=True)):
                 w = phase.enter(w, context) if phase.enter else w
-                steps += train_stretch(w, stretch, phase, context, key.at(place))
+                steps += train_stretch(w, stretch, phase, context, key.at(place), assignment.left_after(steps))
             body, keep, signals = rule.finish(w, context) if rule.finish else (w, None, {})
         return Result(_sent(body, task.up), keep, signals, steps)
 

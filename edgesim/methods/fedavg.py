@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
-from edgesim.contracts import Bundle, LocalRule, Merged, Message, Needs, Order, Plan, Setting, Task, View
+from edgesim.contracts import Bundle, LocalRule, Merged, Message, Needs, Order, Plan, Setting, Task, Training, View
 from edgesim.learning.merge import finite, mean_of_holders
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.rng import Key
@@ -34,7 +35,7 @@ class FedAvg:
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices to train the whole model."""
-        task = Task(stretches=(view.setting.training.stretch(view.round),))
+        task = _task(view.setting.training, view.round)
         return Plan(tuple(Order(device, task) for device in view.choose(key).tolist()))
 
     def local(self, task: Task) -> LocalRule:
@@ -46,13 +47,18 @@ class FedAvg:
         usable, notes = finite(got)
         if not usable:
             return Merged(state, None, notes=notes)
-        messages, sizes = list(usable), [float(m.samples) for m in usable]
+        messages, sizes = list(usable), [m.samples * m.weight for m in usable]
         absent = float(view.setting.samples.sum()) - sum(sizes)
         if self.aggregate_over == "all" and absent > 0:
             messages.append(usable[0]._replace(body=base))
             sizes.append(absent)
-        flops = 2.0 * view.setting.card.params * len(messages)
-        return Merged(state, mean_of_holders(base, messages, sizes), flops, notes)
+        return Merged(state, mean_of_holders(base, messages, sizes), notes=notes)
+
+
+@lru_cache(maxsize=8)
+def _task(training: Training, round_: int) -> Task:
+    """Return the task of a round: one object, by which the engine knows it again."""
+    return Task(stretches=(training.stretch(round_),))
 
 
 PARTS = {"fedavg": FedAvg}

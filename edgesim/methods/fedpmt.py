@@ -87,8 +87,8 @@ class FedPMT:
         usable, notes = finite([_trained_only(m) for m in got])
         if not usable:
             return Merged(state, None, notes=notes)
-        model = mean_of_holders(base, usable, [float(m.samples) for m in usable])
-        return Merged(state, model, 2.0 * view.setting.card.params * len(usable), notes)
+        model = mean_of_holders(base, usable, [m.samples * m.weight for m in usable])
+        return Merged(state, model, notes=notes)
 
     def _depths(self, setting: Setting) -> tuple[int, ...]:
         layers = len(setting.card.layers)

@@ -10,9 +10,23 @@ from edgesim.errors import ConfigError
 
 INT, REAL, TEXT = "int64", "float64", "str"
 
+_CRITICAL = {
+    "critical_device": INT,
+    "critical_down_s": REAL,
+    "critical_compute_s": REAL,
+    "critical_up_s": REAL,
+    "critical_link_wait_s": REAL,
+    "critical_wait_s": REAL,
+}
+DERIVED = frozenset(_CRITICAL)  # follow from the finished tables: edgesim.analysis.critical_path.attributed
+
+DELIVERED = frozenset({"ok", "partial"})  # outcomes in the jobs table, those of edgesim.contracts: an update to merge
+
 # Rounds, versions, jobs and devices count from 0; -1 stands for "none", and device -1 for the server.
 TABLES: Mapping[str, Mapping[str, str]] = {
-    # One row a job. An aborted job shows the seconds, bytes, FLOPs and joules it really spent.
+    # One row a job. An aborted job shows the seconds, bytes, FLOPs and joules it really spent. link_wait_s: what others
+    # on the links cost of down_s and up_s; wait_s: from download to computing, until messages of peers were there;
+    # peer_j: what peers spent on sending to it; link_j: what the network spent on carrying its bytes.
     "jobs": {
         "job": INT,
         "device": INT,
@@ -25,6 +39,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "compute_s": REAL,
         "up_s": REAL,
         "link_wait_s": REAL,
+        "wait_s": REAL,
         "end_s": REAL,
         "outcome": TEXT,
         "flops": REAL,
@@ -33,8 +48,11 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "down_j": REAL,
         "compute_j": REAL,
         "up_j": REAL,
+        "peer_j": REAL,
+        "link_j": REAL,
     },
     # One row a closed round; total_*: of the whole fleet from the start until now_s, energy with the idle share.
+    # critical_*: the device that decided the round's length, and the seconds that, with server_s, add up to it.
     "merges": {
         "round": INT,
         "version": INT,
@@ -45,6 +63,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "late": INT,
         "staleness_mean": REAL,
         "server_s": REAL,
+        **_CRITICAL,
         "flops": REAL,
         "down_bytes": INT,
         "up_bytes": INT,
@@ -64,7 +83,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "accuracy": REAL,
         "samples": INT,
     },
-    # One row a device over the whole run.
+    # One row a device over the whole run; bytes are those it received and sent, none for the server.
     "devices": {
         "device": INT,
         "kind": TEXT,
@@ -72,10 +91,13 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "jobs": INT,
         "ok_jobs": INT,
         "busy_s": REAL,
+        "down_bytes": INT,
+        "up_bytes": INT,
         "down_j": REAL,
         "compute_j": REAL,
         "up_j": REAL,
         "idle_j": REAL,
+        "sleep_j": REAL,
     },
     # What a method had to say about a round.
     "notes": {
@@ -85,6 +107,11 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "value": REAL,
     },
 }
+
+
+def recorded(table: str) -> dict[str, str]:
+    """Return the columns that the rows of a table have while a run goes on, in order with their types."""
+    return {name: dtype for name, dtype in TABLES[table].items() if name not in DERIVED}
 
 
 def conform(table: str, frame: pd.DataFrame, where: str) -> pd.DataFrame:

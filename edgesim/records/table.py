@@ -2,39 +2,61 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from edgesim.records.schema import TABLES, TEXT
+from edgesim.records.schema import TABLES, TEXT, recorded
 
 _CHUNK_ROWS = 8192
+_SMALL = np.iinfo(np.int32).max
 
 
 class Table:
-    """A column buffer with the columns of one table of the schema."""
+    """A column buffer with the recorded columns of one table of the schema."""
 
     def __init__(self, name: str) -> None:
-        self.columns = TABLES[name]
+        self.columns = recorded(name)
         self._rows: list[tuple[Any, ...]] = []
         self._chunks: list[dict[str, np.ndarray]] = []
+        self._first_rows: list[int] = []  # of each chunk
         self._packed = 0
         self._committed = 0
 
     def __len__(self) -> int:
         return self._packed + len(self._rows)
 
-    def append(self, row: tuple[Any, ...]) -> None:
-        """Add one row in the order of the schema.
+    def append(self, row: tuple[Any, ...]) -> int:
+        """Add one row in the order of the schema; return its index.
 
         It is not looked at before its chunk is full or read, to keep this call cheap. Then a wrong number of
         values raises ValueError, and a value that does not fit its column (a fraction as an integer, None) TypeError.
         """
+        index = self._packed + len(self._rows)
         self._rows.append(row)
         if len(self._rows) >= _CHUNK_ROWS:
             self._pack()
+        return index
+
+    def amend(self, row: int, column: str, value: Any) -> None:
+        """Replace one value of a row, by the index that `append` returned. Frames taken before stay as they were.
+
+        Raises IndexError if there is no such row, KeyError if no such column, TypeError if the value does not fit it.
+        """
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        fitting = _typed(column, [value], self.columns[column])[0]
+        if row >= self._packed:
+            values = dict(zip(self.columns, self._rows[row - self._packed], strict=True))
+            self._rows[row - self._packed] = tuple((values | {column: fitting}).values())
+            return
+        chunk = bisect_right(self._first_rows, row) - 1
+        held = self._chunks[chunk][column].astype(fitting.dtype if isinstance(fitting, np.generic) else object)
+        held[row - self._first_rows[chunk]] = fitting
+        self._chunks[chunk][column] = held
 
     def extend(self, columns: Mapping[str, Any]) -> None:
         """Add many rows: one array of shape (k,) a column; a single value stands for k equal ones.
@@ -59,10 +81,12 @@ class Table:
         """Return the rows with the types of the schema; on request without those after the last mark."""
         self._pack()
         stop = self._committed if committed_only else len(self)
-        data = {name: self._column(name)[:stop] for name in self.columns}
-        return pd.DataFrame(data).astype(dict(self.columns))
+        data = {name: self.column(name)[:stop] for name in self.columns}
+        return pd.DataFrame(data, copy=False).astype(dict(self.columns))
 
-    def _column(self, name: str) -> np.ndarray:
+    def column(self, name: str) -> np.ndarray:
+        """Return the values of one column."""
+        self._pack()
         empty: np.ndarray = _typed(name, [], self.columns[name])
         return np.concatenate([empty, *(chunk[name] for chunk in self._chunks)])
 
@@ -70,12 +94,23 @@ class Table:
         if not self._rows:
             return
         values = dict(zip(self.columns, zip(*self._rows, strict=True), strict=True))
-        self._add({name: _typed(name, values[name], dtype) for name, dtype in self.columns.items()}, len(self._rows))
+        typed = {name: _typed(name, values[name], dtype) for name, dtype in self.columns.items()}
+        self._add({name: _small(column) for name, column in typed.items()}, len(self._rows))
         self._rows.clear()
 
     def _add(self, chunk: dict[str, np.ndarray], rows: int) -> None:
         self._chunks.append(chunk)
+        self._first_rows.append(self._packed)
         self._packed += rows
+
+
+def _small(column: np.ndarray) -> np.ndarray:
+    """Return equal values that take less memory: one for a whole chunk if they are all the same."""
+    if (column == column[0]).all():
+        return np.broadcast_to(column[0], column.shape)
+    if column.dtype == np.int64 and np.abs(column).max() <= _SMALL:
+        return column.astype(np.int32)
+    return column
 
 
 def new_tables() -> dict[str, Table]:
@@ -86,10 +121,11 @@ def new_tables() -> dict[str, Table]:
 def _typed(name: str, values: Any, dtype: str) -> np.ndarray:
     if dtype == TEXT:
         return np.array(values, dtype=object)
-    if np.size(values) == 0:
+    array = np.array(values)
+    if not array.size:
         return np.zeros(0, dtype=dtype)
     try:
         # Not np.array(values, dtype): that would round 2.7 down to an integer without a word.
-        return np.array(values).astype(dtype, casting="same_kind", copy=False)
+        return array.astype(dtype, casting="same_kind", copy=False)
     except TypeError as error:
         raise TypeError(f"column {name!r} takes {dtype}: {error}") from error

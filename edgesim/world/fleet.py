@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from edgesim.config.profiles import LAYER_KINDS, WHOLE_STEP
 from edgesim.config.scenario import Cpu, FleetBlock, Scenario
 from edgesim.contracts import Arr, Ids
+from edgesim.errors import ConfigError
 from edgesim.rng import Draws, Key, Purpose
 from edgesim.units import draw
 from edgesim.world.battery import Batteries
@@ -32,16 +34,32 @@ class Block:
     links: Links
     cpu: CpuArrays
     flops_per_hz: Arr  # on all cores together
+    seconds_per: Mapping[str, Arr] | None  # unit of a term, at the highest frequency; None: FLOPs at one rate alone
     governor: Governor
     slowdown: Slowdown
     new_batteries: Callable[[], Batteries] | None  # at the start of a run; None: they never empty
+
+    @property
+    def steady(self) -> bool:
+        """Whether transfers and computations take as long at any time and for every job."""
+        return self.links.steady and self.slowdown.steady
+
+    def cycles(self, rows: Ids, flops: Arr, items: Mapping[str, Arr] | None) -> Arr:
+        """Return the cycles of every core, shape (k,), that work takes: all of it gets slower with the frequency."""
+        if self.seconds_per is None or items is None:
+            cycles: Arr = flops / self.flops_per_hz[rows]
+        else:
+            seconds = np.sum([per[rows] * items[term] for term, per in self.seconds_per.items()], axis=0)
+            cycles = seconds * self.cpu.max_hz[rows]
+        return cycles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
     """All devices; every array has shape (devices,) and is read-only. Speeds are nominal: at the highest frequency.
 
-    `idle_w` flows all the time; the other powers are what an activity adds to it.
+    `idle_w` flows all the time but while a device is not to be reached, when it draws `sleep_w`; the other powers are
+    what an activity adds to it. `j_per_bit` is what the network, not the device, spends on a bit of its transfers.
     """
 
     kinds: tuple[str, ...]  # names of the blocks
@@ -52,10 +70,18 @@ class Fleet:
     up_bps: Arr
     down_bps: Arr
     latency_s: Arr
+    j_per_bit: Arr
     idle_w: Arr
+    sleep_w: Arr
     transmit_w: Arr
     receive_w: Arr
     memory_bytes: Arr  # inf: no limit
+    itemised: bool  # some device has a speed for each kind of layer, or overheads
+
+    @property
+    def steady(self) -> bool:
+        """Whether prices depend neither on time nor on draws."""
+        return all(block.steady for block in self.blocks)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -68,16 +94,25 @@ class Fleet:
         return seconds, air_s
 
     def compute(
-        self, ids: Ids, flops: Arr, comm_s: Arr, deadline_s: float, now_s: Arr, draws: Draws
+        self,
+        ids: Ids,
+        flops: Arr,
+        comm_s: Arr,
+        deadline_s: float,
+        now_s: Arr,
+        draws: Draws,
+        items: Mapping[str, Arr] | None = None,
     ) -> tuple[Arr, Arr]:
         """Return seconds of computing that starts at `now_s` and the joules it adds to idle power, shape (k,).
 
         `comm_s`: seconds that the job needs besides; with `deadline_s` governors choose the frequency by them.
+        `items`: the amounts of all terms of the work, if known; without them only FLOPs count.
         """
         seconds, joules = np.empty(len(ids)), np.empty(len(ids))
         for block, at, rows in self._by_block(ids):
             cpu = CpuArrays(**{name: getattr(block.cpu, name)[rows] for name in CpuArrays.__slots__})
-            cycles = flops[at] / block.flops_per_hz[rows]
+            own = items and {term: amount[at] for term, amount in items.items()}
+            cycles = block.cycles(rows, flops[at], own)
             hz = block.governor.choose(cycles, comm_s[at], deadline_s, cpu)
             busy_s = cpu.compute_s(cycles, hz)
             seconds[at] = block.slowdown.stretch(rows, busy_s, now_s[at], _some(draws, at))
@@ -114,7 +149,12 @@ def build_fleet(scenario: Scenario) -> Fleet:
         blocks.append(block)
         tables.append(columns)
     joined: dict[str, Any] = {name: _joined([table[name] for table in tables]) for name in tables[0]}
-    return Fleet(kinds=tuple(block.name for block in scenario.fleet), blocks=tuple(blocks), **joined)
+    return Fleet(
+        kinds=tuple(block.name for block in scenario.fleet),
+        blocks=tuple(blocks),
+        itemised=any(block.seconds_per is not None for block in blocks),
+        **joined,
+    )
 
 
 def _block(
@@ -127,7 +167,7 @@ def _block(
     slowdown, slowdown_path = _own_or_common(given.slowdown, scenario.slowdown, f"{path}.slowdown", "slowdown")
     links = network.value.build(n, key.at(_NETWORK), network_path)
     powers = energy.value.columns(n, cpu, key.at(_ENERGY), energy_path)
-    arrays = _cpu_arrays(given.cpu, cpu, powers)
+    arrays = _cpu_arrays(given.cpu, cpu, powers, f"{path}.cpu")
     given.cpu.governor.value.check(arrays, f"{path}.cpu.governor")
     block = Block(
         first=first,
@@ -135,6 +175,7 @@ def _block(
         links=links,
         cpu=arrays,
         flops_per_hz=compact(cpu["flops_per_s"] / arrays.max_hz),
+        seconds_per=_seconds_per(given.cpu, cpu["flops_per_s"], key.at(_CPU), f"{path}.cpu"),
         governor=given.cpu.governor.value,
         slowdown=slowdown.value.build(n, key.at(_SLOWDOWN), slowdown_path),
         new_batteries=_batteries(given, powers["idle_w"], key.at(_BATTERY), f"{path}.battery"),
@@ -146,7 +187,8 @@ def _block(
         "up_bps": links.up_bps,
         "down_bps": links.down_bps,
         "latency_s": links.latency_s,
-        **{name: powers[name] for name in ("idle_w", "transmit_w", "receive_w")},
+        "j_per_bit": links.j_per_bit,
+        **{name: powers[name] for name in ("idle_w", "sleep_w", "transmit_w", "receive_w")},
         "memory_bytes": np.full(n, np.inf if given.memory is None else given.memory),
     }
 
@@ -189,9 +231,28 @@ def _cpu_columns(cpu: Cpu, n: int, key: Key, path: str) -> Mapping[str, Arr]:
     return {"flops_per_s": flops_per_s, "frequency_hz": frequency_hz, "cores": cores}
 
 
-def _cpu_arrays(given: Cpu, cpu: Mapping[str, Arr], powers: Mapping[str, Arr]) -> CpuArrays:
-    """Return what governors know; an unknown frequency counts as 1 Hz, which nobody can change."""
+def _seconds_per(cpu: Cpu, flops_per_s: Arr, key: Key, path: str) -> Mapping[str, Arr] | None:
+    """Return what a unit of each term takes, each of shape (n,), or None if it is FLOPs at one rate alone."""
+    n, found = len(flops_per_s), {}
+    for place, (term, quantity) in enumerate([("steps", WHOLE_STEP["steps"]), *LAYER_KINDS.items()]):
+        if (value := getattr(cpu, quantity)) is not None:
+            drawn = draw(value, n, key.at(3, place).numpy(), f"{path}.{quantity}")
+            found[term] = compact(drawn if quantity.endswith("_overhead") else 1.0 / drawn)
+    if not found:
+        return None
+    by_kind = found.keys() & LAYER_KINDS.keys()
+    return found if by_kind else {**found, "flops": compact(1.0 / flops_per_s)}
+
+
+def _cpu_arrays(given: Cpu, cpu: Mapping[str, Arr], powers: Mapping[str, Arr], path: str) -> CpuArrays:
+    """Return what governors know; an unknown frequency counts as 1 Hz, which nobody can change.
+
+    Raises ConfigError if the lowest frequency is above the highest of a device.
+    """
     max_hz = np.where(np.isnan(cpu["frequency_hz"]), 1.0, cpu["frequency_hz"])
-    min_hz = max_hz if given.min_frequency is None else np.minimum(given.min_frequency, max_hz)
+    min_hz = max_hz if given.min_frequency is None else np.full(len(max_hz), given.min_frequency)
+    if (above := min_hz > max_hz).any():
+        found = f"{max_hz[above][0]:g} Hz" if given.frequency is not None else "none given"
+        raise ConfigError(f"{path}.min_frequency: must be at most frequency, {found}, got {given.min_frequency:g} Hz")
     columns = (min_hz, max_hz, cpu["cores"], powers["capacitance"], powers["static_w"])
     return CpuArrays(**dict(zip(CpuArrays.__slots__, map(compact, columns), strict=True)))

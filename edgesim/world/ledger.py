@@ -15,8 +15,8 @@ DOWN, COMPUTE, UP = 0, 1, 2
 class EnergyLedger:
     """Exact integral of piecewise constant power.
 
-    Idle power flows for the whole run and is added once, at the end; activities are charged as what they add to
-    it, so overlapping activities of one device are counted right.
+    Idle and sleeping power flow for the whole run and are added once, at the end; activities are charged as what they
+    add to them, so overlapping activities of one device are counted right. Links belong to nobody's battery.
     """
 
     def __init__(
@@ -25,12 +25,18 @@ class EnergyLedger:
         server_idle_w: float = 0.0,
         server_busy_w: float = 0.0,
         off_s: Callable[[float], Arr] | None = None,
+        sleep_w: Arr | None = None,
+        asleep_s: Callable[[float], Arr] | None = None,
     ) -> None:
         self.activity_j = np.zeros((len(idle_w), 3))  # columns DOWN, COMPUTE, UP
         self.busy_s = np.zeros(len(idle_w))
         self.server_busy_s = 0.0
+        self.link_j = 0.0  # of all links
+        self.device_link_j = np.zeros(len(idle_w))  # of that, what the links of single devices took
         self._idle_w = idle_w
+        self._sleep_w = idle_w if sleep_w is None else sleep_w
         self._off_s = off_s  # seconds so far in which devices drew no idle power either; None: never
+        self._asleep_s = asleep_s  # seconds so far in which devices slept, those off left out; None: never
         self._fleet_idle_w = float(idle_w.sum())
         self._server_w = (server_idle_w, server_busy_w)
         self._spent_j = 0.0
@@ -48,11 +54,29 @@ class EnergyLedger:
         """Add seconds of server work."""
         self.server_busy_s += busy_s
 
+    def charge_link(self, device: int | None, joules: float) -> None:
+        """Add what the link of a device took, or, if None, a link of the network behind those of devices."""
+        self.link_j += joules
+        if device is not None:
+            self.device_link_j[device] += joules
+
     def idle_j(self, horizon_s: float) -> Arr:
-        """Return the idle joules of every device until `horizon_s`, shape (devices,)."""
-        if self._off_s is None:
-            return self._idle_w * horizon_s
-        return self._idle_w * (horizon_s - self._off_s(horizon_s))
+        """Return the idle joules of every device until `horizon_s` while it was on and awake, shape (devices,)."""
+        away = [away_s(horizon_s) for away_s in (self._off_s, self._asleep_s) if away_s is not None]
+        joules: Arr = self._idle_w * (horizon_s - sum(away))
+        return joules
+
+    def sleep_j(self, horizon_s: float) -> Arr:
+        """Return the joules of every device until `horizon_s` while it slept, shape (devices,)."""
+        asleep_s = 0.0 if self._asleep_s is None else self._asleep_s(horizon_s)
+        joules: Arr = self._sleep_w * asleep_s
+        return joules
+
+    def resting_j(self, horizon_s: float) -> float:
+        """Return the joules of all devices, idle and asleep, until `horizon_s`."""
+        if self._off_s is None and self._asleep_s is None:
+            return self._fleet_idle_w * horizon_s
+        return float(self.idle_j(horizon_s).sum() + self.sleep_j(horizon_s).sum())
 
     def server_j(self, horizon_s: float) -> tuple[float, float]:
         """Return the server's idle joules and what its work added, until `horizon_s`."""
@@ -60,12 +84,14 @@ class EnergyLedger:
         return idle_w * horizon_s, (busy_w - idle_w) * self.server_busy_s
 
     def total_j(self, now_s: float) -> float:
-        """Return all joules of fleet and server from 0 to `now_s`, idle power included."""
-        idle_j = self._fleet_idle_w * now_s if self._off_s is None else float(self.idle_j(now_s).sum())
-        return self._spent_j + idle_j + sum(self.server_j(now_s))
+        """Return all joules of fleet, links and server from 0 to `now_s`, idle and sleeping power included."""
+        return self._spent_j + self.resting_j(now_s) + self.link_j + sum(self.server_j(now_s))
 
     def check(self, jobs_j: float, devices_j: float, horizon_s: float) -> None:
-        """Raise LedgerError unless joules of all jobs + idle equal those of all devices within 1e-9 relative."""
-        expected = jobs_j + float(self.idle_j(horizon_s).sum())
+        """Raise LedgerError unless joules of all jobs + idle + asleep equal those of all devices within 1e-9 relative.
+
+        Links are not the devices'.
+        """
+        expected = jobs_j + self.resting_j(horizon_s)
         if abs(devices_j - expected) > 1e-9 * max(abs(expected), 1e-30):
             raise LedgerError(f"devices spent {devices_j!r} J but jobs and idle time add up to {expected!r} J")

@@ -35,6 +35,14 @@ class Links(Protocol):
     def latency_s(self) -> Arr:
         """Nominal latencies, shape (n,)."""
 
+    @property
+    def j_per_bit(self) -> Arr:
+        """Joules that the network spends on a bit to or from a device, shape (n,)."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether transfers take as long at any time and for every job."""
+
     def transfer(self, rows: Ids, nbytes: Arr, up: bool, now_s: Arr | float, draws: Draws) -> tuple[Arr, Arr]:
         """Return seconds of whole transfers that start at `now_s`, and those with the radio on, both of shape (k,).
 
@@ -49,8 +57,14 @@ class SteadyLinks:
     up_bps: Arr
     down_bps: Arr
     latency_s: Arr
+    j_per_bit: Arr
     jitter_s: Arr | None = None
     loss: Arr | None = None
+
+    @property
+    def steady(self) -> bool:
+        """Whether neither latency nor packets vary."""
+        return self.jitter_s is None and self.loss is None
 
     def transfer(self, rows: Ids, nbytes: Arr, up: bool, now_s: Arr | float, draws: Draws) -> tuple[Arr, Arr]:
         """Return seconds of whole transfers and those with the radio on; lost packets keep it on for longer."""

@@ -49,8 +49,6 @@ def shared_network(scenario: Scenario, fleet: Fleet) -> SharedNetwork | None:
         if not scenario.topology.value.only_access:
             raise ConfigError("topology.name: links beyond the devices' own need network.name = 'shared'")
         return None
-    if any(block.new_batteries is not None for block in fleet.blocks):
-        raise ConfigError("fleet.battery: a battery works with links of the device's own; found network.name 'shared'")
     access = Access(fleet.up_bps, fleet.down_bps, fleet.latency_s)
     paths = scenario.topology.value.paths(access, Key(scenario.seed).at(Purpose.CHANNEL))
     return SharedNetwork(_DISCIPLINES[discipline](paths.capacity_bps), paths)

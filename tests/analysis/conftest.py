@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from edgesim.analysis.load import open_run
 from edgesim.records.table import new_tables
-from edgesim.records.writer import write_run
+from tests.records.written import write
 
 
 @pytest.fixture
@@ -28,6 +27,7 @@ def fake_run(tmp_path):
                 5.0,
                 3.0,
                 0.0,
+                0.0,
                 10.0 * n,
                 "ok",
                 1e6,
@@ -36,6 +36,8 @@ def fake_run(tmp_path):
                 1.0,
                 2.5,
                 1.5,
+                0.0,
+                0.0,
             )
             tables["jobs"].append(jobs)
             totals = (1e6 * n, 200 * n, 100 * n, 5.0 * n)
@@ -44,7 +46,7 @@ def fake_run(tmp_path):
                 tables["evals"].append((r, n, 10.0 * n, "test", 1.0, accuracy + shift, 50))
                 tables["evals"].append((r, n, 10.0 * n, "train", 1.0, 1.0, 50))
         for device, kind in ((-1, "server"), (0, "slow"), (1, "fast"), (2, "fast")):
-            tables["devices"].append((device, kind, 1, 4, 4, 8.0, 1.0, 10.0 * (device + 2), 2.0, 0.5))
+            tables["devices"].append((device, kind, 1, 4, 4, 8.0, 800, 400, 1.0, 10.0 * (device + 2), 2.0, 0.5, 0.0))
         manifest = {
             "name": "toy",
             "scenario": {
@@ -58,8 +60,6 @@ def fake_run(tmp_path):
             "host_s": 1.25,
             "rounds": len(accuracies),
         }
-        frames = {table: buffer.frame() for table, buffer in tables.items()}
-        write_run(tmp_path / name, frames, manifest, weights or {"final": {"w": np.arange(3.0)}})
-        return open_run(tmp_path / name)
+        return write(tmp_path / name, tables, manifest, weights or {"final": {"w": np.arange(3.0)}})
 
     return make

@@ -1,17 +1,29 @@
 """Who decided the length of a round: schedules small enough to be solved by hand."""
 
+from functools import partial
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgesim.analysis.critical_path import attribute, critical_jobs, next_to_end, round_row
+import edgesim
+from edgesim.analysis.critical_path import (
+    attribute,
+    attributed,
+    critical_jobs,
+    next_to_end,
+    phase_intervals_s,
+    round_row,
+)
 from edgesim.analysis.load import open_run
 from edgesim.commands.explain import explain, parse_rounds
 from edgesim.errors import ConfigError
 from edgesim.records.table import new_tables
 from edgesim.records.writer import write_run
-from tests.conftest import frames, simulate_null, timing_scenario
+from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
+from tests.records.written import whole
 
 SPENT = ["down_s", "compute_s", "up_s", "link_wait_s", "wait_s", "server_s"]
 
@@ -21,8 +33,8 @@ def jobs_of(*rows):
     table = new_tables()["jobs"]
     for job, (device, round_, sent_s, down_s, compute_s, up_s, *outcome) in enumerate(rows):
         end_s = sent_s + down_s + compute_s + up_s
-        head = (job, device, round_, round_, "train", "full", sent_s, down_s, compute_s, up_s, 0.0, end_s)
-        table.append((*head, *(outcome or ["ok"]), 1e6, 10, 20, 0.5, 2.0, 1.0))
+        head = (job, device, round_, round_, "train", "full", sent_s, down_s, compute_s, up_s, 0.0, 0.0, end_s)
+        table.append((*head, *(outcome or ["ok"]), 1e6, 10, 20, 0.5, 2.0, 1.0, 0.0, 0.0))
     return table.frame()
 
 
@@ -143,15 +155,125 @@ def test_next_to_end_and_round_numbers():
         round_row(merges_of(), 1)
 
 
+def test_protocols_without_rounds_start_and_end_anywhere():
+    """Buffered by hand: merges at 4, 9 and 10 s, each with 0.5 s of server work; device 7 is asked in the first round.
+
+    Round 2: device 3 ends at 8.5 s and was sent at 4 s, so its 1 + 3 + 0.5 s fill all. Round 3: device 7 (0.25 + 9 +
+    0.25 s from 0 s on) ends as the buffer fills at 9.5 s; of it only the time from 9 s on lies in the round. Device 3,
+    sent at 9 s, is cut off by the end of the run.
+    """
+    jobs = jobs_of(
+        (7, 0, 0.0, 0.25, 9.0, 0.25), (3, 0, 0.0, 1.0, 2.0, 0.5), (3, 1, 4.0, 1.0, 3.0, 0.5),
+        (3, 2, 9.0, 1.0, 0.0, 0.0, "stopped"),
+    )  # fmt: skip
+    found = attribute(jobs, merges_of((0.0, 4.0), (4.0, 9.0), (9.0, 10.0), server_s=0.5))
+    assert [shares(found, row) for row in range(3)] == [
+        {"device": 3, "down_s": 1.0, "compute_s": 2.0, "up_s": 0.5, "server_s": 0.5},
+        {"device": 3, "down_s": 1.0, "compute_s": 3.0, "up_s": 0.5, "server_s": 0.5},
+        {"device": 7, "compute_s": 0.25, "up_s": 0.25, "server_s": 0.5},
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    jobs=st.lists(st.tuples(st.floats(0, 50), seconds, seconds, seconds, st.integers(0, 9)), max_size=12),
+    gaps_s=st.lists(st.floats(0, 100), max_size=8),
+    server_s=st.floats(0, 1),
+)
+def test_whenever_jobs_begin_and_merges_happen_the_seconds_add_up(jobs, gaps_s, server_s):
+    """Jobs of random times and rounds; merges follow each other after random gaps, each with some server work."""
+    ends = np.cumsum([0.0, *(gap + server_s for gap in gaps_s)])
+    rows = [(i, min(round_, len(gaps_s)), sent, *spent) for i, (sent, *spent, round_) in enumerate(jobs)]
+    merges = merges_of(*pairwise(ends), server_s=server_s)
+    found = attribute(jobs_of(*rows), merges)
+    assert found[SPENT].sum(axis=1).to_numpy() == pytest.approx(np.diff(ends), abs=1e-9)
+    assert (found[SPENT] >= 0).all().all()
+
+
+def test_far_on_the_clock_the_seconds_still_add_up():
+    """After 30 years the clock moves in steps of 1.2e-7 s, so that this path fills more than the round has room for."""
+    start_s, server_s = 1e9, 0.3
+    now_s = start_s + 2.0
+    room_s = now_s - start_s - server_s
+    assert (now_s - server_s) - start_s > room_s + 1e-9  # what the rounding of the clock does
+    found = attribute(jobs_of((0, 0, start_s, 0.5, 1.0, 5.0)), merges_of((start_s, now_s), server_s=server_s))
+    assert found[SPENT].sum(axis=1).tolist() == pytest.approx([2.0], abs=1e-12)
+
+
+def test_waiting_for_peers_lies_between_download_and_computing():
+    """1 s down, 4 s until the peers' messages are there, 2 s of computing, 3 s up."""
+    jobs = jobs_of((5, 0, 0.0, 1.0, 2.0, 3.0)).assign(wait_s=[4.0], end_s=[10.0])
+    begin_s, end_s = phase_intervals_s(jobs)
+    assert (begin_s.tolist(), end_s.tolist()) == ([[0, 5, 7]], [[1, 7, 10]])
+    found = attribute(jobs, merges_of((0.0, 10.0)))
+    assert shares(found) == {"device": 5, "down_s": 1.0, "compute_s": 2.0, "up_s": 3.0, "wait_s": 4.0}
+
+
+SCENARIOS = {
+    "sync": timing_scenario,
+    "server": partial(digits_scenario, server={"flops_per_s": "1 MFLOP/s"}),
+    "deadline": partial(timing_scenario, coordinator={"name": "deadline", "deadline": "26.5 s"}),
+    "links of their own": partial(timing_scenario, network={"name": "fixed", "up": "1 Mbit/s", "down": "8 Mbit/s"}),
+    "shared links": partial(
+        timing_scenario,
+        network={"name": "shared", "up": "1 Mbit/s", "down": "4 Mbit/s", "latency": "0.1 s"},
+        topology={"name": "star", "server_up": "2 Mbit/s", "server_down": "2 Mbit/s"},
+    ),
+    "batteries": partial(
+        timing_scenario,
+        energy={"name": "power", "idle": "0.5 W", "busy": "5 W"},
+        fleet=[
+            {"count": 2, "cpu": {"flops_per_s": 7.3806e8}, "battery": {"capacity": "60 J"}},
+            {
+                "count": 2,
+                "cpu": {"flops_per_s": 3.6903e8},
+                "battery": {"capacity": "20 J", "charge": "2 W", "windows": [["0 s", "1 h"]], "restart": 0.5},
+            },
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SCENARIOS)
+def test_the_merges_of_a_run_say_where_its_seconds_went(kind, tmp_path):
+    """Three rounds of scenarios that show what they are called after."""
+    run = edgesim.run(SCENARIOS[kind](stop={"rounds": 3}), out=tmp_path / "run")
+    merges, critical = run.merges, run.merges[[f"critical_{name}" for name in SPENT[:-1]]]
+    length_s = merges["now_s"] - merges["start_s"]
+    assert len(merges) == 3
+    assert (critical.sum(axis=1) + merges["server_s"]).tolist() == pytest.approx(length_s.tolist(), abs=1e-9)
+    assert (critical >= 0).all().all()
+    found = attribute(run.jobs, merges)
+    assert critical.to_numpy().tolist() == found[SPENT[:-1]].to_numpy().tolist()
+    assert merges["critical_device"].tolist() == found["device"].tolist()
+    shown = {
+        "server": merges["server_s"],
+        "deadline": run.jobs["outcome"].eq("late"),
+        "links of their own": merges["critical_up_s"],
+        "shared links": merges["critical_link_wait_s"],
+        "batteries": run.jobs["outcome"].eq("battery"),
+    }
+    assert kind not in shown or shown[kind].any()
+
+
+def test_without_rounds_or_jobs_there_are_columns_all_the_same(tmp_path):
+    run = edgesim.run(timing_scenario(stop={"rounds": 1, "sim_time": "5 s"}), out=tmp_path / "run")
+    assert (len(run.merges), set(run.jobs["outcome"])) == (0, {"stopped"})
+    idle = attributed(jobs_of(), merges_of((0.0, 5.0)))
+    assert idle["critical_wait_s"].tolist() == [5.0]
+    assert idle["critical_device"].tolist() == [-1]
+    assert attributed(jobs_of(), merges_of()).columns.tolist() == idle.columns.tolist()
+
+
 @pytest.fixture
 def write_tables(tmp_path):
     """Return a maker of runs from their jobs and merges; all devices are of the kind Psi/5."""
 
     def write(jobs, merges):
-        tables = {name: table.frame() for name, table in new_tables().items()} | {"jobs": jobs, "merges": merges}
+        tables = whole(new_tables()) | {"jobs": jobs, "merges": attributed(jobs, merges)}
         devices = new_tables()["devices"]
         for device in [*sorted(set(jobs["device"])), -1]:
-            devices.append((device, "server" if device < 0 else "Psi/5", 1, 1, 1, 1.0, 0.0, 0.0, 0.0, 0.0))
+            devices.append((device, "server" if device < 0 else "Psi/5", 1, 1, 1, 1.0, 10, 20, 0.0, 0.0, 0.0, 0.0, 0.0))
         write_run(tmp_path / "run", tables | {"devices": devices.frame()}, {"scenario": {}}, {})
         return open_run(tmp_path / "run")
 
@@ -190,6 +312,17 @@ def test_only_the_nearest_to_delivery_are_told(write_tables):
     told = explain(write_tables(jobs_of(*late), merges_of((0.0, 10.0))), 1).splitlines()[-1]
     assert told.startswith("Late: device 7 (Psi/5) after 3.5 s of uploading; device 6")
     assert told.endswith("device 3 (Psi/5) after 1.5 s of uploading; 2 more.")
+
+
+def test_partial_updates_are_no_failures(write_tables):
+    """Both ended at 5 s; the one cut short is named only because it decided."""
+    run = write_tables(
+        jobs_of((1, 0, 0.0, 1.0, 3.0, 1.0, "partial"), (2, 0, 0.0, 1.0, 3.0, 1.0)), merges_of((0.0, 5.0))
+    )
+    assert explain(run, 1).splitlines()[1:] == [
+        "Device 1 (Psi/5) decided it (outcome: partial): download 1 s, compute 3 s, upload 1 s. "
+        "Without it the round would have taken as long (device 2 (Psi/5))."
+    ]
 
 
 def test_a_round_without_jobs_is_explained(write_tables):

@@ -5,10 +5,9 @@ import re
 import pytest
 
 from edgesim.analysis.gantt import plot_round, round_bars
-from edgesim.analysis.load import open_run
 from edgesim.errors import ConfigError
 from edgesim.records.table import new_tables
-from edgesim.records.writer import write_run
+from tests.records.written import write
 
 
 @pytest.fixture
@@ -20,19 +19,22 @@ def make_run(tmp_path):
 
     def make(n=3, deadline=None):
         tables = new_tables()
-        price = (1e6, 10, 20, 0.5, 2.0, 1.0)
-        tables["jobs"].append((0, 1, 0, 0, "train", "full", 0.0, 5.0, 8.5, 5.0, 0.0, 20.0, "ok", *price))
-        tables["jobs"].append((1, 0, 1, 1, "train", "full", 20.0, 3.0, 25.0, 0.0, 0.0, 48.0, "late", *price))
+        price = (1e6, 10, 20, 0.5, 2.0, 1.0, 0.0, 0.0)
+        tables["jobs"].append((0, 1, 0, 0, "train", "full", 0.0, 5.0, 8.5, 5.0, 0.0, 0.0, 20.0, "ok", *price))
+        tables["jobs"].append((1, 0, 1, 1, "train", "full", 20.0, 3.0, 25.0, 0.0, 0.0, 0.0, 48.0, "late", *price))
         for i in range(1, n):
             up_s = 3 + i / 4
-            tables["jobs"].append((1 + i, i, 1, 1, "train", "full", 20.0, 1.0, 4.0, up_s, 0.0, 25 + up_s, "ok", *price))
+            tables["jobs"].append(
+                (1 + i, i, 1, 1, "train", "full", 20.0, 1.0, 4.0, up_s, 0.0, 0.0, 25 + up_s, "ok", *price)
+            )
         tables["merges"].append((0, 1, 0.0, 20.0, 1, 1, 0, 0.0, 0.0, *([0] * 8)))
         tables["merges"].append((1, 2, 20.0, 50.0, n, n - 1, 1, 0.0, 2.0, *([0] * 8)))
         for device in range(-1, n):
-            tables["devices"].append((device, "Pi" if device else "Nano", 1, 1, 1, 8.0, 1.0, 1.0, 2.0, 0.5))
+            tables["devices"].append(
+                (device, "Pi" if device else "Nano", 1, 1, 1, 8.0, 10, 20, 1.0, 1.0, 2.0, 0.5, 0.0)
+            )
         scenario = {"coordinator": {"name": "sync"} | ({"deadline": deadline} if deadline else {})}
-        write_run(tmp_path / "run", {name: table.frame() for name, table in tables.items()}, {"scenario": scenario}, {})
-        return open_run(tmp_path / "run")
+        return write(tmp_path / "run", tables, {"scenario": scenario})
 
     return make
 

@@ -126,7 +126,7 @@ def test_energy_by_kind_adds_the_devices_of_a_kind(fake_run):
     joules = energy_by_kind(fake_run())
     # fake compute joules are 10 (device + 2): server 10, slow 20, fast 30 + 40
     assert joules["compute_j"].to_dict() == {"server": 10.0, "slow": 20.0, "fast": 70.0}
-    assert joules.loc["fast"].tolist() == [2.0, 70.0, 4.0, 1.0]
+    assert joules.loc["fast"].tolist() == [2.0, 70.0, 4.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize(

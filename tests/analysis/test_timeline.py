@@ -7,11 +7,11 @@ from itertools import pairwise
 import pytest
 
 import edgesim
-from edgesim.analysis.load import open_run
 from edgesim.analysis.timeline import trace_events, write_trace
 from edgesim.errors import ConfigError
 from edgesim.records.table import new_tables
-from edgesim.records.writer import write_run
+from tests.conftest import timing_scenario
+from tests.records.written import write
 
 REQUIRED = {
     "M": {"ph", "name", "pid", "tid", "args"},
@@ -66,24 +66,24 @@ def two_devices(tmp_path):
     """Return a run of one round of 10 s and 2 s of server work, with a job of each device and one that was late.
 
     Device 0: 1 s down (2 J), 4 s of computing (12 J), 2 s up (1 J). Device 1: cut off at 10 s, after 4 s down (2 J) and
-    6 s of computing (3 J). Device 2 is idle. Idle power is 0.5 W each; the run ends at 12 s.
+    6 s of computing (3 J). Device 2 is idle. Idle power is 0.5 W each, a sixth of
+    the joules asleep; the run ends at 12 s.
     """
     tables = new_tables()
     tables["jobs"].append(
-        (0, 0, 0, 0, "train", "full", 0.0, 1.0, 4.0, 2.0, 0.0, 7.0, "ok", 8e6, 80, 40, 2.0, 12.0, 1.0)
+        (0, 0, 0, 0, "train", "full", 0.0, 1.0, 4.0, 2.0, 0.0, 0.0, 7.0, "ok", 8e6, 80, 40, 2.0, 12.0, 1.0, 0.0, 0.0)
     )
     tables["jobs"].append(
-        (1, 1, 0, 0, "train", "last1", 0.0, 4.0, 6.0, 0.0, 0.0, 10.0, "late", 3e6, 80, 0, 2.0, 3.0, 0.0)
+        (1, 1, 0, 0, "train", "last1", 0.0, 4.0, 6.0, 0.0, 0.0, 0.0, 10.0, "late", 3e6, 80, 0, 2.0, 3.0, 0.0, 0.0, 0.0)
     )
     tables["merges"].append((0, 1, 0.0, 12.0, 2, 1, 1, 0.0, 2.0, 11e6, 160, 40, 38.0, 11e6, 160, 40, 38.0))
     tables["evals"].append((0, 1, 12.0, "test", 1.0, 0.75, 50))
     tables["evals"].append((0, 1, 12.0, "train", 1.0, float("nan"), 0))
     for device, kind in enumerate(("psi", "psi/5", "psi")):
-        tables["devices"].append((device, kind, 1, 1, 1, 7.0, 2.0, 12.0, 1.0, 6.0))
-    tables["devices"].append((-1, "server", 0, 0, 0, 2.0, 0.0, 8.0, 0.0, 1.0))
+        tables["devices"].append((device, kind, 1, 1, 1, 7.0, 80, 40, 2.0, 12.0, 1.0, 5.0, 1.0))
+    tables["devices"].append((-1, "server", 0, 0, 0, 2.0, 0, 0, 0.0, 8.0, 0.0, 1.0, 0.0))
     scenario = {"seed": 5, "method": {"name": "fedavg"}}
-    write_run(tmp_path / "run", {name: table.frame() for name, table in tables.items()}, {"scenario": scenario}, {})
-    return open_run(tmp_path / "run")
+    return write(tmp_path / "run", tables, {"scenario": scenario})
 
 
 def test_spans_of_a_hand_made_round(two_devices):
@@ -137,6 +137,49 @@ def test_counters_of_a_hand_made_round(two_devices):
     assert counter(events, "accuracy (train)") == []
 
 
+def test_peers_send_until_a_job_computes(two_devices):
+    """6 J of peers for the job of device 1, which fetches and waits for 4 s: 1.5 W; device 0 has none."""
+    two_devices.jobs["peer_j"] = [0.0, 6.0]
+    power = counter(trace_events(two_devices), "power of the fleet (W)")
+    assert [args["upload to peers"] for at, args in power if at <= 4] == [1.5, 1.5, 0]
+    assert integral(power, "upload to peers") == pytest.approx(6.0)
+
+
+def test_partial_updates_wait_for_their_merge_as_well(two_devices):
+    two_devices.jobs["outcome"] = ["partial", "late"]
+    waiting = [args["arrivals"] for _, args in counter(trace_events(two_devices), "arrivals waiting for their merge")]
+    assert waiting == [0, 1, 0, 0]
+
+
+def test_transfers_of_links_without_waits(two_devices):
+    """Device 0 downloads until 1 s and uploads from 5 to 7 s, device 1 downloads until 4 s; nobody lost time."""
+    levels = counter(trace_events(two_devices), "transfers on the links")
+    in_flight = [(at, args["not delayed"]) for at, args in levels]
+    assert in_flight == [(0, 2), (1, 1), (4, 0), (5, 1), (7, 0), (10, 0), (12, 0)]  # at 10 s an upload was not begun
+    assert {args["delayed"] for _, args in levels} == {0}
+
+
+def test_transfers_of_links_that_are_shared(tmp_path):
+    """Three devices compute for 10, 20 and 60 s and share 1 Mbit/s into the server; the third finds it empty.
+
+    The first uploads alone for 10 s, then at half the rate until it is done; the second then has all of it again.
+    """
+    scenario = timing_scenario(
+        fleet=[{"cpu": {"flops_per_s": 7.3806e9 / seconds}} for seconds in (10, 20, 60)],
+        network={"name": "shared", "up": "1 Mbit/s", "down": "1 Gbit/s"},
+        topology={"name": "star", "server_down": "1 Mbit/s"},
+    )
+    bits = 8 * 4 * 567_858  # CNN-CIFAR10
+    down_s = bits / 1e9
+    first_s = down_s + 20 + (bits - 10 * 1e6) / 0.5e6
+    second_s = first_s + 10  # it has the 10 Mbit to go that the first had moved before it came
+    times = [0, down_s, down_s + 10, down_s + 20, first_s, second_s, down_s + 60, down_s + 60 + bits / 1e6]
+    levels = counter(trace_events(edgesim.run(scenario, out=tmp_path / "run")), "transfers on the links")
+    assert [at for at, _ in levels] == pytest.approx(times, abs=2e-9)
+    assert [args["delayed"] for _, args in levels] == [2, 0, 1, 2, 1, 0, 0, 0]
+    assert [args["not delayed"] for _, args in levels] == [1, 0, 0, 0, 0, 0, 1, 0]
+
+
 @pytest.mark.parametrize("broken", [{"dur": 5e6}, {"ts": -1.0}, {"tid": 99}, {"ph": "B"}])
 def test_the_rules_find_what_is_wrong(two_devices, broken):
     """The first phase is device 1's download until 4 s: of 5 s it would overlap with the computing."""
@@ -147,9 +190,8 @@ def test_the_rules_find_what_is_wrong(two_devices, broken):
 
 
 def test_a_run_without_a_round_has_a_trace(tmp_path):
-    frames = {name: table.frame() for name, table in new_tables().items()}
-    write_run(tmp_path / "run", frames, {"scenario": {"seed": 1, "method": {"name": "fedavg"}}}, {})
-    check_rules(trace_events(open_run(tmp_path / "run")))
+    run = write(tmp_path / "run", new_tables(), {"scenario": {"seed": 1, "method": {"name": "fedavg"}}})
+    check_rules(trace_events(run))
 
 
 @pytest.fixture(scope="module")

@@ -30,10 +30,12 @@ def test_the_least_scenario_has_these_defaults(minimal: dict[str, Any]) -> None:
     scenario = load_scenario(minimal)
     assert (scenario.seed, scenario.name, scenario.data) == (1, None, None)
     assert scenario.training == Training()
-    kinds = ("cost", "network", "energy", "selection", "coordinator", "backend", "availability", "topology")
+    kinds = ("cost", "network", "energy", "slowdown", "selection", "coordinator", "backend", "topology")
     assert [getattr(scenario, kind).name for kind in kinds] == [
-        *("measured", "ideal", "none", "all", "sync", "serial", "always", "star")
+        *("measured", "ideal", "none", "none", "all", "sync", "serial", "star")
     ]
+    assert [part.name for part in scenario.availability] == ["always"]
+    assert (scenario.failures, scenario.peers) == ((), None)
     assert (scenario.server.flops_per_s, scenario.server.idle, scenario.server.busy) == (math.inf, 0.0, 0.0)
     assert (scenario.evaluation.every, scenario.evaluation.targets) == (1, ())
     assert (scenario.stop.rounds, scenario.stop.accuracy, scenario.stop.sim_time) == (3, None, None)
@@ -146,8 +148,19 @@ LINK = "(allowed: up, down, latency)"
         ("seed", -1, "seed: must be greater than or equal to 0, got -1"),
         ("seed", math.nan, "seed: a number, string, list or table is needed, got nan"),
         ("netwrk", {}, "netwrk: unknown key; did you mean 'network'? (allowed: seed, name, data, partition, model, "
-         "training, cost, network, energy, slowdown, selection, method, coordinator, backend, availability, topology, "
-         "server, evaluation, stop, fleet)"),
+         "training, cost, network, energy, slowdown, selection, method, coordinator, backend, availability, failures, "
+         "peers, topology, server, evaluation, stop, fleet)"),
+        ("availability", {"name": "hours", "start": "5 W"},
+         "availability.start: '5 W' is not a time; give a number in s or a string such as '20 ms'"),
+        ("availability", ["always", "allways"],
+         "availability.1.name: unknown availability 'allways'; did you mean 'always'? (known: always, hours)"),
+        ("availability", ["always", {"name": "hours", "start": -1}],
+         "availability.1.start: must be at least 0 s, got -1"),
+        ("failures", ["rain", {"name": "breaks", "afte": 1}],
+         "failures.1.afte: unknown key; did you mean 'after'? (allowed: after)"),
+        ("failures", ["rain", {"name": "breaks", "after": 0}], "failures.1.after: must be above 0 s, got 0"),
+        ("failures", 5, "failures.0: must be the name of a failure or a table with a name, got 5"),
+        ("peers", "cirle", "peers.name: unknown peers 'cirle'; did you mean 'circle'? (known: circle)"),
         ("fleet", [], "fleet: needs at least one block of devices"),
         ("fleet", 5, "fleet: must be a list of tables or the name of a CSV file, got 5"),
         ("fleet", [5], "fleet.0: must be a table, got 5"),
@@ -163,6 +176,28 @@ def test_a_mistake_is_one_line_that_names_the_key(
 def test_targets_are_sorted_and_told_once(minimal: dict[str, Any]) -> None:
     minimal["evaluation"] = {"targets": [0.6, 0.5, 0.55, 0.5]}
     assert load_scenario(minimal).evaluation.targets == (0.5, 0.55, 0.6)
+
+
+@pytest.mark.parametrize("given", ["hours", {"name": "hours"}, ["hours"], [{"name": "hours", "start": "0 s"}]])
+def test_one_part_of_a_list_needs_no_brackets(minimal: dict[str, Any], given: Any) -> None:
+    scenario = load_scenario({**minimal, "availability": given})
+    assert [part.value for part in scenario.availability] == [toy_parts.Hours()]
+    assert scenario.canonical()["availability"] == [{"name": "hours", "start": 0.0}]
+    assert scenario.digest() == load_scenario({**minimal, "availability": "hours"}).digest()
+
+
+def test_lists_of_parts_keep_their_order(minimal: dict[str, Any]) -> None:
+    minimal["failures"] = [{"name": "breaks", "after": "1 min"}, "rain", {"name": "breaks", "after": 5}]
+    scenario = load_scenario(minimal)
+    values = [part.value for part in scenario.failures]
+    assert values == [toy_parts.Breaks(after=60.0), toy_parts.Empty(), toy_parts.Breaks(after=5.0)]
+    assert [(part.kind, part.name) for part in scenario.failures] == [
+        *(("failure", "breaks"), ("failure", "rain"), ("failure", "breaks"))
+    ]
+    assert load_scenario(scenario.canonical()) == scenario
+    assert load_scenario(minimal, ["failures.2.after=7"]).failures[2].value == toy_parts.Breaks(after=7.0)
+    turned = load_scenario({**minimal, "failures": minimal["failures"][::-1]})
+    assert turned.digest() != scenario.digest()  # the first of two equal strikes has it
 
 
 def test_a_block_may_have_a_network_of_its_own(minimal: dict[str, Any]) -> None:

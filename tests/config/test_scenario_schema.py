@@ -51,13 +51,32 @@ def shipped() -> dict[str, Any]:
     return json_schema()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PACKAGES if kind in Scenario.model_fields])
+KEYS = {kind: {"failure": "failures"}.get(kind, kind) for kind in PACKAGES}
+LISTS = ("availability", "failure")
+
+
+def choices(section: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a section and what lies in it beside other forms, such as null for a part that may be left out."""
+    return [choice for choice in (section, *section.get("anyOf", ())) if "anyOf" in choice]
+
+
+@pytest.mark.parametrize("kind", [k for k, key in KEYS.items() if key in Scenario.model_fields and k not in LISTS])
 def test_the_schema_has_every_part_that_is_shipped(shipped: dict[str, Any], kind: str) -> None:
     expected = {name for name in parts_of(kind) if not name.endswith(":")}
-    section = shipped["properties"][kind]
-    # the section of a part that may be left out is one choice beside null
-    choices = [choice for choice in (section, *section["anyOf"]) if "anyOf" in choice]
-    assert expected in [shapes(choice).keys() for choice in choices]
+    assert expected in [shapes(choice).keys() for choice in choices(shipped["properties"][KEYS[kind]])]
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_a_list_of_parts_may_be_one_part(shipped: dict[str, Any], kind: str) -> None:
+    section, expected = shipped["properties"][KEYS[kind]], parts_of(kind).keys()
+    arrays = [form for form in (section, *section.get("anyOf", ())) if form.get("type") == "array"]
+    assert [shapes(array["items"]).keys() for array in arrays] == [expected]
+    assert expected in [shapes(choice).keys() for choice in choices(section)]
+
+
+def test_every_kind_of_part_is_in_the_schema() -> None:
+    of_blocks = {kind for kind, key in KEYS.items() if key not in Scenario.model_fields}
+    assert of_blocks == {"battery", "governor"}  # of a fleet block and of its cpu
 
 
 def test_the_schema_is_json(shipped: dict[str, Any]) -> None:

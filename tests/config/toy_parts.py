@@ -88,6 +88,20 @@ class Deadline:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hours:
+    """An availability."""
+
+    start: Delay = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Breaks:
+    """A failure."""
+
+    after: Seconds
+
+
+@dataclass(frozen=True, kw_only=True)
 class OneOf:
     """A selection that checks itself."""
 
@@ -151,7 +165,9 @@ PARTS: dict[str, dict[str, type]] = {
     "slowdown": {"none": Empty},
     "governor": {"max": Empty},
     "battery": {"rechargeable": Empty},
-    "availability": {"always": Empty},
+    "availability": {"always": Empty, "hours": Hours},
+    "failure": {"breaks": Breaks, "rain": Empty},
+    "peers": {"circle": Empty},
     "topology": {"star": Empty},
     "selection": {"all": Empty, "one_of": OneOf},
     "method": {"averaging": Averaging, "proximal": Proximal},

@@ -12,8 +12,10 @@ import torch
 import edgesim
 from edgesim.assembly import assemble
 from edgesim.backends.serial import SerialBackend
-from edgesim.catalogue import parts_of
-from edgesim.contracts import Arrival, Assignment, Bundle, Message, Payload, Result
+from edgesim.catalogue import find, parts_of
+from edgesim.contracts import DELIVERED, Arrival, Assignment, Bundle, Job, Message, ModelRef, Needs, Outcome, Result
+from edgesim.learning.context import Context
+from edgesim.rng import Key
 from edgesim.simulation import Silent, Simulation
 from tests.conftest import digits_scenario
 
@@ -24,18 +26,53 @@ PRICED = METHODS[:-1]  # the Teacher looks at other weights for free, as it is t
 NORMED = "tests.plugins.networks:TinyNorm"
 MODELS = ("cnn_digits", NORMED)
 
-# Arguments with which each shipped coordinator is tried; the deadline makes devices 0 and 1 late.
-COORDINATORS = {"sync": {"name": "sync"}, "deadline": {"name": "deadline", "deadline": "1.5 s"}}
+# Arguments with which each shipped coordinator is tried. The deadline makes devices 0 and 1 late; the first four of six
+# leave two behind; four places and as many updates a merge let a quick device deliver twice for one merge.
+COORDINATORS: dict[str, dict[str, Any]] = {
+    "sync": {"name": "sync"},
+    "deadline": {"name": "deadline", "deadline": "1.5 s"},
+    "over_selection": {"name": "over_selection", "keep": 4},
+    "buffered": {"name": "buffered", "concurrency": 4, "buffer": 4},
+}
 LATE_COMPUTING, LATE_UPLOADING = 0, 1
+KEY = Key(5)
+
+
+def needs_of(method: str) -> Needs:
+    """Return what a method needs."""
+    needs: Needs = find("method", method)[0].needs
+    return needs
+
+
+def claims(method: str) -> Sequence[str]:
+    """Return the coordinators that edgesim ships and a method runs on, in the order of COORDINATORS."""
+    shipped = parts_of("coordinator")
+    return [name for name in COORDINATORS if shipped[name].protocol in needs_of(method).coordinators]
+
+
+CLAIMS = [(method, coordinator) for method in METHODS for coordinator in claims(method)]
+FORESEEABLE = [(method, coordinator) for method, coordinator in CLAIMS if not needs_of(method).feedback]
+
+
+def hardest(method: str) -> dict[str, Any]:
+    """Return a coordinator that a method runs on: if it can be, one that leaves updates out."""
+    return COORDINATORS[next((name for name in ("deadline", "buffered") if name in claims(method)), "sync")]
 
 
 def mixed_scenario(**changes: Any) -> edgesim.Scenario:
-    """Six devices of three levels with 40 digits each: one computes slowly, one uploads slowly, four are in time."""
+    """Six devices of three levels with 40 digits each: one computes slowly, one uploads slowly, four are in time.
+
+    Unless they are given, the coordinator is the first that the method claims, and peers, if it has any, form a ring.
+    """
+    method = changes.get("method", "fedavg")
+    name = method["name"] if isinstance(method, dict) else method
     link = {"name": "fixed", "up": {"uniform": ["1 Mbit/s", "4 Mbit/s"]}, "down": "8 Mbit/s", "latency": 0.02}
     base: dict[str, Any] = {
         "partition": {"name": "iid", "samples_per_device": 40},
         "network": link,
         "selection": "all",
+        "coordinator": COORDINATORS[claims(name)[0]],
+        "peers": "ring" if needs_of(name).peers else None,
         "stop": {"rounds": 2},
         "fleet": [
             {"level": 1, "cpu": {"flops_per_s": "1 MFLOP/s"}},
@@ -65,7 +102,8 @@ def results_of(simulation: Simulation) -> dict[str, Any]:
     """Return all that a run leaves behind, ready to be compared: its tables as CSV text and its weights."""
     tables = {name: table.frame().to_csv() for name, table in simulation.tables.items()}
     learner = simulation.learner
-    return {**tables, "weights": fingerprint(learner.weights()) if learner.trains else None}
+    trained = {"weights": learner.weights(), "memory": dict(sorted(learner.memory.items()))} if learner.trains else {}
+    return {**tables, **{name: fingerprint(tree) for name, tree in trained.items()}}
 
 
 class Spy:
@@ -107,17 +145,22 @@ def merge_arguments(simulation: Simulation) -> tuple[Any, ...]:
     return spy.merges[-1]
 
 
-def carried(model: Bundle, up: Payload) -> Bundle:
-    """Return the part of a model that a payload carries."""
-    return {
-        kind: {n: t for n, t in model[kind].items() if up.layers is None or n.rpartition(".")[0] in up.layers}
-        for kind in up.kinds
+def arrived_at(simulation: Simulation, got: Sequence[Message], base: Bundle, model: Bundle) -> list[Message]:
+    """Return the messages that the method's own rule makes of devices that all went from `base` to this model."""
+    trainer = simulation.parts.make_trainer("cpu")
+    return [_arrived_at(trainer, m, Assignment(m.job, m.device, m.task, KEY, base, None), model) for m in got]
+
+
+def _arrived_at(trainer: Any, message: Message, assignment: Assignment, model: Bundle) -> Message:
+    rule, task = trainer.method.local(message.task), message.task
+    context = Context(trainer.module, trainer.data, trainer.shards[message.device], assignment, trainer.drop_single)
+    w = rule.start(assignment.base, None, context) if rule.start else {}
+    body, _, signals = (rule.finish or (lambda w, context: (w, None, {})))({**w, **context.copy(model)}, context)
+    carried = {
+        kind: {n: t for n, t in body[kind].items() if task.up.layers is None or n.rpartition(".")[0] in task.up.layers}
+        for kind in body.keys() & task.up.kinds
     }
-
-
-def with_bodies(got: Sequence[Message], model: Bundle) -> list[Message]:
-    """Return the messages as if every device had arrived at this model."""
-    return [m._replace(body=carried(model, m.task.up)) for m in got]
+    return message._replace(body=carried, signals=signals)
 
 
 def fingerprint(tree: Any) -> str:
@@ -144,29 +187,59 @@ def _feed(digest: Any, node: Any) -> None:
         digest.update(repr(node).encode())
 
 
-class EagerBackend(SerialBackend):
-    """Trains every job the moment it starts, the late ones too."""
+class PreparedBackend(SerialBackend):
+    """Has the results of all jobs before it is asked for them; see `run_eagerly`."""
 
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
-        self._done: dict[int, Result] = {}
+        self.done: dict[int, Result] = {}
 
-    def submit(self, assignment: Assignment) -> None:
-        """Train at once."""
-        self._done[assignment.job] = self._trainer.run(assignment)
+    def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
+        """Return what was trained before."""
+        return [self.done.pop(a.job) for a in assignments]
 
-    def collect(self, jobs: Sequence[int]) -> Sequence[Result]:
-        """Return what was trained."""
-        return [self._done.pop(job) for job in jobs]
 
-    def cancel(self, jobs: Sequence[int]) -> None:
-        """Throw away what was trained for nothing."""
-        for job in jobs:
-            del self._done[job]
+class Devices:
+    """Devices as they are: each trains every job, late ones too, and changes its memory at the instant the job ends."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.memory: dict[int, Bundle] = {}
+        self.trained = 0
+        self._messages: dict[ModelRef, Message] = {}
+        self._learner = simulation.learner
+        self._backend = simulation.learner._backend
+        self._really_end = simulation.engine._end
+        simulation.engine._end = self._end
+
+    def _end(self, job: Job, outcome: Outcome) -> Arrival:
+        arrival = self._really_end(job, outcome)
+        learner, first = self._learner, self._learner._received
+        heard = [self._messages[ref] if ref.version >= 0 else first(ref) for ref in job.received]
+        own, base = self.memory.get(job.device), learner._models.get(job.base)
+        key = learner._key_of(job)
+        result = self._backend._trainer.run(
+            Assignment(job.id, job.device, job.task, key, base, own, heard, job.steps)
+        )  # fmt: skip
+        self._backend.done[job.id] = result
+        self._messages[ModelRef(1 + job.device, job.id)] = learner._message_of(job, result)
+        self.trained += 1
+        changes = {"no": False, "computed": arrival.computed, "delivered": outcome in DELIVERED}
+        if changes[learner.method.needs.keep] and result.keep is not None:
+            self.memory[job.device] = result.keep
+        return arrival
+
+
+def run_eagerly(scenario: edgesim.Scenario) -> tuple[Simulation, Devices]:
+    """Return a simulation that has run, every job of which was trained when it ended, and its devices."""
+    simulation = prepare(scenario, PreparedBackend)
+    devices = Devices(simulation)
+    simulation.run()
+    return simulation, devices
 
 
 class BackwardsBackend(SerialBackend):
-    """Trains the jobs that are asked for from the last to the first."""
+    """Trains the jobs that it is given together from the last to the first."""
 
-    def _run(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
-        return super()._run(assignments[::-1])[::-1]
+    def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
+        """Train in reverse order; return the results in the order given."""
+        return super().train(assignments[::-1])[::-1]

@@ -2,51 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from edgesim.backends.lazy import LazyBackend
-from edgesim.catalogue import find, parts_of
+from edgesim.catalogue import parts_of
+from edgesim.contracts import SERVER, ModelRef
 from edgesim.errors import ConfigError
 from edgesim.learning.trainer import Trainer
 from tests.contracts.support import (
+    CLAIMS,
     COORDINATORS,
+    FORESEEABLE,
     METHODS,
     MODELS,
     NORMED,
     PLUGINS,
     BackwardsBackend,
-    EagerBackend,
+    claims,
     fingerprint,
+    hardest,
     mixed_scenario,
+    needs_of,
     prepare,
     results_of,
     run,
+    run_eagerly,
 )
 
 DEADLINE = COORDINATORS["deadline"]
 
 
-def protocols_of(name: str) -> Sequence[str]:
-    """Return the coordinators that edgesim ships and the method claims."""
-    needs = find("method", name)[0].needs
-    return sorted(c for c, cls in parts_of("coordinator").items() if cls.protocol in needs.coordinators)
+def test_every_coordinator_is_tried():
+    """A coordinator that edgesim ships has its arguments here, and every method runs on one of them at least."""
+    assert COORDINATORS.keys() == parts_of("coordinator").keys()
+    assert {method for method, _ in CLAIMS} == set(METHODS)
+    assert {coordinator for _, coordinator in CLAIMS} == set(COORDINATORS)
 
 
-CLAIMS = [(name, coordinator) for name in METHODS for coordinator in protocols_of(name)]
+@pytest.mark.parametrize("server", [{}, {"flops_per_s": "1 MFLOP/s"}], ids=["ready server", "slow server"])
+@pytest.mark.parametrize(("name", "coordinator"), FORESEEABLE)
+def test_null_and_serial_tell_the_same_time(name, coordinator, server):
+    """Without feedback, jobs and rounds of a timing-only run are those of the run that trains, byte for byte.
 
-
-@pytest.mark.parametrize(("name", "coordinator"), CLAIMS)
-def test_null_and_serial_tell_the_same_time(name, coordinator):
-    """Without feedback, jobs and rounds of a timing-only run are those of the run that trains, byte for byte."""
-    runs = [
-        results_of(run(mixed_scenario(method=name, coordinator=COORDINATORS[coordinator], backend=backend)))
-        for backend in ("serial", "null")
-    ]
+    That is so too if the server takes time to average: how many numbers it got does not depend on training.
+    """
+    scenario = {"method": name, "coordinator": COORDINATORS[coordinator], "server": server}
+    simulations = [run(mixed_scenario(**scenario, backend=backend)) for backend in ("serial", "null")]
+    runs = [results_of(simulation) for simulation in simulations]
     for table in ("jobs", "merges", "devices"):
         assert runs[0][table] == runs[1][table]
     assert runs[0]["evals"] != runs[1]["evals"]
+    works = bool(server) and not needs_of(name).peers
+    assert (simulations[0].tables["merges"].frame()["server_s"] > 0).all() == works
 
 
 def test_null_refuses_feedback():
@@ -55,23 +61,52 @@ def test_null_refuses_feedback():
         prepare(mixed_scenario(method=f"{PLUGINS}:Greedy", backend="null"))
 
 
-def test_null_refuses_server_work():
-    """The null backend merges nothing, so it cannot know how long a server of finite speed takes."""
-    with pytest.raises(ConfigError, match=r"server\.flops_per_s"):
-        prepare(mixed_scenario(server={"flops_per_s": 1e9}, backend="null"))
-
-
-@pytest.mark.parametrize("coordinator", sorted(parts_of("coordinator")))
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("name", "coordinator"), CLAIMS)
 def test_lazy_eager_and_backwards_agree(name, coordinator):
-    """Training at once, late jobs included, or in reverse order, gives the same tables and weights."""
+    """Training at the end of each job, late jobs included, or in reverse order, gives the same tables and weights."""
     scenario = mixed_scenario(method=name, coordinator=COORDINATORS[coordinator])
-    lazy = results_of(run(scenario))
-    assert results_of(run(scenario, EagerBackend)) == lazy
+    simulation = run(scenario)
+    lazy = results_of(simulation)
+    eager, devices = run_eagerly(scenario)
+    assert results_of(eager) == lazy
+    assert devices.trained == len(eager.tables["jobs"].frame())
+    if not len(simulation.learner._pending):
+        assert fingerprint(dict(sorted(devices.memory.items()))) == lazy["memory"]
     assert results_of(run(scenario, BackwardsBackend)) == lazy
 
 
-@pytest.mark.parametrize("name", parts_of("method"))
+# Jobs crash wherever they are, or stop early; the server forgets; in the test devices come and go as well.
+TROUBLE = [
+    {"name": "crash", "probability": 0.3},
+    {"name": "partial_work", "probability": 0.5},
+    {"name": "server_restart", "mean_time": "20 s"},
+]
+
+
+@pytest.mark.parametrize(("name", "coordinator"), FORESEEABLE)
+def test_all_agree_in_trouble(name, coordinator):
+    """The same where jobs crash, stop early and are lost: what a device kept or its peers heard is what it had then.
+
+    Timing alone tells the same story, as trouble comes to jobs and devices, whoever trains them.
+    """
+    lost = needs_of(name).keep != "delivered"  # a device cannot know that what it delivered was lost afterwards
+    changes = {
+        "method": name,
+        "coordinator": COORDINATORS[coordinator],
+        "failures": TROUBLE[: 2 + lost],
+        "availability": {"name": "sessions", "on": "20 s", "off": "2 s"},
+        "stop": {"rounds": 6},
+    }
+    simulation = run(mixed_scenario(**changes))
+    lazy, timed = results_of(simulation), results_of(run(mixed_scenario(**changes, backend="null")))
+    assert results_of(run_eagerly(mixed_scenario(**changes))[0]) == lazy
+    assert [timed[table] for table in ("jobs", "merges", "devices")] == [lazy["jobs"], lazy["merges"], lazy["devices"]]
+    outcomes = set(simulation.tables["jobs"].frame()["outcome"])
+    assert {"ok", "crashed"} <= outcomes
+    assert ("lost" in outcomes) == lost
+
+
+@pytest.mark.parametrize("name", [name for name in parts_of("method") if "deadline" in claims(name)])
 def test_stragglers_are_never_trained(name, monkeypatch):
     """The trainer runs once for every job that arrived and never for one that was late."""
     trained: list[int] = []
@@ -90,12 +125,14 @@ def test_stragglers_are_never_trained(name, monkeypatch):
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", [*METHODS, f"{PLUGINS}:Asking"])
 def test_nobody_writes_into_what_he_was_given(name, model, monkeypatch):
-    """No hook changes base or own memory; no later job changes what an earlier one sent or kept; merges are pure."""
+    """No hook changes base, own memory or a peer's message; no later job changes what an earlier one sent or kept;
+    merges are pure.
+    """
     seen: list[tuple[object, str]] = []
     really_run = Trainer.run
 
     def guarded(self, assignment):
-        given = [assignment.base, assignment.own]
+        given = [assignment.base, assignment.own, [m.body for m in assignment.received]]
         before = fingerprint(given)
         result = really_run(self, assignment)
         assert fingerprint(given) == before
@@ -103,7 +140,7 @@ def test_nobody_writes_into_what_he_was_given(name, model, monkeypatch):
         seen.append((made, fingerprint(made)))
         return result
 
-    simulation = prepare(mixed_scenario(method=name, model=model, coordinator=DEADLINE))
+    simulation = prepare(mixed_scenario(method=name, model=model, coordinator=hardest(name)))
     really_merge = type(simulation.learner.method).merge
 
     def pure_merge(self, state, base, got, *rest):
@@ -147,19 +184,21 @@ def test_training_depends_on_the_assignment_alone(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [*METHODS, f"{PLUGINS}:Asking"])
-def test_nothing_is_left_over(name, monkeypatch):
-    """After a run no assignment waits and only the newest model is alive, whatever was late or probed."""
-    backends: list[LazyBackend] = []
-    really_submit = LazyBackend.submit
+def test_nothing_is_left_over(name):
+    """After a run only jobs that were never merged or cancelled wait, and no model lives that nobody starts from.
 
-    def submit(self, assignment):
-        backends.append(self)
-        really_submit(self, assignment)
-
-    monkeypatch.setattr(LazyBackend, "submit", submit)
-    simulation = run(mixed_scenario(method=name, coordinator=DEADLINE, stop={"rounds": 3}))
-    assert backends[0]._waiting == {}
-    assert len(simulation.learner._store) == 1
+    In rounds that is no job at all. Peers keep their newest messages, and the first model for whoever is new.
+    """
+    simulation = run(mixed_scenario(method=name, coordinator=hardest(name), stop={"rounds": 3}))
+    learner, tables = simulation.learner, {name: table.frame() for name, table in simulation.tables.items()}
+    waiting = learner._pending._jobs.values()
+    assert len(waiting) == len(tables["jobs"]) - tables["merges"]["asked"].sum()
+    assert ("buffered" in hardest(name).values()) or not waiting
+    among_peers = needs_of(name).peers
+    needed = {learner.model, *(job.base for job in waiting), *([ModelRef(SERVER, 0)] if among_peers else [])}
+    assert learner._models._models.keys() == needed
+    owners = [ref.owner for ref in learner._messages]
+    assert sorted(owners) == (list(range(1, 7)) if among_peers else [])
 
 
 def test_two_exchanges_are_one_round():
@@ -182,15 +221,23 @@ def test_an_exchange_after_the_deadline_is_late_at_once():
     assert first[first["task"] == "proximal"][["down_s", "compute_s", "up_s", "flops"]].to_numpy().max() == 0.0
 
 
-def test_workers_agree_with_serial():
-    """One or two worker processes give the tables and weights of the serial backend, carried memory included."""
+@pytest.mark.parametrize(
+    ("name", "coordinator", "counts"),
+    [
+        (f"{PLUGINS}:Proximal", "deadline", (1, 2)),
+        (f"{PLUGINS}:Proximal", "buffered", (2,)),
+        *((name, "sync", (2,)) for name in METHODS if needs_of(name).peers),
+    ],
+)
+def test_workers_agree_with_serial(name, coordinator, counts):
+    """One or two worker processes give the tables, weights and memories of the serial backend, peers' too."""
     outcomes = []
-    for backend in ("serial", {"name": "workers", "workers": 1}, {"name": "workers", "workers": 2}):
+    for backend in ("serial", *({"name": "workers", "workers": count} for count in counts)):
         simulation = prepare(
-            mixed_scenario(method=f"{PLUGINS}:Proximal", model=NORMED, coordinator=DEADLINE, backend=backend)
+            mixed_scenario(method=name, model=NORMED, coordinator=COORDINATORS[coordinator], backend=backend)
         )
         simulation.run()
         simulation.learner._backend.close()
-        outcomes.append({**results_of(simulation), "memory": fingerprint(simulation.learner.memory)})
-    assert outcomes[1] == outcomes[0]
-    assert outcomes[2] == outcomes[0]
+        outcomes.append(results_of(simulation))
+    assert all(outcome == outcomes[0] for outcome in outcomes[1:])
+    assert outcomes[0]["memory"] != fingerprint({})

@@ -44,13 +44,13 @@ def test_memory_comes_back_to_its_device():
     simulation = prepare(mixed_scenario(method=f"{PLUGINS}:Proximal"))
     learner = simulation.learner
     handed = {}
-    submit = learner._backend.submit
+    train = learner._backend.train
 
-    def watched(assignment):
-        handed[assignment.device] = assignment.own
-        submit(assignment)
+    def watched(assignments):
+        handed.update({assignment.device: assignment.own for assignment in assignments})
+        return train(assignments)
 
-    learner._backend.submit = watched
+    learner._backend.train = watched
     play(simulation)
     kept = dict(learner.memory)
     handed.clear()
@@ -58,6 +58,26 @@ def test_memory_comes_back_to_its_device():
     assert handed.keys() == kept.keys()
     assert all(handed[device] is kept[device] for device in kept)
     assert all(fingerprint(learner.memory[device]) != fingerprint(kept[device]) for device in kept)
+
+
+@pytest.mark.parametrize("name", ["Proximal", "Delivered"])
+def test_memory_without_rounds(name):
+    """A device that delivers twice for one merge trains the second time from what it kept the first time."""
+    simulation = prepare(mixed_scenario(method=f"{PLUGINS}:{name}", coordinator=COORDINATORS["buffered"]))
+    calls, train = [], simulation.learner._backend.train
+
+    def watched(assignments):
+        results = train(assignments)
+        calls.append(list(zip(assignments, results, strict=True)))
+        return results
+
+    simulation.learner._backend.train = watched
+    simulation.run()
+    kept = {}
+    for call in calls:
+        assert all(assignment.own is kept.get(assignment.device) for assignment, _ in call)
+        kept.update({assignment.device: result.keep for assignment, result in call})
+    assert simulation.engine.round == 2 < len(calls)  # somebody came twice to a merge, and was trained in two calls
 
 
 def test_undeclared_memory_is_refused():

@@ -16,17 +16,20 @@ from edgesim.rng import Key
 from tests.contracts.support import (
     METHODS,
     MODELS,
+    arrived_at,
     ask,
     fingerprint,
     merge_arguments,
     mixed_scenario,
+    needs_of,
     play,
     prepare,
     run,
-    with_bodies,
 )
 
 every_method = pytest.mark.parametrize("name", METHODS)
+# Methods whose server goes its own way from the old model towards what arrived.
+STEPPING = {"fedasync", "fedbuff"}
 every_model = pytest.mark.parametrize("model", MODELS)
 
 
@@ -62,7 +65,7 @@ def test_module_names_its_source(name):
 @every_method
 def test_setting_is_read_only(name):
     """A method cannot change the arrays it is shown."""
-    setting = prepare(mixed_scenario(method=name, backend="null")).parts.setting
+    setting = prepare(mixed_scenario(method=name)).parts.setting
     arrays = [value for field in dataclasses.fields(setting) if (value := getattr(setting, field.name)) is not None]
     writable = [array for array in arrays if isinstance(array, np.ndarray) and array.flags.writeable]
     assert writable == []
@@ -71,7 +74,7 @@ def test_setting_is_read_only(name):
 @every_method
 def test_plan_is_pure_and_valid(name):
     """Asked twice a method answers the same, leaves its state alone and asks idle devices only, each once."""
-    simulation = prepare(mixed_scenario(method=name, backend="null"))
+    simulation = prepare(mixed_scenario(method=name))
     learner, view, key = simulation.learner, simulation.engine.view(), Key(5)
     before = fingerprint(learner.state)
     plan = learner.method.plan(learner.state, view, key)
@@ -84,12 +87,11 @@ def test_plan_is_pure_and_valid(name):
     assert [sum(task == other for other in tasks) for task in tasks] == [1] * len(tasks)  # equal tasks are one object
 
 
-@every_method
+@pytest.mark.parametrize("name", [name for name in METHODS if not needs_of(name).feedback])
 def test_plan_without_feedback_ignores_what_was_learned(name):
     """feedback=False: the plan of a round is the same from the first state and from the state after a merge."""
     simulation = prepare(mixed_scenario(method=name))
     learner = simulation.learner
-    assert not learner.method.needs.feedback
     first = learner.state
     play(simulation)
     view, key = simulation.engine.view(), Key(6)
@@ -97,14 +99,39 @@ def test_plan_without_feedback_ignores_what_was_learned(name):
 
 
 @every_model
-@every_method
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in STEPPING])
 def test_merge_of_equal_models_is_that_model(name, model):
     """If all devices arrive at one model, every bit of the new global model is its."""
     simulation = prepare(mixed_scenario(method=name, model=model))
     state, base, got, view, tools, key = merge_arguments(simulation)
     common = different(base)
-    merged = simulation.learner.method.merge(state, base, with_bodies(got, common), view, tools, key)
+    merged = simulation.learner.method.merge(state, base, arrived_at(simulation, got, base, common), view, tools, key)
     assert fingerprint(merged.model) == fingerprint(common)
+
+
+@every_model
+@pytest.mark.parametrize("name", sorted(STEPPING))
+def test_merge_goes_towards_what_arrived(name, model):
+    """If all devices arrive at one model, the new global model lies between the old one and it, and is not the old."""
+    simulation = prepare(mixed_scenario(method=name, model=model))
+    state, base, got, view, tools, key = merge_arguments(simulation)
+    common = different(base)
+    merged = simulation.learner.method.merge(state, base, arrived_at(simulation, got, base, common), view, tools, key)
+    for kind, tensors in base.items():
+        for tensor_name, old in tensors.items():
+            new, end = merged.model[kind][tensor_name], common[kind][tensor_name]
+            assert bool((((new - old) / (end - old)) > 0.5).all())  # alpha 0.6 or more of the way
+            assert bool((((new - old) / (end - old)) < 1 + 1e-4).all())
+
+
+@every_model
+@every_method
+def test_nobody_moved(name, model):
+    """If all devices arrive where they started, every bit of the global model stays."""
+    simulation = prepare(mixed_scenario(method=name, model=model))
+    state, base, got, view, tools, key = merge_arguments(simulation)
+    merged = simulation.learner.method.merge(state, base, arrived_at(simulation, got, base, base), view, tools, key)
+    assert fingerprint(merged.model) == fingerprint(base)
 
 
 @every_method
@@ -125,7 +152,7 @@ def test_a_diverged_device_is_left_out(name):
     state, base, got, view, tools, key = merge_arguments(simulation)
     merge = simulation.learner.method.merge
     broken = {kind: {n: t.clone() for n, t in tensors.items()} for kind, tensors in got[-1].body.items()}
-    broken["params"]["fc1.bias"][0] = float("nan")
+    next(tensors for tensors in broken.values() if "fc1.bias" in tensors)["fc1.bias"][0] = float("nan")
     merged = merge(state, base, [*got[:-1], got[-1]._replace(body=broken)], view, tools, key)
     assert fingerprint(merged.model) == fingerprint(merge(state, base, got[:-1], view, tools, key).model)
     assert fingerprint(merged.model) != fingerprint(merge(state, base, got, view, tools, key).model)
@@ -138,7 +165,7 @@ def test_only_diverged_devices_leave_the_model(name):
     simulation = prepare(mixed_scenario(method=name))
     state, base, got, view, tools, key = merge_arguments(simulation)
     nothing = {kind: {n: torch.full_like(t, float("inf")) for n, t in ts.items()} for kind, ts in base.items()}
-    merged = simulation.learner.method.merge(state, base, with_bodies(got, nothing), view, tools, key)
+    merged = simulation.learner.method.merge(state, base, arrived_at(simulation, got, base, nothing), view, tools, key)
     assert merged.model is None
     assert merged.notes["left_out"] == len(got)
 

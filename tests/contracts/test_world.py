@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,41 +13,70 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from edgesim.assembly import assemble
-from edgesim.catalogue import parts_of
+from edgesim.catalogue import PACKAGES, parts_of
 from edgesim.contracts import Order, Part, Pass, Payload, Stretch, Task
-from edgesim.engine.pricing import ROWS, price_orders, price_task
+from edgesim.engine.pricing import ROWS, Pricer
 from edgesim.rng import Draws, Key
 from edgesim.world.fleet import Fleet, build_fleet
-from tests.contracts.support import mixed_scenario
+from tests.contracts.support import mixed_scenario, run
 
 DEVICES = 6
 KEY = Key(5).at(7)
 
-# Arguments for parts that cannot do without, with spreads wherever a part takes them.
+FILES = Path(__file__).with_name("examples")
+LINK = {"up": {"log_uniform": ["1 Mbit/s", "9 Mbit/s"]}, "down": "8 Mbit/s", "latency": "20 ms"}
+
+# Arguments for parts that cannot do without or do nothing then, with spreads wherever a part takes them.
 SPREAD_WATTS = {"uniform": ["0.1 W", "0.5 W"]}
 EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("network", "wireless"): {"bandwidth": "1 MHz", "distance_m": {"uniform": [50, 500]}},
-    ("network", "fixed"): {"up": {"log_uniform": ["1 Mbit/s", "9 Mbit/s"]}, "down": "8 Mbit/s", "latency": "20 ms"},
+    ("network", "fixed"): LINK,
+    ("network", "shared"): LINK,
+    ("network", "trace"): {"file": str(FILES / "rates.csv"), "latency": "20 ms"},
     ("energy", "power"): {"busy": "4 W", "idle": SPREAD_WATTS, "transmit": SPREAD_WATTS, "receive": "0.2 W"},
     ("energy", "cpu"): {"idle": SPREAD_WATTS, "transmit": "1 W"},
-    ("network", "shared"): {"up": {"log_uniform": ["1 Mbit/s", "9 Mbit/s"]}, "down": "8 Mbit/s", "latency": "20 ms"},
     ("slowdown", "log_normal"): {"sigma": 0.5},
     ("slowdown", "shifted_exponential"): {"scale": 0.3},
     ("slowdown", "pareto"): {"alpha": 3.0},
     ("slowdown", "markov"): {"idle": "20 s", "busy": "5 s", "factor": 3.0},
+    ("slowdown", "replay"): {"file": str(FILES / "speeds.csv")},
     ("cost", "table"): {"ratios": [0.4, 0.7, 1.0]},
+    ("governor", "fixed"): {"frequency": "1 GHz"},
+    ("battery", "rechargeable"): {
+        "capacity": {"uniform": ["5 J", "50 J"]},
+        "charge": "5 W",
+        "windows": [["0 s", "9 h"]],
+    },
+    ("topology", "tree"): {"edge_servers": 2, "edge_up": "2 Mbit/s"},
+    ("topology", "random_regular"): {"degree": 2},
+    ("topology", "file"): {"file": str(FILES / "links.csv")},
+    ("availability", "bernoulli"): {"p": {"uniform": [0.2, 0.9]}},
+    ("availability", "sessions"): {"on": {"uniform": ["5 s", "20 s"]}, "off": "5 s"},
+    ("availability", "groups"): {"size": 2, "on": "20 s", "off": "5 s"},
+    ("availability", "diurnal"): {"slot": "2 s", "period": "60 s", "zones": 3},
+    ("availability", "lifetime"): {"join": {"uniform": ["0 s", "5 s"]}, "leave": {"uniform": ["20 s", "99 s"]}},
+    ("availability", "trace"): {"file": str(FILES / "availability.csv")},
+    ("failure", "crash"): {"probability": {"uniform": [0.1, 0.9]}},
+    ("failure", "link_outage"): {"up": {"uniform": ["2 s", "9 s"]}, "down": "1 s"},
+    ("failure", "partial_work"): {"probability": {"uniform": [0.1, 0.9]}},
+    ("failure", "server_restart"): {"mean_time": "3 s"},
+    ("peers", "expander"): {"degree": 2},
+    ("peers", "random"): {"degree": 3},
+    ("peers", "gossip_match"): {"size": 3},
+    ("peers", "star_of_stars"): {"hubs": 2},
+    ("peers", "file"): {"file": str(FILES / "peers.csv")},
 }
 
 
 def parts(kind: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return name and table of every shipped part of a kind that has an example or can do without."""
-    tried = [name for name, cls in parts_of(kind).items() if (kind, name) in EXAMPLES or not _required(cls)]
-    return [(name, {"name": name, **EXAMPLES.get((kind, name), {})}) for name in tried]
+    """Return name and table of every shipped part of a kind, with the arguments of its example."""
+    return [(name, {"name": name, **EXAMPLES.get((kind, name), {})}) for name in parts_of(kind)]
 
 
-def _required(cls: type) -> list[str]:
-    missing = dataclasses.MISSING
-    return [f.name for f in dataclasses.fields(cls) if f.default is missing and f.default_factory is missing]
+every_of = {
+    kind: pytest.mark.parametrize("table", [pytest.param(table, id=name) for name, table in parts(kind)])
+    for kind in ("availability", "failure", "peers")
+}
 
 
 def scenario(count: int = DEVICES, **changes: Any) -> Any:
@@ -103,26 +133,24 @@ def test_a_longer_block_leaves_later_blocks_alone():
 def test_prices_of_many_are_those_of_each(changes):
     """Vector answer = loop of single answers, bit for bit; asking twice gives the same; nothing is negative."""
     assembly = assemble(scenario(**changes))
-    fleet, setting = assembly.fleet, assembly.setting
-    stretch = setting.training.stretch(0)
+    stretch = assembly.setting.training.stretch(0)
     tasks = [Task(stretches=(stretch,)), Task("probe", down=None, passes=(Pass("forward", samples=9),))]
     ids = np.array([4, 0, 5, 2])
     nth = np.array([0, 3, 1, 2])
 
-    def price(task, places):
-        draws = Draws(KEY, ids[places], nth[places])
-        return price_task(task, draws.ids, fleet, setting, 7.0, draws)
+    pricer = Pricer(assembly.fleet, assembly.setting)
 
-    for task in tasks:
-        together = price(task, np.arange(4))
-        alone = np.concatenate([price(task, np.array([place])) for place in range(4)], axis=1)
+    def price(orders, places, by=pricer):
+        return by.prices([orders[place] for place in places], 7.0, Draws(KEY, ids[places], nth[places]))
+
+    of_both = tuple(Order(device, tasks[place % 2]) for place, device in enumerate(ids.tolist()))
+    for orders in ([Order(d, tasks[0]) for d in ids.tolist()], [Order(d, tasks[1]) for d in ids.tolist()], of_both):
+        together = price(orders, np.arange(4))
+        alone = [price(orders, np.array([place]), Pricer(assembly.fleet, assembly.setting)) for place in range(4)]
         assert together.shape == (len(ROWS), len(ids))
-        assert np.array_equal(together, alone)
-        assert np.array_equal(together, price(task, np.arange(4)))
+        assert np.array_equal(together, np.concatenate(alone, axis=1))
+        assert np.array_equal(together, price(orders, np.arange(4)))
         assert (together >= 0).all()
-    mixed = tuple(Order(device, tasks[place % 2]) for place, device in enumerate(ids.tolist()))
-    expected = np.concatenate([price(order.task, np.array([place])) for place, order in enumerate(mixed)], axis=1)
-    assert np.array_equal(price_orders(mixed, fleet, setting, 7.0, Draws(KEY, ids, nth)), expected)
 
 
 @settings(max_examples=25, deadline=None)
@@ -167,14 +195,100 @@ def test_costs_rise_with_the_work(name, table, kind):
     assert (samples.tolist(), steps.tolist()) == ([0, 16, 40], [0, 1, 3])
 
 
-@pytest.mark.parametrize("name", parts_of("availability"))
-def test_asking_who_is_there_changes_nothing(name):
-    """The answer at an instant is the same however often and in whichever order instants are asked for."""
-    part = chosen("availability", {"name": name})
-    instants = [0.0, 17.5, 3.0, 1e6]
-    first = {now_s: part.mask(9, now_s).copy() for now_s in instants}
-    assert all(mask.shape == (9,) and mask.dtype == bool for mask in first.values())
-    assert all(np.array_equal(part.mask(9, now_s), first[now_s]) for now_s in reversed(instants))
+@every_of["availability"]
+def test_asking_who_is_there_changes_nothing(table):
+    """The answers at an instant are the same however often and in whichever order instants are asked for.
+
+    Who is there now stays until a later instant. In a larger fleet the first devices come and go as before.
+    """
+    ids, instants = np.arange(DEVICES), [0.0, 17.5, 3.0, 1e6]
+    part = chosen("availability", table)
+    there, larger = (part.build(n, KEY, "availability") for n in (DEVICES, DEVICES + 5))
+
+    def answers(each, now_s):
+        on = each.on(now_s, 3)
+        assert (on.shape, on.dtype) == ((each.n,), bool)
+        until_s = each.until_s(ids, now_s)
+        assert (until_s > now_s).all()
+        return [on[:DEVICES].tolist(), until_s.tolist(), each.on_from_s(ids, np.full(DEVICES, now_s)).tolist()]
+
+    first = {now_s: [answers(there, now_s), there.next_on_s(now_s)] for now_s in instants}
+    for now_s in reversed(instants):
+        assert [answers(there, now_s), there.next_on_s(now_s)] == first[now_s]
+        assert there.next_on_s(now_s) > now_s
+        assert answers(larger, now_s) == first[now_s][0]
+
+
+@every_of["failure"]
+def test_asking_what_fails_changes_nothing(table):
+    """What becomes of a job depends on that job alone: not on who asks, what was asked before, or other devices."""
+    part = chosen("failure", table)
+    failure, larger = (part.build(n, KEY, "failures.0") for n in (DEVICES, DEVICES + 5))
+    ids, nth = np.arange(DEVICES), np.array([0, 3, 1, 2, 0, 7])
+    phases_s = np.outer([1.0, 2.0, 3.0], np.arange(1, DEVICES + 1))
+
+    def answers(each, places):
+        draws = Draws(KEY, ids[places], nth[places])
+        phase, after_s = each.strikes(draws, phases_s[:, places])
+        share = each.work_share(draws)
+        assert (after_s >= 0).all() and ((share > 0) & (share <= 1)).all()
+        links = None if each.links is None else each.links.on(ids[places], 4.0).tolist()
+        return [phase.tolist(), after_s.tolist(), share.tolist(), links, each.next_restart_s(4.0)]
+
+    together = answers(failure, ids)
+    assert answers(failure, ids) == together == answers(larger, ids)
+    for place in reversed(range(DEVICES)):
+        alone = answers(failure, ids[place : place + 1])
+        assert alone[:3] == [column[place : place + 1] for column in together[:3]]
+    assert failure.next_restart_s(4.0) > 4.0
+
+
+@every_of["peers"]
+def test_asking_who_hears_whom_changes_nothing(table):
+    """The graph of a round is the same asked for again, in any order; only who is there is heard, and hears."""
+    part, online = chosen("peers", table), np.array([True, True, False, True, True, True])
+    part.check(DEVICES)
+    rounds = [0, 3, 1, 3]
+    graphs = [part.graph(online, round_, KEY.at(round_)) for round_ in rounds]
+    for round_, graph in zip(reversed(rounds), reversed(graphs), strict=True):
+        again = part.graph(online, round_, KEY.at(round_))
+        assert np.array_equal(again.first, graph.first) and np.array_equal(again.sources, graph.sources)
+        assert not {2} & {*graph.sources.tolist(), *graph.targets.tolist()}
+        assert (graph.sources != graph.targets).all()
+        assert not graph.sources.flags.writeable
+
+
+def world_of(kind: str, table: dict[str, Any]) -> dict[str, Any]:
+    """Return the changes of a scenario in which a part of a kind has work to do."""
+    cpu = {"frequency": {"uniform": ["1 GHz", "2 GHz"]}, "flops_per_cycle": 4, "efficiency": 0.01}
+    block = {"count": DEVICES, "cpu": {**cpu, "min_frequency": "0.5 GHz"}}
+    energy = {"name": "cpu", "idle": "0.5 W", "transmit": "1 W"}
+    common = {"fleet": [block], "energy": energy, "network": {"name": "fixed", **LINK}}
+    return common | {
+        "failure": {"failures": [table]},
+        "peers": {"peers": table, "method": "dfedavg"},
+        "topology": {"topology": table, "network": {"name": "shared", **LINK}},
+        "governor": {"fleet": [{**block, "cpu": {**block["cpu"], "governor": table}}]},
+        "battery": {"fleet": [{**block, "battery": table}]},
+        "cost": {"cost": table, "method": "fedpmt"},
+    }.get(kind, {kind: table})
+
+
+WORLDS = ("cost", "network", "energy", "slowdown", "governor", "battery", "availability", "failure", "peers")
+WORLDS += ("topology",)
+
+
+@pytest.mark.parametrize(("kind", "table"), [pytest.param(k, t, id=f"{k} {n}") for k in WORLDS for n, t in parts(k)])
+def test_every_part_works_in_a_run(kind, table):
+    """Rounds pass, every job ends once and after it began, updates arrive, and the joules of the ledger add up."""
+    simulation = run(mixed_scenario(**world_of(kind, table), backend="null", stop={"rounds": 8}))
+    jobs, rounds = simulation.tables["jobs"].frame(), simulation.tables["merges"].frame()
+    assert len(rounds) == 8
+    assert sorted(jobs["job"]) == list(range(len(jobs)))
+    assert (jobs["end_s"] >= jobs["sent_s"]).all()
+    assert (jobs[["down_s", "compute_s", "up_s", "flops", "down_j", "compute_j", "up_j"]] >= 0).all(axis=None)
+    assert rounds["used"].sum() > 0
+    assert (rounds["now_s"].diff().iloc[1:] >= 0).all()
 
 
 SELECTIONS = [{"name": "all"}, {"name": "uniform", "count": 4}, {"name": "uniform", "fraction": 0.5}]
@@ -192,8 +306,10 @@ def test_choices_are_idle_distinct_and_repeatable(table):
 
 
 def test_examples_cover_every_selection():
-    """A selection that edgesim ships has to be tried here."""
+    """A selection that edgesim ships has to be tried here, as has every other part of the world; none is made up."""
     assert {table["name"] for table in SELECTIONS} == set(parts_of("selection"))
+    assert {(kind, name) for kind, name in EXAMPLES if name not in parts_of(kind)} == set()
+    assert {kind for kind, package in PACKAGES.items() if ".world." in package} == set(WORLDS)
 
 
 def test_message_prices_follow_the_payload():
@@ -202,7 +318,7 @@ def test_message_prices_follow_the_payload():
     up = Payload(kinds=frozenset({"params"}), layers=frozenset({"fc1"}), extra_bytes=3)
     task = Task(stretches=(Stretch(batch=16, lr=0.1, epochs=1),), down=None, up=up)
     draws = Draws(KEY, np.array([0]), np.array([0]))
-    priced = price_task(task, draws.ids, assembly.fleet, assembly.setting, 0.0, draws)
+    priced = Pricer(assembly.fleet, assembly.setting).prices([Order(0, task)], 0.0, draws)
     prices = dict(zip(ROWS, priced[:, 0], strict=True))
     fc_bytes = 4 * (128 * 10 + 10) + 3  # 32 channels of 2 x 2 pixels to 10 classes
     assert (prices["down_bytes"], prices["up_bytes"]) == (0, fc_bytes)

@@ -107,7 +107,7 @@ def test_no_code_knows_a_part_by_name():
 
 
 UNITLESS = {"loss", "accuracy", "staleness_mean", "value"}
-UNIT = re.compile(r"(_s|_j|_w|_hz|_bps|_bytes|flops|flops_per_s)$")
+UNIT = re.compile(r"(_s|_j|_w|_hz|_bps|_per_bit|_bytes|flops|flops_per_s)$")
 
 
 def test_columns_carry_their_unit():

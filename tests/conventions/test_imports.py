@@ -17,22 +17,25 @@ ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "rng": set(),
     "local_sgd": set(),
-    "contracts": {"rng", "local_sgd"},
+    "orders": {"local_sgd"},
+    "contracts": {"rng", "local_sgd", "orders"},
     "units": {"errors"},
     "card": {"contracts", "errors"},
+    "peering": {"contracts", "errors", "rng"},
     "catalogue": {"errors"},
     "devices": set(),  # data files
-    "config": {"catalogue", "contracts", "errors", "local_sgd", "units"},
+    "config": {"catalogue", "contracts", "errors", "units"},
     # when and how much: no torch
-    "world": {"card", "config", "contracts", "errors", "rng", "units"},
-    "engine": {"card", "config", "contracts", "errors", "records", "rng", "world"},
+    "world": {"card", "config", "contracts", "errors", "peering", "rng", "units"},
+    "engine": {"card", "config", "contracts", "errors", "peering", "records", "rng", "world"},
     "coordinators": {"contracts", "engine", "errors", "units"},
     "store": {"contracts"},
-    "learner": {"contracts", "errors", "rng", "store"},
+    "pending": {"contracts"},
+    "learner": {"contracts", "errors", "pending", "rng", "store"},
     "state": {"errors"},
     # what values: no SimPy
-    "learning": {"card", "config", "contracts", "errors", "local_sgd", "rng"},
-    "methods": {"contracts", "errors", "learning", "local_sgd", "rng"},
+    "learning": {"card", "config", "contracts", "errors", "peering", "rng"},
+    "methods": {"contracts", "errors", "learning", "rng"},
     "backends": {"contracts", "errors", "learning"},
     # tables, and all that is read from them
     "records": {"errors"},
@@ -52,8 +55,9 @@ LIBRARIES: dict[str, set[str]] = {
     "typer": {"__main__", "commands"},
 }
 
-TORCH_FREE = {"world", "engine", "coordinators", "records", "analysis", "config", "learner", "store", "state", "card"}
-TORCH_FREE |= {"contracts", "local_sgd", "catalogue", "units", "rng", "errors", "progress", "devices", "edgesim"}
+TORCH_FREE = {"world", "engine", "coordinators", "records", "analysis", "config", "card"}
+TORCH_FREE |= {"contracts", "orders", "local_sgd", "learner", "pending", "store", "state", "progress", "devices"}
+TORCH_FREE |= {"catalogue", "units", "rng", "errors", "edgesim"}
 SIMPY_FREE = {"learning", "methods", "backends"}
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgesim.errors import LedgerError
+from edgesim.world.fleet import build_fleet
 from edgesim.world.ledger import EnergyLedger
 from tests.conftest import frames, simulate_null, timing_scenario
 
@@ -64,8 +65,10 @@ def test_an_aborted_job_is_charged_what_it_spent(deadline_s):
     assert job[["down_s", "compute_s", "up_s"]].tolist() == pytest.approx(spent)
     assert job["compute_j"] == pytest.approx(3 * spent[1])
     assert job["flops"] == pytest.approx(7.3806e8 * spent[1])
-    assert job["down_bytes"] == int(BYTES * spent[0] / down_s)
-    assert job["up_bytes"] == int(BYTES * spent[2] / up_s)
+    down_air_s, up_air_s = max(0.0, spent[0] - 0.1), max(0.0, spent[2] - 0.1)  # no bit flows during the latency
+    assert job["down_bytes"] == pytest.approx(BYTES * down_air_s / (down_s - 0.1), abs=1.001)
+    assert job["up_bytes"] == pytest.approx(BYTES * up_air_s / (up_s - 0.1), abs=1.001)
+    assert (job["down_j"], job["up_j"]) == pytest.approx((0.5 * down_air_s, up_air_s))
 
 
 def test_simulated_time_ends_a_run_in_mid_round():
@@ -122,3 +125,65 @@ def test_a_ledger_that_does_not_close_is_an_error():
     ledger.check(5.0, devices_j, 10.0)
     with pytest.raises(LedgerError, match="15"):
         ledger.check(5.0 - 1e-6, devices_j, 10.0)
+
+
+# --- sleep and links --------------------------------------------------------------------------------------------
+
+
+def test_a_sleeping_device_draws_less():
+    """2 W and 3 W idle, 0.5 W asleep: of 10 s the first sleeps 4 and the second, which is off for 3 more, 2."""
+    sleep_w, asleep_s, off_s = np.array([0.5, 0.5]), np.array([4.0, 2.0]), np.array([0.0, 3.0])
+    ledger = EnergyLedger(np.array([2.0, 3.0]), 1.0, 1.0, lambda _: off_s, sleep_w, lambda _: asleep_s)
+    ledger.charge(1, 1.0, 7.0, 2.0, 4.0)
+    assert ledger.idle_j(10.0).tolist() == [2 * 6, 3 * 5]
+    assert ledger.sleep_j(10.0).tolist() == [0.5 * 4, 0.5 * 2]
+    assert ledger.total_j(10.0) == (12 + 15) + (2 + 1) + 10 + 1 * 10
+    ledger.check(10.0, 10.0 + 27 + 3, 10.0)
+    with pytest.raises(LedgerError, match="37"):  # idle time alone
+        ledger.check(10.0, 10.0 + 27, 10.0)
+
+
+def test_without_sleeping_power_a_sleeper_idles():
+    """Whenever it sleeps, all joules are those of idle power; none are named sleep if nobody ever sleeps."""
+    idle_w = np.array([2.0, 3.0])
+    asleep = EnergyLedger(idle_w, asleep_s=lambda now_s: np.array([0.25, 0.75]) * now_s)
+    awake = EnergyLedger(idle_w, sleep_w=np.zeros(2))
+    assert asleep.sleep_j(8.0).tolist() == [2 * 2, 3 * 6]
+    assert asleep.total_j(8.0) == awake.total_j(8.0) == (2 + 3) * 8
+    assert awake.sleep_j(8.0).tolist() == [0, 0]
+
+
+def test_links_take_joules_of_nobodys_battery():
+    """They are in the total, but in no device's joules."""
+    ledger = EnergyLedger(np.array([1.0, 1.0]))
+    ledger.charge_link(1, 3.0)
+    ledger.charge_link(1, 0.5)
+    ledger.charge_link(None, 4.0)
+    assert ledger.link_j == 7.5
+    assert ledger.device_link_j.tolist() == [0, 3.5]
+    assert ledger.total_j(10.0) == 7.5 + 2 * 10
+    ledger.check(0.0, 2 * 10, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("energy", "sleep_w"),
+    [
+        ({**POWER}, 2.0),
+        ({**POWER, "sleep": "50 mW"}, 0.05),
+        ({"name": "power", "busy": "5 W", "idle": "2 W", "sleep": 0}, 0.0),
+        ({"name": "none"}, 0.0),
+    ],
+)
+def test_sleeping_power_is_idle_power_unless_given(energy, sleep_w):
+    """One column of the fleet."""
+    assert build_fleet(timing_scenario(energy=energy)).sleep_w.tolist() == [sleep_w] * 5
+
+
+def test_sleeping_power_may_be_spread_and_leaves_idle_alone():
+    """A stream of its own: the other powers are those of a fleet without it."""
+    energy = {**POWER, "idle": {"uniform": [1, 2]}}
+    plain = build_fleet(timing_scenario(energy=energy))
+    slept = build_fleet(timing_scenario(energy={**energy, "sleep": {"uniform": ["0.1 W", "0.3 W"]}}))
+    assert slept.idle_w.tolist() == plain.idle_w.tolist() == plain.sleep_w.tolist()
+    assert ((slept.sleep_w >= 0.1) & (slept.sleep_w <= 0.3)).all()
+    assert len(set(slept.sleep_w.tolist())) == 5

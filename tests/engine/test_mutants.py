@@ -14,6 +14,7 @@ from edgesim.backends.null import NullBackend
 from edgesim.contracts import Arrival
 from edgesim.engine.engine import Engine
 from edgesim.engine.inbox import Inbox
+from edgesim.engine.spending import NOTHING
 from edgesim.simulation import Silent, Simulation
 from tests.conftest import PSI, timing_scenario
 
@@ -53,14 +54,23 @@ class LostCancel(Engine):
 class UnchargedAbort(Engine):
     """Ends an aborted job as if it had spent nothing."""
 
-    def _end(self, job, outcome, elapsed_s):
-        return super()._end(job, outcome, elapsed_s if outcome == "ok" else 0.0)
+    def _end(self, job, outcome):
+        if outcome != "ok":
+            self._carriers.end = lambda job, through: NOTHING
+        try:
+            return super()._end(job, outcome)
+        finally:
+            vars(self._carriers).pop("end", None)
 
 
 class StaleTimeout(Engine):
     """Takes any timeout of a device as the end of the job that it runs now."""
 
-    def _arrive(self, event):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._carriers._server._arrived = self._arrived
+
+    def _arrived(self, event):
         for job, _ in list(self.running.values()):
             if job.device == event.value.device:
                 self._finish(job)
@@ -69,9 +79,9 @@ class StaleTimeout(Engine):
 class TieByCreation(Inbox):
     """Sees arrivals of one instant in the order in which their jobs were made."""
 
-    def take(self, k=None):
+    def take(self):
         """Return arrivals ordered by time and job."""
-        return sorted(super().take(k), key=lambda a: (a.arrived_s, a.job.id))
+        return sorted(super().take(), key=lambda a: (a.arrived_s, a.job.id))
 
 
 FAULTS: dict[type, str] = {
@@ -88,7 +98,8 @@ FAULTS: dict[type, str] = {
 
 def every_job_ends_once(run: Observed) -> bool:
     """Every job made has exactly one row, and nothing runs on."""
-    return sorted(run.jobs["job"]) == list(range(run.simulation.engine._jobs)) and not run.simulation.engine.running
+    engine = run.simulation.engine
+    return sorted(run.jobs["job"]) == list(range(engine._desk._jobs)) and not engine.running
 
 
 def rounds_leave_nobody_behind(run: Observed) -> bool:

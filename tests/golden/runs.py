@@ -11,6 +11,7 @@ import pandas as pd
 import edgesim
 from edgesim.assembly import assemble
 from edgesim.simulation import Silent, Simulation
+from tests.records.written import whole
 
 COMMON: dict[str, Any] = {
     "seed": 7,
@@ -47,7 +48,8 @@ def tables_of(name: str) -> dict[str, pd.DataFrame]:
         simulation.run()
     finally:
         backend.close()
-    return {table: simulation.tables[table].frame() for table in TABLES}
+    frames = whole(simulation.tables)
+    return {table: frames[table] for table in TABLES}
 
 
 def digest_of(name: str) -> str:

@@ -11,10 +11,12 @@ import torch
 
 from edgesim.card import LayerCost, ModelCard
 from edgesim.contracts import Message, Part, Setting, Task
-from edgesim.engine.engine import FleetView
+from edgesim.engine.presence import Presence
 from edgesim.engine.selections.rules import All
+from edgesim.engine.view import FleetView, PeerGraphs
 from edgesim.local_sgd import Training
 from edgesim.rng import Key
+from edgesim.world.availabilities.always import Always
 from edgesim.world.costs.measured import Measured
 
 KEY = Key(0)
@@ -49,8 +51,11 @@ def view_of(setting: Setting, round_: int = 0) -> FleetView:
         round=round_,
         exchange=0,
         last=(),
-        reachable=np.ones(len(setting.samples), dtype=bool),
+        presence=Presence(Always().build(len(setting.samples), KEY, "availability"), None),
+        busy=np.zeros(len(setting.samples), dtype=bool),
+        at_work=0,
         selection=All(),
+        graphs=PeerGraphs(None, KEY),
     )
 
 

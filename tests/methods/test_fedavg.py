@@ -52,14 +52,6 @@ def test_one_or_no_arrival(over):
     assert average([], aggregate_over=over) is None
 
 
-def test_server_work_is_two_flops_a_parameter_and_model():
-    """Multiply and add: 2 x 3 parameters x 3 models."""
-    setting = setting_of(SAMPLES, {"w": 3})
-    messages = [message_of(k, SAMPLES[k], {"w": MODELS[k]}) for k in range(3)]
-    merged = FedAvg().merge({}, {"params": {}, "buffers": {}}, messages, view_of(setting), None, KEY)
-    assert merged.server_flops == 18
-
-
 def test_learning_rate_of_a_round():
     """0.01 x 0.995^(t-1) in round t = 1, 2, 100, 200; a floor of 0.0001 binds first in round 920.
 

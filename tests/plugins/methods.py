@@ -35,13 +35,16 @@ from edgesim.learning.merge import finite, mean_of_holders
 from edgesim.learning.rules import cross_entropy
 from edgesim.rng import Key
 
+ROUNDS = frozenset({"sync", "deadline"})
+EVERYWHERE = ROUNDS | {"buffered"}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Proximal:
     """Devices start ahead in the direction they drifted to before, then train with a proximal term."""
 
     mu: float = 0.1
-    needs: ClassVar[Needs] = Needs(keep="computed")
+    needs: ClassVar[Needs] = Needs(coordinators=EVERYWHERE, keep="computed")
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return a state without history."""
@@ -70,7 +73,7 @@ class Proximal:
         usable, notes = finite(got)
         if not usable:
             return Merged(state, None, notes=notes)
-        model = mean_of_holders(base, usable, [float(m.samples) for m in usable])
+        model = mean_of_holders(base, usable, [m.samples * m.weight for m in usable])
         moved = {m.device: m.signals["moved"] for m in usable}
         drift = {name: tensor - base["params"][name] for name, tensor in model["params"].items()}
         new = {"rounds": state["rounds"] + 1, "moved": moved, "span": (min(moved.values()), 0.0), "drift": drift}
@@ -81,7 +84,7 @@ class Proximal:
 class Delivered(Proximal):
     """The same, but a device's memory changes only if its update arrived."""
 
-    needs: ClassVar[Needs] = Needs(keep="delivered")
+    needs: ClassVar[Needs] = Needs(coordinators=EVERYWHERE, keep="delivered")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +127,8 @@ class Teacher(Proximal):
 @dataclass(frozen=True, kw_only=True)
 class Asking(Proximal):
     """Every round has two exchanges: a probe of the model without training, then training."""
+
+    needs: ClassVar[Needs] = Needs(coordinators=ROUNDS, keep="computed")
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Return the probe, or the orders of Proximal."""

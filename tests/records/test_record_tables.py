@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from edgesim import contracts
 from edgesim.errors import ConfigError
-from edgesim.records.schema import TABLES, conform
+from edgesim.records.schema import DELIVERED, DERIVED, TABLES, conform, recorded
 from edgesim.records.table import Table, new_tables
 
 EVAL = (3, 2, 12.5, "test", 0.7, 0.25, 100)
@@ -18,12 +19,25 @@ def eval_columns(rounds):
 
 def test_types_follow_the_schema_with_and_without_rows():
     for name, empty in new_tables().items():
-        row = tuple({"int64": 1, "float64": 0.5, "str": "x"}[dtype] for dtype in TABLES[name].values())
+        row = tuple({"int64": 1, "float64": 0.5, "str": "x"}[dtype] for dtype in recorded(name).values())
         filled = Table(name)
         filled.append(row)
         for frame, rows in ((empty.frame(), []), (filled.frame(), [row])):
-            assert frame.dtypes.astype(str).to_dict() == TABLES[name]
+            assert frame.dtypes.astype(str).to_dict() == recorded(name)
             assert list(frame.itertuples(index=False, name=None)) == rows
+
+
+def test_only_the_merges_have_columns_that_no_row_carries():
+    """They stand after server_s, with which they add up to the length of a round."""
+    assert [name for name in TABLES if recorded(name) != TABLES[name]] == ["merges"]
+    merges = list(TABLES["merges"])
+    place = merges.index("server_s") + 1
+    assert set(merges[place : place + len(DERIVED)]) == DERIVED
+
+
+def test_tables_and_engine_agree_on_what_was_delivered():
+    """Written twice, as the tables are read where nothing of the engine need be."""
+    assert DELIVERED == contracts.DELIVERED
 
 
 def test_rows_keep_their_order_across_chunks_and_extends():
@@ -54,6 +68,55 @@ def test_extend_keeps_its_own_copy():
     table.extend(columns)
     columns["round"][:] = 9
     assert table.frame()["round"].tolist() == [1, 2]
+
+
+def test_one_value_of_an_earlier_row_can_be_changed():
+    """In rows that wait for their chunk, in packed ones, in extended ones, whichever comes first."""
+    table = Table("evals")
+    indices = [table.append((i, *EVAL[1:])) for i in range(8191)]
+    table.amend(5, "split", "waiting")
+    indices.append(table.append((8191, *EVAL[1:])))  # this one fills the first chunk
+    table.extend(eval_columns([8192, 8193]))
+    indices.append(table.append((8194, *EVAL[1:])))
+    assert indices == [*range(8192), 8194]
+    before = table.frame()
+    for row, column, value in ((0, "loss", 2), (8191, "split", "lost"), (8193, "now_s", 9.5), (8194, "samples", 7)):
+        table.amend(row, column, value)
+    expected = before.copy()
+    expected.loc[0, "loss"], expected.loc[8191, "split"] = 2.0, "lost"
+    expected.loc[8193, "now_s"], expected.loc[8194, "samples"] = 9.5, 7
+    pd.testing.assert_frame_equal(table.frame(), expected)
+    assert expected["split"].tolist()[:8] == ["test"] * 5 + ["waiting"] + ["test"] * 2
+    assert (before["loss"][0], before["split"][8191], before["now_s"][8193]) == (0.7, "test", 1.5)
+
+
+def test_a_committed_row_can_be_changed():
+    table = Table("evals")
+    row = table.append(EVAL)
+    table.mark()
+    table.amend(row, "accuracy", 0.5)
+    assert table.frame(committed_only=True)["accuracy"].tolist() == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "value", "error"),
+    [
+        (1, "loss", 0.5, IndexError),
+        (-1, "loss", 0.5, IndexError),
+        (0, "lost", 0.5, KeyError),
+        (0, "round", 2.5, TypeError),
+        (0, "loss", None, TypeError),
+    ],
+)
+@pytest.mark.parametrize("packed", [True, False])
+def test_what_cannot_be_changed_is_refused(row, column, value, error, packed):
+    table = Table("evals")
+    table.append(EVAL)
+    if packed:
+        table.frame()
+    with pytest.raises(error):
+        table.amend(row, column, value)
+    assert list(table.frame().itertuples(index=False, name=None)) == [EVAL]
 
 
 def test_extend_of_single_values_is_one_row_and_of_empty_arrays_none():

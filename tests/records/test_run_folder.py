@@ -11,12 +11,13 @@ from edgesim.errors import ConfigError
 from edgesim.records.schema import TABLES
 from edgesim.records.table import new_tables
 from edgesim.records.writer import check_writable, plain_json, write_run
+from tests.records.written import whole
 
 
 def frames():
     tables = new_tables()
     tables["notes"].append((0, "mask", -1, 0.5))
-    return {name: table.frame() for name, table in tables.items()}
+    return whole(tables)
 
 
 def test_everything_comes_back(tmp_path):

@@ -18,9 +18,11 @@ from edgesim.rng import Draws, Key
 from edgesim.units import draw, reason
 from edgesim.world.links import Links, retransmissions
 from edgesim.world.networks.analytic import Fixed, Ideal
+from edgesim.world.networks.shared import Shared
 from edgesim.world.networks.trace import Trace
 from edgesim.world.networks.wireless import Wireless
 from edgesim.world.series import RateSeries, rate_series
+from tests.conftest import timing_scenario
 
 KEY = Key(11)
 MANY = 40_000
@@ -331,3 +333,54 @@ def test_other_trace_files_are_refused(tmp_path):
     words.to_parquet(tmp_path / "words.parquet")
     with pytest.raises(DataError, match=r"words\.parquet: "):
         part(Trace, file=tmp_path / "words.parquet").build(1, KEY, "network")
+
+
+# --- what all links say of themselves -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "steady"),
+    [
+        (part(Ideal), True),
+        (fixed(latency={"uniform": [0.01, 0.1]}), True),
+        (fixed(latency="20 ms", jitter="1 ms"), False),
+        (fixed(loss=0.1), False),
+        (part(Shared, up="1 Mbit/s", down="1 Mbit/s"), True),
+        (part(Wireless, bandwidth="1 MHz", distance_m=500, shadowing_db=8), True),
+        (part(Wireless, bandwidth="1 MHz", distance_m=500, fading="per_round"), False),
+    ],
+    ids=str,
+)
+def test_steady_links_take_as_long_at_any_time_and_for_any_job(given, steady):
+    """What is drawn once a device is steady; what is drawn for every job is not, and then seconds do differ."""
+    links = given.build(4, KEY, "network")
+    assert links.steady == steady
+    seconds = [sent(links, [1e6] * 4, now_s=30.0 * nth, nth=nth)[0].tolist() for nth in range(3)]
+    assert (seconds[0] == seconds[1] == seconds[2]) == steady
+
+
+def test_a_trace_is_not_steady(tmp_path):
+    """Its rates follow the clock."""
+    assert not trace(tmp_path, SHARED).steady
+
+
+def test_every_network_but_the_ideal_one_may_take_energy_for_a_bit(tmp_path):
+    """50 nJ/bit = 5e-8 J/bit, 0 unless given; a spread has a stream of its own."""
+    (tmp_path / "rates.csv").write_text(SHARED)
+    networks = [
+        (Fixed, {"up": 1e6, "down": 1e6}),
+        (Shared, {"up": 1e6, "down": 1e6}),
+        (Wireless, {"bandwidth": 1e6, "distance_m": 500}),
+        (Trace, {"file": tmp_path / "rates.csv"}),
+    ]
+    for cls, fields in networks:
+        metered = part(cls, **fields, energy_per_bit="50 nJ/bit").build(2, KEY, "network")
+        assert metered.j_per_bit.tolist() == [5e-8, 5e-8]
+        spread = part(cls, **fields, energy_per_bit={"uniform": [1e-8, 3e-8]}).build(9, KEY, "network")
+        assert len(set(spread.j_per_bit.tolist())) == 9
+        plain = part(cls, **fields).build(9, KEY, "network")
+        assert plain.j_per_bit.tolist() == [0] * 9
+        assert plain.up_bps.tolist() == spread.up_bps.tolist()
+    assert part(Ideal).build(2, KEY, "network").j_per_bit.tolist() == [0, 0]
+    with pytest.raises(ConfigError, match=r"^network\.energy_per_bit: unknown key"):
+        timing_scenario(network={"name": "ideal", "energy_per_bit": 1e-8})

@@ -14,9 +14,11 @@ from scipy import stats
 from edgesim.errors import ConfigError, DataError
 from edgesim.rng import Draws, Key
 from edgesim.units import reason
+from edgesim.world.fleet import build_fleet
 from edgesim.world.slowdowns.background import BackgroundLoad, Markov
 from edgesim.world.slowdowns.per_job import LogNormal, NoSlowdown, Pareto, ShiftedExponential
 from edgesim.world.slowdowns.replay import Replay
+from tests.conftest import timing_scenario
 
 KEY = Key(17)
 MANY = 40_000
@@ -165,6 +167,40 @@ def test_replayed_speeds_by_hand(tmp_path):
         assert stretched(slowdown, [work_s, work_s], float(now_s)).tolist() == pytest.approx([seconds, 4 * work_s])
     with pytest.raises(DataError, match=r"speed\.csv line 4: speed is 0 for ever"):
         part(Replay, file=file, repeat=False).build(2, KEY, "slowdown")
+
+
+# --- steadiness -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "steady"),
+    [
+        (part(NoSlowdown), True),
+        (part(LogNormal, sigma=0.5), False),
+        (part(ShiftedExponential, scale=0.5), False),
+        (part(Pareto, alpha=3.0), False),
+        (part(Markov, idle="5 s", busy="5 s", factor=3.0), False),
+    ],
+    ids=str,
+)
+def test_only_undisturbed_devices_are_steady(given, steady):
+    """A steady slow-down gives every job the same seconds at any time; the others do not."""
+    slowdown = given.build(6, KEY, "slowdown")
+    seconds = [stretched(slowdown, np.full(6, 10.0), now_s=30.0 * nth, nth=nth).tolist() for nth in range(3)]
+    assert slowdown.steady == steady == (seconds[0] == seconds[1] == seconds[2])
+
+
+def test_a_fleet_is_steady_if_all_of_it_is():
+    """One jittering or disturbed block is enough to make its prices vary."""
+    cpu = {"flops_per_s": 1e9}
+    jittering = {"name": "fixed", "up": 1e6, "down": 1e6, "latency": 0.1, "jitter": 0.1}
+    for other, steady in (
+        ({}, True),
+        ({"network": jittering}, False),
+        ({"slowdown": {"name": "pareto", "alpha": 2}}, False),
+    ):
+        fleet = build_fleet(timing_scenario(fleet=[{"cpu": cpu}, {"cpu": cpu, **other}]))
+        assert ([block.steady for block in fleet.blocks], fleet.steady) == ([True, steady], steady)
 
 
 # --- bad input --------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
@@ -16,6 +16,8 @@ from edgesim.rng import Key
 @dataclass(frozen=True, kw_only=True)
 class All:
     """Every idle device."""
+
+    everybody: ClassVar[bool] = True  # any idle device may be asked
 
     def check(self, level: Ids) -> None:
         """Accept every fleet."""
@@ -32,6 +34,7 @@ class Uniform:
     Source: FedAvg with partial participation; a fraction c of K devices is max(1, floor(c K)).
     """
 
+    everybody: ClassVar[bool] = False
     count: Annotated[int, Ge(1)] | None = None
     fraction: Annotated[float, Gt(0), Le(1)] | None = None
 
@@ -57,6 +60,7 @@ class Stratified:
     Source: FedPMT paper, experiments: |S| / |I| devices of each level.
     """
 
+    everybody: ClassVar[bool] = False
     count: Annotated[int, Ge(1)]
     by: Literal["level"] = "level"
 

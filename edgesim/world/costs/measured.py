@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgesim.card import Include, ModelCard, Sparse
+from edgesim.card import F32_BYTES, Include, ModelCard, Sparse
 from edgesim.contracts import Arr, Part, Pass
 
 
@@ -26,7 +26,7 @@ class Measured:
 
     def flops(self, card: ModelCard, work: Pass, part: Part, samples: Arr, steps: Arr) -> Arr:
         """Return FLOPs, shape (k,), of one pass over `samples` in `steps` SGD steps, both of shape (k,)."""
-        done = samples if work.samples is None else np.full_like(samples, work.samples)
+        done = _done(work, samples)
         part = work.part or part
         match work.kind:
             case "train":
@@ -39,11 +39,39 @@ class Measured:
             case "flops":
                 return np.full_like(samples, work.times)
 
+    def amounts(self, card: ModelCard, work: Pass, part: Part, samples: Arr, steps: Arr) -> dict[str, Arr]:
+        """Return the amounts of all terms, each of shape (k,); see edgesim.world.costs.seam.Itemised.
+
+        Steps, layers and parameter bytes are those of the SGD steps of training on the stretches' own samples; of other
+        work only the FLOPs count.
+        """
+        part = work.part or part
+        flops, convolution_flops = self.flops(card, work, part, samples, steps), np.zeros_like(samples)
+        if work.kind in ("train", "forward"):
+            per_sample = card.convolution_flops(part, self.sparse, forward_only=work.kind == "forward")
+            convolution_flops = work.times * _done(work, samples) * per_sample
+        taken = work.times * steps * (work.kind == "train" and work.samples is None)
+        convolutions = sum(layer.reuses_weights for layer in card.layers)
+        return {
+            "steps": taken,
+            "flops": flops,
+            "convolutions": taken * convolutions,
+            "convolution_flops": convolution_flops,
+            "linears": taken * (len(card.layers) - convolutions),
+            "linear_flops": flops - convolution_flops,
+            "parameter_bytes": taken * F32_BYTES * card.part_params(part),
+        }
+
     def _update_flops(self, card: ModelCard, work: Pass, part: Part) -> float:
         """Return the optimiser's FLOPs of a step; a pass over other samples than the stretches' updates nothing."""
         if self.include == "counted" or work.samples is not None:
             return 0.0
         return work.update_flops * card.part_params(part, trained_only=True)
+
+
+def _done(work: Pass, samples: Arr) -> Arr:
+    """Return the samples of a pass, shape (k,)."""
+    return samples if work.samples is None else np.full_like(samples, work.samples)
 
 
 PARTS = {"measured": Measured}

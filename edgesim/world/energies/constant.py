@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Gt
 
 from edgesim.contracts import Arr
 from edgesim.errors import ConfigError
 from edgesim.rng import Key
-from edgesim.units import PerDevice, Watts, draw
+from edgesim.units import PerDevice, PositiveNumber, Watts, draw
 
-COLUMNS = ("idle_w", "transmit_w", "receive_w", "capacitance", "static_w")
+COLUMNS = ("idle_w", "sleep_w", "transmit_w", "receive_w", "capacitance", "static_w")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,16 +29,22 @@ class NoEnergy:
 
 @dataclass(frozen=True, kw_only=True)
 class Radio:
-    """What the models share: idle power, and what transmitting and receiving add to it."""
+    """What the models share: idle power, and what transmitting and receiving add to it.
+
+    `sleep`: what a device draws instead of idle power while it is not to be reached; None: as idle.
+    """
 
     idle: PerDevice[Watts] = 0.0
+    sleep: PerDevice[Watts] | None = None
     transmit: PerDevice[Watts] = 0.0
     receive: PerDevice[Watts] = 0.0
 
     def shared(self, n: int, key: Key, path: str) -> dict[str, Arr]:
-        """Return idle_w, transmit_w and receive_w of n devices, each of shape (n,)."""
+        """Return idle_w, sleep_w, transmit_w and receive_w of n devices, each of shape (n,)."""
+        idle_w = draw(self.idle, n, key.at(0).numpy(), f"{path}.idle")
         return {
-            "idle_w": draw(self.idle, n, key.at(0).numpy(), f"{path}.idle"),
+            "idle_w": idle_w,
+            "sleep_w": idle_w if self.sleep is None else draw(self.sleep, n, key.at(5).numpy(), f"{path}.sleep"),
             "transmit_w": draw(self.transmit, n, key.at(1).numpy(), f"{path}.transmit"),
             "receive_w": draw(self.receive, n, key.at(2).numpy(), f"{path}.receive"),
         }
@@ -55,7 +59,7 @@ class Cpu(Radio):
     `static`: what the CPU draws while it computes, whatever its frequency.
     """
 
-    capacitance: Annotated[float, Gt(0)] = 1e-28  # J s^2
+    capacitance: PositiveNumber = 1e-28  # J s^2
     static: PerDevice[Watts] = 0.0
 
     def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Mapping[str, Arr]:

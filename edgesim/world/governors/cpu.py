@@ -23,7 +23,11 @@ class CpuArrays:
     static_w: Arr  # of the whole CPU while it computes, on top of the device's idle power
 
     def compute_s(self, cycles: Arr, frequency_hz: Arr) -> Arr:
-        """Return seconds, shape (k,), of `cycles` on every core: FLOPs / (FLOPs per cycle x cores x efficiency)."""
+        """Return seconds, shape (k,), of `cycles` on every core: FLOPs / (FLOPs per cycle x cores x efficiency).
+
+        Where layers have speeds of their own or steps an overhead, cycles are seconds at the highest frequency x that
+        frequency: all of it, memory traffic too, is taken to get slower with the clock.
+        """
         seconds: Arr = cycles / frequency_hz
         return seconds
 

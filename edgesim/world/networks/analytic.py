@@ -9,9 +9,10 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Lt
 
+from edgesim.contracts import Arr
 from edgesim.errors import ConfigError
 from edgesim.rng import Key
-from edgesim.units import BitsPerSecond, Delay, PerDevice, draw
+from edgesim.units import BitsPerSecond, Delay, JoulesPerBit, PerDevice, draw
 from edgesim.world.links import Links, SteadyLinks
 
 
@@ -27,17 +28,28 @@ class Network(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Metered(Network):
+    """Networks that spend energy of their own, not the devices': `energy_per_bit` of what crosses a device's link."""
+
+    energy_per_bit: PerDevice[JoulesPerBit] = 0.0
+
+    def j_per_bit(self, n: int, key: Key, path: str) -> Arr:
+        """Return joules per bit of the links of n devices, shape (n,)."""
+        return draw(self.energy_per_bit, n, key.at(6).numpy(), f"{path}.energy_per_bit")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ideal(Network):
     """Transfers take no time and no energy; bytes are counted."""
 
     def build(self, n: int, key: Key, path: str) -> Links:
         """Return the links of n devices."""
         endless = np.full(n, np.inf)
-        return SteadyLinks(up_bps=endless, down_bps=endless, latency_s=np.zeros(n))
+        return SteadyLinks(up_bps=endless, down_bps=endless, latency_s=np.zeros(n), j_per_bit=np.zeros(n))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixed(Network):
+class Fixed(Metered):
     """Constant rates per device, up and down, and one latency per transfer.
 
     `jitter` is the standard deviation of a log-normal latency whose mean is `latency`. `loss` is the probability
@@ -62,6 +74,7 @@ class Fixed(Network):
             up_bps=draw(self.up, n, key.at(0).numpy(), f"{path}.up"),
             down_bps=draw(self.down, n, key.at(1).numpy(), f"{path}.down"),
             latency_s=latency_s,
+            j_per_bit=self.j_per_bit(n, key, path),
             # None spares a million devices the memory and every transfer the draw
             jitter_s=jitter_s if jitter_s.any() else None,
             loss=loss if loss.any() else None,

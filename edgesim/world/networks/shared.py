@@ -8,11 +8,11 @@ from typing import Literal
 from edgesim.rng import Key
 from edgesim.units import BitsPerSecond, Delay, PerDevice
 from edgesim.world.links import Links
-from edgesim.world.networks.analytic import Fixed, Network
+from edgesim.world.networks.analytic import Fixed, Metered
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shared(Network):
+class Shared(Metered):
     """Each device's own access rates and latency; the links beyond, the server's among them, are the topology's.
 
     `discipline`: "fair" shares every link max-min fairly over whole paths, "fifo" serves transfers in the order in
@@ -26,7 +26,8 @@ class Shared(Network):
 
     def build(self, n: int, key: Key, path: str) -> Links:
         """Return the devices' access links, drawn as `fixed` draws them."""
-        return Fixed(up=self.up, down=self.down, latency=self.latency).build(n, key, path)
+        own = Fixed(up=self.up, down=self.down, latency=self.latency, energy_per_bit=self.energy_per_bit)
+        return own.build(n, key, path)
 
 
 PARTS = {"shared": Shared}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from edgesim.contracts import Arr, Ids
 from edgesim.rng import Draws, Key
 from edgesim.units import Delay, PerDevice, draw
 from edgesim.world.links import Links
-from edgesim.world.networks.analytic import Network
+from edgesim.world.networks.analytic import Metered
 from edgesim.world.series import RateSeries, read_series
 
 
@@ -19,9 +20,11 @@ from edgesim.world.series import RateSeries, read_series
 class TraceLinks:
     """Piecewise constant rates; the nominal rate is the mean of the series."""
 
+    steady: ClassVar[bool] = False
     up_bps: Arr
     down_bps: Arr
     latency_s: Arr
+    j_per_bit: Arr
     up: RateSeries
     down: RateSeries
     which: Ids  # the series of each device, shape (n,)
@@ -35,7 +38,7 @@ class TraceLinks:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace(Network):
+class Trace(Metered):
     """Rates from a CSV or parquet file with the columns time_s, up_bps, down_bps and optionally device.
 
     Time counts from the start of the run and starts at 0 in the file; a rate holds until the next row. Device i of
@@ -55,6 +58,7 @@ class Trace(Network):
             up_bps=up.mean_rate()[which],
             down_bps=down.mean_rate()[which],
             latency_s=draw(self.latency, n, key.at(2).numpy(), f"{path}.latency"),
+            j_per_bit=self.j_per_bit(n, key, path),
             up=up,
             down=down,
             which=which,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
@@ -16,15 +17,16 @@ from edgesim.errors import ConfigError
 from edgesim.rng import Draws, Key
 from edgesim.units import Delay, Hertz, PerDevice, Unit, draw
 from edgesim.world.links import BOTH_WAYS, Links, directed
-from edgesim.world.networks.analytic import Network
+from edgesim.world.networks.analytic import Metered
 from edgesim.world.networks.path_loss import MODELS, Site
 
 _DBM = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*dBm\s*")
 
 
 def watts_of(level_dbm: float) -> float:
-    """Return the watts of a level in decibels above one milliwatt."""
-    return math.pow(10.0, level_dbm / 10.0 - 3.0)
+    """Return the watts of a level in decibels above one milliwatt, inf if they are too many for a float."""
+    exponent = level_dbm / 10.0 - 3.0
+    return math.pow(10.0, exponent) if exponent < sys.float_info.max_10_exp else math.inf
 
 
 @dataclass(frozen=True)
@@ -67,11 +69,17 @@ class WirelessLinks:
     up_bps: Arr
     down_bps: Arr
     latency_s: Arr
+    j_per_bit: Arr
     up_hz: Arr
     down_hz: Arr
     up_snr: Arr  # a ratio
     down_snr: Arr
     gain: Callable[[Draws, bool], Arr]
+
+    @property
+    def steady(self) -> bool:
+        """Whether nothing fades."""
+        return self.gain is _unfaded
 
     def transfer(self, rows: Ids, nbytes: Arr, up: bool, now_s: Arr | float, draws: Draws) -> tuple[Arr, Arr]:
         """Return seconds of whole transfers, and those after the latency; the channel stays as it is meanwhile."""
@@ -90,7 +98,7 @@ def shannon_bps(band_hz: Arr, snr: Arr) -> Arr:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wireless(Network):
+class Wireless(Metered):
     """Shannon rate B log2(1 + p h / (N0 B)) of each direction, h from path loss, shadowing and fading.
 
     `bandwidth` (and `down_bandwidth`, if it differs) is what a device has for itself; `power` is that of a device,
@@ -137,6 +145,7 @@ class Wireless(Network):
             up_bps=up_bps,
             down_bps=down_bps,
             latency_s=draw(self.latency, n, key.at(2).numpy(), f"{path}.latency"),
+            j_per_bit=self.j_per_bit(n, key, path),
             up_hz=up_hz,
             down_hz=down_hz,
             up_snr=up_snr,

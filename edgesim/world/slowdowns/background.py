@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from annotated_types import Ge
@@ -36,6 +36,7 @@ class BackgroundLoad:
     points that it sees.
     """
 
+    steady: ClassVar[bool] = False
     key: Key
     cell_s: Arr  # shape (n,)
     busy_share: Arr

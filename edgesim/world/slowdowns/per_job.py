@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Gt
@@ -19,6 +19,7 @@ from edgesim.world.slowdowns.seam import Slowdown
 class Factors:
     """Seconds times a factor of the job; `shape` is the distribution's parameter of each device, shape (n,)."""
 
+    steady: ClassVar[bool] = False
     shape: Arr
     factor: Callable[[Arr, Draws], Arr]
 
@@ -31,6 +32,8 @@ class Factors:
 @dataclass(frozen=True, slots=True)
 class Undisturbed:
     """Nothing else runs."""
+
+    steady: ClassVar[bool] = True
 
     def stretch(self, rows: Ids, busy_s: Arr, now_s: Arr | float, draws: Draws) -> Arr:
         """Return `busy_s`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from edgesim.world.slowdowns.seam import Slowdown
 class ReplayedSpeed:
     """A piecewise constant speed, 1 when undisturbed."""
 
+    steady: ClassVar[bool] = False
     speed: RateSeries
     which: Ids  # the series of each device, shape (n,)
 

@@ -11,6 +11,10 @@ from edgesim.rng import Draws, Key
 class Slowdown(Protocol):
     """The disturbances of a block of n devices. A pure function: asking changes nothing."""
 
+    @property
+    def steady(self) -> bool:
+        """Whether computing takes as long at any time and for every job."""
+
     def stretch(self, rows: Ids, busy_s: Arr, now_s: Arr | float, draws: Draws) -> Arr:
         """Return seconds, shape (k,), that `busy_s` of undisturbed computing take when they start at `now_s`.
 

@@ -1,0 +1,61 @@
+"""Where the joules of a run went: device, component, activity, job and round of each."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from edgesim.analysis.load import Run
+
+SERVER = -1  # its device id in the tables
+KEYS = ["device", "component", "activity", "job", "round"]
+_ACCOUNT = KEYS[:3]
+_NONE = -1  # job or round of joules that belong to none
+_ROUNDING = 1e-12  # of an account, which sums over jobs in another order
+
+# Column of the tables -> component and activity.
+_JOB_USES = {
+    "down_j": ("radio", "receive"),
+    "compute_j": ("cpu", "compute"),
+    "up_j": ("radio", "transmit"),
+}
+_DEVICE_USES = _JOB_USES | {"idle_j": ("base", "idle"), "sleep_j": ("base", "sleep")}
+_NETWORK_USE = {"link_j": ("network", "carry")}
+
+
+def attribute_energy(run: Run) -> pd.DataFrame:
+    """Return the joules of a run, one row for each device, component, activity, job and round that has any.
+
+    Columns: device (-1: the server), component (cpu, radio, base, network, server), activity (compute, receive,
+    transmit, idle, sleep, carry), job, round (from 0, as in the tables: the one that asked for the job or that the
+    server worked for), joules. Job and round are -1 where joules belong to none: idle and asleep, what a device sent
+    for jobs of others, and in an interrupted run all after the last closed round. What the network spent on a job's
+    bytes stands with the job's device, although no device paid for it. All rows add up to the energy of the run.
+    """
+    accounts = _long(run.devices.assign(job=_NONE, round=_NONE), _DEVICE_USES)
+    accounts.loc[accounts["device"] == SERVER, "component"] = "server"
+    known = pd.concat([_long(run.jobs, _JOB_USES), _of_the_server(run)])
+    rest = accounts.merge(
+        known.groupby(_ACCOUNT, as_index=False)["joules"].sum(), "left", _ACCOUNT, suffixes=("", "_known")
+    )
+    left_j = rest["joules"] - rest["joules_known"].fillna(0.0)
+    rest = rest.assign(joules=left_j.where(left_j.abs() > _ROUNDING * rest["joules"], 0.0))
+    found = pd.concat([known, _long(run.jobs, _NETWORK_USE), rest])[[*KEYS, "joules"]]
+    return found[found["joules"] != 0].reset_index(drop=True)
+
+
+def _of_the_server(run: Run) -> pd.DataFrame:
+    """Return what the server's work for each round added to its idle power."""
+    server = run.devices[run.devices["device"] == SERVER]
+    watts = (server["compute_j"] / server["busy_s"].where(server["busy_s"] > 0)).sum()
+    joules = watts * run.merges["server_s"]
+    rounds = run.merges[["round"]].assign(device=SERVER, job=_NONE, component="server", activity="compute")
+    return rounds.assign(joules=joules)
+
+
+def _long(table: pd.DataFrame, uses: dict[str, tuple[str, str]]) -> pd.DataFrame:
+    """Return a row for each row of a table and column of `uses`."""
+    parts = [
+        table[["device", "job", "round"]].assign(component=component, activity=activity, joules=table[column])
+        for column, (component, activity) in uses.items()
+    ]
+    return pd.concat(parts)

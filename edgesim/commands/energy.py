@@ -1,0 +1,50 @@
+"""What the `energy` command prints: sums of joules and their shares."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from edgesim.analysis.energy import KEYS, attribute_energy
+from edgesim.analysis.load import Run
+from edgesim.analysis.readable import text
+from edgesim.commands.show import print_json, print_table
+from edgesim.errors import ConfigError
+
+
+def parse_keys(given: str) -> list[str]:
+    """Return the columns in a text such as "component,activity". Raises ConfigError if one is unknown or twice."""
+    keys = [key.strip() for key in given.split(",")]
+    wrong = [key for place, key in enumerate(keys) if key not in KEYS or key in keys[:place]]
+    if wrong:
+        raise ConfigError(f"--by: {wrong[0]!r} is unknown or twice in {given!r} (known: {', '.join(KEYS)})")
+    return keys
+
+
+def energy_by(run: Run, keys: list[str]) -> pd.DataFrame:
+    """Return joules and share of the run's energy for each value of some columns of `attribute_energy`, largest first.
+
+    Rounds count from 1 here; job and round are missing where joules belong to none.
+    """
+    found = attribute_energy(run)
+    sums = found.groupby(keys)["joules"].sum().reset_index().sort_values("joules", ascending=False, kind="stable")
+    for key, first in {"job": 0, "round": 1}.items():
+        if key in keys:
+            sums[key] = sums[key].astype("Int64").where(sums[key] >= 0) + first
+    return sums.assign(share=sums["joules"] / sums["joules"].sum())
+
+
+def print_energy(run: Run, by: str, as_json: bool = False) -> None:
+    """Print what the joules of a run were spent on, a row for each value of the columns `by`.
+
+    Raises ConfigError if `by` names no columns.
+    """
+    keys = parse_keys(by)
+    sums = energy_by(run, keys)
+    total_j = float(sums["joules"].sum())
+    if as_json:
+        rows = sums.astype(object).where(sums.notna(), None).to_dict("records")
+        print_json({"total_j": total_j, "by": rows})
+        return
+    shown = sums.assign(share=[f"{share:.1%}" for share in sums["share"]])
+    columns = {name: name for name in [*keys, "joules", "share"]}
+    print_table(shown.to_dict("records"), columns, f"{run.name}: {text('_j', total_j)}")

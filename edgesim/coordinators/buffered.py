@@ -1,0 +1,168 @@
+"""The asynchronous protocol: devices work without rounds, and the server merges as updates come in."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt
+
+from edgesim.contracts import DELIVERED, Arrival, Learner
+from edgesim.coordinators.exchange import NOBODY_FITS, NOBODY_LEFT
+from edgesim.engine.engine import Engine
+from edgesim.engine.inbox import Inbox
+from edgesim.engine.rounds import Rounds
+from edgesim.engine.view import FleetView
+from edgesim.errors import ConfigError
+
+_USUAL_A = {"constant": 0.0, "polynomial": 0.5, "hinge": 10.0}  # those of FedAsync's experiments
+_MOST_TRIES = 1_000  # in a row without any time passing: then it will never pass
+_ALL_FAIL = f"{_MOST_TRIES} times in a row all devices that are there failed at the instant of being asked"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffered:
+    """`concurrency` devices work at a time; the server merges every `buffer` updates (1: each as it arrives).
+
+    The server takes ended jobs one by one, those of one instant in the order of their devices, and fills the place of
+    each at once: with an idle device that the scenario's selection allows ("random"), or the same one ("same", or
+    another if it cannot). Who fails at the very instant of being asked is left alone until the next merge.
+    An update's staleness is the number of merges since its device got the model, when the server takes it. It counts
+    with weight 1 ("constant"), (staleness + 1)^-`a` ("polynomial", `a` is 0.5 unless given), or 1 up to a staleness
+    of `b` and 1 / (`a` (staleness - b) + 1) beyond ("hinge", 10); above `max_staleness` it is discarded.
+    Source: Xie et al., "Asynchronous Federated Optimization" (2019), section 5; Nguyen et al., "Federated Learning
+    with Buffered Asynchronous Aggregation" (2022), algorithm 1.
+    """
+
+    protocol: ClassVar[str] = "buffered"
+    deadline_s: ClassVar[float] = inf
+    concurrency: Annotated[int, Ge(1)]
+    buffer: Annotated[int, Ge(1)] = 10
+    staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
+    a: Annotated[float, Gt(0)] | None = None
+    b: Annotated[float, Ge(0)] = 4.0
+    max_staleness: Annotated[int, Ge(0)] | None = None
+    reassign: Literal["random", "same"] = "random"
+
+    def check(self, devices: int, asked: int) -> None:
+        """Raise ConfigError if more devices are to work at a time than there are."""
+        if self.concurrency > devices:
+            raise ConfigError(
+                f"coordinator.concurrency: must be at most the {devices} devices of the fleet, found {self.concurrency}"
+            )
+
+    def weight(self, staleness: int) -> float:
+        """Return what an update counts."""
+        a = self.a or _USUAL_A[self.staleness]
+        if self.staleness == "polynomial":
+            return float((staleness + 1.0) ** -a)
+        if self.staleness == "hinge" and staleness > self.b:
+            return 1.0 / (a * (staleness - self.b) + 1.0)
+        return 1.0
+
+    def run(self, engine: Engine, rounds: Rounds, learner: Learner) -> Generator[Any, Any, None]:
+        """Run until stopped; one SimPy process for the whole fleet."""
+        return _Run(self, engine, rounds, learner).run()
+
+
+class _Run:
+    """One run of the protocol: what the server knows of jobs that are not at work any more, and not merged."""
+
+    def __init__(self, rule: Buffered, engine: Engine, rounds: Rounds, learner: Learner) -> None:
+        self._rule = rule
+        self._engine = engine
+        self._rounds = rounds
+        self._learner = learner
+        self._inbox: Inbox = engine.new_inbox()
+        self._queue: deque[Arrival] = deque()  # ended, not taken yet: they keep their places
+        self._ended: list[Arrival] = []  # taken since the last merge
+        self._vain: set[int] = set()  # devices left alone, as they failed at once
+        self._tries = 0  # at one instant, without anybody at work
+        self._most_stale = inf if rule.max_staleness is None else rule.max_staleness
+
+    def run(self) -> Generator[Any, Any, None]:
+        """Fill the places, wait for a job to end, take it, merge when the buffer is full; again until stopped."""
+        self._fill()
+        while not self._rounds.stopped:
+            first = None
+            if not self._queue:
+                yield from self._wait()
+            else:
+                arrival = self._queue.popleft()
+                yield from self._take(arrival)
+                first = arrival.job.device if self._rule.reassign == "same" else None
+            self._fill(first)
+
+    def _fill(self, first: int | None = None) -> None:
+        """Ask idle devices until every place is taken, beginning with `first` if it can be asked."""
+        engine = self._engine
+        self._queue.extend(self._inbox.take())
+        engine.presence.new_occasion()
+        while not self._rounds.stopped and (view := self._view(first)) is not None and view.free_places:
+            jobs = engine.dispatch(self._learner.plan(view), to=self._inbox)
+            self._learner.start(jobs)
+            engine.exchange += 1
+            if engine.nobody_fits:
+                self._rounds.end(NOBODY_FITS)
+            self._queue.extend(self._inbox.take())  # who lacks the memory answers at once
+            first = None
+
+    def _view(self, first: int | None) -> FleetView | None:
+        """Return what the method may know, and whom it may ask; None if there is no free place."""
+        places = self._rule.concurrency - len(self._engine.running) - len(self._queue)
+        if places <= 0:
+            return None
+        view = self._engine.view(places, None if first in self._vain else first)
+        hidden = [*self._vain, *(arrival.job.device for arrival in self._queue)]
+        return replace(view, hidden=tuple(hidden)) if hidden else view
+
+    def _wait(self) -> Generator[Any, Any, None]:
+        """Wait until a job ends or a free place may be filled that nobody can take now; end the run if neither will."""
+        engine, since_s = self._engine, self._engine.now_s
+        free = self._rule.concurrency > len(engine.running)
+        chance_s = engine.presence.wait_s(engine.now_s) if free else inf
+        if engine.running or chance_s < inf:
+            yield self._inbox.until(1, within_s=chance_s)
+            self._tries = self._tries if engine.now_s == since_s else 0
+        elif self._vain and self._tries < _MOST_TRIES:
+            self._tries += 1
+        else:
+            self._rounds.end(_ALL_FAIL if self._vain else NOBODY_LEFT)
+        if not len(self._inbox):
+            self._vain.clear()
+
+    def _take(self, arrival: Arrival) -> Generator[Any, Any, None]:
+        """Put an update into the buffer; merge if that is full."""
+        engine, learner = self._engine, self._learner
+        arrival = engine.held.look([arrival])[0]
+        staleness = engine.model.version - arrival.job.base.version
+        if arrival.outcome in DELIVERED and staleness > self._most_stale:
+            engine.held.release([arrival], "stale")
+            arrival = arrival._replace(outcome="stale")
+        self._ended.append(arrival._replace(staleness=staleness, weight=self._rule.weight(staleness)))
+        if arrival.outcome not in DELIVERED:
+            learner.cancel([arrival])
+            if arrival.arrived_s == arrival.job.sent_s:
+                self._vain.add(arrival.job.device)
+        elif sum(a.outcome in DELIVERED for a in self._without_lost()) >= self._rule.buffer:
+            yield from self._merge()
+
+    def _merge(self) -> Generator[Any, Any, None]:
+        ended, self._ended = self._ended, []
+        result = self._learner.merge(ended, self._engine.view())
+        self._engine.held.release(ended)
+        yield from self._rounds.close(result, ended, self._learner)
+        self._vain.clear()
+
+    def _without_lost(self) -> list[Arrival]:
+        """Look which updates the server still has; forget the jobs of the others."""
+        now = self._engine.held.look(self._ended)
+        self._learner.cancel([a for a, before in zip(now, self._ended, strict=True) if a.outcome != before.outcome])
+        self._ended = now
+        return now
+
+
+PARTS = {"buffered": Buffered}

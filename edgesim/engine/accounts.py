@@ -1,0 +1,54 @@
+"""The books of a run: the ledger, the bytes of each device, and the jobs table."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgesim.contracts import Job, Outcome
+from edgesim.engine.spending import Spending, joules_of
+from edgesim.records.table import Table
+from edgesim.world.fleet import Fleet
+from edgesim.world.ledger import EnergyLedger
+
+
+class Accounts:
+    """Books what jobs spent, at the instant of their end."""
+
+    def __init__(self, fleet: Fleet, ledger: EnergyLedger, jobs: Table) -> None:
+        self.ledger = ledger
+        self.flops = 0.0
+        self.down_bytes = 0
+        self.up_bytes = 0
+        self.received_bytes = np.zeros(len(fleet), dtype=np.int64)
+        self.sent_bytes = np.zeros(len(fleet), dtype=np.int64)
+        self._fleet = fleet
+        self._table = jobs
+        self._links_draw = bool(fleet.j_per_bit.any())
+
+    def book(self, job: Job, outcome: Outcome, spent: Spending, now_s: float) -> int:
+        """Charge what a job spent and write its row; return the row."""
+        down, compute, up = spent.shares
+        flops = compute * job.flops
+        if job.task.home == "server":
+            down_bytes, up_bytes = int(down * job.down_bytes), int(up * job.up_bytes)
+            self.sent_bytes[job.device] += up_bytes
+        else:
+            down_bytes = up_bytes = sum(sender.nbytes for sender in spent.senders)
+        joules, peer_j, link_j = joules_of(job, spent, self._fleet), 0.0, 0.0
+        self.ledger.charge(job.device, *joules, sum(spent.seconds))
+        for sender in spent.senders:
+            self.ledger.charge(sender.device, 0.0, 0.0, sender.joules, 0.0)
+            self.sent_bytes[sender.device] += sender.nbytes
+            peer_j += sender.joules
+        if self._links_draw:
+            link_j = 8.0 * float(self._fleet.j_per_bit[job.device]) * (down_bytes + up_bytes)
+            self.ledger.charge_link(job.device, link_j)
+        self.received_bytes[job.device] += down_bytes
+        self.flops += flops
+        self.down_bytes += down_bytes
+        self.up_bytes += up_bytes
+        return self._table.append(
+            (job.id, job.device, job.round, job.base.version, job.task.name, job.task.part.shape_id, job.sent_s,
+             *spent.seconds, spent.link_wait_s, spent.wait_s, now_s, outcome, flops, down_bytes, up_bytes,
+             *joules, peer_j, link_j)
+        )  # fmt: skip

@@ -1,0 +1,42 @@
+"""Who can be reached: devices that are there, by their availability, and on, by their battery."""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+
+from edgesim.contracts import Arr, Ids
+from edgesim.engine.batteries import FleetBatteries
+from edgesim.world.availability import Availability
+
+
+class Presence:
+    """Which devices can be reached now, and when that changes."""
+
+    def __init__(self, availability: Availability, batteries: FleetBatteries | None) -> None:
+        self._availability = availability
+        self._batteries = batteries
+        self._occasion = 0
+        self.everybody = availability.unbroken and not batteries  # always there and on
+
+    def new_occasion(self) -> None:
+        """Begin a new occasion to ask devices: an availability that leaves it to chance draws anew."""
+        self._occasion += 1
+
+    def reachable(self, now_s: float) -> np.ndarray:
+        """Return which devices can be reached, bool, shape (devices,)."""
+        there = self._availability.on(now_s, self._occasion)
+        return there & self._batteries.on(now_s) if self._batteries else there
+
+    def until_s(self, ids: Ids, now_s: float) -> Arr:
+        """Return when devices leave that are there now, shape (k,); inf: never."""
+        return self._availability.until_s(ids, now_s)
+
+    def wait_s(self, now_s: float) -> float:
+        """Return seconds until somebody is there or on who is not now, inf if never; to be asked after waiting."""
+        self.new_occasion()
+        back_s = self._availability.next_on_s(now_s)
+        if self._batteries:
+            back_s = min(back_s, self._batteries.next_on_s(now_s))
+        return back_s - now_s if back_s < inf else inf

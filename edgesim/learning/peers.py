@@ -1,0 +1,126 @@
+"""What methods without a server share: whom a device hears and waits for, how it mixes models, what a run reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from edgesim.contracts import Bundle, Ids, Merged, Message, Order, Plan, Stretch, Task, View, Wait
+from edgesim.errors import ConfigError
+from edgesim.learning.context import Context
+from edgesim.learning.merge import finite, mean_of_holders
+from edgesim.peering import PeerGraph, awaited, reuse_order
+from edgesim.rng import Key
+
+Select: TypeAlias = Literal["lowest_index", "first_finish"]
+Mixing: TypeAlias = Literal["uniform", "metropolis"]
+
+
+# --- whom a device hears ----------------------------------------------------------------------------------------
+
+
+def peer_plan(view: View, key: Key, task: Task, cap: int, select: Select) -> Plan:
+    """Return orders for all idle devices: each fetches the models of its neighbours and reuses `cap` fresh ones.
+
+    Fresh are the models of this round of neighbours that come earlier in one random order, drawn anew every round. A
+    device waits for them before it mixes; with `cap` 0 nobody waits.
+    "lowest_index": for the `cap` first in the order; of all others it takes the model from the start of the round.
+    "first_finish": for whichever come first. As nobody knows who that will be, a device fetches the start-of-round
+    models of all neighbours, so that it receives up to `cap` models more than it has neighbours; and more than that
+    if others finish while the last of them is on its way.
+    Source: DA-DPFL paper, dynamic aggregation with at most N awaited neighbours.
+    """
+    return plan_in_order(view, reuse_order(view.idle, view.peers.devices, key), task, cap, select)
+
+
+def plan_in_order(view: View, rank: Ids, task: Task, cap: int, select: Select) -> Plan:
+    """Return the orders of `peer_plan` for a given order: `rank`, the place of every device in it, shape (devices,)."""
+    graph, first_come = view.peers, select == "first_finish" and cap > 0
+    waits = awaited(graph, rank, None if first_come else cap)
+    fetched = graph if first_come else graph.kept(~np.isin(_edges(graph), _edges(waits)))
+    need = cap if first_come else None
+    rows = zip(view.idle.tolist(), _rows(fetched, view.idle), _rows(waits, view.idle), strict=True)
+    return Plan(tuple(Order(device, task, inputs, _wait(peers, need)) for device, inputs, peers in rows))
+
+
+def _edges(graph: PeerGraph) -> Ids:
+    """Return a number for each edge."""
+    edges: Ids = graph.targets * graph.devices + graph.sources
+    return edges
+
+
+def _rows(graph: PeerGraph, devices: Ids) -> list[tuple[int, ...]]:
+    """Return the in-neighbours of devices."""
+    sources, first = graph.sources.tolist(), graph.first.tolist()
+    return [tuple(sources[first[device] : first[device + 1]]) for device in devices.tolist()]
+
+
+def _wait(peers: tuple[int, ...], need: int | None) -> Wait:
+    return Wait(peers, None if need is None else min(need, len(peers)))
+
+
+# --- how it mixes -----------------------------------------------------------------------------------------------
+
+
+def peer_task(view: View, stretch: Stretch, mixing: Mixing) -> Task:
+    """Return the task of training from a mix of models; its knobs hold the weights, unless all are alike.
+
+    Raises ConfigError if Metropolis weights are asked for and somebody is not heard by whom it hears.
+    """
+    return Task(home="self", stretches=(stretch,), knobs=_metropolis(view) if mixing == "metropolis" else {})
+
+
+def mixed(base: Bundle, own: Bundle | None, context: Context) -> Bundle:
+    """Return the mean of the model that a device kept and those that it received, weighted as its task says.
+
+    A device that never trained has `base`, the first model. Weights of peers whose models did not come, or are not
+    finite, are shared out among the others in proportion.
+    """
+    kept = base if own is None else own
+    mine = Message(context.device, -1, context.task, kept, 0, 0, 0, {})
+    usable, _ = finite(sorted([mine, *context.received], key=lambda message: message.device))
+    knobs = context.task.knobs
+    weights = [knobs[_edge(m.device, context.device)] for m in usable] if knobs else [1.0] * len(usable)
+    return context.copy(mean_of_holders(kept, usable, weights))
+
+
+def sent_and_kept(w: Bundle, context: Context) -> tuple[Bundle, Bundle, Mapping[str, Any]]:
+    """Return what a device sends, which is also what it keeps, and no signals."""
+    return w, w, {}
+
+
+def mean_of_peers(state: Any, base: Bundle, got: Sequence[Message]) -> Merged:
+    """Return the plain mean of all models that were delivered: nobody has it, but it can be evaluated."""
+    usable, notes = finite(got)
+    model = mean_of_holders(base, usable, [1.0] * len(usable)) if usable else None
+    return Merged(state, model, notes=notes)
+
+
+def _metropolis(view: View) -> Mapping[str, float]:
+    """Return the Metropolis weights of this round by edge, those of devices' own models among them."""
+    graph: PeerGraph = view.peers
+    _check_symmetric(graph)
+    weights: dict[str, float] = {}
+    for device in view.idle.tolist():
+        of_peers, weights[_edge(device, device)] = graph.metropolis(device)
+        heard = zip(graph.of(device).tolist(), of_peers.tolist(), strict=True)
+        weights.update((_edge(source, device), weight) for source, weight in heard)
+    return weights
+
+
+def _edge(source: int, target: int) -> str:
+    return f"{source} to {target}"
+
+
+def _check_symmetric(graph: PeerGraph) -> None:
+    if graph.symmetric:
+        return
+    edges = list(zip(graph.sources.tolist(), graph.targets.tolist(), strict=True))
+    one_way = set(edges) - {(target, source) for source, target in edges}
+    source, target = min(one_way)
+    raise ConfigError(
+        f"method.mixing: metropolis needs peers that hear each other, but device {target} hears device {source} "
+        f"and not the other way round; use uniform, or other peers"
+    )

@@ -1,0 +1,32 @@
+"""Links that go down and come back, whatever is being sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgesim.rng import Key
+from edgesim.units import PerDevice, Seconds, draw
+from edgesim.world.failure import Failure
+from edgesim.world.onoff import OnOff
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkOutage:
+    """The link of a device is up and down by turns, for exponential times with the means `up` and `down`.
+
+    While it is down nothing is lost, but its transfers stand still. At the start of the run it is up with probability
+    up / (up + down). Source: the two-state channel of Gilbert, "Capacity of a Burst-Noise Channel", Bell System
+    Technical Journal 39 (1960), in continuous time.
+    """
+
+    up: PerDevice[Seconds]
+    down: PerDevice[Seconds]
+
+    def build(self, n: int, key: Key, path: str) -> Failure:
+        """Return the outages of n links. Raises ConfigError that names a key below `path`."""
+        up_s = draw(self.up, n, key.at(0).numpy(), f"{path}.up")
+        down_s = draw(self.down, n, key.at(1).numpy(), f"{path}.down")
+        return Failure(links=OnOff(key.at(2), up_s, down_s))
+
+
+PARTS = {"link_outage": LinkOutage}

@@ -1,0 +1,76 @@
+"""A server that restarts and loses the updates it has not merged yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import Annotated
+
+import numpy as np
+from annotated_types import MinLen
+
+from edgesim.contracts import Arr
+from edgesim.errors import ConfigError
+from edgesim.rng import Key
+from edgesim.units import Seconds
+from edgesim.world.failure import Failure
+
+_MEAN_COUNT = 8.0  # restarts in a cell of time; any number gives the same law
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PoissonRestarts(Failure):
+    """Restarts as a Poisson process; those of a cell of time need no other cell, whatever was asked before."""
+
+    key: Key
+    mean_s: float
+
+    def next_restart_s(self, now_s: float) -> float:
+        """Return the first restart after `now_s`, in seconds."""
+        # from the cell before, in case the division rounded up
+        first = max(int(now_s / (_MEAN_COUNT * self.mean_s)) - 1, 0)
+        cells = map(self._restarts_s, count(first))
+        return next(float(later_s.min()) for at_s in cells if len(later_s := at_s[at_s > now_s]))
+
+    def _restarts_s(self, cell: int) -> Arr:
+        generator = self.key.at(cell).numpy()
+        places = cell + generator.random(generator.poisson(_MEAN_COUNT))
+        restarts_s: Arr = places * (_MEAN_COUNT * self.mean_s)
+        return restarts_s
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class PlannedRestarts(Failure):
+    """Restarts at given instants, in seconds, ascending."""
+
+    at_s: Arr
+
+    def next_restart_s(self, now_s: float) -> float:
+        """Return the first restart after `now_s`, in seconds; inf if there is none."""
+        later_s = self.at_s[np.searchsorted(self.at_s, now_s, side="right") :]
+        return float(later_s.min(initial=np.inf))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRestart:
+    """The server restarts at random with `mean_time` between restarts (a Poisson process), or `at` given times.
+
+    Times count from the start of the run. Updates that arrived since the last merge are lost.
+    """
+
+    mean_time: Seconds | None = None
+    at: Annotated[tuple[Seconds, ...], MinLen(1)] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError unless there is one law of restarts."""
+        if (self.mean_time is None) == (self.at is None):
+            raise ConfigError("failure: server_restart needs mean_time or at, and not both")
+
+    def build(self, n: int, key: Key, path: str) -> Failure:
+        """Return the restarts of the server, whatever the number of devices."""
+        if self.mean_time is not None:
+            return PoissonRestarts(key=key, mean_s=self.mean_time)
+        return PlannedRestarts(at_s=np.unique(self.at or ()))
+
+
+PARTS = {"server_restart": ServerRestart}

@@ -1,0 +1,182 @@
+"""Where the joules went: every joule of the tables once, at the device, component and activity that spent it."""
+
+import json
+
+import numpy as np
+import pytest
+
+import edgesim
+from edgesim.analysis.energy import attribute_energy
+from edgesim.commands.energy import energy_by, parse_keys
+from edgesim.errors import ConfigError, LedgerError
+from edgesim.records.table import new_tables
+from tests.calling import call
+from tests.conftest import digits_scenario, simulate_null, timing_scenario
+from tests.records.written import write
+
+POWER = {"name": "power", "idle": "2 W", "busy": "5 W", "transmit": "1 W", "receive": "0.5 W"}
+DEVICE_J = ["down_j", "compute_j", "up_j", "idle_j", "sleep_j"]
+
+
+def add_job(tables, job, device, round_, outcome, down_j, compute_j, up_j, peer_j=0.0, link_j=0.0):
+    begun = (job, device, round_, round_, "train", "full", 10.0 * round_, 1.0, 4.0, 2.0, 0.0, 0.0)
+    joules = (down_j, compute_j, up_j, peer_j, link_j)
+    tables["jobs"].append((*begun, 10.0 * round_ + 7.0, outcome, 8e6, 80, 40, *joules))
+
+
+@pytest.fixture
+def hand_made(tmp_path):
+    """Return a run of two rounds with 1 s and 3 s of server work at 2 W above idle.
+
+    Device 1 sent 0.25 J to peers for the job of device 0, which the network carried for 0.125 J.
+    """
+    tables = new_tables()
+    add_job(tables, 0, 0, 0, "ok", 2.0, 12.0, 1.0, peer_j=0.25, link_j=0.125)
+    add_job(tables, 1, 1, 1, "late", 3.0, 6.0, 0.0)
+    for round_, server_s in enumerate((1.0, 3.0)):
+        ends = (10.0 * round_, 10.0 * round_ + 10.0)
+        tables["merges"].append((round_, round_, *ends, 1, 1, 0, 0.0, server_s, *([0] * 8)))
+    tables["devices"].append((0, "psi", 1, 1, 1, 7.0, 80, 40, 2.0, 12.0, 1.0, 6.0, 1.5))
+    tables["devices"].append((1, "psi", 1, 1, 0, 7.0, 80, 40, 3.0, 6.0, 0.25, 7.0, 0.0))
+    tables["devices"].append((-1, "server", 0, 0, 0, 4.0, 0, 0, 0.0, 8.0, 0.0, 5.0, 0.0))
+    return write(tmp_path / "run", tables, {"scenario": {}})
+
+
+def test_every_joule_of_a_hand_made_run(hand_made):
+    found = attribute_energy(hand_made)
+    assert list(found) == ["device", "component", "activity", "job", "round", "joules"]
+    assert set(found.itertuples(index=False, name=None)) == {
+        (0, "radio", "receive", 0, 0, 2.0),
+        (0, "cpu", "compute", 0, 0, 12.0),
+        (0, "radio", "transmit", 0, 0, 1.0),
+        (0, "network", "carry", 0, 0, 0.125),
+        (0, "base", "idle", -1, -1, 6.0),
+        (0, "base", "sleep", -1, -1, 1.5),
+        (1, "radio", "receive", 1, 1, 3.0),
+        (1, "cpu", "compute", 1, 1, 6.0),
+        (1, "radio", "transmit", -1, -1, 0.25),
+        (1, "base", "idle", -1, -1, 7.0),
+        (-1, "server", "compute", -1, 0, 2.0),
+        (-1, "server", "compute", -1, 1, 6.0),
+        (-1, "server", "idle", -1, -1, 5.0),
+    }
+
+
+def test_sums_and_shares(hand_made):
+    """All components make 51.875 J; so do the rounds."""
+    sums = energy_by(hand_made, ["component"])
+    assert sums.to_dict("list") == {
+        "component": ["cpu", "base", "server", "radio", "network"],
+        "joules": [18.0, 14.5, 13.0, 6.25, 0.125],
+        "share": [joules / 51.875 for joules in (18.0, 14.5, 13.0, 6.25, 0.125)],
+    }
+    rounds = energy_by(hand_made, ["round"])
+    assert rounds["joules"].tolist() == [19.75, 17.125, 15.0]  # none, then 2 + 12 + 1 + 0.125 + 2, then 3 + 6 + 6
+    assert rounds["round"].isna().tolist() == [True, False, False]
+    assert rounds["round"].tolist()[1:] == [1, 2]
+    assert energy_by(hand_made, ["job"])["job"].dropna().tolist() == [0, 1]
+
+
+RUNS = {
+    "shared links": timing_scenario(
+        energy=POWER,
+        network={"name": "shared", "up": "1 Mbit/s", "down": "4 Mbit/s"},
+        topology={"name": "star", "server_up": "2 Mbit/s"},
+        stop={"rounds": 3},
+    ),
+    "batteries": timing_scenario(
+        energy=POWER,
+        network={"name": "fixed", "up": "1 Mbit/s", "down": "8 Mbit/s"},
+        coordinator={"name": "deadline", "deadline": "30 s"},
+        fleet=[{"count": 4, "cpu": {"flops_per_s": {"log_uniform": [2e8, 2e9]}}, "battery": {"capacity": "150 J"}}],
+        stop={"rounds": 3},
+    ),
+    "server": digits_scenario(server={"flops_per_s": "1 MFLOP/s", "idle": "10 W", "busy": "30 W"}),
+    "cut off": timing_scenario(energy=POWER, stop={"sim_time": "75 s"}),
+    "nothing spent": timing_scenario(),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_all_rows_add_up_to_the_energy_of_the_run(name, tmp_path):
+    run = edgesim.run(RUNS[name], out=tmp_path / "run")
+    found = attribute_energy(run)
+    total_j = float(run.devices[DEVICE_J].to_numpy().sum() + run.jobs["link_j"].sum())
+    assert found["joules"].sum() == pytest.approx(total_j, rel=1e-9, abs=0)
+    by_device = found.groupby("device")["joules"].sum().reindex(run.devices["device"], fill_value=0.0)
+    assert by_device.tolist() == pytest.approx(run.devices[DEVICE_J].sum(axis=1).tolist(), rel=1e-9, abs=0)
+    assert found["joules"].ne(0).all() and not found.duplicated(list(found.columns[:-1])).any()
+    # Whatever is not idle belongs to a round; a server's work to no job.
+    assert set(found.loc[found["round"] < 0, "activity"]) <= {"idle", "sleep"}
+    # From the first round's end at 50 s on: five devices idle for 25 s, and each computes until then or is done before.
+    after_j = 5 * 25 * 2.0 + (25 + 25 + 25 + 20 + 10) * 3.0 if name == "cut off" else 0.0
+    assert total_j == pytest.approx(run.merges["total_energy_j"].iloc[-1] + after_j, rel=1e-9, abs=0)
+
+
+def test_what_was_spent_after_the_last_closed_round_of_an_interrupted_run_is_kept(hand_made, tmp_path):
+    """Device 0 spent 4 J more of computing in a round whose jobs are not in the tables."""
+    devices = hand_made.devices
+    devices.loc[0, "compute_j"] += 4.0
+    found = attribute_energy(hand_made)
+    late = found[(found["device"] == 0) & (found["component"] == "cpu")]
+    assert late[["job", "round", "joules"]].to_numpy().tolist() == [[0, 0, 12.0], [-1, -1, 4.0]]
+
+
+def test_the_devices_table_tells_what_each_received_and_sent(tmp_path):
+    run = edgesim.run(RUNS["shared links"], out=tmp_path / "run")
+    for column in ("down_bytes", "up_bytes"):
+        expected = [run.jobs.loc[run.jobs["device"] == device, column].sum() for device in range(5)]
+        assert run.devices[column].tolist() == [*expected, 0]
+        assert min(expected) == 3 * 4 * 567_858  # CNN-CIFAR10 in each of three rounds
+
+
+def test_the_ledger_counts_what_peers_sent():
+    """3 J that device 1 spent for the job of row 0 must stand in that row."""
+    simulation = simulate_null(timing_scenario(energy=POWER))
+    simulation.ledger.charge(1, 0.0, 0.0, 3.0, 0.0)
+    with pytest.raises(LedgerError):
+        simulation._check_ledger()
+    simulation.tables["jobs"].amend(0, "peer_j", 3.0)
+    simulation._check_ledger()
+
+
+def test_the_command_prints_sums_and_shares(hand_made):
+    code, out, err = call("energy", hand_made.folder)
+    rows = [line.split() for line in out.splitlines() if line.strip()]
+    assert (code, err) == (0, "")
+    assert rows[:2] == [["run:", "51.9", "J"], ["component", "activity", "joules", "share"]]
+    assert rows[3:6] == [
+        ["cpu", "compute", "18", "J", "34.7%"],
+        ["base", "idle", "13", "J", "25.1%"],
+        ["server", "compute", "8", "J", "15.4%"],
+    ]
+    by_round = [line.split() for line in call("energy", hand_made.folder, "--by", "round").out.splitlines()]
+    assert ["-", "19.8", "J", "38.1%"] in by_round and ["1", "17.1", "J", "33.0%"] in by_round
+
+
+def test_the_command_prints_json(hand_made):
+    found = json.loads(call("energy", hand_made.folder, "--by", "round, device", "--json").out)
+    assert found["total_j"] == 51.875
+    assert found["by"][0] == {"round": 1, "device": 0, "joules": 15.125, "share": 15.125 / 51.875}
+    assert {row["round"] for row in found["by"]} == {None, 1, 2}
+
+
+def test_a_run_without_joules_has_an_empty_table(tmp_path):
+    folder = edgesim.run(RUNS["nothing spent"], out=tmp_path / "idle").folder
+    code, out, _ = call("energy", folder)
+    assert (code, out.splitlines()[0]) == (0, "idle: 0 J")
+    assert json.loads(call("energy", folder, "--by", "job", "--json").out) == {"total_j": 0.0, "by": []}
+
+
+@pytest.mark.parametrize("wrong", ["colour", "", "job,", "job,round,job"])
+def test_unknown_columns_are_refused(hand_made, wrong):
+    with pytest.raises(ConfigError, match=r"^--by: '\w*' is unknown or twice in .* \(known: device, component, activ"):
+        parse_keys(wrong)
+    code, out, err = call("energy", hand_made.folder, "--by", wrong)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_numbers_are_plain(hand_made):
+    found = attribute_energy(hand_made)
+    assert [str(found[name].dtype) for name in ("device", "job", "round", "joules")] == ["int64"] * 3 + ["float64"]
+    assert np.isfinite(found["joules"]).all()

@@ -1,0 +1,133 @@
+"""What breaks in mid-job, in the event loop: outcomes, and charges up to the instant it happened."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgesim.simulation import simulate
+from tests.conftest import PSI, digits_scenario, frames, simulate_null, timing_scenario
+
+BITS = 8 * 4 * 567_858  # CNN-CIFAR10, one way
+POWER = {"name": "power", "idle": "2 W", "busy": "5 W", "transmit": "1 W", "receive": "0.5 W"}
+OWN = {"name": "fixed", "up": "1 Mbit/s", "down": "4 Mbit/s", "latency": "0.1 s"}
+LINKS = {"own": OWN, "shared": {**OWN, "name": "shared"}}
+DOWN_S, COMPUTE_S, UP_S = 0.1 + BITS / 4e6, 10.0, 0.1 + BITS / 1e6  # with the links to oneself
+PHASES = ["down_s", "compute_s", "up_s"]
+JOULES = ["down_j", "compute_j", "up_j"]
+
+
+def run_of(links="own", devices=1, **changes):
+    """Run devices of 10 s of computing in a timing-only scenario."""
+    fleet = [{"count": devices, "cpu": {"flops_per_s": PSI}, **changes.pop("block", {})}]
+    return simulate_null(timing_scenario(energy=POWER, network=LINKS[links], fleet=fleet, **changes))
+
+
+@pytest.mark.parametrize("links", LINKS)
+@pytest.mark.parametrize(("phase", "place"), [("download", 0), ("training", 1), ("upload", 2)])
+def test_a_crash_ends_a_job_inside_its_phase(links, phase, place):
+    """Phases before the crash are complete, it lies inside its own, and joules follow the seconds of each."""
+    crash = {"name": "crash", "probability": 1.0, "phase": phase}
+    (job,) = frames(run_of(links, failures=[crash]))["jobs"].to_dict("records")
+    full_s = [DOWN_S, COMPUTE_S, UP_S]
+    assert job["outcome"] == "crashed"
+    assert [job[name] for name in PHASES[:place]] == pytest.approx(full_s[:place])
+    assert 0 < job[PHASES[place]] < full_s[place]
+    assert [job[name] for name in PHASES[place + 1 :]] == [0.0] * (2 - place)
+    assert job["end_s"] == pytest.approx(sum(job[name] for name in PHASES))
+    latency_s = np.array([0.1, 0.0, 0.1])
+    on_s = np.maximum(np.array([job[name] for name in PHASES]) - latency_s, 0.0)
+    expected_j = on_s * [0.5, 3.0, 1.0]
+    assert [job[name] for name in JOULES] == pytest.approx(expected_j.tolist())
+
+
+@pytest.mark.parametrize("links", LINKS)
+def test_both_kinds_of_links_crash_alike(links):
+    """A moment inside the training is the same over own and shared links."""
+    crash = {"name": "crash", "probability": 1.0, "phase": "training"}
+    jobs = frames(run_of(links, devices=20, failures=[crash]))["jobs"].sort_values("device")
+    reference = frames(run_of("own", devices=20, failures=[crash]))["jobs"].sort_values("device")
+    assert jobs["end_s"].to_numpy() == pytest.approx(reference["end_s"].to_numpy(), rel=1e-12)
+
+
+@pytest.mark.parametrize("links", LINKS)
+def test_a_battery_dies_at_the_same_instant(links):
+    """By hand: 2 W idle for the whole time, 0.5 W more on air, 3 W more while computing, from 40 J.
+
+    Download: 2 x 4.64 + 0.5 x 4.54 = 11.56 J. The rest, 28.4 J, lasts 5.69 s at 5 W.
+    """
+    run = run_of(links, block={"battery": {"capacity": "40 J"}})
+    (job,) = frames(run)["jobs"].to_dict("records")
+    left_j = 40 - 2 * DOWN_S - 0.5 * (DOWN_S - 0.1)
+    assert job["outcome"] == "battery"
+    assert job["compute_s"] == pytest.approx(left_j / 5)
+    assert job["down_j"] + job["compute_j"] + 2 * job["end_s"] == pytest.approx(40)
+    assert run.rounds.stop_reason is not None
+
+
+@pytest.mark.parametrize("links", LINKS)
+def test_who_leaves_in_mid_job_is_offline(links):
+    """A device that leaves for ever at 7 s has computed for 7 s less its download."""
+    run = run_of(links, availability={"name": "lifetime", "leave": "7 s"})
+    (job,) = frames(run)["jobs"].to_dict("records")
+    assert (job["outcome"], job["end_s"]) == ("offline", 7.0)
+    assert job["compute_s"] == pytest.approx(7 - DOWN_S)
+
+
+def test_a_run_that_nobody_can_continue_says_so():
+    """The only device leaves for ever in its second job: the run ends with that reason, not with an error."""
+    run = run_of(availability={"name": "lifetime", "leave": "40 s"}, stop={"rounds": 5})
+    assert frames(run)["jobs"]["outcome"].tolist() == ["ok", "offline"]
+    assert "no device can take part any more" in run.rounds.stop_reason
+
+
+def test_the_clock_waits_for_whoever_comes_next():
+    """Nobody is there before 100 s: the round starts then, and its length holds the wait."""
+    run = run_of(availability={"name": "lifetime", "join": "100 s"})
+    tables = frames(run)
+    assert tables["jobs"]["sent_s"].tolist() == [100.0]
+    assert tables["merges"]["start_s"].tolist() == [0.0]
+    assert tables["merges"]["now_s"].tolist() == pytest.approx([100 + DOWN_S + COMPUTE_S + UP_S])
+
+
+@pytest.mark.parametrize("links", LINKS)
+def test_transfers_stand_still_while_the_link_is_down(links):
+    """Every transfer second passes with the link up; pauses make phases longer but cost no radio."""
+    outage = {"name": "link_outage", "up": "3 s", "down": "2 s"}
+    run = run_of(links, devices=30, failures=[outage])
+    jobs = frames(run)["jobs"].sort_values("device")
+    assert (jobs["outcome"] == "ok").all()
+    assert (jobs["up_s"] > UP_S + 0.5).sum() > 15  # 18 s of upload meet six outages on average
+    assert jobs["up_j"].to_numpy() == pytest.approx(np.full(30, 1.0 * (UP_S - 0.1)), rel=1e-9)
+    assert jobs["compute_s"].to_numpy() == pytest.approx(np.full(30, COMPUTE_S))
+
+
+def test_partial_work_returns_what_it_has(tmp_path):
+    """Devices stop after part of their steps: the true count reaches `merge`, and the price is in proportion."""
+    given = {"stop": {"rounds": 2}, "method": "tests.plugins.counting:CountsSteps"}
+    whole = simulate(digits_scenario(**given), tmp_path / "whole")
+    cut = simulate(digits_scenario(**given, failures={"name": "partial_work", "probability": 1.0}), tmp_path / "cut")
+    assert set(cut.jobs["outcome"]) == {"partial"}
+    full, part = (_with_steps(run).query("round == 0").set_index("device") for run in (whole, cut))
+    full = full.loc[part.index]
+    assert ((part["value"] >= 1) & (part["value"] < full["value"])).all()
+    ratio = part["value"] / full["value"]
+    assert part["flops"].to_numpy() == pytest.approx((full["flops"] * ratio).to_numpy())
+    assert part["compute_s"].to_numpy() == pytest.approx((full["compute_s"] * ratio).to_numpy())
+
+
+def _with_steps(run):
+    """Return the jobs of a run, each with the steps that reached its merge."""
+    return run.jobs.merge(run.notes.query("name == 'steps'"), on=["round", "device"])
+
+
+def test_a_restart_loses_what_was_not_merged():
+    """Ten devices of 10 to 100 s in one synchronous round: a restart at 55 s loses those that came before."""
+    fleet = [{"cpu": {"flops_per_s": PSI / k}} for k in range(1, 11)]
+    run = simulate_null(
+        timing_scenario(fleet=fleet, failures=[{"name": "server_restart", "at": ["55 s"]}], energy=POWER)
+    )
+    tables = frames(run)
+    jobs = tables["jobs"].sort_values("device")
+    assert jobs["outcome"].tolist() == ["lost"] * 5 + ["ok"] * 5
+    assert tables["merges"][["asked", "used"]].to_numpy().tolist() == [[10, 5]]

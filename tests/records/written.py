@@ -1,0 +1,28 @@
+"""Run folders of hand-made tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from edgesim.analysis.critical_path import attributed
+from edgesim.analysis.load import Run, open_run
+from edgesim.records.schema import conform
+from edgesim.records.table import Table
+from edgesim.records.writer import write_run
+
+
+def whole(tables: Mapping[str, Table]) -> dict[str, pd.DataFrame]:
+    """Return the frames of tables as a run folder holds them."""
+    frames = {name: table.frame() for name, table in tables.items()}
+    frames["merges"] = attributed(frames["jobs"], frames["merges"])
+    return {name: conform(name, frame, "tables") for name, frame in frames.items()}
+
+
+def write(folder: Path, tables: Mapping[str, Table], manifest: Mapping[str, Any], weights: Any = None) -> Run:
+    """Write tables as a run folder and open it."""
+    write_run(folder, whole(tables), manifest, weights or {})
+    return open_run(folder)
