@@ -162,13 +162,26 @@ def _check_protocol(scenario: Scenario, fleet: Fleet) -> None:
     if not among_peers and scenario.peers is not None:
         raise ConfigError(f"peers: {scenario.method.name} has a server, its devices exchange nothing among themselves")
     if scenario.peers is not None:
-        scenario.peers.value.check(n)
+        _check_peers(scenario, n)
     if all(block.new_batteries is None for block in fleet.blocks):
         return
     if among_peers:
         raise ConfigError("fleet.battery: batteries work in protocols with a server, not among peers")
     if (fleet.sleep_w != fleet.idle_w).any():
         raise ConfigError("energy.sleep: a device with a battery draws idle power while it is on; leave sleep out")
+
+
+def _check_peers(scenario: Scenario, n: int) -> None:
+    """Raise ConfigError if n devices cannot be peers in this way, or something fails that they do not have."""
+    assert scenario.peers is not None
+    peers, method = scenario.peers.value, scenario.method.value
+    peers.check(n)
+    if hasattr(method, "check_peers"):
+        key = Key(scenario.seed).at(Purpose.PEERS)
+        method.check_peers(peers.graph(np.ones(n, dtype=bool), 0, key.at(0) if peers.redrawn else key))
+    for i, part in enumerate(scenario.failures):
+        if not getattr(part.value, "among_peers", True):
+            raise ConfigError(f"failures.{i}.name: {part.name} needs a server, found peers")
 
 
 def _label_counts(scenario: Scenario, data: Dataset | None, split: Split | None) -> np.ndarray | None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt
 
 from edgesim.contracts import DELIVERED, Arrival, Learner
-from edgesim.coordinators.exchange import NOBODY_FITS, NOBODY_LEFT
+from edgesim.coordinators.exchange import MOST_LOOKS, NOBODY_FITS, NOBODY_LEFT, nobody_seen
 from edgesim.engine.engine import Engine
 from edgesim.engine.inbox import Inbox
 from edgesim.engine.rounds import Rounds
@@ -21,6 +21,7 @@ from edgesim.errors import ConfigError
 _USUAL_A = {"constant": 0.0, "polynomial": 0.5, "hinge": 10.0}  # those of FedAsync's experiments
 _MOST_TRIES = 1_000  # in a row without any time passing: then it will never pass
 _ALL_FAIL = f"{_MOST_TRIES} times in a row all devices that are there failed at the instant of being asked"
+_MOST_FILLS = 1_000  # of all places or of the buffer, by jobs that took time: without a merge, there will be none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +80,11 @@ class _Run:
         self._inbox: Inbox = engine.new_inbox()
         self._queue: deque[Arrival] = deque()  # ended, not taken yet: they keep their places
         self._ended: list[Arrival] = []  # taken since the last merge
+        self._places: list[int] = []  # in it, of updates that the server has
+        self._took_time = 0  # how many of those ended did
         self._vain: set[int] = set()  # devices left alone, as they failed at once
         self._tries = 0  # at one instant, without anybody at work
+        self._looks = 0  # in a row, without anybody at work
         self._most_stale = inf if rule.max_staleness is None else rule.max_staleness
 
     def run(self) -> Generator[Any, Any, None]:
@@ -124,7 +128,10 @@ class _Run:
         engine, since_s = self._engine, self._engine.now_s
         free = self._rule.concurrency > len(engine.running)
         chance_s = engine.presence.wait_s(engine.now_s) if free else inf
-        if engine.running or chance_s < inf:
+        self._looks = 0 if engine.running else self._looks + 1
+        if self._looks > MOST_LOOKS:
+            self._rounds.end(nobody_seen(self._looks))
+        elif engine.running or chance_s < inf:
             yield self._inbox.until(1, within_s=chance_s)
             self._tries = self._tries if engine.now_s == since_s else 0
         elif self._vain and self._tries < _MOST_TRIES:
@@ -143,26 +150,33 @@ class _Run:
             engine.held.release([arrival], "stale")
             arrival = arrival._replace(outcome="stale")
         self._ended.append(arrival._replace(staleness=staleness, weight=self._rule.weight(staleness)))
-        if arrival.outcome not in DELIVERED:
+        self._took_time += arrival.arrived_s > arrival.job.sent_s
+        if arrival.outcome in DELIVERED:
+            self._places.append(len(self._ended) - 1)
+            if self._updates() >= self._rule.buffer:
+                yield from self._merge()
+        else:
             learner.cancel([arrival])
             if arrival.arrived_s == arrival.job.sent_s:
                 self._vain.add(arrival.job.device)
-        elif sum(a.outcome in DELIVERED for a in self._without_lost()) >= self._rule.buffer:
-            yield from self._merge()
+        if self._took_time >= _MOST_FILLS * max(self._rule.buffer, self._rule.concurrency):
+            self._rounds.end(f"{self._took_time} jobs in a row did not fill the buffer")
 
     def _merge(self) -> Generator[Any, Any, None]:
-        ended, self._ended = self._ended, []
+        ended, self._ended, self._places, self._took_time = self._ended, [], [], 0
         result = self._learner.merge(ended, self._engine.view())
         self._engine.held.release(ended)
         yield from self._rounds.close(result, ended, self._learner)
         self._vain.clear()
 
-    def _without_lost(self) -> list[Arrival]:
-        """Look which updates the server still has; forget the jobs of the others."""
-        now = self._engine.held.look(self._ended)
-        self._learner.cancel([a for a, before in zip(now, self._ended, strict=True) if a.outcome != before.outcome])
-        self._ended = now
-        return now
+    def _updates(self) -> int:
+        """Return how many updates the server still has; forget the jobs of those that it lost."""
+        now = self._engine.held.look([self._ended[place] for place in self._places])
+        for place, arrival in zip(self._places, now, strict=True):
+            self._ended[place] = arrival
+        self._places = [place for place in self._places if self._ended[place].outcome in DELIVERED]
+        self._learner.cancel([arrival for arrival in now if arrival.outcome not in DELIVERED])
+        return len(self._places)
 
 
 PARTS = {"buffered": Buffered}

@@ -16,7 +16,8 @@ from edgesim.engine.rounds import Rounds
 
 NOBODY_LEFT = "no device can take part any more: none is there and on, and none will ever be again"
 NOBODY_FITS = "no device of the fleet has the memory to train what the method asks for"
-_IDLE_ROUNDS = 1_000  # in a row without any time passing: then it will never pass
+_MOST_ROUNDS = 1_000  # in a row without an update: then none will ever come
+MOST_LOOKS = 100_000  # for devices, in a row without finding one, as they may come and go a lot
 
 
 class Policy:
@@ -45,13 +46,34 @@ class _Late:
     inboxes: list[Inbox] = field(default_factory=list)
 
 
+@dataclass
+class _Vain:
+    """Rounds in a row that brought no update."""
+
+    rounds: int = 0
+    at_once: int = 0  # of the last of them, those that took no time either
+    until_s: float = 0.0
+
+    def count(self, now_s: float, used: Sequence[Arrival]) -> None:
+        """Take note of a round that has just been closed."""
+        self.rounds = 0 if any(a.outcome in DELIVERED for a in used) else self.rounds + 1
+        self.at_once = self.at_once + 1 if self.rounds and now_s == self.until_s else 0
+        self.until_s = now_s
+
+    @property
+    def reason(self) -> str:
+        """Why a run ends after them."""
+        took_no_time = " took no time and" if self.at_once == self.rounds else ""
+        return f"{self.rounds} rounds in a row{took_no_time} brought no update"
+
+
 def run_rounds(engine: Engine, rounds: Rounds, learner: Learner, policy: Policy) -> Generator[Any, Any, None]:
     """Ask, wait as the policy says, merge; again until stopped.
 
     A merge gets the arrivals of all exchanges of its round; their tasks tell them apart. Whoever is too late is
     cancelled untrained and charged up to then. Without arrivals the model stays as it is.
     """
-    late, started_s, idle = _Late(), 0.0, 0
+    late, vain = _Late(), _Vain()
     while not rounds.stopped:
         engine.presence.new_occasion()
         yield from wait_for_somebody(engine, rounds)
@@ -71,22 +93,27 @@ def run_rounds(engine: Engine, rounds: Rounds, learner: Learner, policy: Policy)
         result = learner.merge(used, engine.view())
         engine.held.release(used)
         yield from rounds.close(result, used, learner)
-        idle = idle + 1 if engine.now_s == started_s and not any(a.outcome in DELIVERED for a in used) else 0
-        started_s = engine.now_s
-        if idle >= _IDLE_ROUNDS:
-            rounds.end(f"{_IDLE_ROUNDS} rounds in a row took no time and brought no update")
-        elif idle and (change := _next_change(engine)) is not None:
+        vain.count(engine.now_s, used)
+        if vain.rounds >= _MOST_ROUNDS:
+            rounds.end(vain.reason)
+        elif vain.at_once and (change := _next_change(engine)) is not None:
             yield change  # as the next round would fail in the same way
 
 
 def wait_for_somebody(engine: Engine, rounds: Rounds) -> Generator[Any, Any, None]:
     """Sleep until a device can be asked; end the run if none ever can again."""
+    looks = 0
     while not rounds.stopped and not len(engine.view().idle):
-        change = _next_change(engine)
-        if change is None:
-            rounds.end(NOBODY_LEFT)
+        change, looks = _next_change(engine), looks + 1
+        if change is None or looks > MOST_LOOKS:
+            rounds.end(NOBODY_LEFT if change is None else nobody_seen(looks))
         else:
             yield change
+
+
+def nobody_seen(looks: int) -> str:
+    """Return why a run ends after so many looks for devices."""
+    return f"nobody was there and on at any of {looks} looks for devices in a row"
 
 
 def _next_change(engine: Engine) -> simpy.Event | None:

@@ -8,7 +8,7 @@ from math import inf
 
 import numpy as np
 
-from edgesim.contracts import SERVER, Ids, Job, ModelRef, Order, Plan, Setting, Task
+from edgesim.contracts import SERVER, Ids, Job, ModelRef, Order, Plan, Setting
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.fate import Fate, Fates
 from edgesim.engine.pricing import Pricer, memory_bytes
@@ -54,7 +54,6 @@ class Desk:
         self._jobs = 0
         self._harmed = failures is not None or bool(batteries) or not fates.unbroken
         self._largest_bytes = float(fleet.memory_bytes.max())
-        self._last_need: tuple[Task | None, int] = (None, 0)
 
     def stamp(self, plan: Plan, round_: int, model: ModelRef, now_s: float, due_known: bool) -> Stamped:
         """Return the jobs of a plan that are sent now, from this global model.
@@ -62,9 +61,9 @@ class Desk:
         `due_known`: links are the devices' own, so that a job's end follows from its prices.
         """
         if len(plan.orders) == 1 and not self._harmed:
-            price = self._pricer.remembered(plan.orders[0])
-            if price is not None:
-                return self._stamp_alone(plan.orders[0], price, round_, model, now_s, due_known)
+            known = self._pricer.remembered(plan.orders[0])
+            if known is not None:
+                return self._stamp_alone(plan.orders[0], *known, round_, model, now_s, due_known)
         orders = plan.orders
         devices = np.array([order.device for order in orders], dtype=np.int64)
         draws = Draws(self._key, devices, self._dispatched[devices])
@@ -78,25 +77,26 @@ class Desk:
             self._job(order, price, nth, limit, round_, model, now_s, due_known)
             for order, price, nth, limit in zip(orders, prices.T.tolist(), before, limits, strict=True)
         ]
-        fits = [self._need_bytes(order.task) <= self._fleet.memory_bytes[order.device] for order in orders]
-        least_bytes = min(self._need_bytes(task) for task in {id(order.task): order.task for order in orders}.values())
-        return Stamped(jobs, fates, battery_s, fits, least_bytes > self._largest_bytes)
+        needs = {id(task): memory_bytes(task, self._setting) for task in {id(o.task): o.task for o in orders}.values()}
+        fits = [needs[id(order.task)] <= self._fleet.memory_bytes[order.device] for order in orders]
+        return Stamped(jobs, fates, battery_s, fits, min(needs.values()) > self._largest_bytes)
 
     def _stamp_alone(
-        self, order: Order, price: Sequence[float], round_: int, model: ModelRef, now_s: float, due_known: bool
+        self,
+        order: Order,
+        price: Sequence[float],
+        need_bytes: int,
+        round_: int,
+        model: ModelRef,
+        now_s: float,
+        due_known: bool,
     ) -> Stamped:
         """Do the same for one order to which nothing can happen: asynchronous protocols send one at a time."""
         device = order.device
         self._dispatched[device] += 1
         job = self._job(order, price, int(self._trainings[device]), None, round_, model, now_s, due_known)
-        need_bytes = self._need_bytes(order.task)
         fits = bool(need_bytes <= self._fleet.memory_bytes[device])
         return Stamped([job], None, None, [fits], need_bytes > self._largest_bytes)
-
-    def _need_bytes(self, task: Task) -> int:
-        if task is not self._last_need[0]:
-            self._last_need = (task, memory_bytes(task, self._setting))
-        return self._last_need[1]
 
     def _job(
         self,

@@ -58,7 +58,7 @@ class Peers:
         self._price_compute = price_compute  # of a job that starts to compute at a given time
         self._arrive = arrive
         self._fail = fail
-        self._transmit_w: list[float] = fleet.transmit_w.tolist()
+        self._transmit_w = fleet.transmit_w
         self._visits: dict[int, _Visit] = {}  # by device
         self._waiters: dict[int, list[_Visit]] = {}  # by the device waited for
         self._sent: dict[int, list[Flow]] = {}  # by sender, those that are over among them
@@ -100,7 +100,7 @@ class Peers:
             air_s=(sum(flow.down_air_s for flow in visit.flows), 0.0),
             wait_s=start_s - fetched_s,
             senders=tuple(
-                Sent(flow.source, int(flow.moved_bytes), flow.up_air_s * self._transmit_w[flow.source])
+                Sent(flow.source, int(flow.moved_bytes), flow.up_air_s * float(self._transmit_w[flow.source]))
                 for flow in visit.flows
             ),
         )

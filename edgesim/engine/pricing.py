@@ -34,6 +34,14 @@ class _Work(NamedTuple):
     flops: Arr
 
 
+class _Known(NamedTuple):
+    """What is remembered of a task: its prices on each device, and the bytes that it needs."""
+
+    task: Task | None
+    prices: list[list[float]]
+    memory_bytes: int
+
+
 class Pricer:
     """Prices the jobs of one run."""
 
@@ -42,16 +50,20 @@ class Pricer:
         self._setting = setting
         self._links_up = links_up  # None: links never fail
         self._steady = fleet.steady and links_up is None
-        self._known: dict[Any, list[list[float]]] = {}
-        self._last: tuple[Task | None, list[list[float]]] = (None, [])
+        self._known: dict[Any, _Known] = {}
+        self._last = _Known(None, [], 0)
 
-    def remembered(self, order: Order) -> Sequence[float] | None:
-        """Return the prices of an order, len(ROWS) of them, if they are the same at any time; None: they are not."""
+    def remembered(self, order: Order) -> tuple[Sequence[float], int] | None:
+        """Return the prices of an order, len(ROWS) of them, and the bytes it needs at its peak.
+
+        None if prices are not the same at any time, so that they cannot be remembered.
+        """
         if not self._steady:
             return None
-        if order.task is not self._last[0]:
-            self._last = (order.task, self._of_everybody(order.task))
-        return self._last[1][order.device]
+        # equal tasks are often one object; a method that makes them anew makes equal ones
+        if order.task is not self._last.task and order.task != self._last.task:
+            self._last = self._of_everybody(order.task)
+        return self._last.prices[order.device], self._last.memory_bytes
 
     def prices(self, orders: Sequence[Order], now_s: float, draws: Draws) -> np.ndarray:
         """Return the prices of orders that start at `now_s`, float64, shape (len(ROWS), orders).
@@ -79,15 +91,16 @@ class Pricer:
             steps[where] = self._amount(task, np.array([orders[place].device for place in where]))[1]
         return steps
 
-    def _of_everybody(self, task: Task) -> list[list[float]]:
-        """Return the prices of a task on every device."""
+    def _of_everybody(self, task: Task) -> _Known:
+        """Return what is known of a task on every device."""
         key = (task.home, task.part, task.down, task.up, task.passes, tuple(replace(s, lr=0.0) for s in task.stretches))
         if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             everybody = np.arange(len(self._fleet))
-            self._known[key] = self._of_task(task, 0.0, Draws(Key(0), everybody, everybody)).T.tolist()
-        return self._known[key]
+            prices = self._of_task(task, 0.0, Draws(Key(0), everybody, everybody)).T.tolist()
+            self._known[key] = _Known(task, prices, memory_bytes(task, self._setting))
+        return self._known[key]._replace(task=task)
 
     def _of_task(self, task: Task, now_s: float, draws: Draws) -> np.ndarray:
         fleet, ids = self._fleet, draws.ids

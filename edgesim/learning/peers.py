@@ -101,7 +101,7 @@ def mean_of_peers(state: Any, base: Bundle, got: Sequence[Message]) -> Merged:
 def _metropolis(view: View) -> Mapping[str, float]:
     """Return the Metropolis weights of this round by edge, those of devices' own models among them."""
     graph: PeerGraph = view.peers
-    _check_symmetric(graph)
+    check_mixing(graph, "metropolis")
     weights: dict[str, float] = {}
     for device in view.idle.tolist():
         of_peers, weights[_edge(device, device)] = graph.metropolis(device)
@@ -114,8 +114,9 @@ def _edge(source: int, target: int) -> str:
     return f"{source} to {target}"
 
 
-def _check_symmetric(graph: PeerGraph) -> None:
-    if graph.symmetric:
+def check_mixing(graph: PeerGraph, mixing: Mixing) -> None:
+    """Raise ConfigError if Metropolis weights are asked for and somebody is not heard by whom it hears."""
+    if mixing == "uniform" or graph.symmetric:
         return
     edges = list(zip(graph.sources.tolist(), graph.targets.tolist(), strict=True))
     one_way = set(edges) - {(target, source) for source, target in edges}

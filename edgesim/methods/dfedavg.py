@@ -13,8 +13,18 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Ge
 
 from edgesim.contracts import Bundle, LocalRule, Merged, Message, Needs, Plan, Setting, Task, View
-from edgesim.learning.peers import Mixing, Select, mean_of_peers, mixed, peer_plan, peer_task, sent_and_kept
+from edgesim.learning.peers import (
+    Mixing,
+    Select,
+    check_mixing,
+    mean_of_peers,
+    mixed,
+    peer_plan,
+    peer_task,
+    sent_and_kept,
+)
 from edgesim.learning.rules import PLAIN_SGD
+from edgesim.peering import PeerGraph
 from edgesim.rng import Key
 
 
@@ -36,6 +46,10 @@ class DFedAvg:
         """Return the empty state: devices keep their models themselves."""
         setting.cost.check(widths=0)
         return {}
+
+    def check_peers(self, graph: PeerGraph) -> None:
+        """Raise ConfigError if the mixing does not fit who hears whom."""
+        check_mixing(graph, self.mixing)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there. Raises ConfigError if the graph does not fit the mixing."""

@@ -16,8 +16,18 @@ from torch import Tensor
 from edgesim.contracts import Bundle, LocalPhase, LocalRule, Merged, Message, Needs, Plan, Setting, Task, View
 from edgesim.learning.context import Batch, Context
 from edgesim.learning.loop import gradients
-from edgesim.learning.peers import Mixing, Select, mean_of_peers, mixed, peer_plan, peer_task, sent_and_kept
+from edgesim.learning.peers import (
+    Mixing,
+    Select,
+    check_mixing,
+    mean_of_peers,
+    mixed,
+    peer_plan,
+    peer_task,
+    sent_and_kept,
+)
 from edgesim.learning.rules import cross_entropy
+from edgesim.peering import PeerGraph
 from edgesim.rng import Key
 
 
@@ -39,6 +49,10 @@ class DPSGD:
         """Return the empty state: devices keep their models themselves."""
         setting.cost.check(widths=0)
         return {}
+
+    def check_peers(self, graph: PeerGraph) -> None:
+        """Raise ConfigError if the mixing does not fit who hears whom."""
+        check_mixing(graph, self.mixing)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there for one step. Raises ConfigError if the graph does not fit the mixing."""

@@ -35,7 +35,7 @@ ARROWS: dict[str, set[str]] = {
     "state": {"errors"},
     # what values: no SimPy
     "learning": {"card", "config", "contracts", "errors", "peering", "rng"},
-    "methods": {"contracts", "errors", "learning", "rng"},
+    "methods": {"contracts", "errors", "learning", "peering", "rng"},
     "backends": {"contracts", "errors", "learning"},
     # tables, and all that is read from them
     "records": {"errors"},

@@ -75,15 +75,22 @@ def test_metropolis_needs_peers_that_hear_each_other():
 
 
 @pytest.mark.parametrize("method", ["dfedavg", "dpsgd"])
-def test_a_graph_that_does_not_fit_ends_the_run_before_anything_is_asked(method):
+def test_a_graph_that_does_not_fit_is_refused_before_the_run(method):
     """Everybody hears three random others, who need not hear them."""
     scenario = digits_scenario(
         method={"name": method, "mixing": "metropolis"}, peers={"name": "random", "degree": 3}, selection="all"
     )
-    simulation = prepare(scenario)
     with pytest.raises(ConfigError, match=r"method.mixing: metropolis needs peers that hear each other"):
-        simulation.run()
-    assert len(frames(simulation)["jobs"]) == 0
+        prepare(scenario)
+
+
+@pytest.mark.parametrize(
+    "failure", [{"name": "server_restart", "mean_time": "3 s"}, {"name": "link_outage", "up": 9, "down": 1}]
+)
+def test_what_only_a_server_has_cannot_fail_among_peers(failure):
+    """Neither a server that restarts nor the links to it."""
+    with pytest.raises(ConfigError, match=rf"failures.0.name: {failure['name']} needs a server, found peers"):
+        prepare(digits_scenario(method="dfedavg", peers="ring", selection="all", failures=failure))
 
 
 @pytest.mark.parametrize("method", ["dfedavg", "dpsgd"])
@@ -211,19 +218,16 @@ def test_the_global_model_is_the_plain_mean():
 @pytest.mark.parametrize("select", ["lowest_index", "first_finish"])
 @pytest.mark.parametrize("phase", ["any", "upload"])
 def test_peers_that_fail_stop_nobody(select, phase):
-    """Devices crash and leave in every round, restarts lose what peers already have: models still find their way."""
+    """Devices crash and leave in every round: models still find their way."""
     simulation, _ = spied(
         method={"name": "dfedavg", "reuse": 2, "wait_select": select},
         peers={"name": "random", "degree": 3},
         stop={"rounds": 6},
-        failures=[
-            {"name": "crash", "probability": 0.3, "phase": phase},
-            {"name": "server_restart", "mean_time": "3 s"},
-        ],
+        failures={"name": "crash", "probability": 0.3, "phase": phase},
         availability={"name": "sessions", "on": "20 s", "off": "5 s"},
     )
     outcomes = frames(simulation)["jobs"]["outcome"]
-    assert {"ok", "crashed", "lost"} <= set(outcomes)
+    assert {"ok", "crashed"} <= set(outcomes)
     assert all(bool(t.isfinite().all()) for t in simulation.learner.weights()["params"].values())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -88,6 +88,7 @@ class Crash:
     chosen at random once: probability 1, share 0.3 and phase "training" fell the same 30 % in every round.
     """
 
+    among_peers: ClassVar[bool] = True  # it strikes them too
     probability: PerDevice[Probability] | None = None
     mean_time: PerDevice[Seconds] | None = None
     phase: Literal["any", "download", "training", "upload"] = "any"  # a device may crash whatever it does

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from edgesim.rng import Key
 from edgesim.units import PerDevice, Seconds, draw
@@ -19,6 +20,7 @@ class LinkOutage:
     Technical Journal 39 (1960), in continuous time.
     """
 
+    among_peers: ClassVar[bool] = False  # it has to do with the server and the way to it
     up: PerDevice[Seconds]
     down: PerDevice[Seconds]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import Ge, Lt
@@ -41,6 +41,7 @@ class PartialWork:
     90 % of the chosen devices do a number of epochs drawn uniformly between 1 and all.
     """
 
+    among_peers: ClassVar[bool] = True  # it strikes them too
     probability: PerDevice[Probability]
     least: Annotated[float, Ge(0), Lt(1)] = 0.0  # as in the paper, down to the first step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from annotated_types import MinLen
@@ -58,6 +58,7 @@ class ServerRestart:
     Times count from the start of the run. Updates that arrived since the last merge are lost.
     """
 
+    among_peers: ClassVar[bool] = False  # it has to do with the server and the way to it
     mean_time: Seconds | None = None
     at: Annotated[tuple[Seconds, ...], MinLen(1)] | None = None
 
