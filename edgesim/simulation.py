@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from edgesim.rng import Key
 from edgesim.world.ledger import COMPUTE, DOWN, UP, EnergyLedger
 
 SERVER_ROW = -1
+_YOUNG_OBJECTS = 100_000  # between two looks; Python's own default is 700
 _PACKAGES = ("edgesim", "torch", "torchvision", "numpy", "simpy", "pandas", "pydantic")
 
 
@@ -40,6 +43,22 @@ class Silent:
 
     def close(self) -> None:
         """Show nothing."""
+
+
+@contextmanager
+def seldom_collecting() -> Iterator[None]:
+    """Let Python look for garbage cycles less often, and not in what exists by now, which is all of torch.
+
+    An event loop makes and drops many objects, hardly any in cycles.
+    """
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 class Simulation:
@@ -92,7 +111,8 @@ class Simulation:
             timer = engine.env.timeout(horizon_s)
             timer.callbacks.append(lambda _: None if rounds.stopped else rounds.end(f"{horizon_s:g} s simulated"))
         try:
-            engine.env.run(until=rounds.ended)
+            with seldom_collecting():
+                engine.env.run(until=rounds.ended)
         except BaseException:
             real = protocol.value if protocol.triggered else None
             if isinstance(real, BaseException):  # SimPy raises a copy of it, or fails to make one

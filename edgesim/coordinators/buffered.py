@@ -81,6 +81,7 @@ class _Run:
         self._queue: deque[Arrival] = deque()  # ended, not taken yet: they keep their places
         self._ended: list[Arrival] = []  # taken since the last merge
         self._places: list[int] = []  # in it, of updates that the server has
+        self._losses = 0  # restarts of the server that this takes account of
         self._took_time = 0  # how many of those ended did
         self._vain: set[int] = set()  # devices left alone, as they failed at once
         self._tries = 0  # at one instant, without anybody at work
@@ -91,19 +92,21 @@ class _Run:
         """Fill the places, wait for a job to end, take it, merge when the buffer is full; again until stopped."""
         self._fill()
         while not self._rounds.stopped:
-            first = None
-            if not self._queue:
-                yield from self._wait()
-            else:
+            if self._queue:
                 arrival = self._queue.popleft()
                 yield from self._take(arrival)
-                first = arrival.job.device if self._rule.reassign == "same" else None
-            self._fill(first)
+                self._fill(arrival.job.device if self._rule.reassign == "same" else None)
+                continue
+            yield from self._wait()
+            self._queue.extend(self._inbox.take())
+            if not self._queue:  # but somebody may have come
+                self._fill()
 
     def _fill(self, first: int | None = None) -> None:
         """Ask idle devices until every place is taken, beginning with `first` if it can be asked."""
         engine = self._engine
-        self._queue.extend(self._inbox.take())
+        if len(self._inbox):
+            self._queue.extend(self._inbox.take())
         engine.presence.new_occasion()
         while not self._rounds.stopped and (view := self._view(first)) is not None and view.free_places:
             jobs = engine.dispatch(self._learner.plan(view), to=self._inbox)
@@ -111,7 +114,8 @@ class _Run:
             engine.exchange += 1
             if engine.nobody_fits:
                 self._rounds.end(NOBODY_FITS)
-            self._queue.extend(self._inbox.take())  # who lacks the memory answers at once
+            if len(self._inbox):
+                self._queue.extend(self._inbox.take())  # who lacks the memory answers at once
             first = None
 
     def _view(self, first: int | None) -> FleetView | None:
@@ -120,8 +124,10 @@ class _Run:
         if places <= 0:
             return None
         view = self._engine.view(places, None if first in self._vain else first)
+        if not self._queue and not self._vain:
+            return view
         hidden = [*self._vain, *(arrival.job.device for arrival in self._queue)]
-        return replace(view, hidden=tuple(hidden)) if hidden else view
+        return replace(view, hidden=tuple(hidden))
 
     def _wait(self) -> Generator[Any, Any, None]:
         """Wait until a job ends or a free place may be filled that nobody can take now; end the run if neither will."""
@@ -129,7 +135,7 @@ class _Run:
         free = self._rule.concurrency > len(engine.running)
         chance_s = engine.presence.wait_s(engine.now_s) if free else inf
         self._looks = 0 if engine.running else self._looks + 1
-        if self._looks > MOST_LOOKS:
+        if self._looks >= MOST_LOOKS:
             self._rounds.end(nobody_seen(self._looks))
         elif engine.running or chance_s < inf:
             yield self._inbox.until(1, within_s=chance_s)
@@ -149,7 +155,10 @@ class _Run:
         if arrival.outcome in DELIVERED and staleness > self._most_stale:
             engine.held.release([arrival], "stale")
             arrival = arrival._replace(outcome="stale")
-        self._ended.append(arrival._replace(staleness=staleness, weight=self._rule.weight(staleness)))
+        weight = self._rule.weight(staleness)
+        self._ended.append(
+            Arrival(arrival.job, arrival.arrived_s, arrival.outcome, staleness, arrival.computed, weight)
+        )
         self._took_time += arrival.arrived_s > arrival.job.sent_s
         if arrival.outcome in DELIVERED:
             self._places.append(len(self._ended) - 1)
@@ -171,6 +180,9 @@ class _Run:
 
     def _updates(self) -> int:
         """Return how many updates the server still has; forget the jobs of those that it lost."""
+        if self._engine.held.losses == self._losses:
+            return len(self._places)
+        self._losses = self._engine.held.losses
         now = self._engine.held.look([self._ended[place] for place in self._places])
         for place, arrival in zip(self._places, now, strict=True):
             self._ended[place] = arrival

@@ -105,7 +105,7 @@ def wait_for_somebody(engine: Engine, rounds: Rounds) -> Generator[Any, Any, Non
     looks = 0
     while not rounds.stopped and not len(engine.view().idle):
         change, looks = _next_change(engine), looks + 1
-        if change is None or looks > MOST_LOOKS:
+        if change is None or looks >= MOST_LOOKS:
             rounds.end(NOBODY_LEFT if change is None else nobody_seen(looks))
         else:
             yield change

@@ -33,13 +33,15 @@ class Accounts:
             down_bytes, up_bytes = int(down * job.down_bytes), int(up * job.up_bytes)
             self.sent_bytes[job.device] += up_bytes
         else:
-            down_bytes = up_bytes = sum(sender.nbytes for sender in spent.senders)
+            down_bytes = up_bytes = sum(int(flow.moved_bytes) for flow in spent.flows)
         joules, peer_j, link_j = joules_of(job, spent, self._fleet), 0.0, 0.0
         self.ledger.charge(job.device, *joules, sum(spent.seconds))
-        for sender in spent.senders:
-            self.ledger.charge(sender.device, 0.0, 0.0, sender.joules, 0.0)
-            self.sent_bytes[sender.device] += sender.nbytes
-            peer_j += sender.joules
+        for flow in spent.flows:
+            sending_j = flow.up_air_s * float(self._fleet.transmit_w[flow.source])
+            self.sent_bytes[flow.source] += int(flow.moved_bytes)
+            if sending_j:
+                self.ledger.charge(flow.source, 0.0, 0.0, sending_j, 0.0)
+                peer_j += sending_j
         if self._links_draw:
             link_j = 8.0 * float(self._fleet.j_per_bit[job.device]) * (down_bytes + up_bytes)
             self.ledger.charge_link(job.device, link_j)

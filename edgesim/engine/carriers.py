@@ -47,7 +47,7 @@ class Carriers:
             transfers = Transfers(env, shared.links)
             self._server = Journeys(env, shared, transfers, fleet, batteries, links_up, arrive, fail)
             flows = SharedFlows(env, shared, transfers)
-        self._peers = Peers(env, fleet, flows, price_compute, arrive, fail)
+        self._peers = Peers(env, flows, price_compute, arrive, fail)
 
     def start(self, stamped: Stamped) -> None:
         """Send off the jobs that fit."""

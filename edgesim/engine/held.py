@@ -23,6 +23,7 @@ class Held:
         self._table = jobs
         self._failures = failures
         self._rows: dict[int, tuple[int, float]] = {}  # job -> row, and when its update arrived
+        self.losses = 0  # restarts of the server so far
         self._lost: set[int] = set()
         self._arm()
 
@@ -54,6 +55,7 @@ class Held:
             timer.callbacks.append(lambda _: self._restart())
 
     def _restart(self) -> None:
+        self.losses += 1
         for job, (row, since_s) in list(self._rows.items()):
             if since_s < self._env.now:
                 self._table.amend(row, "outcome", "lost")

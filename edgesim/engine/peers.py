@@ -18,9 +18,8 @@ import simpy
 from edgesim.contracts import Job, ModelRef, Outcome
 from edgesim.engine.fate import COMPUTE, DOWN, SENDING, UNHARMED, UP, Fate
 from edgesim.engine.flows import Flow, Flows
-from edgesim.engine.spending import Sent, Spending
+from edgesim.engine.spending import Spending
 from edgesim.errors import ContractError
-from edgesim.world.fleet import Fleet
 
 _UNTRAINED = -1  # version of the message that a device has before it ever trained
 
@@ -47,7 +46,6 @@ class Peers:
     def __init__(
         self,
         env: simpy.Environment,
-        fleet: Fleet,
         flows: Flows,
         price_compute: Callable[[Job, float], None],
         arrive: Callable[[Job], None],
@@ -58,7 +56,6 @@ class Peers:
         self._price_compute = price_compute  # of a job that starts to compute at a given time
         self._arrive = arrive
         self._fail = fail
-        self._transmit_w = fleet.transmit_w
         self._visits: dict[int, _Visit] = {}  # by device
         self._waiters: dict[int, list[_Visit]] = {}  # by the device waited for
         self._sent: dict[int, list[Flow]] = {}  # by sender, those that are over among them
@@ -70,15 +67,22 @@ class Peers:
         Raises ContractError if waits cannot be met.
         """
         _check_waits(jobs, refused)
+        edges: list[tuple[int, int, int]] = []
         for job, fate in zip(jobs, fates or [UNHARMED] * len(jobs), strict=True):
-            known = {source: ModelRef(1 + source, self._newest_of(source, job)[0]) for source in job.inputs}
-            visit = _Visit(job, fate, known, set(job.wait.peers).difference(refused), job.sent_s)
+            inputs = {}
+            for source in job.inputs:
+                # before it ever trained, a device sends as many bytes as its listener would
+                version, nbytes = self._newest.get(source) or (_UNTRAINED, job.up_bytes)
+                inputs[source] = ModelRef(1 + source, version)
+                edges.append((source, job.device, nbytes))
+            visit = _Visit(job, fate, inputs, set(job.wait.peers).difference(refused), job.sent_s)
             self._visits[job.device] = visit
             self._sent[job.device] = [flow for flow in self._sent.get(job.device, ()) if not flow.over]
             for peer in visit.awaited:
                 self._waiters.setdefault(peer, []).append(visit)
             self._foresee(visit)
-        self._fetch(jobs)
+        if edges:
+            self._fetch(edges, jobs[0].round)
         for job in jobs:
             self._consider(self._visits[job.device])
 
@@ -99,25 +103,15 @@ class Peers:
             shares=(1.0, done, 1.0),
             air_s=(sum(flow.down_air_s for flow in visit.flows), 0.0),
             wait_s=start_s - fetched_s,
-            senders=tuple(
-                Sent(flow.source, int(flow.moved_bytes), flow.up_air_s * float(self._transmit_w[flow.source]))
-                for flow in visit.flows
-            ),
+            flows=visit.flows,
         )
-
-    def _newest_of(self, source: int, job: Job) -> tuple[int, int]:
-        """Return version and bytes of what a device has to send; before it ever trained, as many as `job` gives."""
-        return self._newest.get(source, (_UNTRAINED, job.up_bytes))
 
     # --- fetching and waiting ---------------------------------------------------------------------------------
 
-    def _fetch(self, jobs: Sequence[Job]) -> None:
-        """Start the flows of all inputs of a round."""
-        edges = [(source, job.device, self._newest_of(source, job)[1]) for job in jobs for source in job.inputs]
-        if not edges:
-            return
+    def _fetch(self, edges: Sequence[tuple[int, int, int]], round_: int) -> None:
+        """Start the flows of all inputs of a round: (sender, receiver, bytes)."""
         sources, targets, sizes = np.array(edges).T
-        for flow in self._flows.together(sources, targets, sizes.astype(np.float64), jobs[0].round, self._there):
+        for flow in self._flows.together(sources, targets, sizes.astype(np.float64), round_, self._there):
             self._expect(self._visits[flow.target], flow)
 
     def _tell(self, waiter: _Visit, job: Job, through: bool) -> None:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
 from edgesim.contracts import Job
+from edgesim.engine.flows import Flow
 from edgesim.world.fleet import Fleet
-
-
-class Sent(NamedTuple):
-    """What a peer spent on sending to a job."""
-
-    device: int
-    nbytes: int
-    joules: float
 
 
 class Spending(NamedTuple):
@@ -25,7 +19,7 @@ class Spending(NamedTuple):
     air_s: tuple[float, float] | None = None  # down and up with the radio on; None: the shares of what was planned
     link_wait_s: float = 0.0  # of the seconds, those beyond what the transfers take with the links to themselves
     wait_s: float = 0.0  # for messages of peers, beside the seconds of the phases
-    senders: tuple[Sent, ...] = ()
+    flows: Sequence[Flow] = ()  # of peers, to this job; all over
 
 
 NOTHING = Spending((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))  # of a job that was refused

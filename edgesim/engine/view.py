@@ -31,7 +31,7 @@ class PeerGraphs:
         return graph
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class FleetView:
     """`contracts.View` says what each field means. Not to be kept: what costs work is worked out when asked for."""
 

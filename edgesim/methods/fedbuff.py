@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -24,6 +25,7 @@ from edgesim.contracts import (
     Plan,
     Setting,
     Task,
+    Training,
     View,
 )
 from edgesim.learning.context import Context
@@ -55,7 +57,7 @@ class FedBuff:
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices to train the whole model."""
-        task = Task(stretches=(view.setting.training.stretch(view.round),), up=_UP)
+        task = _task(view.setting.training, view.round)
         return Plan(tuple(Order(device, task) for device in view.choose(key).tolist()))
 
     def local(self, task: Task) -> LocalRule:
@@ -75,6 +77,12 @@ class FedBuff:
         params = {name: (x + self.eta_g * step[name]).to(x.dtype) for name, x in base["params"].items()}
         buffers = {name: _towards(x, name, usable) for name, x in base["buffers"].items()}
         return Merged(state, {"params": params, "buffers": buffers}, notes=notes)
+
+
+@lru_cache(maxsize=8)
+def _task(training: Training, round_: int) -> Task:
+    """Return the task of a round: one object, as devices are asked one by one."""
+    return Task(stretches=(training.stretch(round_),), up=_UP)
 
 
 def _moves(w: Bundle, context: Context) -> tuple[Bundle, None, dict[str, Any]]:

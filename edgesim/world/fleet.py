@@ -76,12 +76,8 @@ class Fleet:
     transmit_w: Arr
     receive_w: Arr
     memory_bytes: Arr  # inf: no limit
+    steady: bool  # prices depend neither on time nor on draws
     itemised: bool  # some device has a speed for each kind of layer, or overheads
-
-    @property
-    def steady(self) -> bool:
-        """Whether prices depend neither on time nor on draws."""
-        return all(block.steady for block in self.blocks)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -152,6 +148,7 @@ def build_fleet(scenario: Scenario) -> Fleet:
     return Fleet(
         kinds=tuple(block.name for block in scenario.fleet),
         blocks=tuple(blocks),
+        steady=all(block.steady for block in blocks),
         itemised=any(block.seconds_per is not None for block in blocks),
         **joined,
     )

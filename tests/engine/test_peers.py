@@ -314,6 +314,15 @@ def test_a_round_of_the_dead_ends(tmp_path):
     assert jobs["start_s"].tolist() == pytest.approx([0, *[0.25] * 5])
 
 
+def test_who_waits_for_a_device_that_has_no_memory_goes_on(tmp_path):
+    """Device 0 cannot do what it is asked for: 1 does not wait for it, and 2 waits for 1 as ever."""
+    blocks = [{"memory": "1 kB"}, {}, {}]
+    jobs, simulation = run(tmp_path, LINE, by_number(1), blocks=blocks)
+    assert jobs["outcome"].tolist() == ["no_memory", "ok", "ok"]
+    assert jobs["start_s"].tolist() == pytest.approx([0, 0, 1])
+    assert simulation.sent[1].received == ()
+
+
 @pytest.mark.parametrize("link", [OWN, SHARED], ids=["own", "shared"])
 def test_who_leaves_while_its_old_message_flows(tmp_path, link):
     """Device 0 leaves after 3 s of sending at 1 Mbit/s: 1 starts then, without its message, and both paid for 3 s."""
