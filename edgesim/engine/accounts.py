@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
+
 import numpy as np
 
-from edgesim.contracts import Job, Outcome
+from edgesim.contracts import Ids, Job, Outcome
 from edgesim.engine.spending import Spending, joules_of
 from edgesim.records.table import Table
 from edgesim.world.fleet import Fleet
@@ -19,11 +22,26 @@ class Accounts:
         self.flops = 0.0
         self.down_bytes = 0
         self.up_bytes = 0
-        self.received_bytes = np.zeros(len(fleet), dtype=np.int64)
-        self.sent_bytes = np.zeros(len(fleet), dtype=np.int64)
+        self._received_bytes: defaultdict[int, int] = defaultdict(int)  # of devices that did something
+        self._sent_bytes: defaultdict[int, int] = defaultdict(int)
         self._fleet = fleet
         self._table = jobs
         self._links_draw = bool(fleet.j_per_bit.any())
+
+    @property
+    def received_bytes(self) -> Ids:
+        """Bytes that each device received, int64, shape (devices,)."""
+        return self._array(self._received_bytes)
+
+    @property
+    def sent_bytes(self) -> Ids:
+        """Bytes that each device sent, int64, shape (devices,)."""
+        return self._array(self._sent_bytes)
+
+    def _array(self, by_device: Mapping[int, int]) -> Ids:
+        values = np.zeros(len(self._fleet), dtype=np.int64)
+        values[list(by_device)] = list(by_device.values())
+        return values
 
     def book(self, job: Job, outcome: Outcome, spent: Spending, now_s: float) -> int:
         """Charge what a job spent and write its row; return the row."""
@@ -31,21 +49,21 @@ class Accounts:
         flops = compute * job.flops
         if job.task.home == "server":
             down_bytes, up_bytes = int(down * job.down_bytes), int(up * job.up_bytes)
-            self.sent_bytes[job.device] += up_bytes
+            self._sent_bytes[job.device] += up_bytes
         else:
             down_bytes = up_bytes = sum(int(flow.moved_bytes) for flow in spent.flows)
         joules, peer_j, link_j = joules_of(job, spent, self._fleet), 0.0, 0.0
         self.ledger.charge(job.device, *joules, sum(spent.seconds))
         for flow in spent.flows:
             sending_j = flow.up_air_s * float(self._fleet.transmit_w[flow.source])
-            self.sent_bytes[flow.source] += int(flow.moved_bytes)
+            self._sent_bytes[flow.source] += int(flow.moved_bytes)
             if sending_j:
                 self.ledger.charge(flow.source, 0.0, 0.0, sending_j, 0.0)
                 peer_j += sending_j
         if self._links_draw:
             link_j = 8.0 * float(self._fleet.j_per_bit[job.device]) * (down_bytes + up_bytes)
             self.ledger.charge_link(job.device, link_j)
-        self.received_bytes[job.device] += down_bytes
+        self._received_bytes[job.device] += down_bytes
         self.flops += flops
         self.down_bytes += down_bytes
         self.up_bytes += up_bytes

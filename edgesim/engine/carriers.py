@@ -51,6 +51,11 @@ class Carriers:
 
     def start(self, stamped: Stamped) -> None:
         """Send off the jobs that fit."""
+        if len(stamped.jobs) == 1 and stamped.fates is None and stamped.battery_s is None:
+            job = stamped.jobs[0]
+            if stamped.fits[0] and job.task.home == "server":
+                self._server.start(job, None, inf)
+                return
         places = [place for place, fits in enumerate(stamped.fits) if fits]
         jobs, fates, battery_s = stamped.jobs, stamped.fates, stamped.battery_s
         among_peers = [place for place in places if jobs[place].task.home == "self"]

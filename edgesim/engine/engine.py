@@ -85,7 +85,7 @@ class Engine:
     @property
     def now_s(self) -> float:
         """Simulated seconds since the start."""
-        return float(self.env.now)
+        return self.env.now
 
     def view(self, places: int | None = None, only: int | None = None) -> FleetView:
         """Return what a method may know now; `places`: how many devices may be asked at most (None: all).
@@ -127,8 +127,8 @@ class Engine:
         for job in stamped.jobs:
             self.running[job.id] = (job, to)
         self._carriers.start(stamped)
-        for job, fits in zip(stamped.jobs, stamped.fits, strict=True):
-            if not fits:
+        if not all(stamped.fits):
+            for job in [job for job, fits in zip(stamped.jobs, stamped.fits, strict=True) if not fits]:
                 to.put(self._end(job, "no_memory"))
         self.nobody_fits = stamped.nobody_fits
         return stamped.jobs
@@ -153,10 +153,13 @@ class Engine:
         """Mark the devices of a plan as busy."""
         if not plan.orders:
             raise ContractError(f"round {self.round}: the method asked no device")
-        for device in (order.device for order in plan.orders):
-            if self._busy[device]:
-                raise ContractError(f"round {self.round}: the method asked device {device} twice, or while it is busy")
-            self._busy[device] = True
+        busy = self._busy
+        for order in plan.orders:
+            if busy[order.device]:
+                raise ContractError(
+                    f"round {self.round}: the method asked device {order.device} twice, or while it is busy"
+                )
+            busy[order.device] = True
 
     def _finish(self, job: Job) -> None:
         """End a job that got through."""

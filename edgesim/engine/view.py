@@ -79,7 +79,7 @@ class FleetView:
 
     def choose(self, key: Key) -> Ids:
         """Return distinct idle devices, ascending, by the scenario's selection rule, no more than there are places."""
-        if self.places == 1 and self.free_places and self._simple and getattr(self.selection, "everybody", False):
+        if self.places == 1 and self._simple and getattr(self.selection, "everybody", False) and self.free_places:
             return self._anybody(key)
         chosen: Ids = self.selection.choose(self.idle, self.setting.level, key)
         if len(chosen) <= self.free_places:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,7 @@ from edgesim.contracts import Arr
 from edgesim.errors import LedgerError
 
 DOWN, COMPUTE, UP = 0, 1, 2
+_BUSY = 3
 
 
 class EnergyLedger:
@@ -28,8 +30,8 @@ class EnergyLedger:
         sleep_w: Arr | None = None,
         asleep_s: Callable[[float], Arr] | None = None,
     ) -> None:
-        self.activity_j = np.zeros((len(idle_w), 3))  # columns DOWN, COMPUTE, UP
-        self.busy_s = np.zeros(len(idle_w))
+        # of devices that did something, in lists: to add to them costs less than to an array
+        self._spent: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
         self.server_busy_s = 0.0
         self.link_j = 0.0  # of all links
         self.device_link_j = np.zeros(len(idle_w))  # of that, what the links of single devices took
@@ -41,13 +43,29 @@ class EnergyLedger:
         self._server_w = (server_idle_w, server_busy_w)
         self._spent_j = 0.0
 
+    @property
+    def activity_j(self) -> np.ndarray:
+        """Joules above idle power, shape (devices, 3): columns DOWN, COMPUTE, UP."""
+        return self._columns()[:, :_BUSY]
+
+    @property
+    def busy_s(self) -> Arr:
+        """Seconds of all jobs, shape (devices,)."""
+        return self._columns()[:, _BUSY]
+
+    def _columns(self) -> np.ndarray:
+        columns = np.zeros((len(self._idle_w), 4))
+        if self._spent:
+            columns[list(self._spent)] = list(self._spent.values())
+        return columns
+
     def charge(self, device: int, down_j: float, compute_j: float, up_j: float, busy_s: float) -> None:
         """Add what one job spent on a device: joules above idle power by activity, and its seconds."""
-        row = self.activity_j[device]
+        row = self._spent[device]
         row[DOWN] += down_j
         row[COMPUTE] += compute_j
         row[UP] += up_j
-        self.busy_s[device] += busy_s
+        row[_BUSY] += busy_s
         self._spent_j += down_j + compute_j + up_j
 
     def charge_server(self, busy_s: float) -> None:
