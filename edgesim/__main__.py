@@ -251,12 +251,21 @@ def calibrate(
     measure(models or [], batch or [10, 32], seconds, out, as_json)
 
 
+def command_line() -> typer.Typer:
+    """Return all commands, with those of groups; added here, as a module only defines names when it is loaded."""
+    if not app.registered_groups:
+        from edgesim.commands.study import commands as study_commands
+
+        app.add_typer(study_commands, name="study")
+    return app
+
+
 def main() -> None:
     """Run the command line; a mistake of the user ends in one line on stderr and exit code 2."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # as `python -m` does: a part "module:Class" may lie in the current folder
     try:
-        sys.exit(app(sys.argv[1:] or ["--help"], standalone_mode=False))
+        sys.exit(command_line()(sys.argv[1:] or ["--help"], standalone_mode=False))
     except _UsageError as error:
         message = f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
     except EdgesimError as error:

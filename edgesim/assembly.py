@@ -11,7 +11,7 @@ from torch import nn
 
 from edgesim.card import ModelCard
 from edgesim.config.scenario import Foreign, Scenario
-from edgesim.contracts import Setting
+from edgesim.contracts import Part, Payload, Setting
 from edgesim.errors import ConfigError
 from edgesim.learning.build import build_model
 from edgesim.learning.data.dataset import Dataset
@@ -24,6 +24,8 @@ from edgesim.world.availability import Availability, all_of
 from edgesim.world.failure import Failure, combine
 from edgesim.world.fleet import Fleet, build_fleet
 from edgesim.world.shared_network import SharedNetwork, shared_network
+
+_MOST_SPANS = 100_000  # of a link that is up, for one model: beyond it a run would see no end
 
 # What a part of each kind is asked for, one of these. A class from outside may be fit for something else.
 _ASKED = {
@@ -98,6 +100,7 @@ def assemble(scenario: Scenario) -> Assembly:
         labels=_label_counts(scenario, data, split),
     )
     availability, failures = _churn(scenario, fleet)
+    _check_outages(failures, setting)
     return Assembly(scenario, fleet, data, split, module, setting, shared, availability, failures)
 
 
@@ -148,6 +151,20 @@ def _churn(scenario: Scenario, fleet: Fleet) -> tuple[Availability, Failure | No
         part.value.build(n, key.at(Purpose.FAILURE, i), f"failures.{i}") for i, part in enumerate(scenario.failures)
     ]
     return all_of(there), combine(broken) if broken else None
+
+
+def _check_outages(failures: Failure | None, setting: Setting) -> None:
+    """Raise ConfigError if some link is hardly ever up for long enough to get on with a model."""
+    if failures is None or failures.links is None:
+        return
+    model_bits = 8.0 * setting.card.nbytes(Payload(), Part())
+    air_s, up_s = model_bits / np.minimum(setting.up_bps, setting.down_bps), failures.links.mean_on_s
+    worst = int(np.argmax(air_s / up_s))
+    if air_s[worst] > _MOST_SPANS * up_s[worst]:
+        raise ConfigError(
+            f"failures.up: a model takes {air_s[worst]:g} s over the link of device {worst}, so it must be up for "
+            f"at least {air_s[worst] / _MOST_SPANS:g} s at a time, got {up_s[worst]:g} s"
+        )
 
 
 def _check_protocol(scenario: Scenario, fleet: Fleet) -> None:

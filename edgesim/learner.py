@@ -70,6 +70,8 @@ class FederatedLearner:
         if not self.trains:
             return
         for job in jobs:
+            if job.task.home == "self" and not self.method.needs.peers:
+                raise ContractError(f"{type(self.method).__name__}: a task has home 'self' but needs.peers is not set")
             self._models.pin(job.base)
             self._pending.add(job)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import edgesim
-from edgesim.__main__ import app
+from edgesim.__main__ import command_line
 from edgesim.assembly import assemble
 from edgesim.catalogue import parts_of
 from tests.conftest import digits_scenario
@@ -75,7 +75,8 @@ def test_the_method_trains(readme_method):
 def test_every_command_is_in_the_table():
     """The table of commands and the commands are the same."""
     named = set(re.findall(r"^\| `edgesim (\w+)", README, re.MULTILINE))
-    known = {c.name or c.callback.__name__ for c in app.registered_commands}
+    cli = command_line()
+    known = {c.name or c.callback.__name__ for c in cli.registered_commands} | {g.name for g in cli.registered_groups}
     assert named == known
 
 

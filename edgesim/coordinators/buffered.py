@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 
 from edgesim.contracts import DELIVERED, Arrival, Learner
 from edgesim.coordinators.exchange import MOST_LOOKS, NOBODY_FITS, NOBODY_LEFT, nobody_seen
@@ -17,6 +17,7 @@ from edgesim.engine.inbox import Inbox
 from edgesim.engine.rounds import Rounds
 from edgesim.engine.view import FleetView
 from edgesim.errors import ConfigError
+from edgesim.units import PositiveNumber
 
 _USUAL_A = {"constant": 0.0, "polynomial": 0.5, "hinge": 10.0}  # those of FedAsync's experiments
 _MOST_TRIES = 1_000  # in a row without any time passing: then it will never pass
@@ -43,7 +44,7 @@ class Buffered:
     concurrency: Annotated[int, Ge(1)]
     buffer: Annotated[int, Ge(1)] = 10
     staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
-    a: Annotated[float, Gt(0)] | None = None
+    a: PositiveNumber | None = None
     b: Annotated[float, Ge(0)] = 4.0
     max_staleness: Annotated[int, Ge(0)] | None = None
     reassign: Literal["random", "same"] = "random"

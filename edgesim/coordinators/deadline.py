@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
+from pydantic import FiniteFloat
 
 from edgesim.contracts import DELIVERED, Arrival, Learner
 from edgesim.coordinators.exchange import Policy, run_rounds
@@ -36,7 +37,7 @@ class Deadline:
     deadline: Seconds | None = None
     rule: Literal["fixed", "quantile", "mad"] = "fixed"
     quantile: Annotated[float, Gt(0), Le(1)] = 0.8
-    k: Annotated[float, Ge(0)] = 3.0
+    k: Annotated[FiniteFloat, Ge(0)] = 3.0
     rounds: Annotated[int, Ge(1)] = 5
     minimum: Annotated[int, Ge(0)] = 0
     late: Literal["drop", "keep"] = "drop"

@@ -40,7 +40,7 @@ class FedAdp:
     mean of these distances.
     """
 
-    alpha: Annotated[int, Ge(1), Le(100)] = 5  # the best of the thesis, Figure 3.5; f cannot overflow up to 100
+    alpha: Annotated[int, Ge(1), Le(100)] = 5  # the best of the thesis, Figure 3.5; up to 100 no exponential overflows
     smooth_over: Literal["updates", "rounds"] = "updates"
     weigh_by: Literal["current", "previous"] = "current"
     lone_update: Literal["counts", "ignored"] = "counts"
@@ -93,8 +93,7 @@ class FedAdp:
         if len(got) == 1 and self.lone_update == "ignored":
             return state, np.ones(1), {"weight": np.ones(1)}
         state, smoothed_rad, weighed_rad = self._smoothed(state, got, angle_rad, round_)
-        value = contribution(weighed_rad, self.alpha)
-        weights = sizes * np.exp(value - value.max())
+        weights = sizes * np.exp(contribution(weighed_rad, self.alpha))
         weights = weights / weights.sum()
         return state, weights, {"angle_rad": angle_rad, "smoothed_angle_rad": smoothed_rad, "weight": weights}
 

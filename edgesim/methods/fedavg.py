@@ -1,7 +1,7 @@
 """FedAvg: a set of devices trains, the server averages their models by data size.
 
 Source: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (2017);
-partial participation as in H. Wu, PhD thesis, University of York (2023), chapter 2.
+partial participation as in H. Wu, PhD thesis, York University (2023), chapter 2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """FedPMT: slow devices back-propagate through the last layers only; each layer is averaged over who trained it.
 
-Source: H. Wu and P. Wang, FedPMT paper (layer-wise partial model training); H. Wu, PhD thesis, University of York
+Source: H. Wu and P. Wang, FedPMT paper (layer-wise partial model training); H. Wu, PhD thesis, York University
 (2023), chapter 5.
 """
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from edgesim.contracts import Arr, Ids
 from edgesim.errors import DataError
 
+_ROUNDING = 1e-12  # share of an amount that rounding may add to it
 # Stands for "never": unlike inf it can be multiplied by zero whole periods.
 _ENDLESS = sys.float_info.max
 
@@ -60,8 +61,8 @@ class RateSeries:
         per_period = self.per_period[which]
         periods = np.floor(target / per_period)
         rest = target - periods * per_period
-        # what whole periods give exactly is there before the last of them ends
-        whole = rest <= 0
+        # what whole periods give, but for rounding, is there before the last of them ends
+        whole = rest <= _ROUNDING * target
         periods, rest = periods - whole, np.minimum(np.where(whole, per_period, rest), per_period)
         # strictly less: the rate of the point found is above 0, however long nothing flows before or after it
         point = self._last(self.before, which, rest, np.less)

@@ -16,6 +16,7 @@ from edgesim.rng import Key
 from tests.contracts.support import (
     METHODS,
     MODELS,
+    NORMED,
     arrived_at,
     ask,
     fingerprint,
@@ -30,6 +31,8 @@ from tests.contracts.support import (
 every_method = pytest.mark.parametrize("name", METHODS)
 # Methods whose server goes its own way from the old model towards what arrived.
 STEPPING = {"fedasync", "fedbuff"}
+# Batch normalisation takes away what a bias before it adds: its gradient is rounding, and so may be nothing.
+WITHOUT_EFFECT = {NORMED: {"conv.bias"}}
 every_model = pytest.mark.parametrize("model", MODELS)
 
 
@@ -182,7 +185,8 @@ def test_training_moves_the_model_and_stays_finite(name, model):
     for kind, tensors in first.items():
         assert {n: t.shape for n, t in last[kind].items()} == {n: t.shape for n, t in tensors.items()}
         assert all(bool(t.isfinite().all()) for t in last[kind].values())
-        assert all(not torch.equal(t, last[kind][n]) for n, t in tensors.items())
+        stayed = {n for n, t in tensors.items() if torch.equal(t, last[kind][n])}
+        assert stayed <= WITHOUT_EFFECT.get(model, set())
 
 
 def test_one_full_width_is_fedavg():

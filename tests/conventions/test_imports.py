@@ -43,7 +43,7 @@ ARROWS: dict[str, set[str]] = {
     "progress": {"analysis"},
 }
 # Where everything is put together. Nothing above may know them.
-ROOTS = {"edgesim", "__main__", "assembly", "simulation", "estimate", "calibrate", "commands"}
+ROOTS = {"edgesim", "__main__", "assembly", "simulation", "estimate", "calibrate", "study", "commands"}
 
 # Big libraries -> the parts that may import them.
 LIBRARIES: dict[str, set[str]] = {

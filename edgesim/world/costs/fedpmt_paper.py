@@ -11,7 +11,7 @@ multiply-adds of convolution l on one image, a step of the corrected count takes
     update      n_(l-1) n_l for a trained linear layer; the paper counts none for convolutions
 
 and an error is counted down to the first trained layer. Source: FedPMT paper, Table 5.2 in H. Wu, PhD thesis,
-University of York (2023): its 23 numbers follow from these formulas and the slips marked in `_as_printed`.
+York University (2023): its 23 numbers follow from these formulas and the slips marked in `_as_printed`.
 """
 
 from __future__ import annotations

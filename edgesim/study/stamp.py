@@ -1,0 +1,73 @@
+"""What a run depends on, as hashes. A run is made anew when one of them is another."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import edgesim
+from edgesim.config.scenario import Scenario
+
+_SOURCES = {".py", ".toml"}  # code and the device catalogue
+
+
+def stamp_of(scenario: Scenario) -> dict[str, Any]:
+    """Return what decides the results of a scenario, but for its data set.
+
+    Keys: scenario (its digest), trains (two backends differ in nothing else), version and source of edgesim, and
+    files: a hash of all files that the scenario names, the module of a part from outside included.
+    """
+    return {
+        "scenario": scenario.digest(),
+        "trains": bool(scenario.backend.value.trains),
+        "version": version("edgesim"),
+        "source": source_digest(),
+        "files": _digest(sorted({path for text in _strings(scenario.canonical()) for path in _files(text)})),
+    }
+
+
+def data_digest(scenario: Scenario) -> str | None:
+    """Return the SHA-256 of the data set as it is loaded, None without one. Raises DataError if it cannot be."""
+    if scenario.data is None:
+        return None
+    data = scenario.data.value.load()
+    found = hashlib.sha256()
+    for tensor in (data.x_train, data.y_train, data.x_test, data.y_test):
+        found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        found.update(tensor.numpy())
+    return found.hexdigest()
+
+
+@cache
+def source_digest() -> str:
+    """Return the SHA-256 of the package's own files, their names included."""
+    folder = Path(edgesim.__file__).parent
+    return _digest(sorted(path for path in folder.rglob("*") if path.suffix in _SOURCES), folder)
+
+
+def _digest(files: list[Path], folder: Path | None = None) -> str:
+    found = hashlib.sha256()
+    for path in files:
+        name = path.relative_to(folder) if folder else path.name
+        found.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return found.hexdigest()
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _strings(item)
+
+
+def _files(text: str) -> Iterator[Path]:
+    """Yield the file that a string of a resolved scenario stands for: an absolute path, or a "module:Class"."""
+    module = sys.modules.get(text.partition(":")[0]) if ":" in text else None
+    path = Path(getattr(module, "__file__", None) or text)
+    if path.is_absolute() and path.is_file():
+        yield path

@@ -1,0 +1,195 @@
+"""Study files: a base scenario, axes of named changes to it, and the numbers wanted from every run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from annotated_types import MinLen
+from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, field_validator
+from pydantic import model_validator as validator
+
+from edgesim.config.load import load_scenario
+from edgesim.config.parts import check_keys
+from edgesim.config.scenario import Scenario
+from edgesim.errors import ConfigError
+from edgesim.study.column import parse_column
+from edgesim.units import reason
+
+SEED = "seed"  # the axis that statistics are taken over
+_LABEL = re.compile(r"[\w.+-]+")  # labels become names of folders and words of --only
+
+Changes: TypeAlias = Mapping[str, tuple[str, ...]]  # label -> overrides
+
+
+class _Table(BaseModel):
+    """A table of fixed keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @validator(mode="before")
+    @classmethod
+    def _known_keys(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            check_keys(given, cls.model_fields)
+        return given
+
+
+class Size(_Table):
+    """What makes a study small or large: overrides that come last, and the cells it keeps (none named: all)."""
+
+    overrides: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+
+
+class Published(_Table):
+    """A published number in the unit of its column, for all cells that have the labels of `cell`.
+
+    The seed is none of them; of several numbers for one cell and column the first holds.
+    """
+
+    cell: Mapping[str, str]
+    column: str
+    value: FiniteFloat
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study: a label for each axis, and the overrides that the labels stand for."""
+
+    labels: Mapping[str, str]
+    overrides: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The labels as `--only` takes them, such as "method=fedavg,seed=1"."""
+        return ",".join(f"{axis}={label}" for axis, label in self.labels.items())
+
+    @property
+    def group(self) -> dict[str, str]:
+        """The labels of all axes but the seed."""
+        return {axis: label for axis, label in self.labels.items() if axis != SEED}
+
+
+class Study(_Table):
+    """A study as its file has it. `base` is meant from the folder of the file, paths in overrides from the current one.
+
+    `without`: keys of the base that the study drops, such as the data set where only times are wanted. `overrides`:
+    those of all cells. An axis is a table of labels with their overrides, or a list of values of the key that it is
+    named after. Of overrides of one key the last one holds: the study's, the axes' in their order, the size's.
+    """
+
+    name: str
+    base: str
+    without: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    axes: Annotated[Mapping[str, Changes], MinLen(1)]
+    sizes: Mapping[str, Size]
+    columns: Annotated[tuple[str, ...], MinLen(1)]
+    published: tuple[Published, ...] = ()
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        return {axis: _values(axis, items) if isinstance(items, list) else items for axis, items in given.items()}
+
+    def cells(self, size: str, only: Sequence[str] = ()) -> list[Cell]:
+        """Return the cells of a size; `only` keeps those that have all labels of one of its "axis=label,axis=label".
+
+        Raises ConfigError for a size or a label that the study does not have.
+        """
+        if size not in self.sizes:
+            raise ConfigError(f"--size: unknown size {size!r} (known: {', '.join(self.sizes)})")
+        for text in [*only, *self.sizes[size].only]:
+            self._check_labels(_pairs(text), f"only {text!r}")
+        products = itertools.product(*(changes.items() for changes in self.axes.values()))
+        cells = [_cell(self.axes, chosen) for chosen in products]
+        kept = [cell for cell in cells if _kept(cell, self.sizes[size].only) and _kept(cell, only)]
+        if not kept:
+            raise ConfigError(f"--only: size {size} has no cell {' or '.join([*only, *self.sizes[size].only])}")
+        return kept
+
+    def check(self, folder: Path) -> None:
+        """Raise ConfigError at the first thing that does not fit together; `folder` is that of the study's file."""
+        for axis, changes in self.axes.items():
+            wrong = [label for label in (axis, *changes) if not _LABEL.fullmatch(label)]
+            if wrong:
+                raise ConfigError(f"axes.{axis}: {wrong[0]!r} must be of letters, digits and . _ + -")
+            if not any(changes.values()):
+                raise ConfigError(f"axes.{axis}: names no key; give its labels overrides, such as ['method=fedavg']")
+        for column in [*self.columns, *(entry.column for entry in self.published)]:
+            parse_column(column)
+        for place, entry in enumerate(self.published):
+            self._check_published(entry, f"published.{place}")
+        for size in self.sizes:
+            for cell in self.cells(size):
+                self.scenario(folder, cell, size)
+
+    def scenario(self, folder: Path, cell: Cell, size: str) -> Scenario:
+        """Return the scenario of a cell. Raises ConfigError that names the cell and the key at fault."""
+        base = {"extends": str((folder / self.base).resolve()), **dict.fromkeys(self.without)}
+        try:
+            return load_scenario(base, [*self.overrides, *cell.overrides, *self.sizes[size].overrides])
+        except ConfigError as error:
+            raise ConfigError(f"size {size}, cell {cell.name}: {error}") from error
+
+    def _check_published(self, entry: Published, where: str) -> None:
+        if entry.column not in self.columns:
+            raise ConfigError(f"{where}.column: {entry.column!r} is no column of the study ({', '.join(self.columns)})")
+        if SEED in entry.cell:
+            raise ConfigError(f"{where}.cell: a published value belongs to no seed")
+        self._check_labels(entry.cell.items(), f"{where}.cell")
+
+    def _check_labels(self, pairs: Any, where: str) -> None:
+        for axis, label in pairs:
+            if label not in self.axes.get(axis, ()):
+                known = (
+                    f"{axis}: {', '.join(self.axes[axis])}" if axis in self.axes else f"axes: {', '.join(self.axes)}"
+                )
+                raise ConfigError(f"{where}: no cell has {axis}={label} ({known})")
+
+
+def load_study(path: Path) -> Study:
+    """Return the study of a TOML file, all of its scenarios tried. Raises ConfigError, one line that names the file."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        study = Study.model_validate(table)
+        study.check(path.parent)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        keys = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
+        raise ConfigError(f"{path}: {keys}: {reason(error)}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return study
+
+
+def _values(axis: str, items: list[Any]) -> dict[str, tuple[str, ...]]:
+    texts = [
+        json.dumps(item, default=str) for item in items
+    ]  # of numbers, strings and truth values the same as in TOML
+    return {text.strip('"'): (f"{axis}={text}",) for text in texts}
+
+
+def _cell(axes: Mapping[str, Changes], chosen: Sequence[tuple[str, tuple[str, ...]]]) -> Cell:
+    labels = {axis: label for axis, (label, _) in zip(axes, chosen, strict=True)}
+    return Cell(labels, tuple(override for _, overrides in chosen for override in overrides))
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    return [(axis.strip(), label.strip()) for axis, _, label in (word.partition("=") for word in text.split(","))]
+
+
+def _kept(cell: Cell, only: Sequence[str]) -> bool:
+    return not only or any(set(_pairs(text)) <= cell.labels.items() for text in only)

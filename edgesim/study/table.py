@@ -1,0 +1,56 @@
+"""The table of a study: each column over the seeds, beside what was published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from edgesim.analysis.load import Run
+from edgesim.study.column import parse_column
+from edgesim.study.study import Cell, Study
+
+_CONFIDENCE = 0.95
+
+
+def tabulate(study: Study, runs: Iterable[tuple[Cell, Run]]) -> pd.DataFrame:
+    """Return a row for each column of the study and combination of labels of all axes but the seed.
+
+    Columns: the axes; column; runs, and values: how many of them have one; mean, sd (of a sample), low and high (95 %
+    interval of the mean by Student's t), all in the unit of the column; published, and ratio: mean over published.
+    NaN: there is no such number.
+    """
+    groups: dict[tuple[str, ...], list[tuple[Cell, Run]]] = {}
+    for cell, run in runs:
+        groups.setdefault(tuple(cell.group.values()), []).append((cell, run))
+    rows = [_row(study, members, column) for members in groups.values() for column in study.columns]
+    return pd.DataFrame(rows)
+
+
+def mean_and_interval(values: Sequence[float]) -> dict[str, float]:
+    """Return mean, sd, low and high of a sample; NaN where there are too few values."""
+    n = len(values)
+    mean = float(np.mean(values)) if n else math.nan
+    sd = float(np.std(values, ddof=1)) if n > 1 else math.nan
+    half = float(stats.t.ppf((1 + _CONFIDENCE) / 2, n - 1)) * sd / math.sqrt(n) if n > 1 else math.nan
+    return {"mean": mean, "sd": sd, "low": mean - half, "high": mean + half}
+
+
+def _row(study: Study, members: Sequence[tuple[Cell, Run]], column: str) -> dict[str, Any]:
+    group = members[0][0].group
+    found = [parse_column(column).of(run) for _, run in members]
+    values = [value for value in found if value is not None]
+    summary = mean_and_interval(values)
+    published = _published(study, group, column)
+    ratio = summary["mean"] / published if published else math.nan
+    counts = {"column": column, "runs": len(found), "values": len(values)}
+    return {**group, **counts, **summary, "published": published, "ratio": ratio}
+
+
+def _published(study: Study, group: Mapping[str, str], column: str) -> float:
+    fits = (p.value for p in study.published if p.column == column and p.cell.items() <= group.items())
+    return next(fits, math.nan)
