@@ -265,7 +265,7 @@ def main() -> None:
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # as `python -m` does: a part "module:Class" may lie in the current folder
     try:
-        sys.exit(command_line()(sys.argv[1:] or ["--help"], standalone_mode=False))
+        sys.exit(command_line()(sys.argv[1:] or ["--help"], prog_name="edgesim", standalone_mode=False))
     except _UsageError as error:
         message = f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
     except EdgesimError as error:
@@ -293,6 +293,8 @@ def _report(finished: Run, as_json: bool, quiet: bool) -> None:
     else:
         show.print_runs([finished])
         print(f"run folder: {finished.folder}")
+        if manifest["stop_reason"]:
+            print(f"stopped: {manifest['stop_reason']}")
     code = _EXIT_OF_STATUS[manifest["status"]]
     if code:
         reason = f": {manifest['stop_reason']}" if manifest["stop_reason"] else ""

@@ -37,10 +37,12 @@ class FleetBatteries:
             seconds[block.first : block.first + block.count] = batteries.off_s(np.arange(block.count), now_s)
         return seconds
 
-    def next_on_s(self, now_s: float) -> float:
-        """Return the time from which some device with a battery is on, inf if never again."""
-        times = [b.next_available(np.arange(block.count), now_s).min() for b, block in self._blocks]
-        return float(min(times, default=inf))
+    def on_from_s(self, now_s: float) -> Arr:
+        """Return from when on devices are on, shape (devices,): `now_s` for those that are, inf if never again."""
+        on_s = np.full(len(self._fleet), now_s, dtype=np.float64)
+        for batteries, block in self._blocks:
+            on_s[block.first : block.first + block.count] = batteries.next_available(np.arange(block.count), now_s)
+        return on_s
 
     def lasting_s(self, ids: Ids, draws: Sequence[tuple[Arr, Arr]], now_s: float) -> Arr:
         """Return for how long devices can go through phases of (watts above idle, seconds), shape (k,).

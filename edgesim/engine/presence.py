@@ -36,7 +36,16 @@ class Presence:
     def wait_s(self, now_s: float) -> float:
         """Return seconds until somebody is there or on who is not now, inf if never; to be asked after waiting."""
         self.new_occasion()
-        back_s = self._availability.next_on_s(now_s)
-        if self._batteries:
-            back_s = min(back_s, self._batteries.next_on_s(now_s))
+        back_s = self._back_s(self._batteries, now_s) if self._batteries else self._availability.next_on_s(now_s)
         return back_s - now_s if back_s < inf else inf
+
+    def _back_s(self, batteries: FleetBatteries, now_s: float) -> float:
+        """Return when the next device comes whose battery is on then, unless it empties before."""
+        on_s = batteries.on_from_s(now_s)
+        ids = np.flatnonzero(on_s < inf)
+        there_s = self._availability.on_from_s(ids, on_s[ids])
+        back_s = there_s[there_s > now_s].min(initial=inf)
+        if self._availability.retry_s < inf:
+            again_s = np.maximum(on_s[ids], now_s + self._availability.retry_s)
+            back_s = min(back_s, self._availability.on_from_s(ids, again_s).min(initial=inf))
+        return float(back_s)
