@@ -1,0 +1,399 @@
+"""Random protocols on random fleets that come, go and break: laws that hold in every run, whatever happens in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import count
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import edgesim.assembly
+from edgesim.analysis.critical_path import attributed
+from edgesim.backends.null import NullBackend
+from edgesim.contracts import DELIVERED, Arrival, Outcome
+from edgesim.simulation import Simulation
+from tests.conftest import frames, timing_scenario
+
+IDLE_W, COMPUTE_W, TRANSMIT_W, RECEIVE_W = 2.0, 3.0, 1.0, 0.5  # the last three above idle
+POWER = {"name": "power", "idle": IDLE_W, "busy": IDLE_W + COMPUTE_W, "transmit": TRANSMIT_W, "receive": RECEIVE_W}
+PHASES = ["down_s", "wait_s", "compute_s", "up_s"]
+JOULES = ["down_j", "compute_j", "up_j", "peer_j", "link_j"]
+CRITICAL = [f"critical_{name}" for name in ("down_s", "compute_s", "up_s", "link_wait_s", "wait_s")]
+ROUNDING_S = 1e-6
+MOST_EVENTS = 100_000  # far more than any of these runs needs
+ALIKE = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+
+# --- what may be -------------------------------------------------------------------------------------------------
+
+
+def part(name: str, **keys: list[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Return a strategy for the settings of a part: one of the values of each key."""
+    return st.fixed_dictionaries({"name": st.just(name)} | {key: st.sampled_from(keys[key]) for key in keys})
+
+
+AVAILABILITY = st.one_of(
+    part("always"),
+    part("bernoulli", p=[0.3, 0.9], retry=[60, 300]),
+    part("diurnal", mean=[0.5, 0.9], amplitude=[0.2, 0.5], period=[100, 400], zones=[1, 4], slot=[3, 20]),
+    part("lifetime", join=[0, 12, {"uniform": [0, 40]}], leave=[60, {"uniform": [45, 200]}]),
+    part("sessions", on=[20, {"uniform": [5, 80]}], off=[10, {"choice": [1, 30]}]),
+    part("groups", size=[1, 3], on=[30, 100], off=[10]),
+    part("trace", file=[""]),
+)
+FAILURE = st.one_of(
+    part("crash", probability=[0.2, 1.0], phase=["any", "download", "training", "upload"], share=[0.3, 1.0]),
+    part("crash", mean_time=[5, 50], share=[0.5, 1.0]),
+    part("partial_work", probability=[0.5, 1.0], least=[0, 0.5]),
+)
+FAILURE_WITH_SERVER = st.one_of(
+    FAILURE,
+    part("link_outage", up=[5, 20], down=[2, 10]),
+    part("server_restart", mean_time=[15, 60]),
+    part("server_restart", at=[[20], [10, 20, 40, 60]]),
+)
+OWN = {"up": ["20 kbit/s", {"log_uniform": [2e4, 2e5]}], "down": ["100 kbit/s"], "latency": [0, {"uniform": [0, 0.5]}]}
+SERVER = {"server_up": ["50 kbit/s", float("inf")], "server_down": ["80 kbit/s"], "server_latency": [0, 0.2]}
+SHARED = part("shared", **OWN, discipline=["fair", "fifo"])
+TOPOLOGY = st.one_of(
+    part("star"), part("star", **SERVER), part("tree", **SERVER, edge_servers=[2], edge_up=["40 kbit/s"])
+)
+LINKS = st.one_of(
+    st.fixed_dictionaries({"network": st.one_of(part("ideal"), part("fixed", **OWN))}),
+    st.fixed_dictionaries({"network": SHARED, "topology": TOPOLOGY}),
+)
+CPU = st.fixed_dictionaries({"flops_per_s": st.sampled_from([1e6, 4e6, {"log_uniform": [5e5, 2e7]}])})
+BLOCK = {"count": st.integers(2, 4), "level": st.integers(1, 2), "cpu": CPU}
+MEMORY = {"memory": st.sampled_from(["1 GB", "1 GB", "1 GB", "1 kB"])}  # the last is too small for any job
+WINDOWS = [[[0, 86_400]], [[20, 50], [150, 250], [500, 900]]]
+BATTERY = part("rechargeable", capacity=[40, 150], level=[0, 0.6, 1], charge=[0, 6], windows=WINDOWS)
+SETTING = {
+    "seed": st.integers(0, 10_000),
+    "partition": part("sizes", samples_per_device=[20, [1, 60]]),
+    "availability": st.lists(AVAILABILITY, min_size=1, max_size=2),
+    "slowdown": st.one_of(part("none"), part("log_normal", sigma=[0.5])),
+    "server": st.sampled_from([{}, {"flops_per_s": 5e4, "idle": 1, "busy": 3}]),
+}
+ROUNDS = st.fixed_dictionaries({"rounds": st.integers(2, 6)}, optional={"sim_time": st.sampled_from([20, 60, 400])})
+
+
+@st.composite
+def settings_of(draw: st.DrawFn, server: bool) -> dict[str, Any]:
+    """Draw what does not depend on the protocol, with up to twelve devices."""
+    block = st.fixed_dictionaries(BLOCK, optional=MEMORY | ({"battery": BATTERY} if server else {}))
+    failures = st.lists(FAILURE_WITH_SERVER if server else FAILURE, max_size=3)
+    once = failures.filter(lambda few: sum("down" in each for each in few) <= 1)  # one may cut the links
+    own = {"fleet": st.lists(block, min_size=1, max_size=3), "failures": once}
+    given = draw(st.fixed_dictionaries(SETTING | own)) | draw(LINKS)
+    sleeps = not any("battery" in block for block in given["fleet"]) and draw(st.booleans())
+    return given | {"energy": {**POWER, "sleep": 0.25} if sleeps else POWER}
+
+
+@st.composite
+def with_rounds(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a run of a server that works in rounds."""
+    given = draw(settings_of(server=True))
+    devices = sum(block["count"] for block in given["fleet"])
+    selection, asked = draw(st.sampled_from([({"name": "all"}, devices), ({"name": "uniform", "count": 2}, 2)]))
+    late = {"late": ["keep", "drop"], "late_weight": [0.5, 1, 0], "minimum": [0, 0, 0, 1, asked]}
+    coordinator = st.one_of(
+        part("sync"),
+        part("deadline", deadline=[3, 8, 20], **late),
+        part("deadline", rule=["quantile"], quantile=[0.5, 1.0], rounds=[1, 5], **late),
+        part("deadline", rule=["mad"], k=[0, 3], deadline=[5], **late),
+        part("over_selection", keep=list(range(1, asked + 1))),
+    )
+    method = st.sampled_from(["fedavg", "fedpmt", "tests.plugins.methods:Asking"])
+    own = {"coordinator": coordinator, "method": method, "stop": ROUNDS}
+    return given | {"selection": selection} | draw(st.fixed_dictionaries(own))
+
+
+@st.composite
+def without_rounds(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a run of a server that merges as updates come in; it may wait for updates that never come."""
+    given = draw(settings_of(server=True))
+    devices = sum(block["count"] for block in given["fleet"])
+    places = {"concurrency": list(range(1, devices + 1)), "reassign": ["random", "same"]}
+    own = {
+        "coordinator": part("buffered", **places, buffer=[1, 2, 5], max_staleness=[None, 0, 2]),
+        "selection": st.one_of(part("all"), part("uniform", fraction=[0.5])),
+        "method": st.sampled_from(["fedasync", "fedbuff"]),
+        "stop": st.fixed_dictionaries({"rounds": st.integers(2, 12), "sim_time": st.sampled_from([20, 60, 400])}),
+    }
+    return given | draw(st.fixed_dictionaries(own))
+
+
+@st.composite
+def among_peers(draw: st.DrawFn) -> dict[str, Any]:
+    """Draw a run without a server."""
+    given = draw(settings_of(server=False))
+    degrees = list(range(1, sum(block["count"] for block in given["fleet"])))
+    waits = {"reuse": [0, 1, 3], "wait_select": ["lowest_index", "first_finish"]}
+    own = {
+        "peers": st.one_of(part("random", degree=degrees), part("ring"), part("full"), part("exponential")),
+        "method": st.one_of(part("dfedavg", **waits), part("dpsgd", **waits)),
+        "stop": ROUNDS,
+    }
+    return given | draw(st.fixed_dictionaries(own))
+
+
+# --- what is seen ------------------------------------------------------------------------------------------------
+
+
+class Seen:
+    """A finished run, and what its learner and its observer were told on the way."""
+
+    def __init__(self, given: Mapping[str, Any], trace: Path) -> None:
+        there = [each | {"file": str(trace)} if "file" in each else each for each in given["availability"]]
+        scenario = timing_scenario(model="cnn_digits", training={"batch": 8}, **{**given, "availability": there})
+        self.simulation = Simulation(edgesim.assembly.assemble(scenario), NullBackend(), self)
+        self.started: list[int] = []  # jobs
+        self.let_go: list[Arrival] = []  # merged or cancelled
+        self.merged: list[tuple[float, int]] = []  # start and updates; a run may end while the server computes the last
+        self.closed: list[tuple[int, float, float]] = []  # jobs that had ended, time, joules
+        self._listen()
+        self._limit()
+        self.simulation.run()  # checks the ledger
+        self.tables = {**frames(self.simulation), "devices": pd.DataFrame(self.simulation.devices())}
+        self.jobs, self.devices = self.tables["jobs"], self.tables["devices"]
+        self.merges = attributed(self.jobs, self.tables["merges"])
+        self.end_s = self.simulation.engine.now_s
+        self.fleet, self.peers = self.simulation.parts.fleet, scenario.peers is not None
+        self.rule = scenario.coordinator.value
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        """Remember how many jobs had ended, and the joules of the run so far."""
+        self.closed.append((len(self.simulation.tables["jobs"]), info["now_s"], info["energy_j"]))
+
+    def _listen(self) -> None:
+        learner, merge = self.simulation.learner, self.simulation.learner.merge
+        learner.start = lambda jobs: self.started.extend(job.id for job in jobs)
+        learner.cancel = self.let_go.extend
+
+        def listening(arrivals, view):
+            delivered = [arrival for arrival in arrivals if arrival.outcome in DELIVERED]
+            self.let_go += delivered
+            self.merged.append((view.now_s, len(delivered)))
+            return merge(arrivals, view)
+
+        learner.merge = listening
+
+    def _limit(self) -> None:
+        """Make a run fail that goes round in circles."""
+        env, step, events = self.simulation.engine.env, self.simulation.engine.env.step, count()
+
+        def counting():
+            assert next(events) < MOST_EVENTS, f"still running at {env.now} s"
+            step()
+
+        env.step = counting
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    """Measure a model once, as its card does not depend on the weights, and ask those who cannot 20 times, not 1000."""
+    real = edgesim.assembly.card_of
+    cached = lru_cache(lambda model, name: real(model, name, None, None, edgesim.assembly.Key(1)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("edgesim.assembly.card_of", lambda model, name, *_: cached(model, name))
+        patch.setattr("edgesim.coordinators.buffered._MOST_TRIES", 20)
+        yield
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a measured availability of two devices; the others are never there."""
+    path = tmp_path_factory.mktemp("churn") / "trace.csv"
+    path.write_text("device,start,end\n0,0,25\n0,40,300\n1,10,120.5\n1,130,5000\n")
+    return path
+
+
+# --- laws --------------------------------------------------------------------------------------------------------
+
+
+def time_runs_forward(seen: Seen) -> None:
+    """Rows are written in the order of time, rounds follow one another, and the run ended for a reason."""
+    jobs, merges = seen.jobs, seen.merges
+    assert jobs["end_s"].is_monotonic_increasing
+    assert (jobs["sent_s"] <= jobs["end_s"]).all()
+    assert merges["start_s"].tolist() == [0.0, *merges["now_s"]][: len(merges)]
+    assert merges["now_s"].is_monotonic_increasing
+    assert max([0.0, *jobs["end_s"], *merges["now_s"]]) <= seen.end_s
+    assert seen.simulation.rounds.stop_reason
+
+
+def jobs_end_once(seen: Seen) -> None:
+    """Every job sent has one row with a known outcome, and the learner hears of it once, by the next merge."""
+    jobs = seen.jobs
+    assert sorted(jobs["job"]) == sorted(seen.started) == list(range(len(jobs)))
+    assert not seen.simulation.engine.running
+    assert set(jobs["outcome"]) <= set(get_args(Outcome))
+    told = {arrival.job.id: arrival.outcome for arrival in seen.let_go}
+    assert len(told) == len(seen.let_go)
+    if not hasattr(seen.rule, "buffer"):  # else updates may wait while the server computes
+        assert told.keys() >= set(jobs["job"][jobs["end_s"] < max(seen.merged, default=(0.0, 0))[0]])
+    written = dict(zip(jobs["job"], jobs["outcome"], strict=True))
+    assert told == {job: written[job] for job in told}
+    used = [updates for _, updates in seen.merged]
+    assert seen.merges["used"].tolist() == used[: len(seen.merges)]
+    assert sum(used) == sum(outcome in DELIVERED for outcome in told.values())
+
+
+def one_job_at_a_time(seen: Seen) -> None:
+    """No device starts a job before its last one has ended, nor while it is away, nor goes on when it has left."""
+    there = seen.simulation.parts.availability
+    for _, own in seen.jobs.sort_values("job").groupby("device"):
+        assert (own["sent_s"].to_numpy()[1:] >= own["end_s"].to_numpy()[:-1]).all()
+    ids, sent_s = (seen.jobs[name].to_numpy() for name in ("device", "sent_s"))
+    assert (there.on_from_s(ids, sent_s) == sent_s).all()
+    leaves_s = there.until_s(ids, sent_s)
+    assert (seen.jobs["end_s"] <= leaves_s + ROUNDING_S).all()
+    left = (seen.jobs["outcome"] == "offline").to_numpy()
+    assert seen.jobs["end_s"][left].to_numpy() == pytest.approx(leaves_s[left])
+
+
+def seconds_add_up(seen: Seen) -> None:
+    """Phases and waits fill the time of a job, and what decided a round's length fills the round."""
+    jobs, merges = seen.jobs, seen.merges
+    assert (jobs[[*PHASES, "link_wait_s"]] >= 0).all(axis=None)
+    assert (jobs["link_wait_s"] <= jobs["down_s"] + jobs["up_s"] + ROUNDING_S).all()
+    lasted_s = (jobs["end_s"] - jobs["sent_s"]).to_numpy()
+    assert jobs[PHASES].sum(axis=1).to_numpy() == pytest.approx(lasted_s, abs=ROUNDING_S)
+    rounds_s = (merges["now_s"] - merges["start_s"]).to_numpy()
+    assert (merges[CRITICAL] >= 0).all(axis=None)
+    assert merges[[*CRITICAL, "server_s"]].sum(axis=1).to_numpy() == pytest.approx(rounds_s, abs=ROUNDING_S)
+
+
+def protocols_keep_their_word(seen: Seen) -> None:
+    """Deadlines unless a round is extended, at least and at most so many updates a merge, and devices at a time."""
+    merges, rule = seen.merges, seen.rule
+    least, most = getattr(rule, "minimum", 0), getattr(rule, "buffer", np.inf)
+    assert ((merges["used"] == 0) | merges["used"].between(least, most)).all()
+    merged = seen.jobs[seen.jobs["job"].isin([a.job.id for a in seen.let_go if a.outcome in DELIVERED])]
+    assert (merged.groupby(["round", "task"]).size() <= getattr(rule, "keep", np.inf)).all()
+    sent_s, end_s = np.sort(seen.jobs["sent_s"]), np.sort(seen.jobs["end_s"])
+    at_work = np.arange(1, 1 + len(sent_s)) - np.searchsorted(end_s, sent_s, side="right")
+    assert at_work.max(initial=0) <= getattr(rule, "concurrency", len(seen.fleet))
+    if least == 0 and rule.deadline_s < np.inf:
+        began_s = seen.jobs.groupby("round")["sent_s"].min().reindex(merges["round"]).to_numpy()
+        assert (merges["now_s"] - merges["server_s"] <= began_s + rule.deadline_s + ROUNDING_S).all()
+
+
+def work_is_paid_for(seen: Seen) -> None:
+    """FLOPs and joules of a job follow from the seconds that it really spent, whatever its outcome."""
+    jobs, parts = seen.jobs, seen.simulation.parts
+    devices, scenario = jobs["device"].to_numpy(), parts.scenario
+    assert jobs["compute_j"].to_numpy() == pytest.approx(COMPUTE_W * jobs["compute_s"].to_numpy(), abs=ROUNDING_S)
+    if scenario.slowdown.name == "none":
+        speeds = seen.fleet.flops_per_s[devices]
+        assert jobs["flops"].to_numpy() / speeds == pytest.approx(jobs["compute_s"].to_numpy(), abs=ROUNDING_S)
+    if seen.peers or any(failure.name == "link_outage" for failure in scenario.failures):
+        return
+    paths = parts.shared and parts.shared.paths
+    ways = {"down": (RECEIVE_W, lambda node: (0, node)), "up": (TRANSMIT_W, lambda node: (node, 0))}
+    for way, (watts, ends) in ways.items():
+        latency_s = [paths.latency_s(*ends(1 + d)) if paths else seen.fleet.latency_s[d] for d in devices.tolist()]
+        air_s = np.maximum(0.0, jobs[f"{way}_s"] - latency_s).to_numpy()
+        assert jobs[f"{way}_j"].to_numpy() == pytest.approx(watts * air_s, abs=ROUNDING_S)
+
+
+def joules_add_up(seen: Seen) -> None:
+    """Joules of jobs and of idle and sleeping time, worked out here, are those of devices, rounds and the ledger."""
+    simulation, rows, fleet = seen.simulation, seen.devices[:-1], seen.fleet
+    spent_j = seen.devices[["down_j", "compute_j", "up_j", "idle_j", "sleep_j"]].to_numpy()
+    assert (spent_j >= 0).all()
+    total_j = spent_j.sum() + seen.jobs["link_j"].sum()
+    assert simulation.ledger.total_j(seen.end_s) == pytest.approx(total_j, rel=1e-9)
+    if any(block.battery for block in simulation.parts.scenario.fleet):
+        return
+    awake_s, asleep_s = rows["idle_j"] / fleet.idle_w, rows["sleep_j"] / fleet.sleep_w
+    assert (awake_s + asleep_s).to_numpy() == pytest.approx(np.full(len(fleet), seen.end_s))
+    for (ended, now_s, energy_j), server_s in zip(seen.closed, seen.merges["server_s"].cumsum(), strict=True):
+        server, away = simulation.parts.scenario.server, simulation.parts.availability.off_s(now_s)
+        resting_j = (fleet.idle_w * (now_s - away) + fleet.sleep_w * away).sum()
+        of_server_j = server.idle * now_s + (server.busy - server.idle) * server_s
+        assert energy_j == pytest.approx(seen.jobs[JOULES][:ended].to_numpy().sum() + resting_j + of_server_j)
+    assert seen.merges["total_energy_j"].to_numpy() == pytest.approx([energy_j for *_, energy_j in seen.closed])
+
+
+def batteries_give_what_they_have(seen: Seen) -> None:
+    """A device spends no more than its battery held and was charged with."""
+    spent_j, first = seen.devices[["down_j", "compute_j", "up_j", "idle_j"]].sum(axis=1).to_numpy(), 0
+    for block in seen.simulation.parts.scenario.fleet:
+        own_j, first = spent_j[first : first + block.count], first + block.count
+        if block.battery is not None:
+            battery = block.battery.value
+            limit_j = battery.capacity * battery.level + battery.charge * seen.end_s
+            assert (own_j <= limit_j + ROUNDING_S).all()
+
+
+def bytes_add_up(seen: Seen) -> None:
+    """What devices received and sent is what their jobs moved."""
+    for way in ("down_bytes", "up_bytes"):
+        assert seen.devices[way].sum() == seen.jobs[way].sum()
+
+
+def nobody_waits_in_vain(seen: Seen) -> None:
+    """Time in which no device works and the server does not compute is time in which nobody can be reached."""
+    there = seen.simulation.parts.availability
+    by_chance = there.retry_s < np.inf or any(block.battery for block in seen.simulation.parts.scenario.fleet)
+    at_once = (seen.jobs["sent_s"] == seen.jobs["end_s"]) & ~seen.jobs["outcome"].isin(DELIVERED)
+    if by_chance or at_once.any():
+        return
+    begin_s = [*seen.jobs["sent_s"], *(start_s for start_s, _ in seen.merged), seen.end_s]
+    end_s = [*seen.jobs["end_s"], *[*seen.merges["now_s"], seen.end_s][: len(seen.merged)], seen.end_s]
+    until_s, idle_s = 0.0, []
+    for from_s, to_s in sorted(zip(begin_s, end_s, strict=True)):
+        idle_s += np.linspace(until_s, from_s, 12)[1:-1].tolist() if from_s > until_s + ROUNDING_S else []
+        until_s = max(until_s, to_s)
+    assert not [at_s for at_s in idle_s if there.on(at_s, 0).any()]
+
+
+LAWS = (
+    time_runs_forward,
+    jobs_end_once,
+    one_job_at_a_time,
+    seconds_add_up,
+    protocols_keep_their_word,
+    work_is_paid_for,
+    joules_add_up,
+    batteries_give_what_they_have,
+    bytes_add_up,
+    nobody_waits_in_vain,
+)
+
+
+def check(given: Mapping[str, Any], trace: Path) -> None:
+    """Run a scenario twice: every law holds, and both runs are the same to the last bit."""
+    seen, again = Seen(given, trace), Seen(given, trace)
+    for law in LAWS:
+        law(seen)
+    for name, table in seen.tables.items():
+        pd.testing.assert_frame_equal(table, again.tables[name], check_exact=True)
+
+
+@settings(ALIKE, max_examples=220)
+@given(given=with_rounds())
+def test_laws_of_rounds(given, trace):
+    """Synchronous, with deadlines of every rule, and over-selection."""
+    check(given, trace)
+
+
+@settings(ALIKE, max_examples=140)
+@given(given=without_rounds())
+def test_laws_without_rounds(given, trace):
+    """Buffered and fully asynchronous."""
+    check(given, trace)
+
+
+@settings(ALIKE, max_examples=140)
+@given(given=among_peers())
+def test_laws_among_peers(given, trace):
+    """No server; devices wait for one another's messages."""
+    check(given, trace)
