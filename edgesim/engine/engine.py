@@ -52,7 +52,7 @@ class Engine:
         failures: Failure | None = None,
         peers: Any = None,
     ) -> None:
-        self.env = simpy.Environment()
+        self.env = simpy.Environment(0.0)
         self.setting = setting
         self.ledger = ledger
         self.model = ModelRef(SERVER, 0)

@@ -45,7 +45,7 @@ class Slots(Availability):
         """Return the start of the next slot in which a device is on that is off at `now_s`."""
         slot = cell_of(now_s, self.rule.slot)
         off = np.flatnonzero(~self._on(np.arange(self.n), slot))
-        for later in range(1, _MOST_SLOTS):
+        for later in range(1, _MOST_SLOTS if len(off) else 0):
             if self._on(off, slot + later).any():
                 return float((slot + later) * self.rule.slot)
         return inf
