@@ -15,6 +15,7 @@ from edgesim.config.parts import as_table
 from edgesim.config.paths import FileText, located
 from edgesim.config.profiles import with_profile
 from edgesim.config.scenario import FleetBlock, Scenario
+from edgesim.config.toml_file import read_toml
 from edgesim.errors import ConfigError
 from edgesim.units import reason
 
@@ -45,12 +46,7 @@ def load_scenario(source: str | Path | Mapping[str, Any], overrides: Sequence[st
 
 def _read_toml(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
     """Return the table of a file merged over those it extends; `below`: the files that led here."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    table = read_toml(path)
     folder = path.resolve().parent
     return _extended(located(table, folder, ""), (*below, path.resolve()))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import tomllib
 from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -17,6 +16,7 @@ from pydantic import model_validator as validator
 
 from edgesim.config.parts import as_table, check_keys, refusal_at
 from edgesim.config.paths import FileText
+from edgesim.config.toml_file import read_toml
 from edgesim.errors import ConfigError
 from edgesim.units import (
     BitsPerSecond,
@@ -248,12 +248,7 @@ def find(name: str | Path) -> Profile:
 
 def read(file: Path | Traversable) -> Profile:
     """Return the profile in a TOML file. Raises ConfigError that names the file and the key at fault."""
-    try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not valid TOML: {error}") from error
+    table = read_toml(file)
     try:
         return profile_of(file.name.removesuffix(".toml"), table)
     except ValidationError as error:

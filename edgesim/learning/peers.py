@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
+from annotated_types import Ge
 
-from edgesim.contracts import Bundle, Ids, Merged, Message, Order, Plan, Stretch, Task, View, Wait
+from edgesim.contracts import (
+    Bundle,
+    Ids,
+    Merged,
+    Message,
+    Needs,
+    Order,
+    Plan,
+    Setting,
+    Stretch,
+    Task,
+    View,
+    Wait,
+)
 from edgesim.errors import ConfigError
 from edgesim.learning.context import Context
 from edgesim.learning.merge import finite, mean_of_holders
@@ -125,3 +140,38 @@ def check_mixing(graph: PeerGraph, mixing: Mixing) -> None:
         f"method.mixing: metropolis needs peers that hear each other, but device {target} hears device {source} "
         f"and not the other way round; use uniform, or other peers"
     )
+
+
+# --- a whole method but for what a device does ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerMethod:
+    """What methods of peers have in common; each adds what a device does and how far it goes in a round.
+
+    `mixing`: "uniform" weighs all models that a device has alike; "metropolis" is doubly stochastic, so that it keeps
+    the mean of all devices where it is, on graphs in which peers hear each other. `reuse`: for how many neighbours that
+    train earlier in the round a device waits, chosen by `wait_select`.
+    """
+
+    mixing: Mixing = "uniform"  # fits every graph; doubly stochastic where all hear equally many and each other
+    reuse: Annotated[int, Ge(0)] = 0  # all train at once, as in the methods' own papers
+    wait_select: Select = "lowest_index"  # known when the round starts, so that nothing is sent in vain
+    needs: ClassVar[Needs] = Needs(coordinators=frozenset({"sync"}), keep="computed", peers=True)
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return the empty state: devices keep their models themselves."""
+        setting.cost.check(widths=0)
+        return {}
+
+    def check_peers(self, graph: PeerGraph) -> None:
+        """Raise ConfigError if the mixing does not fit who hears whom."""
+        check_mixing(graph, self.mixing)
+
+    def plan_stretch(self, view: View, key: Key, stretch: Stretch) -> Plan:
+        """Ask every device that is there to mix and to train so much. Raises ConfigError as `check_peers`."""
+        return peer_plan(view, key, peer_task(view, stretch, self.mixing), self.reuse, self.wait_select)
+
+    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+        """Return the plain mean of the devices' models."""
+        return mean_of_peers(state, base, got)

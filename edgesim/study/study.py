@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from pydantic import model_validator as validator
 from edgesim.config.load import load_scenario
 from edgesim.config.parts import check_keys
 from edgesim.config.scenario import Scenario
+from edgesim.config.toml_file import read_toml
 from edgesim.errors import ConfigError
 from edgesim.study.column import parse_column
 from edgesim.units import reason
@@ -159,17 +159,13 @@ class Study(_Table):
 
 def load_study(path: Path) -> Study:
     """Return the study of a TOML file, all of its scenarios tried. Raises ConfigError, one line that names the file."""
+    table = read_toml(path)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
         study = Study.model_validate(table)
         study.check(path.parent)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except ValidationError as error:
         keys = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
         raise ConfigError(f"{path}: {keys}: {reason(error)}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid TOML: {error}") from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     return study
