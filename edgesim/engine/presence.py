@@ -6,7 +6,6 @@ from math import inf
 
 import numpy as np
 
-from edgesim.contracts import Arr, Ids
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.world.availability import Availability
 
@@ -28,10 +27,6 @@ class Presence:
         """Return which devices can be reached, bool, shape (devices,)."""
         there = self._availability.on(now_s, self._occasion)
         return there & self._batteries.on(now_s) if self._batteries else there
-
-    def until_s(self, ids: Ids, now_s: float) -> Arr:
-        """Return when devices leave that are there now, shape (k,); inf: never."""
-        return self._availability.until_s(ids, now_s)
 
     def wait_s(self, now_s: float) -> float:
         """Return seconds until somebody is there or on who is not now, inf if never; to be asked after waiting."""

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from edgesim.contracts import Arr, Ids
 from edgesim.errors import DataError
+from edgesim.world.rows import Rows
 
 _ROUNDING = 1e-12  # share of an amount that rounding may add to it
 # Stands for "never": unlike inf it can be multiplied by zero whole periods.
@@ -112,19 +113,6 @@ def _end_s(start_s: Arr, first: Ids) -> Arr:
 # --- files ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Numbers of a file, and where in it each of them stands."""
-
-    path: Path
-    unit: str  # "line" or "row"
-    numbers: Ids
-    columns: dict[str, Arr]
-
-    def refuse(self, index: int, fault: str) -> DataError:
-        return DataError(f"{self.path} {self.unit} {self.numbers[index]}: {fault}")
-
-
 def read_series(path: Path, names: Sequence[str], repeat: bool) -> list[RateSeries]:
     """Return for each of the columns `names` of a CSV or parquet file the series of its devices.
 
@@ -149,7 +137,7 @@ def read_series(path: Path, names: Sequence[str], repeat: bool) -> list[RateSeri
     return series
 
 
-def _check_values(rows: _Rows, names: Sequence[str]) -> None:
+def _check_values(rows: Rows, names: Sequence[str]) -> None:
     if not len(rows.numbers):
         raise DataError(f"{rows.path}: holds no values")
     for name, values in rows.columns.items():
@@ -160,7 +148,7 @@ def _check_values(rows: _Rows, names: Sequence[str]) -> None:
             raise rows.refuse(index, f"{name} must be a finite number{bound}, got {values[index]:g}")
 
 
-def _check_times(rows: _Rows, group: Ids, start_s: Arr) -> None:
+def _check_times(rows: Rows, group: Ids, start_s: Arr) -> None:
     if start_s[0] != 0:
         raise rows.refuse(group[0], f"the first time_s of a series must be 0, got {start_s[0]:g}")
     falls = np.diff(start_s) <= 0
@@ -169,7 +157,7 @@ def _check_times(rows: _Rows, group: Ids, start_s: Arr) -> None:
         raise rows.refuse(group[index], f"time_s must rise, got {start_s[index]:g} after {start_s[index - 1]:g}")
 
 
-def _read(path: Path, names: Sequence[str]) -> _Rows:
+def _read(path: Path, names: Sequence[str]) -> Rows:
     try:
         return _read_parquet(path, names) if path.suffix == ".parquet" else _read_csv(path, names)
     except OSError as error:
@@ -178,7 +166,7 @@ def _read(path: Path, names: Sequence[str]) -> _Rows:
         raise DataError(f"{path}: damaged or of another format: {error}") from error
 
 
-def _read_csv(path: Path, names: Sequence[str]) -> _Rows:
+def _read_csv(path: Path, names: Sequence[str]) -> Rows:
     numbers, values = [], []
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, strict=True)
@@ -187,7 +175,7 @@ def _read_csv(path: Path, names: Sequence[str]) -> _Rows:
             numbers.append(reader.line_num)
             values.append(_cells(row, header, f"{path} line {reader.line_num}"))
     table = np.array(values, dtype=np.float64).reshape(-1, len(header))
-    return _Rows(path, "line", np.array(numbers), dict(zip(header, table.T, strict=True)))
+    return Rows(path, "line", np.array(numbers), dict(zip(header, table.T, strict=True)))
 
 
 def _cells(row: Mapping[Any, Any], header: Sequence[str], where: str) -> list[float]:
@@ -199,11 +187,11 @@ def _cells(row: Mapping[Any, Any], header: Sequence[str], where: str) -> list[fl
         raise DataError(f"{where}: {error}") from error
 
 
-def _read_parquet(path: Path, names: Sequence[str]) -> _Rows:
+def _read_parquet(path: Path, names: Sequence[str]) -> Rows:
     table = pq.read_table(path)
     header = _checked_header(path, table.column_names, names)
     columns = {name: table[name].cast(pa.float64()).to_numpy() for name in header}
-    return _Rows(path, "row", np.arange(1, len(table) + 1), columns)
+    return Rows(path, "row", np.arange(1, len(table) + 1), columns)
 
 
 def _checked_header(path: Path, found: Sequence[str], names: Sequence[str]) -> Sequence[str]:

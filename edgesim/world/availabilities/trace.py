@@ -18,6 +18,7 @@ from edgesim.contracts import Arr, Ids
 from edgesim.errors import DataError
 from edgesim.rng import Key
 from edgesim.world.availability import Availability
+from edgesim.world.rows import Rows
 
 _COLUMNS = ("device", "start", "end")
 
@@ -94,20 +95,10 @@ class Trace:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """What a file holds, as numbers (nan: no number) and as it is written, and where each row stands."""
+class _Rows(Rows):
+    """What a file holds, as numbers (nan: no number) and as it is written."""
 
-    path: Path
-    unit: str  # "line" or "row"
-    numbers: Ids
-    columns: Mapping[str, Arr]
     written: Mapping[str, list[Any]]
-
-    def where(self, index: int) -> str:
-        return f"{self.unit} {self.numbers[index]}"
-
-    def refuse(self, index: int, fault: str) -> DataError:
-        return DataError(f"{self.path} {self.where(index)}: {fault}")
 
     def require(self, good: np.ndarray, name: str, needs: str) -> None:
         if not good.all():
