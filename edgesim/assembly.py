@@ -11,13 +11,14 @@ from torch import nn
 
 from edgesim.card import ModelCard
 from edgesim.config.scenario import Foreign, Scenario
-from edgesim.contracts import Part, Payload, Setting
+from edgesim.contracts import Ids, Part, Payload, Setting
 from edgesim.errors import ConfigError
 from edgesim.learning.build import build_model
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split
 from edgesim.learning.measure import measure
 from edgesim.learning.models.base import ModelPart
+from edgesim.learning.server import ServerRows, ServerTools, draw_server_rows
 from edgesim.learning.trainer import Trainer
 from edgesim.rng import Key, Purpose
 from edgesim.world.availability import Availability, all_of
@@ -59,18 +60,30 @@ class Assembly:
     shared: SharedNetwork | None  # links that jobs share; None: every device has its own
     availability: Availability
     failures: Failure | None
+    server_set: ServerRows | None  # samples that the method's server has; None: it has none
 
     def make_trainer(self, device: str) -> Trainer:
         """Return what trains, with its network on a torch device such as "cpu"."""
         if self.data is None or self.split is None:
             raise ConfigError("data: training needs a data set; without one use backend = { name = 'null' }")
+        rows = _for_others(self.server_set, "test", len(self.data.y_test))
         return Trainer(
             module=self.module.to(device),
             data=self.data,
             shards=[torch.from_numpy(shard) for shard in self.split.train],
             method=self.scenario.method.value,
-            drop_single=self.setting.card.drop_single,
+            card=self.setting.card,
+            test_rows=torch.from_numpy(rows),
         )
+
+    def make_tools(self) -> ServerTools | None:
+        """Return what the method's server computes with; None without a data set."""
+        if self.data is None:
+            return None
+        held = self.server_set
+        if held is None:
+            return ServerTools(self.module, self.data, self.setting.card)
+        return ServerTools(self.module, self.data, self.setting.card, held.wanted.split, torch.from_numpy(held.rows))
 
 
 def assemble(scenario: Scenario) -> Assembly:
@@ -83,7 +96,8 @@ def assemble(scenario: Scenario) -> Assembly:
     _check_end(scenario, fleet)
     shared = shared_network(scenario, fleet)
     data = scenario.data.value.load() if scenario.data is not None else None
-    split, samples = _partition(scenario, data, len(fleet))
+    server_set = _server_set(scenario, data)
+    split, samples = _partition(scenario, data, len(fleet), server_set)
     module, card = _model(scenario, data)
     setting = Setting(
         card=card,
@@ -101,7 +115,7 @@ def assemble(scenario: Scenario) -> Assembly:
     )
     availability, failures = _churn(scenario, fleet)
     _check_outages(failures, setting)
-    return Assembly(scenario, fleet, data, split, module, setting, shared, availability, failures)
+    return Assembly(scenario, fleet, data, split, module, setting, shared, availability, failures, server_set)
 
 
 def card_of(model: Any, name: str, data_shape: tuple[int, ...] | None, classes: int | None, key: Key) -> Any:
@@ -121,15 +135,37 @@ def _model(scenario: Scenario, data: Dataset | None) -> tuple[nn.Module, ModelCa
     return module, card
 
 
-def _partition(scenario: Scenario, data: Dataset | None, devices: int) -> tuple[Split | None, np.ndarray]:
+def _server_set(scenario: Scenario, data: Dataset | None) -> ServerRows | None:
+    wanted = getattr(scenario.method.value, "server_set", None)
+    if wanted is None or data is None:
+        return None
+    labels = data.y_test if wanted.split == "test" else data.y_train
+    key = Key(scenario.seed).at(Purpose.SERVER_SET)
+    return ServerRows(wanted, draw_server_rows(wanted, labels.numpy(), data.classes, key))
+
+
+def _for_others(server_set: ServerRows | None, split: str, samples: int) -> Ids:
+    """Return the rows of a split that the server has not reserved for itself."""
+    rows = np.arange(samples)
+    if server_set is None or not server_set.wanted.reserved or server_set.wanted.split != split:
+        return rows
+    return np.delete(rows, server_set.rows)
+
+
+def _partition(
+    scenario: Scenario, data: Dataset | None, devices: int, server_set: ServerRows | None
+) -> tuple[Split | None, np.ndarray]:
     """Return who holds which samples (None: timing only) and the local data sizes, shape (devices,), read-only."""
-    part, key = scenario.partition.value, Key(scenario.seed).at(Purpose.DATA)
+    seed = scenario.seed if scenario.data_seed is None else scenario.data_seed
+    part, key = scenario.partition.value, Key(seed).at(Purpose.DATA)
     if hasattr(part, "counts"):
         split, samples = None, part.counts(devices, key)
     elif data is None:
         raise ConfigError(f"data: partition {scenario.partition.name} needs a data set")
     else:
-        split = part.split(data.y_train.numpy(), data.y_test.numpy(), devices, data.classes, key)
+        rows = _for_others(server_set, "train", len(data.y_train))
+        split = part.split(data.y_train.numpy()[rows], data.y_test.numpy(), devices, data.classes, key)
+        split = Split(tuple(rows[of_device] for of_device in split.train), split.test)
         samples = split.samples
     if scenario.backend.value.trains and split is None:
         raise ConfigError(

@@ -147,13 +147,24 @@ class Message(NamedTuple):
     weight: float = 1.0  # what the protocol lets it count, beside the method's own weights
 
 
+class ServerSet(NamedTuple):
+    """Labelled samples that the server has for a method's own use, such as to test an update before it counts."""
+
+    samples: int
+    split: Literal["train", "test"] = "test"
+    draw: Literal["first", "random", "balanced"] = "first"  # "balanced": at random, equally many of each class
+    reserved: bool = False  # for the server alone: no device trains on them, or evaluation leaves them out
+    at_most: bool = False  # all of a smaller data set
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a method needs from the rest of the program."""
 
     coordinators: frozenset[str] = frozenset({"sync", "deadline"})
     keep: Literal["no", "computed", "delivered"] = "no"  # when the device's own memory changes
-    feedback: bool = False  # plan() reads something that merge() computed
+    feedback: bool = False  # plan() reads something that merge() or hear() computed
+    hears: bool = False  # looks at what an exchange brought before it plans the next one of the round
     peers: bool = False  # devices exchange models among themselves
     reports: frozenset[str] = frozenset()  # told once by every device: {"labels"}
 
@@ -190,6 +201,10 @@ class Method(Protocol):
     """A federated-learning method: a frozen dataclass of hyper-parameters and these pure functions.
 
     `state` is a plain tree of numbers, strings, lists, dicts and tensors; it is returned, never changed.
+
+    A method with `needs.hears` also has `hear(state, got, view, key)`, which returns a new state; it is called with the
+    messages of every exchange but the last of a round, which `merge` gets once more. A method whose server has samples
+    of its own has `server_set`, a ServerSet. Neither is called, or exists, where nothing is trained.
     """
 
     needs: ClassVar[Needs]
@@ -319,6 +334,9 @@ class Learner(Protocol):
 
     def cancel(self, arrivals: Sequence[Arrival]) -> None:
         """Forget jobs that did not deliver; train only what a device's memory depends on."""
+
+    def hear(self, arrivals: Sequence[Arrival], view: View) -> None:
+        """Let the method look at what an exchange delivered that others of the same round follow."""
 
     def merge(self, arrivals: Sequence[Arrival], view: View) -> MergeResult:
         """Train and merge the arrivals that delivered."""

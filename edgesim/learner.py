@@ -85,15 +85,21 @@ class FederatedLearner:
             self._pending.drop(arrival.job)
             self._models.release(arrival.job.base)
 
+    def hear(self, arrivals: Sequence[Arrival], view: View) -> None:
+        """Train what an exchange delivered, if the method wants to see it before the next one of the round."""
+        if not self.trains or not self.method.needs.hears:
+            return
+        key = self._key.at(Purpose.MERGE, view.round, view.exchange)
+        self.state = self.method.hear(self.state, self._trained(arrivals), view, key)  # type: ignore[attr-defined]
+
     def merge(self, arrivals: Sequence[Arrival], view: View) -> MergeResult:
         """Train the arrivals that delivered, let the method merge them in job order, name the new model."""
         version = ModelRef(SERVER, self.model.version + 1)
-        used = sorted((a for a in arrivals if a.outcome in DELIVERED), key=lambda a: a.job.id)
+        used = _delivered(arrivals)
         if not self.trains:
             self.model = version if used else self.model
             return MergeResult(self.model)
-        self._train([a.job for a in used])
-        got = [self._message(a) for a in used]
+        got = self._trained(used)
         key = self._key.at(Purpose.MERGE, view.round)
         merged = self.method.merge(self.state, self.weights(), got, view, self._tools, key)
         self.state = merged.state
@@ -105,7 +111,8 @@ class FederatedLearner:
             self._pending.drop(arrival.job)
             self._models.release(arrival.job.base)
         self._forget_old_messages()
-        return MergeResult(self.model, merged.server_flops, merged.notes)
+        spent_flops = 0.0 if self._tools is None else self._tools.take_flops()
+        return MergeResult(self.model, merged.server_flops + spent_flops, merged.notes)
 
     def evaluate(self, model: ModelRef) -> Mapping[str, Score]:
         """Score a global model; without training there is nothing to score. Remembers the best one."""
@@ -116,6 +123,12 @@ class FederatedLearner:
         if scores["test"].accuracy > self.best[0]:
             self.best = (scores["test"].accuracy, weights)
         return scores
+
+    def _trained(self, arrivals: Sequence[Arrival]) -> list[Message]:
+        """Return the messages of the arrivals that delivered, in job order."""
+        used = _delivered(arrivals)
+        self._train([a.job for a in used])
+        return [self._message(a) for a in used]
 
     def _train(self, jobs: Sequence[Job]) -> None:
         """Train jobs and what they build on, those that do not depend on each other in one call."""
@@ -162,3 +175,7 @@ class FederatedLearner:
         if job.task.stretches:
             return self._key.at(Purpose.LOCAL, job.device, job.nth)
         return self._key.at(Purpose.PROBE, job.device, job.round)
+
+
+def _delivered(arrivals: Sequence[Arrival]) -> list[Arrival]:
+    return sorted((a for a in arrivals if a.outcome in DELIVERED), key=lambda a: a.job.id)

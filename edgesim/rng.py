@@ -29,6 +29,7 @@ class Purpose(IntEnum):
     PEERS = 11
     AVAILABILITY = 12
     FAILURE = 13
+    SERVER_SET = 14
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,9 +95,9 @@ class Simulation:
             server=server,
             observer=observer,
         )
-        first = bundle_of(parts.module) if backend.trains else None
+        first, tools = (bundle_of(parts.module), parts.make_tools()) if backend.trains else (None, None)
         method = scenario.method.value
-        self.learner = FederatedLearner(method, backend, parts.setting, Key(scenario.seed), first)
+        self.learner = FederatedLearner(method, backend, parts.setting, Key(scenario.seed), first, tools)
 
     def run(self) -> None:
         """Run until a stop rule ends it; jobs still in flight then are charged up to that moment.

@@ -55,6 +55,11 @@ class Words:
         self.keys.append(key)
         return Plan(())
 
+    def hear(self, state, got, view, key):
+        """Count the messages of an exchange a hundred each."""
+        self.keys.append(key)
+        return state + 100 * len(got)
+
     def merge(self, state, base, got, view, tools, key):
         """Return the body of the last message as the new model."""
         self.got.append((base, got))
@@ -134,6 +139,23 @@ def test_messages_come_sorted_and_complete():
     assert learner.weights() == "w+1"
     assert (result.model, result.server_flops, result.notes) == (ModelRef(SERVER, 1), 7.0, {"count": 2})
     assert learner.state == 1
+
+
+@pytest.mark.parametrize("hears", [True, False])
+def test_a_method_may_hear_an_exchange_before_the_next(hears):
+    """What delivered is trained once, then; the merge gets it again, with what later exchanges brought."""
+    learner = learner_of()
+    learner.method.needs = Needs(keep="computed", hears=hears)
+    jobs = [job(0, 0), job(1, 1), job(2, 2)]
+    learner.start(jobs[:2])
+    learner.hear([ended(jobs[0]), ended(jobs[1], "late", computed=False)], VIEW)
+    assert (learner.state, trained_by(learner)) == ((100, [[0]]) if hears else (0, []))
+    learner.cancel([ended(jobs[1], "late", computed=False)])
+    learner.start(jobs[2:])
+    learner.merge([ended(jobs[0]), ended(jobs[2])], VIEW)
+    assert [m.job for m in learner.method.got[0][1]] == [0, 2]
+    assert trained_by(learner) == ([[0], [2]] if hears else [[0, 2]])
+    assert (KEY.at(Purpose.MERGE, 4, 1) in learner.method.keys) == hears
 
 
 def test_only_arrivals_in_time_are_merged():

@@ -70,7 +70,8 @@ class _Vain:
 def run_rounds(engine: Engine, rounds: Rounds, learner: Learner, policy: Policy) -> Generator[Any, Any, None]:
     """Ask, wait as the policy says, merge; again until stopped.
 
-    A merge gets the arrivals of all exchanges of its round; their tasks tell them apart. Whoever is too late is
+    A merge gets the arrivals of all exchanges of its round; their tasks tell them apart. A method may look at those of
+    one exchange before it plans the next. Whoever is too late is
     cancelled untrained and charged up to then. Without arrivals the model stays as it is.
     """
     late, vain = _Late(), _Vain()
@@ -151,6 +152,8 @@ def _exchange(
     arrivals = ended + cancelled
     engine.last = arrivals
     engine.exchange += 1
+    if plan.more:
+        learner.hear(engine.held.look(arrivals), engine.view())
     return arrivals, plan.more
 
 

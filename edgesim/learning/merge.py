@@ -3,42 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
+from torch import Tensor
 
+from edgesim.card import ModelCard
 from edgesim.contracts import Bundle, Message
 from edgesim.errors import ContractError
+from edgesim.learning.parts import Cut
 
 AVERAGED = frozenset({"params", "buffers"})  # kinds for which a mean makes sense
+Absent: TypeAlias = Literal["skip", "keep_old"]  # what a message says about coordinates that it does not contain
 
 
-def mean_of_holders(base: Bundle, got: Sequence[Message], weights: Sequence[float]) -> Bundle:
-    """Return the weighted mean of the tensors in `got`; a tensor that no message contains keeps its old value.
+class _Held(NamedTuple):
+    """A tensor of a message, its weight, and which entries of the model's tensor it has."""
 
-    A tensor's weights are normalised over the messages that hold it, so a layer that few devices trained is never
-    mixed with zeros. Sums run in float64 in the order of `got`, so equal models give back exactly that model.
-    `weights`: non-negative, shape (len(got),). Raises ContractError for a kind that has no mean.
+    tensor: Tensor
+    weight: float
+    index: Any
+
+
+def mean_of_holders(
+    base: Bundle,
+    got: Sequence[Message],
+    weights: Sequence[float],
+    *,
+    absent: Absent = "skip",
+    card: ModelCard | None = None,
+) -> Bundle:
+    """Return the weighted mean of the messages in `got`; what no message contains keeps its old value.
+
+    `absent` "skip": the weights of every single parameter are normalised over the messages that hold it, so a layer or
+    unit that few devices trained is never mixed with others' old values. "keep_old": a message that lacks a parameter
+    counts as one with the old value. Sums run in float64 in the order of `got`, so equal models give back exactly that
+    model. `weights`: non-negative, shape (len(got),). `card`: of the model, where messages come from thinner parts.
+    Raises ContractError for a kind that has no mean.
     """
     for message in got:
         if unknown := message.body.keys() - AVERAGED:
             raise ContractError(f"cannot average {sorted(unknown)}: only {sorted(AVERAGED)} have a mean")
-    return {
-        kind: {name: _mean_of_tensor(kind, name, old, got, weights) for name, old in tensors.items()}
-        for kind, tensors in base.items()
-    }
+    cuts = [_cut(message, card) for message in got]
+    everybody = sum(weights) if absent == "keep_old" else None
+
+    def mean(kind: str, name: str, old: Tensor) -> Tensor:
+        held = [
+            _Held(m.body[kind][name], weight, cut.index(name, old) if cut else None)
+            for m, weight, cut in zip(got, weights, cuts, strict=True)
+            if name in m.body.get(kind, {})
+        ]
+        if sum(each.weight for each in held) <= 0:
+            return old
+        whole = all(each.index is None for each in held) and everybody is None
+        return _mean_of_whole(old, held) if whole else _mean_by_entry(old, held, everybody)
+
+    return {kind: {name: mean(kind, name, old) for name, old in tensors.items()} for kind, tensors in base.items()}
 
 
-def _mean_of_tensor(
-    kind: str, name: str, old: torch.Tensor, got: Sequence[Message], weights: Sequence[float]
-) -> torch.Tensor:
-    held = [(m.body[kind][name], a) for m, a in zip(got, weights, strict=True) if name in m.body.get(kind, {})]
-    total = sum(a for _, a in held)
-    if total <= 0:
-        return old
+def _cut(message: Message, card: ModelCard | None) -> Cut | None:
+    part = message.task.part
+    if not part.units:
+        return None
+    if card is None:
+        raise ContractError("the mean of thinner parts needs the card of the model")
+    return Cut(part, card)
+
+
+def _mean_of_whole(old: Tensor, held: Sequence[_Held]) -> Tensor:
+    total = sum(each.weight for each in held)
     mean = torch.zeros_like(old, dtype=torch.float64)
-    for tensor, weight in held:
-        mean.add_(tensor, alpha=weight / total)
+    for each in held:
+        mean.add_(each.tensor, alpha=each.weight / total)
     return mean.to(old.dtype)
+
+
+def _mean_by_entry(old: Tensor, held: Sequence[_Held], everybody: float | None) -> Tensor:
+    """Return the mean where each entry has its own holders; `everybody`: the weight of all messages, if all count."""
+    total = torch.zeros_like(old, dtype=torch.float64)
+    weight = torch.zeros_like(total)
+    for each in held:
+        index = ... if each.index is None else each.index
+        total[index] += each.weight * each.tensor.double()
+        weight[index] += each.weight
+    if everybody is not None:
+        total += (everybody - weight) * old
+        weight = torch.full_like(weight, everybody)
+    mean = total / weight.where(weight > 0, 1.0)
+    return mean.to(old.dtype).where(weight > 0, old)
 
 
 def finite(got: Sequence[Message]) -> tuple[list[Message], dict[str, float]]:

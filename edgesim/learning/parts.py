@@ -24,7 +24,7 @@ def extract(bundle: Bundle, part: Part, card: ModelCard) -> dict[str, dict[str, 
     Every kind is cut whose tensors are named like the model's. Raises ValueError for a unit group or unit that the
     model does not have.
     """
-    cut = _Cut(part, card)
+    cut = Cut(part, card)
     return {kind: {name: cut.kept(name, t) for name, t in tensors.items()} for kind, tensors in bundle.items()}
 
 
@@ -33,7 +33,7 @@ def scatter(thin: Bundle, part: Part, card: ModelCard, into: Bundle) -> dict[str
 
     Kinds and tensors that only one of them has are left as they are in `into`. Raises ValueError as `extract` does.
     """
-    cut = _Cut(part, card)
+    cut = Cut(part, card)
     return {
         kind: {
             name: cut.placed(name, thin[kind][name], t) if name in thin.get(kind, {}) else t.clone()
@@ -50,7 +50,7 @@ def thinner(module: nn.Module, part: Part, card: ModelCard) -> nn.Module:
     training. Raises ValueError as `extract` does or if scales and units differ in number, ConfigError if kept
     channels do not split into the groups of a group normalisation.
     """
-    cut = _Cut(part, card)
+    cut = Cut(part, card)
     result = copy.deepcopy(module)
     for layer in card.layers:
         inner = result.get_submodule(layer.name)
@@ -65,7 +65,7 @@ def thinner(module: nn.Module, part: Part, card: ModelCard) -> nn.Module:
     return result
 
 
-class _Cut:
+class Cut:
     """Which entries of each tensor a part keeps."""
 
     def __init__(self, part: Part, card: ModelCard) -> None:
@@ -74,22 +74,20 @@ class _Cut:
 
     def kept(self, name: str, tensor: Tensor) -> Tensor:
         """Return the kept entries of a tensor."""
-        for dim, places in self._places(name, tensor):
-            tensor = tensor.index_select(dim, places)
-        return tensor.clone()
+        return tensor[self.index(name, tensor)].clone()
 
     def placed(self, name: str, thin: Tensor, into: Tensor) -> Tensor:
         """Return a copy of `into` with `thin` in the kept places."""
-        places = dict(self._places(name, into))
         result = into.clone()
-        if len(places) == 2:
-            result[places[0].unsqueeze(1), places[1]] = thin
-        elif places:
-            ((dim, kept),) = places.items()
-            result.index_copy_(dim, kept, thin)
-        else:
-            result.copy_(thin)
+        result[self.index(name, into)] = thin
         return result
+
+    def index(self, name: str, tensor: Tensor) -> Any:
+        """Return what a tensor of this name is indexed with to get the kept entries."""
+        places = self._places(name, tensor)
+        if len(places) == 2:
+            return places[0][1].unsqueeze(1), places[1][1]
+        return next(((slice(None),) * dim + (kept,) for dim, kept in places), ...)
 
     def rows(self, layer: LayerCost) -> Tensor | None:
         """Return the kept outputs of a layer; None if all are."""
@@ -110,7 +108,7 @@ class _Cut:
         return [(dim, places.to(tensor.device)) for dim, places in enumerate(found) if places is not None]
 
 
-def _cut_layer(inner: nn.Module, layer: LayerCost, cut: _Cut) -> None:
+def _cut_layer(inner: nn.Module, layer: LayerCost, cut: Cut) -> None:
     for name, value in list(inner.named_parameters(recurse=False)):
         kept = cut.kept(f"{layer.name}.{name}", value.detach())
         layout = torch.channels_last if kept.dim() == 4 else torch.contiguous_format
@@ -119,7 +117,7 @@ def _cut_layer(inner: nn.Module, layer: LayerCost, cut: _Cut) -> None:
         setattr(inner, name, cut.kept(f"{layer.name}.{name}", buffer))
 
 
-def _resize(inner: nn.Module, layer: LayerCost, cut: _Cut) -> None:
+def _resize(inner: nn.Module, layer: LayerCost, cut: Cut) -> None:
     """Let a layer state its new sizes."""
     for names, kept in zip(_SIZES, (cut.rows(layer), cut.columns(layer)), strict=True):
         for name in names:

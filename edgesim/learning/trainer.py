@@ -10,10 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from edgesim.contracts import Assignment, Bundle, Method, Payload, Result
+from edgesim.card import ModelCard
+from edgesim.contracts import Assignment, Bundle, Method, Part, Payload, Result
 from edgesim.learning.context import Context, copy_for, load
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.loop import train_stretch
+from edgesim.learning.parts import extract, thinner
 from edgesim.learning.seeding import seeded
 
 CHUNK = 100  # test samples evaluated at once: fits the cache; fixed, as sums must not depend on who computes them
@@ -35,13 +37,15 @@ class Trainer:
     data: Dataset
     shards: Sequence[Tensor]  # sample indices of every device
     method: Method
-    drop_single: bool
+    card: ModelCard
+    test_rows: Tensor  # samples of the test set that models are scored on
 
     def run(self, assignment: Assignment) -> Result:
         """Train one assignment and return what the device sends and keeps."""
         task, key = assignment.task, assignment.key
         rule = self.method.local(task)
-        context = Context(self.module, self.data, self.shards[assignment.device], assignment, self.drop_single)
+        module, assignment = self._cut(task.part, assignment)
+        context = Context(module, self.data, self.shards[assignment.device], assignment, self.card.drop_single)
         steps = 0
         with seeded(key):  # dropout layers draw from torch's own stream
             start = rule.start or (lambda base, own, context: context.copy(base))
@@ -54,7 +58,7 @@ class Trainer:
 
     def chunks(self) -> int:
         """Return the number of chunks of the test set."""
-        return -(-len(self.data.y_test) // CHUNK)
+        return -(-len(self.test_rows) // CHUNK)
 
     def score_chunks(self, model: Bundle, chunks: Sequence[int]) -> list[ChunkScore]:
         """Return loss and hits of a model over these chunks of the test set, one by one."""
@@ -64,9 +68,18 @@ class Trainer:
         with torch.no_grad():
             return [self._score(chunk, device) for chunk in chunks]
 
+    def _cut(self, part: Part, assignment: Assignment) -> tuple[nn.Module, Assignment]:
+        """Return the network that a part trains, and the assignment with the model received cut to it.
+
+        What the device kept and what peers sent stay as they are: they may be of other parts.
+        """
+        if not part.units:
+            return self.module, assignment
+        base = extract(assignment.base, part, self.card)
+        return thinner(self.module, part, self.card), assignment._replace(base=base)
+
     def _score(self, chunk: int, device: torch.device) -> ChunkScore:
-        n = len(self.data.y_test)
-        indices = torch.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, n))
+        indices = self.test_rows[chunk * CHUNK : (chunk + 1) * CHUNK]
         x, y = self.data.batch("test", indices)
         logits, y = self.module(x.to(device)), y.to(device)
         loss = F.cross_entropy(logits, y, reduction="sum")

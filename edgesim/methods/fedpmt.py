@@ -30,7 +30,7 @@ from edgesim.contracts import (
     View,
 )
 from edgesim.errors import ConfigError
-from edgesim.learning.merge import finite, mean_of_holders
+from edgesim.learning.merge import Absent, finite, mean_of_holders
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.rng import Key
 
@@ -45,13 +45,15 @@ class FedPMT:
     width, which changes only the messages ("server": option I, "device": option II). `rule`: "fixed" gives
     capability level i width i; "deadline" gives each device the largest width that it finishes in time. A device
     whose memory is too small for its width trains the largest that fits.
-    `upload`: only the trained layers, or the full model.
+    `upload`: only the trained layers, or the full model. `absent`: a layer is averaged over who trained it ("skip"), or
+    who did not train it counts with the old one ("keep_old").
     """
 
     widths: tuple[Annotated[int, Ge(1)], ...] | None = None
     split: Literal["server", "device"] = "server"
     rule: Literal["fixed", "deadline"] = "fixed"
     upload: Literal["trained", "full"] = "trained"
+    absent: Absent = "skip"
     needs: ClassVar[Needs] = Needs()
 
     def init(self, setting: Setting, key: Key) -> Any:
@@ -87,7 +89,7 @@ class FedPMT:
         usable, notes = finite([_trained_only(m) for m in got])
         if not usable:
             return Merged(state, None, notes=notes)
-        model = mean_of_holders(base, usable, [m.samples * m.weight for m in usable])
+        model = mean_of_holders(base, usable, [m.samples * m.weight for m in usable], absent=self.absent)
         return Merged(state, model, notes=notes)
 
     def _depths(self, setting: Setting) -> tuple[int, ...]:

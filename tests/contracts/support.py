@@ -153,7 +153,9 @@ def arrived_at(simulation: Simulation, got: Sequence[Message], base: Bundle, mod
 
 def _arrived_at(trainer: Any, message: Message, assignment: Assignment, model: Bundle) -> Message:
     rule, task = trainer.method.local(message.task), message.task
-    context = Context(trainer.module, trainer.data, trainer.shards[message.device], assignment, trainer.drop_single)
+    context = Context(
+        trainer.module, trainer.data, trainer.shards[message.device], assignment, trainer.card.drop_single
+    )
     w = rule.start(assignment.base, None, context) if rule.start else {}
     body, _, signals = (rule.finish or (lambda w, context: (w, None, {})))({**w, **context.copy(model)}, context)
     carried = {

@@ -29,14 +29,14 @@ MOVES = (
 )
 
 
-def moved(arrived, samples=(1, 1, 1)):
+def moved(arrived, samples=(1, 1, 1), **changes):
     """Return the layers that FedPMT makes of the moves of these devices."""
     messages = []
     for k in arrived:
         trained = {name: np.add(BASE[name], move).tolist() for name, move in MOVES[k].items()}
         part = Part(f"last{3 - k}", frozen=frozenset(list(SIZES)[:k]), width=3 - k)
         messages.append(message_of(k, samples[k], trained, part))
-    return merged_layers(FedPMT(), setting_of(samples, SIZES), BASE, messages)
+    return merged_layers(FedPMT(**changes), setting_of(samples, SIZES), BASE, messages)
 
 
 def approximately(layers):
@@ -53,6 +53,12 @@ def test_averages_are_weighted_by_data():
     """D = (300, 100, 600): layer b is 3/4 device 0 and 1/4 device 1; layer c is 0.3, 0.1, 0.6."""
     expected = {"a": [0.7, 1.6, 1.0], "b": [2.25, 1.9], "c": [2.95, 3.35, 3.27, 3.14]}
     assert moved([0, 1, 2], (300, 100, 600)) == approximately(expected)
+
+
+def test_who_did_not_train_a_layer_may_count_with_the_old_one():
+    """The average that the sheet warns of: two of three devices count with the old layer a, one with the old b."""
+    expected = {"a": [0.9, 1.2, 1.0], "b": [2 + 0.2 / 3, 2.0], "c": [3.1, 3.2, 3.2, 3.2]}
+    assert moved([0, 1, 2], absent="keep_old") == approximately(expected)
 
 
 def test_a_layer_that_nobody_trained_stays():

@@ -1,0 +1,129 @@
+"""What a method's server can compute besides averaging: losses and gradients on labelled samples of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from edgesim.card import ModelCard
+from edgesim.contracts import Bundle, Ids, ServerSet
+from edgesim.errors import ConfigError
+from edgesim.learning.context import copy_for, load
+from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.data.split import by_class
+from edgesim.learning.loop import gradients
+from edgesim.learning.trainer import CHUNK
+from edgesim.rng import Key
+
+
+class ServerRows(NamedTuple):
+    """Samples that the server has: rows of one split of the data set, ascending int64."""
+
+    wanted: ServerSet
+    rows: Ids
+
+
+def draw_server_rows(wanted: ServerSet, labels: Ids, classes: int, key: Key) -> Ids:
+    """Return the rows of the server's samples among those with these labels, ascending int64.
+
+    Raises ConfigError if there are too few, or none would be left for others.
+    """
+    samples = min(wanted.samples, len(labels)) if wanted.at_most else wanted.samples
+    most = len(labels) - wanted.reserved
+    if wanted.reserved and wanted.at_most:
+        samples = min(samples, len(labels) // 2)  # as the rest has a use of its own
+    if not 0 < samples <= most:
+        raise ConfigError(f"method: the server asks for {samples} {wanted.split} samples, allowed are 1 to {most}")
+    if wanted.draw == "first":
+        return np.arange(samples)
+    generator = key.numpy()
+    if wanted.draw == "random":
+        return np.sort(generator.choice(len(labels), samples, replace=False))
+    each, over = divmod(samples, classes)
+    rows = by_class(labels, classes)
+    if over or each > min(len(found) for found in rows):
+        raise ConfigError(
+            f"method: the server asks for {samples} {wanted.split} samples, equally many of each of {classes} classes; "
+            f"the rarest has {min(len(found) for found in rows)}"
+        )
+    return np.sort(np.concatenate([generator.choice(found, each, replace=False) for found in rows]))
+
+
+@dataclass
+class ServerTools:
+    """Handed to `Method.merge`. Counts the FLOPs that it spends, for the server's time and energy."""
+
+    module: nn.Module
+    data: Dataset
+    card: ModelCard
+    split: Literal["train", "test"] = "test"
+    rows: Tensor | None = None  # the server's samples; None: it has none
+    _spent_flops: float = 0.0
+
+    @property
+    def labels(self) -> Tensor:
+        """Labels of the server's samples, int64, shape (samples,)."""
+        return self.data.batch(self.split, self._rows(None))[1]
+
+    def loss(self, model: Bundle, places: Tensor | None = None) -> float:
+        """Return the mean cross-entropy of a model in eval mode on the server's samples, or on those at `places`."""
+        rows = self._rows(places)
+        with _one_thread(), torch.no_grad():
+            self._load(model)
+            total = math.fsum(float(self._loss(chunk)) for chunk in torch.split(rows, CHUNK))
+        self._spent_flops += self.card.forward_flops() * len(rows)
+        return total / len(rows)
+
+    def gradient(self, model: Bundle, places: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the gradient of that loss with respect to every parameter, by name, float64."""
+        rows = self._rows(places)
+        with _one_thread():
+            self._load(model)
+            wrt = dict(self.module.named_parameters())
+            for parameter in wrt.values():
+                parameter.requires_grad_(True)
+            total = [torch.zeros_like(p, dtype=torch.float64) for p in wrt.values()]
+            for chunk in torch.split(rows, CHUNK):
+                for sum_, part in zip(total, gradients(self._loss(chunk), list(wrt.values())), strict=True):
+                    sum_ += part
+        self._spent_flops += self.card.train_flops() * len(rows)
+        return {name: (sum_ / len(rows)).cpu() for name, sum_ in zip(wrt, total, strict=True)}
+
+    def take_flops(self) -> float:
+        """Return the FLOPs spent since the last call."""
+        spent, self._spent_flops = self._spent_flops, 0.0
+        return spent
+
+    def _load(self, model: Bundle) -> None:
+        load(self.module, copy_for(self.module, model))
+        self.module.eval()
+
+    def _loss(self, rows: Tensor) -> Tensor:
+        """Return the sum of the losses of some samples."""
+        device = next(self.module.parameters()).device
+        x, y = self.data.batch(self.split, rows)
+        return F.cross_entropy(self.module(x.to(device)), y.to(device), reduction="sum")
+
+    def _rows(self, places: Tensor | None) -> Tensor:
+        if self.rows is None:
+            raise LookupError("the method has no server_set")
+        return self.rows if places is None else self.rows[places]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread, so that sums do not depend on how devices are trained."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,104 @@
+"""What the server computes on samples of its own, against PyTorch and counting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from edgesim.assembly import assemble
+from edgesim.contracts import ServerSet
+from edgesim.errors import ConfigError
+from edgesim.learning.build import bundle_of
+from edgesim.learning.server import draw_server_rows
+from edgesim.methods.fedavg import FedAvg
+from edgesim.rng import Key
+from tests.conftest import digits_scenario
+
+LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 2])
+KEY = Key(3)
+
+
+class Watched(FedAvg):
+    """FedAvg whose server has samples of its own, as the class says."""
+
+    server_set = ServerSet(120, reserved=True)
+
+
+class Trained(FedAvg):
+    """The same with training samples."""
+
+    server_set = ServerSet(100, split="train", draw="balanced", reserved=True)
+
+
+def parts_of(method):
+    """Return an assembled scenario on digits with this method."""
+    return assemble(digits_scenario(method={"name": f"{__name__}:{method}"}))
+
+
+def test_rows_are_the_first_any_or_equally_many_of_each_class():
+    """Rows ascend; equal keys give equal draws."""
+    assert draw_server_rows(ServerSet(3), LABELS, 3, KEY).tolist() == [0, 1, 2]
+    drawn = draw_server_rows(ServerSet(6, draw="random"), LABELS, 3, KEY)
+    assert (
+        drawn.tolist()
+        == sorted(set(drawn.tolist()))
+        == draw_server_rows(ServerSet(6, draw="random"), LABELS, 3, KEY).tolist()
+    )
+    balanced = draw_server_rows(ServerSet(6, draw="balanced"), LABELS, 3, KEY)
+    assert np.bincount(LABELS[balanced]).tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (ServerSet(11), "asks for 11 test samples, allowed are 1 to 10"),
+        (ServerSet(10, split="train", reserved=True), "asks for 10 train samples, allowed are 1 to 9"),
+        (ServerSet(7, draw="balanced"), "equally many of each of 3 classes; the rarest has 2"),
+        (ServerSet(9, draw="balanced"), "equally many of each of 3 classes; the rarest has 2"),
+    ],
+)
+def test_too_many_samples_are_refused(wanted, message):
+    """Also where none would be left for others."""
+    with pytest.raises(ConfigError, match=message):
+        draw_server_rows(wanted, LABELS, 3, KEY)
+
+
+def test_at_most_takes_what_there_is_and_shares_it_if_others_need_some():
+    """All ten rows, or half of them."""
+    assert len(draw_server_rows(ServerSet(2000, at_most=True), LABELS, 3, KEY)) == 10
+    assert len(draw_server_rows(ServerSet(2000, at_most=True, reserved=True), LABELS, 3, KEY)) == 5
+
+
+def test_reserved_samples_are_nobody_elses():
+    """Test samples are left out of evaluation, training samples out of the partition."""
+    watched, trained = parts_of("Watched"), parts_of("Trained")
+    trainer = watched.make_trainer("cpu")
+    assert trainer.test_rows.tolist() == list(range(120, len(watched.data.y_test)))
+    scores = trainer.score_chunks(bundle_of(watched.module), range(trainer.chunks()))
+    assert sum(chunk.samples for chunk in scores) == len(watched.data.y_test) - 120
+    held = set(trained.server_set.rows.tolist())
+    assert len(held) == 100
+    assert held.isdisjoint(np.concatenate(trained.split.train).tolist())
+    assert np.bincount(trained.data.y_train[list(held)].numpy()).tolist() == [10] * 10
+
+
+def test_loss_and_gradient_are_those_of_pytorch_on_these_samples_and_are_counted():
+    """Mean over the samples, though they are computed in chunks; FLOPs of the card's forward and training pass."""
+    parts = parts_of("Watched")
+    tools, model = parts.make_tools(), bundle_of(parts.module)
+    x, y = parts.data.batch("test", torch.arange(120))
+    parts.module.eval()
+    loss = F.cross_entropy(parts.module(x), y)
+    names = [name for name, _ in parts.module.named_parameters()]
+    found = dict(zip(names, torch.autograd.grad(loss, list(parts.module.parameters())), strict=True))
+    assert tools.loss(model) == pytest.approx(loss.item(), rel=1e-6)
+    assert tools.take_flops() == 120 * parts.setting.card.forward_flops()
+    gradient = tools.gradient(model)
+    assert tools.take_flops() == 120 * parts.setting.card.train_flops()
+    assert all(torch.allclose(gradient[name].float(), found[name], atol=1e-6) for name in names)
+    assert tools.loss(model, torch.arange(7)) == pytest.approx(
+        float(F.cross_entropy(parts.module(x[:7]), y[:7])), rel=1e-6
+    )
+    assert tools.labels.tolist() == y.tolist()
