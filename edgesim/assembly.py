@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from edgesim.contracts import Ids, Part, Payload, Setting
 from edgesim.errors import ConfigError
 from edgesim.learning.build import build_model
 from edgesim.learning.data.dataset import Dataset
-from edgesim.learning.data.split import Split
+from edgesim.learning.data.split import Split, local_tests
 from edgesim.learning.measure import measure
 from edgesim.learning.models.base import ModelPart
 from edgesim.learning.server import ServerRows, ServerTools, draw_server_rows
@@ -74,6 +74,7 @@ class Assembly:
             method=self.scenario.method.value,
             card=self.setting.card,
             test_rows=torch.from_numpy(rows),
+            personal_rows=[torch.from_numpy(held) for held in self.split.test or ()],
         )
 
     def make_tools(self) -> ServerTools | None:
@@ -166,6 +167,11 @@ def _partition(
         rows = _for_others(server_set, "train", len(data.y_train))
         split = part.split(data.y_train.numpy()[rows], data.y_test.numpy(), devices, data.classes, key)
         split = Split(tuple(rows[of_device] for of_device in split.train), split.test)
+        if scenario.evaluation.personal and split.test is None:
+            draws = Key(scenario.seed).at(Purpose.EVAL).numpy()
+            split = replace(
+                split, test=local_tests(split.train, data.y_train.numpy(), data.y_test.numpy(), data.classes, draws)
+            )
         samples = split.samples
     if scenario.backend.value.trains and split is None:
         raise ConfigError(

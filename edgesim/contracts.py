@@ -204,7 +204,8 @@ class Method(Protocol):
 
     A method with `needs.hears` also has `hear(state, got, view, key)`, which returns a new state; it is called with the
     messages of every exchange but the last of a round, which `merge` gets once more. A method whose server has samples
-    of its own has `server_set`, a ServerSet. Neither is called, or exists, where nothing is trained.
+    of its own has `server_set`, a ServerSet. One whose devices use models of their own has `personal(base, own)`, which
+    returns the model of a device that kept `own` (None: nothing yet); `base` is the global model, among peers the first.
     """
 
     needs: ClassVar[Needs]
@@ -317,6 +318,9 @@ class Backend(Protocol):
     def evaluate(self, model: Bundle) -> Mapping[str, Score]:
         """Return the scores of a global model by split name."""
 
+    def evaluate_personal(self, models: Mapping[int, Bundle]) -> Mapping[int, Score]:
+        """Return the score of each device's model on the device's own test set."""
+
     def close(self) -> None:
         """Release processes and memory. May be called twice."""
 
@@ -343,6 +347,9 @@ class Learner(Protocol):
 
     def evaluate(self, model: ModelRef) -> Mapping[str, Score]:
         """Score a global model."""
+
+    def evaluate_personal(self) -> Mapping[int, Score]:
+        """Score the model that each device would use now on the device's own test set."""
 
 
 class MergeResult(NamedTuple):

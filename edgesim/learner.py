@@ -124,6 +124,15 @@ class FederatedLearner:
             self.best = (scores["test"].accuracy, weights)
         return scores
 
+    def evaluate_personal(self) -> Mapping[int, Score]:
+        """Score what each device would use on its own test set: the global model unless the method says otherwise."""
+        if not self.trains:
+            return {}
+        base = self._models.get(_FIRST) if self.method.needs.peers else self.weights()
+        personal = getattr(self.method, "personal", lambda base, own: base)
+        devices = range(len(self._setting.samples))
+        return self._backend.evaluate_personal({d: personal(base, self.memory.get(d)) for d in devices})
+
     def _trained(self, arrivals: Sequence[Arrival]) -> list[Message]:
         """Return the messages of the arrivals that delivered, in job order."""
         used = _delivered(arrivals)

@@ -23,6 +23,10 @@ class NullBackend:
         """Return no scores."""
         return {}
 
+    def evaluate_personal(self, models: Mapping[int, Bundle]) -> Mapping[int, Score]:
+        """Return no scores."""
+        return {}
+
     def close(self) -> None:
         """Release nothing."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
 from edgesim.backends.training import TrainingBackend
-from edgesim.contracts import Assignment, Bundle, Result
+from edgesim.contracts import Assignment, Bundle, Result, Score
 from edgesim.learning.device import check_device
 from edgesim.learning.trainer import ChunkScore, Trainer
 
@@ -29,6 +29,10 @@ class SerialBackend(TrainingBackend):
     def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
         """Train one assignment after another."""
         return [self._trainer.run(a) for a in assignments]
+
+    def evaluate_personal(self, models: Mapping[int, Bundle]) -> Mapping[int, Score]:
+        """Score one model after another."""
+        return {device: self._trainer.score_personal(device, model) for device, model in models.items()}
 
     def _score(self, model: Bundle) -> Sequence[ChunkScore]:
         return self._trainer.score_chunks(model, range(self._trainer.chunks()))

@@ -28,6 +28,10 @@ class TrainingBackend(ABC):
         return {"test": Score(loss, sum(c.correct for c in chunks) / samples, samples)}
 
     @abstractmethod
+    def evaluate_personal(self, models: Mapping[int, Bundle]) -> Mapping[int, Score]:
+        """Return the score of each device's model on the device's own test set."""
+
+    @abstractmethod
     def close(self) -> None:
         """Release processes and memory. May be called twice."""
 

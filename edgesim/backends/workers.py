@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ import torch.multiprocessing as mp
 from annotated_types import Ge
 
 from edgesim.backends.training import TrainingBackend
-from edgesim.contracts import Assignment, Bundle, Result
+from edgesim.contracts import Assignment, Bundle, Result, Score
 from edgesim.errors import EdgesimError
 from edgesim.learning.device import check_device
 from edgesim.learning.trainer import ChunkScore, Trainer
@@ -59,6 +59,14 @@ class WorkersBackend(TrainingBackend):
         wired = [[ready[place] for place in parcel] for parcel in parcels]
         results = [result for parcel in self._map(_run_in_worker, wired) for result in parcel]
         return [r._replace(body=_from_wire(r.body), keep=_from_wire(r.keep)) for r in results]
+
+    def evaluate_personal(self, models: Mapping[int, Bundle]) -> Mapping[int, Score]:
+        """Score in all processes at once."""
+        wired = {id(model): _to_wire(model) for model in models.values()}
+        rows = [(device, wired[id(model)]) for device, model in models.items()]
+        parcels = np.array_split(np.arange(len(rows)), min(self._workers, len(rows)) or 1)
+        scored = self._map(_score_personal_in_worker, [[rows[place] for place in parcel] for parcel in parcels])
+        return dict(row for parcel in scored for row in parcel)
 
     def _score(self, model: Bundle) -> Sequence[ChunkScore]:
         wired = _to_wire(model)
@@ -119,6 +127,10 @@ def _trained(assignment: Assignment) -> Result:
 def _score_in_worker(work: tuple[Any, Sequence[int]]) -> list[ChunkScore]:
     model, chunks = work
     return _trainer().score_chunks(_from_wire(model), chunks)
+
+
+def _score_personal_in_worker(parcel: Sequence[tuple[int, Any]]) -> list[tuple[int, Score]]:
+    return [(device, _trainer().score_personal(device, _from_wire(model))) for device, model in parcel]
 
 
 # Tensors travel as NumPy arrays: torch would open one file descriptor per tensor sent between processes.

@@ -133,9 +133,13 @@ def _ascending(targets: tuple[float, ...]) -> tuple[float, ...]:
 
 
 class Evaluation(_Table):
-    """Test the global model every `every` rounds; `targets` are accuracies whose first reach is reported."""
+    """Test the global model every `every` rounds; `targets` are accuracies whose first reach is reported.
+
+    `personal`: also test what each device would use itself, on a test set with the class mix of its training data.
+    """
 
     every: Annotated[int, Ge(1)] = 1
+    personal: bool = False
     targets: Annotated[tuple[Annotated[float, Gt(0), Lt(1)], ...], Strict(False), AfterValidator(_ascending)] = ()
 
 
@@ -192,6 +196,7 @@ class Scenario(_Table):
     seed: Annotated[int, Ge(0)] = 1
     name: str | None = None
     data: Annotated[Chosen, PartOf("data")] | None = None  # None: timing only
+    data_seed: Annotated[int, Ge(0)] | None = None  # of the partition alone; None: seed
     partition: Annotated[Chosen, PartOf("partition")]
     model: Annotated[Chosen, PartOf("model")]
     training: _Training = Training()

@@ -10,7 +10,7 @@ import numpy as np
 import simpy
 
 from edgesim.config.scenario import Evaluation, Server, Stop
-from edgesim.contracts import DELIVERED, Arrival, Learner, MergeResult
+from edgesim.contracts import DELIVERED, Arrival, Learner, MergeResult, Score
 from edgesim.engine.engine import Engine
 from edgesim.engine.pricing import averaging_flops
 from edgesim.records.table import Table
@@ -120,7 +120,21 @@ class Rounds:
         scores = learner.evaluate(engine.model)
         for split, score in scores.items():
             self._tables["evals"].append((engine.round, engine.model.version, engine.now_s, split, *score))
+        if self._evaluation.personal:
+            self._write_personal(learner.evaluate_personal())
         return scores["test"].accuracy if "test" in scores else None
+
+    def _write_personal(self, scores: Mapping[int, Score]) -> None:
+        """Write the mean over devices, the mean over the worst tenth of them, and every device's accuracy as a note."""
+        ranked = sorted(scores.values(), key=lambda score: score.accuracy)
+        for split, some in ("personal", ranked), ("personal_worst", ranked[: -(-len(ranked) // 10)]):
+            if some:
+                mean = [float(np.mean([score[column] for score in some])) for column in (0, 1)]
+                row = (*mean, sum(score.samples for score in some))
+                self._tables["evals"].append(
+                    (self.engine.round, self.engine.model.version, self.engine.now_s, split, *row)
+                )
+        self._write_notes({"personal_accuracy": {device: score.accuracy for device, score in scores.items()}})
 
     def _apply_stop_rules(self, accuracy: float | None, energy_j: float) -> None:
         stop = self._stop

@@ -168,6 +168,10 @@ class PeerMethod:
         """Raise ConfigError if the mixing does not fit who hears whom."""
         check_mixing(graph, self.mixing)
 
+    def personal(self, base: Bundle, own: Bundle | None) -> Bundle:
+        """Return the model that a device trained last, the first one if it never trained."""
+        return base if own is None else own
+
     def plan_stretch(self, view: View, key: Key, stretch: Stretch) -> Plan:
         """Ask every device that is there to mix and to train so much. Raises ConfigError as `check_peers`."""
         return peer_plan(view, key, peer_task(view, stretch, self.mixing), self.reuse, self.wait_select)

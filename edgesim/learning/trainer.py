@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgesim.card import ModelCard
-from edgesim.contracts import Assignment, Bundle, Method, Part, Payload, Result
+from edgesim.contracts import Assignment, Bundle, Method, Part, Payload, Result, Score
 from edgesim.learning.context import Context, copy_for, load
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.loop import train_stretch
@@ -39,6 +40,7 @@ class Trainer:
     method: Method
     card: ModelCard
     test_rows: Tensor  # samples of the test set that models are scored on
+    personal_rows: Sequence[Tensor] = ()  # those of every device's own test set, if devices are scored
 
     def run(self, assignment: Assignment) -> Result:
         """Train one assignment and return what the device sends and keeps."""
@@ -62,11 +64,21 @@ class Trainer:
 
     def score_chunks(self, model: Bundle, chunks: Sequence[int]) -> list[ChunkScore]:
         """Return loss and hits of a model over these chunks of the test set, one by one."""
+        return self._scored(model, [self.test_rows[chunk * CHUNK : (chunk + 1) * CHUNK] for chunk in chunks])
+
+    def score_personal(self, device: int, model: Bundle) -> Score:
+        """Return mean loss and accuracy of a model on a device's own test set."""
+        rows = self.personal_rows[device]
+        chunks = self._scored(model, torch.split(rows, CHUNK))
+        loss = math.fsum(chunk.loss for chunk in chunks) / len(rows)
+        return Score(loss, sum(chunk.correct for chunk in chunks) / len(rows), len(rows))
+
+    def _scored(self, model: Bundle, chunks: Sequence[Tensor]) -> list[ChunkScore]:
         device = next(self.module.parameters()).device
         load(self.module, copy_for(self.module, model))
         self.module.eval()
         with torch.no_grad():
-            return [self._score(chunk, device) for chunk in chunks]
+            return [self._score(indices, device) for indices in chunks]
 
     def _cut(self, part: Part, assignment: Assignment) -> tuple[nn.Module, Assignment]:
         """Return the network that a part trains, and the assignment with the model received cut to it.
@@ -78,8 +90,7 @@ class Trainer:
         base = extract(assignment.base, part, self.card)
         return thinner(self.module, part, self.card), assignment._replace(base=base)
 
-    def _score(self, chunk: int, device: torch.device) -> ChunkScore:
-        indices = self.test_rows[chunk * CHUNK : (chunk + 1) * CHUNK]
+    def _score(self, indices: Tensor, device: torch.device) -> ChunkScore:
         x, y = self.data.batch("test", indices)
         logits, y = self.module(x.to(device)), y.to(device)
         loss = F.cross_entropy(logits, y, reduction="sum")

@@ -2,16 +2,19 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from edgesim.assembly import assemble
 from edgesim.catalogue import parts_of
 from edgesim.errors import ConfigError
 from edgesim.learning.data.partitions.dirichlet import cut, take_turns
 from edgesim.learning.data.partitions.two_class import pair_up
 from edgesim.learning.data.split import Split, deal, local_tests
 from edgesim.rng import Key
+from tests.conftest import digits_scenario
 
 PARTS = parts_of("partition")
 KEY = Key(11, (2,))
@@ -112,16 +115,32 @@ def test_x_class_shares_samples_only_where_supply_ends() -> None:
 
 
 def test_iid_plus_classes_puts_the_iid_devices_first() -> None:
-    held = counts(divide("iid_plus_classes", 10, CIFAR, iid_devices=5, x=[1, 1, 1, 2, 2]), CIFAR) > 0
-    assert held.sum(axis=1).tolist() == [10] * 5 + [1, 1, 1, 2, 2]
-    assert (counts(divide("iid_plus_classes", 5, CIFAR, iid_devices=5), CIFAR) > 0).all()
+    mixed = divide("iid_plus_classes", 10, CIFAR, iid_devices=5, x=[1, 1, 1, 2, 2])
+    held = counts(mixed, CIFAR)
+    assert (held > 0).sum(axis=1).tolist() == [10] * 5 + [1, 1, 1, 2, 2]
+    assert mixed.samples.tolist() == [600] * 10 and disjoint(mixed)
+    assert held[5:8].max(axis=1).tolist() == [600] * 3
+    alone = divide("iid_plus_classes", 5, CIFAR, iid_devices=5)
+    assert (counts(alone, CIFAR) > 0).all() and alone.samples.tolist() == [600] * 5 and disjoint(alone)
+
+
+@pytest.mark.parametrize("x", [1, 2])
+@pytest.mark.parametrize("iid_devices", [3, 5, 6])
+def test_mixes_of_ten_devices(iid_devices: int, x: int) -> None:
+    split = divide("iid_plus_classes", 10, CIFAR, iid_devices=iid_devices, x=x)
+    assert split.samples.tolist() == [600] * 10 and disjoint(split)
+    assert (counts(split, CIFAR) > 0).sum(axis=1).tolist() == [10] * iid_devices + [x] * (10 - iid_devices)
 
 
 def test_case_1_is_a_permutation_of_1_to_10_and_case_2_two_halves() -> None:
-    first = (counts(divide("cases", 10, CIFAR, case=1), CIFAR) > 0).sum(axis=1)
+    split = divide("cases", 10, CIFAR, case=1)
+    first = (counts(split, CIFAR) > 0).sum(axis=1)
     assert sorted(first) == list(range(1, 11)) and first.tolist() != sorted(first)
+    assert split.samples.tolist() == [600] * 10 and disjoint(split)
     for seed in range(5):
-        second = (counts(divide("cases", 10, CIFAR, case=2, key=Key(seed)), CIFAR) > 0).sum(axis=1)
+        split = divide("cases", 10, CIFAR, case=2, key=Key(seed))
+        assert split.samples.tolist() == [600] * 10 and disjoint(split)
+        second = (counts(split, CIFAR) > 0).sum(axis=1)
         assert second[:5].min() >= 1 and second[:5].max() <= 5
         assert second[5:].min() >= 6 and second[5:].max() <= 10
 
@@ -145,6 +164,18 @@ def test_shards_are_runs_of_the_sorted_training_set() -> None:
     shards = np.stack(split.train[2:]).reshape(8, 100)
     assert (np.diff(shards, axis=1) == 1).all() and (shards[:, 0] % 100 == 0).all()
     assert len(np.unique(shards)) == 800
+
+
+@pytest.mark.parametrize("rho", [1, 2])
+def test_shards_may_hold_samples_of_iid_devices_which_share_none(rho: int) -> None:
+    split = divide("sigma_rho", 50, CIFAR, sigma=0.5, rho=rho, shard_mode=True)
+    assert split.samples.tolist() == [200] * 50
+    iid, others = np.concatenate(split.train[:25]), np.concatenate(split.train[25:])
+    assert len(np.unique(iid)) == len(np.unique(others)) == 5000
+    assert len(np.intersect1d(iid, others)) > 0  # both hold a tenth of all, so that 500 are to be expected in both
+    held = (counts(split, CIFAR) > 0).sum(axis=1)
+    assert (held[:25] > 5).all() and (held[25:] <= rho).all()  # 5000 of a label: no shard straddles two
+    assert (divide("sigma_rho", 50, CIFAR, sigma=0.5, rho=rho).train[0] == split.train[0]).all()
 
 
 # --- two classes --------------------------------------------------------------------------------------------
@@ -317,6 +348,22 @@ def test_sizes_are_equal_or_drawn_from_the_whole_range() -> None:
     drawn = TypeAdapter(PARTS["sizes"]).validate_python({"samples_per_device": [3, 5]}).counts(300, KEY)
     assert drawn.dtype == np.int64 and set(drawn.tolist()) == {3, 4, 5}
     assert np.array_equal(drawn, PARTS["sizes"](samples_per_device=(3, 5)).counts(300, KEY))
+
+
+# --- seeds --------------------------------------------------------------------------------------------------
+
+
+def test_a_data_seed_keeps_the_partition_while_all_else_changes_with_the_seed() -> None:
+    first, second, free, plain = (
+        assemble(digits_scenario(seed=seed, data_seed=data_seed))
+        for seed, data_seed in [(1, 7), (2, 7), (2, None), (7, None)]
+    )
+    rows = [np.concatenate(parts.split.train) for parts in (first, second, free, plain) if parts.split is not None]
+    assert np.array_equal(rows[0], rows[1]) and np.array_equal(rows[0], rows[3])
+    assert not np.array_equal(rows[0], rows[2])
+    weights = [next(parts.module.parameters()) for parts in (first, second, free)]
+    assert torch.equal(weights[1], weights[2]) and not torch.equal(weights[0], weights[1])
+    assert not np.array_equal(first.fleet.flops_per_s, second.fleet.flops_per_s)
 
 
 # --- refusals -----------------------------------------------------------------------------------------------

@@ -60,6 +60,11 @@ def require(needed: int, available: int, key: str, what: str = "") -> None:
         raise ConfigError(f"{key}: needs {needed} training samples {what}".rstrip() + f", the data set has {available}")
 
 
+def alike_devices(sigma: float, devices: int) -> int:
+    """Return how many of the devices are i.i.d., the first of them, where `sigma` of them are: halves round up."""
+    return int(np.floor(sigma * devices + 0.5))
+
+
 def by_class(y: Ids, classes: int) -> list[Ids]:
     """Return the row numbers of each class, ascending."""
     ends = np.cumsum(np.bincount(y, minlength=classes))[:-1]

@@ -14,7 +14,7 @@ from annotated_types import Ge, Le
 
 from edgesim.contracts import Ids
 from edgesim.errors import ConfigError
-from edgesim.learning.data.split import Pool, Split, require
+from edgesim.learning.data.split import Pool, Split, alike_devices, require
 from edgesim.rng import Key
 
 
@@ -38,7 +38,7 @@ class SigmaRho:
             raise ConfigError(
                 f"partition.samples_per_device: needs a multiple of rho = {self.rho}, is {self.samples_per_device}"
             )
-        alike = int(np.floor(self.sigma * devices + 0.5))
+        alike = alike_devices(self.sigma, devices)
         require(alike * self.samples_per_device, len(y_train), "partition.samples_per_device", f"for {alike} devices")
         pool = Pool(y_train, key.at(0).numpy())
         iid = [pool.draw(np.arange(classes), self.samples_per_device) for _ in range(alike)]
