@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format lint types tests validation clean
+.PHONY: demo test check format lint types tests golden studies-quick validation clean
 
 demo: .venv/demo  ## Install, run the quickstart, print its table and draw its plot
 	rm -rf runs/quickstart
@@ -26,6 +26,15 @@ lint:
 
 types:
 	$(BIN)/mypy
+
+golden: .venv/dev  ## Compare the golden tables with what their studies give now; the tests do so too
+	$(BIN)/edgesim check --workers 2
+
+# A study that fails, such as one whose data set is not there, keeps none from its turn; the target fails in the end.
+studies-quick: .venv/dev  ## Run the quick size of every study that comes with edgesim, and print its table
+	@failed=; for study in scenarios/studies/*.toml; do \
+		$(BIN)/edgesim study run $$study --workers 2 && $(BIN)/edgesim study table $$study || failed="$$failed $$study"; \
+	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 validation: .venv/dev  ## Write docs/validation.md from what edgesim gives now
 	$(BIN)/python -m tests.validation.page

@@ -251,6 +251,23 @@ def calibrate(
     measure(models or [], batch or [10, 32], seconds, out, as_json)
 
 
+@app.command()
+def check(
+    goldens: Annotated[
+        list[Path] | None, typer.Argument(metavar="[GOLDEN...]", help="Folders of golden tables; default golden/*.")
+    ] = None,
+    update: Annotated[bool, typer.Option("--update", help="Write the tables anew instead.")] = False,
+    from_: Annotated[
+        Path | None, typer.Option("--from", metavar="RUN", help="Compare this run, or a study's folder of runs.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="So many runs at a time, a process and thread each.")] = 1,
+) -> None:
+    """Run the studies of golden tables and compare; the exit code is 1 on a difference and 2 on broken input."""
+    from edgesim.commands.check import run_check
+
+    run_check(goldens or [], update, from_, workers)
+
+
 def command_line() -> typer.Typer:
     """Return all commands, with those of groups; added here, as a module only defines names when it is loaded."""
     if not app.registered_groups:

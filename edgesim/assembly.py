@@ -74,6 +74,8 @@ class Assembly:
             method=self.scenario.method.value,
             card=self.setting.card,
             test_rows=torch.from_numpy(rows),
+            encoding_up=self.setting.encoding_up,
+            encoding_down=self.setting.encoding_down,
             personal_rows=[torch.from_numpy(held) for held in self.split.test or ()],
         )
 
@@ -113,6 +115,8 @@ def assemble(scenario: Scenario) -> Assembly:
         memory_bytes=fleet.memory_bytes,
         deadline_s=scenario.coordinator.value.deadline_s,
         labels=_label_counts(scenario, data, split),
+        encoding_up=scenario.encoding.up,
+        encoding_down=scenario.encoding.down,
     )
     availability, failures = _churn(scenario, fleet)
     _check_outages(failures, setting)

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 from pydantic import PlainSerializer, TypeAdapter, ValidationError
 
 from edgesim.contracts import Part, Payload
+from edgesim.encoding import FLOAT32, Contents, Encoding
 from edgesim.errors import ConfigError
 
 F32_BYTES = 4
@@ -236,22 +237,40 @@ class ModelCard:
             raise ValueError(f"{self.model} has {len(self.layers)} layers; asked for the last {count}")
         return frozenset(self.layer_names[:-count])
 
-    def nbytes(self, payload: Payload, part: Part = WHOLE) -> int:
-        """Return the bytes of a payload: 4 for every number of its kinds and layers, and its extra bytes."""
-        return F32_BYTES * self.numbers(payload, part) + payload.extra_bytes
+    def nbytes(self, payload: Payload, part: Part = WHOLE, usual: Encoding = FLOAT32) -> int:
+        """Return the bytes of a payload: its numbers as its encoding writes them, and its extra bytes.
+
+        `part`: only the units that it keeps travel; its `nnz` tells what a mask covers. `usual`: the encoding of a
+        payload that names none.
+        """
+        return (payload.encoding or usual).nbytes(self._contents(payload, part)) + payload.extra_bytes
 
     def numbers(self, payload: Payload, part: Part = WHOLE) -> int:
-        """Return how many numbers a payload holds: those of its kinds and layers.
+        """Return how many numbers a payload holds, zeros among them: those of its kinds and layers."""
+        return self._contents(payload, part).numbers
 
-        `part`: only the units that it keeps travel. A method's own kind (control variates, momenta) mirrors the
-        parameters and is priced like them.
+    def _contents(self, payload: Payload, part: Part) -> Contents:
+        """Return how many numbers of which sort a payload holds.
+
+        A method's own kind (control variates, momenta) mirrors the parameters, their mask included.
         """
         names = frozenset(self.layer_names) if payload.layers is None else payload.layers
         self._check_layers(names)
-        shares = self._shares(part)
-        sizes = [_sizes(layer, shares) for layer in self.layers if layer.name in names]
-        params, buffers = sum(size for size, _ in sizes), sum(size for _, size in sizes)
-        return sum({"buffers": buffers}.get(kind, params) for kind in payload.kinds)
+        shares, nonzero = self._shares(part), dict(part.nnz)
+        self._densities(part, shares, "dense")  # checks the mask
+        kinds, found = len(payload.kinds - {"buffers"}), Contents(0, 0, 0, 0, 0, 0)
+        for layer in (layer for layer in self.layers if layer.name in names):
+            params, buffers = _sizes(layer, shares)
+            weights, covered = int(_thinned(layer.weights, layer.groups, shares)), layer.name in nonzero
+            found = Contents(
+                kinds=kinds,
+                layers=found.layers + (weights > 0),
+                whole=found.whole + weights * (not covered),
+                masked=found.masked + weights * covered,
+                nonzero=found.nonzero + nonzero.get(layer.name, 0),
+                vectors=found.vectors + kinds * (params - weights) + buffers * ("buffers" in payload.kinds),
+            )
+        return found
 
     def kept_units(self, part: Part) -> dict[str, tuple[int, ...]]:
         """Return the units that a part keeps of the groups that it thins, by group; other groups are whole."""

@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
+from edgesim.encoding import FLOAT32
+from edgesim.encoding import Encoding as Encoding
 from edgesim.local_sgd import Stretch as Stretch
 from edgesim.local_sgd import Training as Training
 from edgesim.orders import NO_WAIT as NO_WAIT
@@ -85,6 +87,8 @@ class Setting:
     memory_bytes: Arr  # for training; inf: no limit
     deadline_s: float  # of a round; inf if the coordinator has none
     labels: Arr | None = None  # label counts, shape (devices, classes), if the method asks for reports
+    encoding_up: Encoding = FLOAT32  # of payloads that name none: to the server or to peers
+    encoding_down: Encoding = FLOAT32  # and from the server
 
 
 class View(Protocol):
@@ -205,7 +209,7 @@ class Method(Protocol):
     A method with `needs.hears` also has `hear(state, got, view, key)`, which returns a new state; it is called with the
     messages of every exchange but the last of a round, which `merge` gets once more. A method whose server has samples
     of its own has `server_set`, a ServerSet. One whose devices use models of their own has `personal(base, own)`, which
-    returns the model of a device that kept `own` (None: nothing yet); `base` is the global model, among peers the first.
+    returns the model of a device that kept `own` (None: nothing yet); `base` is the global model, or the peers' first.
     """
 
     needs: ClassVar[Needs]

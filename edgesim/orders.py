@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from edgesim.encoding import Encoding
 from edgesim.local_sgd import Stretch
 
 
@@ -18,6 +19,7 @@ class Part:
     width: int = 0  # 1-based rank among the method's widths, read by the "table" cost model; 0 = full model
     units: tuple[tuple[str, tuple[int, ...]], ...] = ()  # unit group of the card -> kept units, in order
     scale: tuple[tuple[str, tuple[float, ...]], ...] = ()  # unit group -> multiplier of each kept activation
+    share: float = 0.0  # of the units, of which whole ones were kept: read by the "fedpmt_paper" cost model; 0: as kept
     nnz: tuple[tuple[str, int], ...] = ()  # layer -> nonzero weights: prices a mask; the mask itself is a tensor
 
 
@@ -27,7 +29,8 @@ class Payload:
 
     kinds: frozenset[str] = frozenset({"params", "buffers"})
     layers: frozenset[str] | None = None  # None = every layer
-    extra_bytes: int = 0  # masks, signals, seeds
+    extra_bytes: int = 0  # signals, seeds
+    encoding: Encoding | None = None  # None: the scenario's for this direction
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,10 @@ class Key:
         Raises ValueError outside that range: NumPy would split a larger index into words, so that two
         different paths could name one stream.
         """
-        path = tuple(map(int, index))
-        if path and not 0 <= min(path) <= max(path) < _INDEX_LIMIT:
-            raise ValueError(f"stream index outside [0, 2**32): {path}")
+        path = tuple([int(i) for i in index])
+        for i in path:
+            if not 0 <= i < _INDEX_LIMIT:
+                raise ValueError(f"stream index outside [0, 2**32): {path}")
         return Key(self.seed, self.path + path)
 
     def numpy(self) -> np.random.Generator:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +25,7 @@ from tests.calling import TINY, call
 from tests.records.written import write
 
 SHIPPED = Path(__file__).parents[1] / "scenarios" / "studies"
+OPERATIONS = Path(__file__).parent / "world" / "data" / "fedpmt_table_5_2.csv"
 
 STUDY = """
 name = "tiny"
@@ -185,14 +188,20 @@ def test_mean_and_interval() -> None:
 
 @pytest.fixture
 def three_rounds(tmp_path: Path) -> Run:
-    """Three rounds of 10 s, 20 s and 30 s, of 5 J and 100 + 10 bytes; accuracies 0.5, 0.7, 0.6; 2, 1, 3 updates."""
+    """Three rounds of 10 s, 20 s and 30 s, of 5 J and 100 + 10 bytes; accuracies 0.5, 0.7, 0.6; 2, 1, 3 updates.
+
+    Losses are 3, 2, 1. In rounds 0 and 1 the method noted a weight for devices 4, 5 and 6: 1, 2, 6, then ten times as
+    much.
+    """
     tables = new_tables()
     ends_s, accuracies, used = (10.0, 30.0, 60.0), (0.5, 0.7, 0.6), (2, 1, 3)
     for n in range(3):
         start_s = ends_s[n - 1] if n else 0.0
         spent = (1e9, 100, 10, 5.0, (n + 1) * 1e9, (n + 1) * 100, (n + 1) * 10, (n + 1) * 5.0)
         tables["merges"].append((n, n + 1, start_s, ends_s[n], 3, used[n], 3 - used[n], 0.0, 0.0, *spent))
-        tables["evals"].append((n, n + 1, ends_s[n], "test", 1.0, accuracies[n], 50))
+        tables["evals"].append((n, n + 1, ends_s[n], "test", 3.0 - n, accuracies[n], 50))
+    for n, device, weight in ((n, d, w * 10.0**n) for n in (0, 1) for d, w in ((4, 1), (5, 2), (6, 6))):
+        tables["notes"].append((n, "weight", device, weight))
     scenario = {"seed": 1, "method": {"name": "fedavg"}, "evaluation": {"targets": []}}
     return write(tmp_path / "run", tables, {"scenario": scenario, "status": "finished", "host_s": 1.0})
 
@@ -207,9 +216,14 @@ def three_rounds(tmp_path: Path) -> Run:
         "traffic_bytes": 330,
         "flops": 3e9,
         "accuracy": 0.6,
+        "loss": 1.0,
         "best_accuracy": 0.7,
         "accuracy_last_2": 0.65,
         "accuracy_last_4": None,
+        "note.weight": 30,
+        "note.weight[4-5]": 15,
+        "note.weight[7-9]": None,
+        "note.angle": None,
         "merges.used": 6,
         "rounds@0.65": 2,
         "round_s@0.65": 15,
@@ -226,10 +240,21 @@ def test_columns(three_rounds: Any, column: str, value: float | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["sim_time", "accuracy@0.5", "sim_time_s@", "sim_time_s@75", "jobs.task", "devices.jobs@0.5", "runs.used"]
+    "name",
+    [
+        "sim_time",
+        "accuracy@0.5",
+        "sim_time_s@",
+        "sim_time_s@75",
+        "jobs.task",
+        "devices.jobs@0.5",
+        "runs.used",
+        "loss@0.5",
+        "note.x[1]",
+    ],
 )
 def test_no_such_column(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"^columns: unknown column '{name}'"):
+    with pytest.raises(ConfigError, match=f"^columns: unknown column '{re.escape(name)}'"):
         parse_column(name)
 
 
@@ -256,14 +281,45 @@ def test_the_table_is_over_seeds_beside_what_was_published(here: Path) -> None:
     assert shown.startswith("tiny (full)\n") and f"{sum(lengths_s) / 2:.6g}" in shown
 
 
+def test_a_study_may_leave_out_products_of_its_axes(here: Path) -> None:
+    """`only` of the study, of the size and of the command have to agree to a cell."""
+    text = (here / "study.toml").read_text()
+    (here / "study.toml").write_text('only = ["method=fedavg", "seed=2"]\n' + text)
+    study = load_study(here / "study.toml")
+    left = ["method=fedavg,seed=1", "method=fedavg,seed=2", "method=thin,seed=2"]
+    assert [cell.name for cell in study.cells("full")] == left
+    assert [cell.name for cell in study.cells("full", ["seed=2"])] == left[1:]
+    assert [cell.name for cell in study.cells("quick")] == left[:1]
+    with pytest.raises(ConfigError, match="size quick has no cell method=thin or seed=1 or method=fedavg or seed=2"):
+        study.cells("quick", ["method=thin"])
+
+
 # --- those that come with edgesim -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.toml")), ids=lambda path: path.stem)
-def test_a_shipped_study_is_valid_in_both_sizes(path: Path) -> None:
+def test_a_shipped_study_is_valid_in_all_sizes(path: Path) -> None:
+    """Loading tries the scenarios of all cells; quick and full are sizes of every study."""
     study = load_study(path)
-    assert set(study.sizes) == {"quick", "full"}
+    assert {"quick", "full"} <= set(study.sizes)
     assert len(study.cells("quick")) <= len(study.cells("full"))
+
+
+def test_operations_of_table_5_2(tmp_path: Path) -> None:
+    """Every entry is what is printed, those for fractions of 128 units too."""
+    lines = [line for line in OPERATIONS.read_text().splitlines() if not line.startswith("#")]
+    printed = {}
+    for row in csv.DictReader(lines):
+        whole = row["keep_rate"] == "1"
+        part = f"last{row['trained_layers']}" if whole else f"keep{row['keep_rate']}"
+        printed[row["network"], part, "flops"] = float(row["operations"])
+    study = (SHIPPED / "fedpmt_table_5_2.toml", "--out", tmp_path / "runs")
+    assert call("study", "run", *study).code == 0
+    rows = rows_of(call("study", "table", *study, "--json").out)
+    assert {key: row["mean"] for key, row in rows.items()} == printed
+    assert {key: row["published"] for key, row in rows.items()} == printed
+    shown = call("study", "table", *study).out
+    assert shown.endswith("23 of 23 published numbers are equal\n") and " 15305968 " in shown
 
 
 def test_round_times_of_table_5_3(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from edgesim.study.runs import Planned
     from edgesim.study.study import Study
 
+_EQUAL = 1e-9  # of a number; a mean of equal ones may be off by a last bit
+
 commands = typer.Typer(help="Run a study, many scenarios with one question, and print its table.")
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="A study file (TOML).")]
@@ -61,6 +63,8 @@ def table(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Print mean, standard deviation and 95 % interval over the seeds, beside published values."""
+    import numpy as np
+
     from edgesim.commands.show import print_json, print_note
     from edgesim.study.table import tabulate
 
@@ -78,6 +82,10 @@ def table(
         print_json({"study": loaded.name, "size": size, "rows": records})
     else:
         _print(rows, f"{loaded.name} ({size})")
+        beside = rows[rows["published"].notna() & rows["mean"].notna()]
+        if len(beside):
+            equal = np.isclose(beside["mean"], beside["published"], rtol=_EQUAL, atol=0).sum()
+            print(f"{equal} of {len(beside)} published numbers are equal")
 
 
 def _planned(file: Path, only: list[str] | None, size: str, out: Path | None) -> tuple[Study, list[Planned]]:
@@ -94,5 +102,9 @@ def _print(found: pd.DataFrame, title: str) -> None:
     # as text in the columns' own units, so that digits can be compared with those of a paper
     shown = found.copy().astype(object)
     for name in ("mean", "sd", "low", "high", "published", "ratio"):
-        shown[name] = [None if value != value else f"{value:.6g}" for value in found[name]]
+        shown[name] = [None if value != value else _digits(value) for value in found[name]]
     print_table(shown.to_dict("records"), {str(name): str(name) for name in shown}, title)
+
+
+def _digits(value: float) -> str:
+    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e12 else f"{value:.6g}"

@@ -25,6 +25,7 @@ from pydantic_core import CoreSchema, core_schema
 from edgesim.config.parts import Chosen, Foreign, PartOf, check_keys, plain, read_dataclass, refusal_at
 from edgesim.config.profiles import LAYER_KINDS, with_profile
 from edgesim.contracts import Training
+from edgesim.encoding import FLOAT32, NAMED_BITS, Encoding
 from edgesim.units import (
     BytesPerSecond,
     Delay,
@@ -128,6 +129,32 @@ class Server(_Table):
         return self
 
 
+class _EncodingForm:
+    """Marks an Encoding that a scenario may write as the name of its values, if that says all."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.read, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"enum": list(NAMED_BITS)}, handler(schema)]}
+
+    @staticmethod
+    def read(given: Any) -> Encoding:
+        """Return the encoding that a table or a bare name stands for. Raises ValidationError at the key at fault."""
+        if isinstance(given, Encoding):
+            return given
+        table = {"values": given} if isinstance(given, str) else given
+        value: Encoding = read_dataclass(Encoding, table)[0]
+        return value
+
+
+class Encodings(_Table):
+    """How payloads are written that their method leaves to the scenario: `up` from devices, `down` from the server."""
+
+    up: Annotated[Encoding, _EncodingForm()] = FLOAT32
+    down: Annotated[Encoding, _EncodingForm()] = FLOAT32
+
+
 def _ascending(targets: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(sorted(set(targets)))
 
@@ -135,10 +162,12 @@ def _ascending(targets: tuple[float, ...]) -> tuple[float, ...]:
 class Evaluation(_Table):
     """Test the global model every `every` rounds; `targets` are accuracies whose first reach is reported.
 
+    `last`: and after each of so many last rounds, where `stop.rounds` says which these are; the last one is always tested.
     `personal`: also test what each device would use itself, on a test set with the class mix of its training data.
     """
 
     every: Annotated[int, Ge(1)] = 1
+    last: Annotated[int, Ge(1)] = 1
     personal: bool = False
     targets: Annotated[tuple[Annotated[float, Gt(0), Lt(1)], ...], Strict(False), AfterValidator(_ascending)] = ()
 
@@ -212,6 +241,7 @@ class Scenario(_Table):
     failures: _Failures = ()
     peers: Annotated[Chosen, PartOf("peers")] | None = None  # None: devices exchange nothing among themselves
     topology: Annotated[Chosen, PartOf("topology")] = _part("star")
+    encoding: Encodings = Encodings()
     server: Server = Server()
     evaluation: Evaluation = Evaluation()
     stop: Stop

@@ -80,6 +80,8 @@ class _Run:
         self._learner = learner
         self._inbox: Inbox = engine.new_inbox()
         self._queue: deque[Arrival] = deque()  # ended, not taken yet: they keep their places
+        self._full = False  # the buffer is; then there are updates to merge before anything else
+        self._left: int | None = None  # whose place was the last to become free, if it goes to the same device
         self._ended: list[Arrival] = []  # taken since the last merge
         self._places: list[int] = []  # in it, of updates that the server has
         self._losses = 0  # restarts of the server that this takes account of
@@ -88,20 +90,35 @@ class _Run:
         self._tries = 0  # at one instant, without anybody at work
         self._looks = 0  # in a row, without anybody at work
         self._most_stale = inf if rule.max_staleness is None else rule.max_staleness
+        self._most_time = _MOST_FILLS * max(rule.buffer, rule.concurrency)
 
     def run(self) -> Generator[Any, Any, None]:
         """Fill the places, wait for a job to end, take it, merge when the buffer is full; again until stopped."""
         self._fill()
         while not self._rounds.stopped:
-            if self._queue:
-                arrival = self._queue.popleft()
-                yield from self._take(arrival)
-                self._fill(arrival.job.device if self._rule.reassign == "same" else None)
-                continue
-            yield from self._wait()
-            self._queue.extend(self._inbox.take())
-            if not self._queue:  # but somebody may have come
-                self._fill()
+            if self._full:
+                yield from self._merge()
+                self._fill(self._left)
+            elif self._queue:
+                self._serve(self._queue.popleft())
+            elif len(self._inbox):
+                self._queue.extend(self._inbox.take())
+            else:
+                yield from self._wait()
+
+    def _serve(self, arrival: Arrival) -> None:
+        """Take an ended job and fill its place, the latter not before a merge if one is due."""
+        self._take(arrival)
+        self._left = arrival.job.device if self._rule.reassign == "same" else None
+        if not self._full:
+            self._fill(self._left)
+
+    def _serve_alone(self, arrival: Arrival) -> bool:
+        """Do so for a job that ends alone; return whether to wait on: nothing to merge, and all places taken again."""
+        self._queue.append(arrival)
+        while self._queue and not self._full and not self._rounds.stopped:
+            self._serve(self._queue.popleft())
+        return not self._full and len(self._engine.running) == self._rule.concurrency
 
     def _fill(self, first: int | None = None) -> None:
         """Ask idle devices until every place is taken, beginning with `first` if it can be asked."""
@@ -135,23 +152,27 @@ class _Run:
         engine, since_s = self._engine, self._engine.now_s
         free = self._rule.concurrency > len(engine.running)
         chance_s = engine.presence.wait_s(engine.now_s) if free else inf
+        alone = None if free or not engine.one_by_one else self._serve_alone
+        ended = False
         self._looks = 0 if engine.running else self._looks + 1
         if self._looks >= MOST_LOOKS:
             self._rounds.end(nobody_seen(self._looks))
         elif engine.running or chance_s < inf:
-            yield self._inbox.until(1, within_s=chance_s)
+            ended = yield self._inbox.until(1, within_s=chance_s, alone=alone)
             self._tries = self._tries if engine.now_s == since_s else 0
         elif self._vain and self._tries < _MOST_TRIES:
             self._tries += 1
         else:
             self._rounds.end(_ALL_FAIL if self._vain else NOBODY_LEFT)
-        if not len(self._inbox):
+        if not ended and not len(self._inbox):  # but somebody may have come
             self._vain.clear()
+            self._fill()
 
-    def _take(self, arrival: Arrival) -> Generator[Any, Any, None]:
-        """Put an update into the buffer; merge if that is full."""
-        engine, learner = self._engine, self._learner
-        arrival = engine.held.look([arrival])[0]
+    def _take(self, arrival: Arrival) -> None:
+        """Put an update into the buffer, or forget a job that brought none."""
+        engine = self._engine
+        if engine.held.losses:
+            arrival = engine.held.look([arrival])[0]
         staleness = engine.model.version - arrival.job.base.version
         if arrival.outcome in DELIVERED and staleness > self._most_stale:
             engine.held.release([arrival], "stale")
@@ -163,17 +184,17 @@ class _Run:
         self._took_time += arrival.arrived_s > arrival.job.sent_s
         if arrival.outcome in DELIVERED:
             self._places.append(len(self._ended) - 1)
-            if self._updates() >= self._rule.buffer:
-                yield from self._merge()
+            self._full = self._updates() >= self._rule.buffer
         else:
-            learner.cancel([arrival])
+            self._learner.cancel([arrival])
             if arrival.arrived_s == arrival.job.sent_s:
                 self._vain.add(arrival.job.device)
-        if self._took_time >= _MOST_FILLS * max(self._rule.buffer, self._rule.concurrency):
+        if not self._full and self._took_time >= self._most_time:
             self._rounds.end(f"{self._took_time} jobs in a row did not fill the buffer")
 
     def _merge(self) -> Generator[Any, Any, None]:
         ended, self._ended, self._places, self._took_time = self._ended, [], [], 0
+        self._full = False
         result = self._learner.merge(ended, self._engine.view())
         self._engine.held.release(ended)
         yield from self._rounds.close(result, ended, self._learner)

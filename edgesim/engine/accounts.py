@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from edgesim.contracts import Ids, Job, Outcome
+from edgesim.engine.flows import Flow
 from edgesim.engine.spending import Spending, joules_of
 from edgesim.records.table import Table
 from edgesim.world.fleet import Fleet
@@ -45,30 +46,38 @@ class Accounts:
 
     def book(self, job: Job, outcome: Outcome, spent: Spending, now_s: float) -> int:
         """Charge what a job spent and write its row; return the row."""
-        down, compute, up = spent.shares
+        device, task, flows = job.device, job.task, spent.flows
+        (down_s, compute_s, up_s), (down, compute, up) = spent.seconds, spent.shares
         flops = compute * job.flops
-        if job.task.home == "server":
+        if task.home == "server":
             down_bytes, up_bytes = int(down * job.down_bytes), int(up * job.up_bytes)
-            self._sent_bytes[job.device] += up_bytes
+            self._sent_bytes[device] += up_bytes
         else:
-            down_bytes = up_bytes = sum(int(flow.moved_bytes) for flow in spent.flows)
-        joules, peer_j, link_j = joules_of(job, spent, self._fleet), 0.0, 0.0
-        self.ledger.charge(job.device, *joules, sum(spent.seconds))
-        for flow in spent.flows:
+            down_bytes = up_bytes = sum(int(flow.moved_bytes) for flow in flows)
+        down_j, compute_j, up_j = joules_of(job, spent, self._fleet)
+        self.ledger.charge(device, down_j, compute_j, up_j, down_s + compute_s + up_s)
+        peer_j = self._book_senders(flows) if flows else 0.0
+        link_j = 0.0
+        if self._links_draw:
+            link_j = 8.0 * float(self._fleet.j_per_bit[device]) * (down_bytes + up_bytes)
+            self.ledger.charge_link(device, link_j)
+        self._received_bytes[device] += down_bytes
+        self.flops += flops
+        self.down_bytes += down_bytes
+        self.up_bytes += up_bytes
+        return self._table.append(
+            (job.id, device, job.round, job.base.version, task.name, task.part.shape_id, job.sent_s,
+             down_s, compute_s, up_s, spent.link_wait_s, spent.wait_s, now_s, outcome, flops, down_bytes, up_bytes,
+             down_j, compute_j, up_j, peer_j, link_j)
+        )  # fmt: skip
+
+    def _book_senders(self, flows: Sequence[Flow]) -> float:
+        """Charge peers what they spent on sending to a job; return the joules."""
+        peer_j = 0.0
+        for flow in flows:
             sending_j = flow.up_air_s * float(self._fleet.transmit_w[flow.source])
             self._sent_bytes[flow.source] += int(flow.moved_bytes)
             if sending_j:
                 self.ledger.charge(flow.source, 0.0, 0.0, sending_j, 0.0)
                 peer_j += sending_j
-        if self._links_draw:
-            link_j = 8.0 * float(self._fleet.j_per_bit[job.device]) * (down_bytes + up_bytes)
-            self.ledger.charge_link(job.device, link_j)
-        self._received_bytes[job.device] += down_bytes
-        self.flops += flops
-        self.down_bytes += down_bytes
-        self.up_bytes += up_bytes
-        return self._table.append(
-            (job.id, job.device, job.round, job.base.version, job.task.name, job.task.part.shape_id, job.sent_s,
-             *spent.seconds, spent.link_wait_s, spent.wait_s, now_s, outcome, flops, down_bytes, up_bytes,
-             *joules, peer_j, link_j)
-        )  # fmt: skip
+        return peer_j

@@ -51,11 +51,6 @@ class Carriers:
 
     def start(self, stamped: Stamped) -> None:
         """Send off the jobs that fit."""
-        if len(stamped.jobs) == 1 and stamped.fates is None and stamped.battery_s is None:
-            job = stamped.jobs[0]
-            if stamped.fits[0] and job.task.home == "server":
-                self._server.start(job, None, inf)
-                return
         places = [place for place, fits in enumerate(stamped.fits) if fits]
         jobs, fates, battery_s = stamped.jobs, stamped.fates, stamped.battery_s
         among_peers = [place for place in places if jobs[place].task.home == "self"]
@@ -67,6 +62,10 @@ class Carriers:
             if jobs[place].task.home == "server":
                 fate = None if fates is None else fates[place]
                 self._server.start(jobs[place], fate, inf if battery_s is None else battery_s[place])
+
+    def start_sure(self, job: Job) -> None:
+        """Send off a job of the server to which nothing can happen."""
+        self._server.start(job, None, inf)
 
     def settle(self, within_s: float) -> None:
         """Let what would end within `within_s` seconds end now."""

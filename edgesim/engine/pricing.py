@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from edgesim.card import update_flops
-from edgesim.contracts import Arr, Ids, Job, Order, Pass, Payload, Setting, Task
+from edgesim.contracts import Arr, Encoding, Ids, Job, Order, Pass, Payload, Setting, Task
 from edgesim.rng import Draws, Key
 from edgesim.world.costs.seam import Itemised
 from edgesim.world.failure import stretched_s
@@ -60,10 +60,10 @@ class Pricer:
         """
         if not self._steady:
             return None
-        # equal tasks are often one object; a method that makes them anew makes equal ones
-        if order.task is not self._last.task and order.task != self._last.task:
-            self._last = self._of_everybody(order.task)
-        return self._last.prices[order.device], self._last.memory_bytes
+        last, task = self._last, order.task
+        if task is not last.task:  # equal tasks are often one object; a method that makes them anew makes equal ones
+            last = self._last = last._replace(task=task) if task == last.task else self._of_everybody(task)
+        return last.prices[order.device], last.memory_bytes
 
     def prices(self, orders: Sequence[Order], now_s: float, draws: Draws) -> np.ndarray:
         """Return the prices of orders that start at `now_s`, float64, shape (len(ROWS), orders).
@@ -106,12 +106,12 @@ class Pricer:
         fleet, ids = self._fleet, draws.ids
         work = self._work(task, ids)
         begin_s, nothing = np.full(len(ids), now_s), np.zeros(len(ids))
-        up_bytes = np.full(len(ids), _nbytes(task.up, task, self._setting))
+        up_bytes = np.full(len(ids), _nbytes(task.up, task, self._setting, self._setting.encoding_up))
         if task.home == "self":  # no transfer from or to the server
             compute_s, compute_j = self._compute(task, work, nothing, begin_s, draws)
             spent = (nothing, compute_s, nothing, work.flops, nothing, up_bytes, nothing, compute_j, nothing)
             return np.stack([*spent, nothing, nothing])
-        down_bytes = np.full(len(ids), _nbytes(task.down, task, self._setting))
+        down_bytes = np.full(len(ids), _nbytes(task.down, task, self._setting, self._setting.encoding_down))
         down_s, down_air_s, down_quiet_s = self._transfer(down_bytes, False, begin_s, draws)
         comm_s = down_s + fleet.latency_s[ids] + 8.0 * up_bytes / fleet.up_bps[ids]
         compute_s, compute_j = self._compute(task, work, comm_s, begin_s + down_s, draws)
@@ -172,13 +172,13 @@ def _by_task(orders: Sequence[Order | Job]) -> Iterator[tuple[Task, list[int]]]:
     yield from places.values()
 
 
-def _nbytes(payload: Payload | None, task: Task, setting: Setting) -> float:
-    return 0.0 if payload is None else float(setting.card.nbytes(payload, task.part))
+def _nbytes(payload: Payload | None, task: Task, setting: Setting, usual: Encoding) -> float:
+    return 0.0 if payload is None else float(setting.card.nbytes(payload, task.part, usual))
 
 
 def _flops(task: Task, samples: Arr, steps: Arr, setting: Setting) -> Arr:
     total = np.zeros(len(samples))
-    for work in _passes(task):
+    for work in _passes(task, setting):
         total += setting.cost.flops(setting.card, work, task.part, samples, steps)
     return total
 
@@ -188,14 +188,25 @@ def _items(task: Task, samples: Arr, steps: Arr, setting: Setting) -> Mapping[st
     if not isinstance(setting.cost, Itemised):
         return None
     total: dict[str, Arr] = {}
-    for work in _passes(task):
+    for work in _passes(task, setting):
         for term, amount in setting.cost.amounts(setting.card, work, task.part, samples, steps).items():
             total[term] = total.get(term, 0.0) + amount
     return total
 
 
-def _passes(task: Task) -> list[Pass]:
-    """Return the passes of a task with the FLOPs of its optimiser."""
+def _passes(task: Task, setting: Setting) -> list[Pass]:
+    """Return the passes of a task with the FLOPs of its optimiser, and what its encodings cost the device."""
     momentum = any(stretch.momentum > 0 for stretch in task.stretches)
     decay = any(stretch.weight_decay > 0 for stretch in task.stretches)
-    return [replace(work, update_flops=update_flops(momentum, decay)) for work in task.passes]
+    passes = [replace(work, update_flops=update_flops(momentum, decay)) for work in task.passes]
+    coding_flops = _coding_flops(task, setting)
+    return [*passes, Pass("flops", coding_flops)] if coding_flops else passes
+
+
+def _coding_flops(task: Task, setting: Setting) -> float:
+    """Return the FLOPs of a device that encodes what it sends and decodes what the server sent it."""
+    ways = [(task.up, setting.encoding_up)]
+    if task.home == "server" and task.down is not None:
+        ways.append((task.down, setting.encoding_down))
+    each = [((payload.encoding or usual).flops_per_number, payload) for payload, usual in ways]
+    return float(sum(flops * setting.card.numbers(payload, task.part) for flops, payload in each if flops))

@@ -114,8 +114,8 @@ class Rounds:
     def _evaluate(self, learner: Learner) -> float | None:
         """Score the new model if it is due; return its test accuracy. Evaluation takes no simulated time."""
         engine = self.engine
-        done = engine.round + 1
-        if done % self._evaluation.every and done != self._stop.rounds:
+        done, end = engine.round + 1, self._stop.rounds
+        if done % self._evaluation.every and (end is None or done <= end - self._evaluation.last):
             return None
         scores = learner.evaluate(engine.model)
         for split, score in scores.items():

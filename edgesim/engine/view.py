@@ -31,7 +31,7 @@ class PeerGraphs:
         return graph
 
 
-@dataclass(kw_only=True)
+@dataclass
 class FleetView:
     """`contracts.View` says what each field means. Not to be kept: what costs work is worked out when asked for."""
 
@@ -79,7 +79,8 @@ class FleetView:
 
     def choose(self, key: Key) -> Ids:
         """Return distinct idle devices, ascending, by the scenario's selection rule, no more than there are places."""
-        if self.places == 1 and self._simple and getattr(self.selection, "everybody", False) and self.free_places:
+        alone = self.places == 1 and self._simple and self.at_work < len(self.busy)
+        if alone and getattr(self.selection, "everybody", False):
             return self._anybody(key)
         chosen: Ids = self.selection.choose(self.idle, self.setting.level, key)
         if len(chosen) <= self.free_places:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from edgesim.contracts import Assignment, Bundle, Message, Task
+from edgesim.contracts import Assignment, Bundle, Message, Part, Task
 from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.parts import corners
+
+_FIRST = "first_weights"  # attribute of a network that has got other weights than those it was made with
 
 
 class Batch(NamedTuple):
@@ -22,8 +25,8 @@ class Batch(NamedTuple):
 class Context:
     """Handed to every hook of a LocalRule.
 
-    `base` is the model received, `own` what the device kept, `received` the messages of peers; a method that needs the
-    first model keeps it. `trained` names the parameters that take gradients, in the order gradients come in.
+    `base` is the model received, `own` what the device kept, `received` the messages of peers, `first` the model that
+    the run started from. `trained` names the parameters that take gradients, in the order gradients come in.
     """
 
     def __init__(
@@ -44,6 +47,11 @@ class Context:
         self._bound: Bundle = {}
         for name, layer in module.named_modules():
             layer.training = name not in assignment.task.part.frozen
+
+    @property
+    def first(self) -> Bundle:
+        """The whole model as the run started from it, not to be changed; any device can draw it from the seed."""
+        return _first_of(self._module)
 
     def copy(self, bundle: Bundle) -> Bundle:
         """Return a copy of a bundle that training may change."""
@@ -83,6 +91,37 @@ class Context:
             buffers = {name: buffer.clone() for name, buffer in buffers.items()}
         return torch.func.functional_call(self._module, {**w["params"], **buffers}, (x,))
 
+    def features(self, w: Bundle, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits of weights `w` and what enters the last of their layers, shape (batch, features)."""
+        entered: dict[str, Tensor] = {}
+
+        def watch(_: nn.Module, given: tuple[Any, ...]) -> None:
+            entered["last"] = given[0]
+
+        layers = [layer for layer in self._module.modules() if next(layer.parameters(recurse=False), None) is not None]
+        hooks = [layer.register_forward_pre_hook(watch) for layer in layers]
+        try:
+            logits = self.forward(w, x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return logits, entered["last"].flatten(1)
+
+    def tested_features(self, w: Bundle, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the same as in a test: without dropout and gradients, statistics as they are."""
+        modes = {layer: layer.training for layer in self._module.modules()}
+        self._module.eval()
+        try:
+            with torch.no_grad():
+                return self.features(w, x)
+        finally:
+            for layer, mode in modes.items():
+                layer.training = mode
+
+    def corners(self, part: Part) -> dict[str, tuple[slice, ...]]:
+        """Return where the tensors of a smaller part lie in those of the network; see `parts.corners`."""
+        return corners(self._module, part)
+
 
 def copy_for(module: nn.Module, bundle: Bundle) -> Bundle:
     """Return a copy of a bundle on the network's device, laid out in memory as the network wants it."""
@@ -96,11 +135,22 @@ def _copy(tensor: Tensor, like: Tensor | None) -> Tensor:
 
 def load(module: nn.Module, w: Bundle) -> None:
     """Let a network use the tensors of a bundle as its own, without copying. Integer buffers stay the network's."""
+    _first_of(module)
     for name, parameter in module.named_parameters():
         parameter.data = w["params"][name]
     for name, buffer in module.named_buffers():
         if buffer.is_floating_point():
             buffer.data = w["buffers"][name]
+
+
+def _first_of(module: nn.Module) -> Bundle:
+    """Return the weights that a network was made with. They are aliases: `load` binds others and leaves them alone."""
+    if not hasattr(module, _FIRST):
+        floats = {name: buffer.data for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+        params = {name: parameter.data for name, parameter in module.named_parameters()}
+        setattr(module, _FIRST, {"params": params, "buffers": floats})
+    first: Bundle = getattr(module, _FIRST)
+    return first
 
 
 def _layer(parameter: str) -> str:

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from edgesim.card import LayerCost, ModelCard
 from edgesim.contracts import Bundle, Part
-from edgesim.errors import ConfigError
+from edgesim.errors import ConfigError, ContractError
 from edgesim.learning.trace import layer_of
 
+_CARD = "card"  # attribute of a thinner network: the whole model's, by which slices of it are found
 _SIZES = ("out_channels", "out_features", "num_features", "num_channels"), ("in_channels", "in_features")
 
 
@@ -62,7 +63,28 @@ def thinner(module: nn.Module, part: Part, card: ModelCard) -> nn.Module:
         for layer in (layer for layer in card.layers if layer.columns == group):
             scale = torch.tensor(factors).repeat_interleave(layer.column_spread)
             result.get_submodule(layer.name).register_forward_pre_hook(partial(_scaled, scale))
+    setattr(result, _CARD, card)
     return result
+
+
+def corners(module: nn.Module, part: Part) -> dict[str, tuple[slice, ...]]:
+    """Return which corner of every tensor of a thinner network a part has that keeps the first units of its groups.
+
+    `module`: made by `thinner`, of at least these units, if the part leaves out any; tensors are parameters and
+    floating-point buffers. Raises ContractError for a network that `thinner` did not make or for other units than the
+    first, ConfigError and ValueError as it does.
+    """
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = {name: tensor.detach() for name, tensor in tensors.items() if tensor.is_floating_point()}
+    if not part.units:
+        return dict.fromkeys(tensors, ())
+    card: ModelCard | None = getattr(module, _CARD, None)
+    if card is None or any(units != tuple(range(len(units))) for _, units in part.units):
+        raise ContractError("corners are those of a thinner network, of a part with the first units of its groups")
+    cut = Cut(part, card)
+    for layer in card.layers:
+        _check_groups(module.get_submodule(layer.name), layer, cut)
+    return {name: tuple(map(slice, cut.kept(name, tensor).shape)) for name, tensor in tensors.items()}
 
 
 class Cut:
@@ -123,9 +145,14 @@ def _resize(inner: nn.Module, layer: LayerCost, cut: Cut) -> None:
         for name in names:
             if kept is not None and hasattr(inner, name):
                 setattr(inner, name, len(kept))
-    if isinstance(inner, nn.GroupNorm) and inner.num_channels % inner.num_groups:
+    _check_groups(inner, layer, cut)
+
+
+def _check_groups(inner: nn.Module, layer: LayerCost, cut: Cut) -> None:
+    kept = cut.rows(layer)
+    if isinstance(inner, nn.GroupNorm) and kept is not None and len(kept) % inner.num_groups:
         raise ConfigError(
-            f"model.name: {layer.name} cannot split {inner.num_channels} kept channels into {inner.num_groups} groups"
+            f"model.name: {layer.name} cannot split {len(kept)} kept channels into {inner.num_groups} groups"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -20,6 +20,7 @@ from edgesim.learning.context import copy_for, load
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import by_class
 from edgesim.learning.loop import gradients
+from edgesim.learning.trace import layer_of
 from edgesim.learning.trainer import CHUNK
 from edgesim.rng import Key
 
@@ -82,19 +83,22 @@ class ServerTools:
         self._spent_flops += self.card.forward_flops() * len(rows)
         return total / len(rows)
 
-    def gradient(self, model: Bundle, places: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the gradient of that loss with respect to every parameter, by name, float64."""
+    def gradient(
+        self, model: Bundle, places: Tensor | None = None, layers: Collection[str] | None = None
+    ) -> dict[str, Tensor]:
+        """Return the gradient of that loss with respect to the parameters of these layers, or all, by name, float64."""
         rows = self._rows(places)
+        frozen = frozenset[str]() if layers is None else frozenset(self.card.layer_names).difference(layers)
         with _one_thread():
             self._load(model)
-            wrt = dict(self.module.named_parameters())
-            for parameter in wrt.values():
-                parameter.requires_grad_(True)
+            for name, parameter in self.module.named_parameters():
+                parameter.requires_grad_(layer_of(name) not in frozen)
+            wrt = {name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad}
             total = [torch.zeros_like(p, dtype=torch.float64) for p in wrt.values()]
             for chunk in torch.split(rows, CHUNK):
                 for sum_, part in zip(total, gradients(self._loss(chunk), list(wrt.values())), strict=True):
                     sum_ += part
-        self._spent_flops += self.card.train_flops() * len(rows)
+        self._spent_flops += self.card.train_flops(frozen) * len(rows)
         return {name: (sum_ / len(rows)).cpu() for name, sum_ in zip(wrt, total, strict=True)}
 
     def take_flops(self) -> float:

@@ -12,9 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgesim.card import ModelCard
-from edgesim.contracts import Assignment, Bundle, Method, Part, Payload, Result, Score
+from edgesim.contracts import Assignment, Bundle, Encoding, Method, Part, Result, Score
+from edgesim.encoding import FLOAT32
 from edgesim.learning.context import Context, copy_for, load
 from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.encode import downlinked, uplinked
 from edgesim.learning.loop import train_stretch
 from edgesim.learning.parts import extract, thinner
 from edgesim.learning.seeding import seeded
@@ -41,12 +43,15 @@ class Trainer:
     card: ModelCard
     test_rows: Tensor  # samples of the test set that models are scored on
     personal_rows: Sequence[Tensor] = ()  # those of every device's own test set, if devices are scored
+    encoding_up: Encoding = FLOAT32  # of payloads that name none
+    encoding_down: Encoding = FLOAT32
 
     def run(self, assignment: Assignment) -> Result:
         """Train one assignment and return what the device sends and keeps."""
         task, key = assignment.task, assignment.key
         rule = self.method.local(task)
         module, assignment = self._cut(task.part, assignment)
+        assignment = assignment._replace(base=downlinked(assignment.base, task, self.encoding_down, key))
         context = Context(module, self.data, self.shards[assignment.device], assignment, self.card.drop_single)
         steps = 0
         with seeded(key):  # dropout layers draw from torch's own stream
@@ -56,7 +61,7 @@ class Trainer:
                 w = phase.enter(w, context) if phase.enter else w
                 steps += train_stretch(w, stretch, phase, context, key.at(place), assignment.left_after(steps))
             body, keep, signals = rule.finish(w, context) if rule.finish else (w, None, {})
-        return Result(_sent(body, task.up), keep, signals, steps)
+        return Result(uplinked(body, task, self.encoding_up, key), keep, signals, steps)
 
     def chunks(self) -> int:
         """Return the number of chunks of the test set."""
@@ -95,16 +100,3 @@ class Trainer:
         logits, y = self.module(x.to(device)), y.to(device)
         loss = F.cross_entropy(logits, y, reduction="sum")
         return ChunkScore(float(loss), int((logits.argmax(1) == y).sum()), len(indices))
-
-
-def _sent(body: Bundle, up: Payload) -> Bundle:
-    """Return the part of a message's body that its payload carries, cut off from the network's own tensors."""
-    return {
-        kind: {
-            name: tensor.detach().cpu()
-            for name, tensor in tensors.items()
-            if up.layers is None or name.rpartition(".")[0] in up.layers
-        }
-        for kind, tensors in body.items()
-        if kind in up.kinds
-    }

@@ -139,8 +139,8 @@ class FedPMT:
         for width in range(1, len(self._depths(setting)) + 1):
             task = self._task(width, setting, 0)
             flops = setting.cost.flops(setting.card, Pass(), task.part, done, steps)
-            down_s = 8.0 * setting.card.nbytes(task.down) / setting.down_bps
-            up_s = 8.0 * setting.card.nbytes(task.up) / setting.up_bps
+            down_s = 8.0 * setting.card.nbytes(task.down, task.part, setting.encoding_down) / setting.down_bps
+            up_s = 8.0 * setting.card.nbytes(task.up, task.part, setting.encoding_up) / setting.up_bps
             seconds = flops / setting.flops_per_s + down_s + up_s + 2.0 * setting.latency_s
             best[seconds <= setting.deadline_s + 1e-9] = width
         return best

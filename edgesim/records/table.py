@@ -11,7 +11,7 @@ import pandas as pd
 
 from edgesim.records.schema import TABLES, TEXT, recorded
 
-_CHUNK_ROWS = 8192
+_CHUNK_ROWS = 2048  # few enough to be still in the processor's cache when they are packed
 _SMALL = np.iinfo(np.int32).max
 
 
@@ -35,9 +35,10 @@ class Table:
         It is not looked at before its chunk is full or read, to keep this call cheap. Then a wrong number of
         values raises ValueError, and a value that does not fit its column (a fraction as an integer, None) TypeError.
         """
-        index = self._packed + len(self._rows)
+        held = len(self._rows)
+        index = self._packed + held
         self._rows.append(row)
-        if len(self._rows) >= _CHUNK_ROWS:
+        if held + 1 >= _CHUNK_ROWS:
             self._pack()
         return index
 

@@ -12,11 +12,13 @@ from edgesim.errors import ConfigError
 from edgesim.records.schema import TABLES, TEXT
 
 _SPENT = ("rounds", "round_s", "sim_time_s", "energy_j", "up_bytes", "down_bytes", "traffic_bytes")
-_AT_END = ("accuracy", "best_accuracy", "flops")
+_AT_END = ("accuracy", "best_accuracy", "loss", "flops")
+_LEARNED = ("accuracy", "best_accuracy", "loss", "evals.loss", "evals.accuracy", "notes.value")
 _MEAN_OF_LAST = re.compile(r"accuracy_last_([1-9]\d*)")
+_NOTE = re.compile(r"note\.(\w+)(?:\[(\d+)-(\d+)\])?")
 _ALLOWED = (
     f"{', '.join(_SPENT)} and TABLE.COLUMN, each also until a test accuracy as in sim_time_s@0.75; "
-    f"{', '.join(_AT_END)}, accuracy_last_K"
+    f"{', '.join(_AT_END)}, accuracy_last_K, note.NAME, note.NAME[FIRST-LAST]"
 )
 
 
@@ -25,12 +27,19 @@ class Column:
     """A number of a run: what was spent until a test accuracy `target` was first reached, or (None) at its end.
 
     `quantity`: rounds, round_s (mean length of a round), sim_time_s, energy_j, up_bytes, down_bytes, traffic_bytes
-    (both), or TABLE.COLUMN, a sum over a table of the run; at the end also flops, accuracy, best_accuracy and
-    accuracy_last_K, the mean of the last K evaluations.
+    (both), or TABLE.COLUMN, a sum over a table of the run; at the end also flops, loss and accuracy of the last
+    evaluation, best_accuracy, accuracy_last_K, the mean of the last K evaluations, and note.NAME, what the method noted
+    last by that name: the mean over the devices of the note, or with [FIRST-LAST] over those with these ids.
     """
 
     quantity: str
     target: float | None = None
+
+    @property
+    def is_learned(self) -> bool:
+        """Return whether the number follows from trained weights, whose last bits depend on the machine."""
+        by_pattern = _MEAN_OF_LAST.fullmatch(self.quantity) or _NOTE.fullmatch(self.quantity)
+        return self.quantity in _LEARNED or by_pattern is not None or self.target is not None
 
     def of(self, run: Run) -> float | None:
         """Return the number; None if the run did not get there, or has not so many evaluations."""
@@ -38,6 +47,9 @@ class Column:
         if last:
             accuracy = curve(run)["accuracy"].tail(int(last[1]))
             return float(accuracy.mean()) if len(accuracy) == int(last[1]) else None
+        note = _NOTE.fullmatch(self.quantity)
+        if note:
+            return _last_note(run, note[1], (int(note[2]), int(note[3])) if note[2] else None)
         spent = _spent(run, self.target)
         if spent is None:
             return None
@@ -54,7 +66,7 @@ def parse_column(text: str) -> Column:
     known = quantity in _SPENT or _is_table_column(quantity, by_round=bool(at))
     if at and known and target:
         return Column(quantity, target)
-    if not at and (known or quantity in _AT_END or _MEAN_OF_LAST.fullmatch(quantity)):
+    if not at and (known or quantity in _AT_END or _MEAN_OF_LAST.fullmatch(quantity) or _NOTE.fullmatch(quantity)):
         return Column(quantity)
     raise ConfigError(f"columns: unknown column {text!r} (allowed: {_ALLOWED})")
 
@@ -70,8 +82,10 @@ def _spent(run: Run, target: float | None) -> dict[str, Any] | None:
     if found is None:
         return None
     rounds = found["rounds"] if target is None else found["round"]
+    losses = curve(run)["loss"]
     return {
         **found,
+        "loss": None if losses.empty else losses.iloc[-1],
         "rounds": rounds,
         "round_s": found["sim_time_s"] / rounds if rounds else None,
         "traffic_bytes": found["up_bytes"] + found["down_bytes"],
@@ -83,3 +97,11 @@ def _table_sum(run: Run, quantity: str, rounds: int | None) -> float:
     frame = run.table(table)
     rows = frame if rounds is None else frame[frame["round"] < rounds]
     return float(rows[column].sum())
+
+
+def _last_note(run: Run, name: str, devices: tuple[int, int] | None) -> float | None:
+    notes = run.notes[run.notes["name"] == name]
+    last = notes[notes["round"] == notes["round"].max()]
+    if devices:
+        last = last[last["device"].between(*devices)]
+    return None if last.empty else float(last["value"].mean())

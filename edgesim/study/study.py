@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from annotated_types import MinLen
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, field_validator
@@ -28,8 +28,8 @@ _LABEL = re.compile(r"[\w.+-]+")  # labels become names of folders and words of 
 Changes: TypeAlias = Mapping[str, tuple[str, ...]]  # label -> overrides
 
 
-class _Table(BaseModel):
-    """A table of fixed keys."""
+class FixedKeys(BaseModel):
+    """A table of fixed keys; any other is refused with the one that may be meant."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,14 +41,17 @@ class _Table(BaseModel):
         return given
 
 
-class Size(_Table):
+_Kind = TypeVar("_Kind", bound=FixedKeys)
+
+
+class Size(FixedKeys):
     """What makes a study small or large: overrides that come last, and the cells it keeps (none named: all)."""
 
     overrides: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
 
 
-class Published(_Table):
+class Published(FixedKeys):
     """A published number in the unit of its column, for all cells that have the labels of `cell`.
 
     The seed is none of them; of several numbers for one cell and column the first holds.
@@ -77,12 +80,13 @@ class Cell:
         return {axis: label for axis, label in self.labels.items() if axis != SEED}
 
 
-class Study(_Table):
+class Study(FixedKeys):
     """A study as its file has it. `base` is meant from the folder of the file, paths in overrides from the current one.
 
     `without`: keys of the base that the study drops, such as the data set where only times are wanted. `overrides`:
     those of all cells. An axis is a table of labels with their overrides, or a list of values of the key that it is
-    named after. Of overrides of one key the last one holds: the study's, the axes' in their order, the size's.
+    named after. Of overrides of one key the last one holds: the study's, the axes' in their order, the size's. `only`:
+    the cells that make sense, if not all products of the axes do.
     """
 
     name: str
@@ -90,6 +94,7 @@ class Study(_Table):
     without: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     axes: Annotated[Mapping[str, Changes], MinLen(1)]
+    only: tuple[str, ...] = ()
     sizes: Mapping[str, Size]
     columns: Annotated[tuple[str, ...], MinLen(1)]
     published: tuple[Published, ...] = ()
@@ -108,13 +113,14 @@ class Study(_Table):
         """
         if size not in self.sizes:
             raise ConfigError(f"--size: unknown size {size!r} (known: {', '.join(self.sizes)})")
-        for text in [*only, *self.sizes[size].only]:
+        filters = (self.only, self.sizes[size].only, only)
+        for text in itertools.chain(*filters):
             self._check_labels(_pairs(text), f"only {text!r}")
         products = itertools.product(*(changes.items() for changes in self.axes.values()))
         cells = [_cell(self.axes, chosen) for chosen in products]
-        kept = [cell for cell in cells if _kept(cell, self.sizes[size].only) and _kept(cell, only)]
+        kept = [cell for cell in cells if all(_kept(cell, texts) for texts in filters)]
         if not kept:
-            raise ConfigError(f"--only: size {size} has no cell {' or '.join([*only, *self.sizes[size].only])}")
+            raise ConfigError(f"--only: size {size} has no cell {' or '.join(itertools.chain(*reversed(filters)))}")
         return kept
 
     def check(self, folder: Path) -> None:
@@ -159,16 +165,24 @@ class Study(_Table):
 
 def load_study(path: Path) -> Study:
     """Return the study of a TOML file, all of its scenarios tried. Raises ConfigError, one line that names the file."""
+    study = read_fixed(path, Study)
+    try:
+        study.check(path.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return study
+
+
+def read_fixed(path: Path, kind: type[_Kind]) -> _Kind:
+    """Return the table of a TOML file as `kind`. Raises ConfigError, one line that names the file and the key."""
     table = read_toml(path)
     try:
-        study = Study.model_validate(table)
-        study.check(path.parent)
+        return kind.model_validate(table)
     except ValidationError as error:
         keys = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
         raise ConfigError(f"{path}: {keys}: {reason(error)}") from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-    return study
 
 
 def _values(axis: str, items: list[Any]) -> dict[str, tuple[str, ...]]:

@@ -61,7 +61,7 @@ def test_charged_is_what_was_done(name, model, monkeypatch):
         sent = "heard_bytes" if needs_of(name).peers else "real_bytes"  # a job among peers pays for what it hears
         assert (jobs["up_bytes"] == jobs[sent] + jobs["extra_bytes"]).all()
         assert jobs["up_bytes"].min() > 0
-        assert jobs["flops"].min() > 0
+        assert (jobs["flops"].groupby(jobs["device"]).max() > 0).all()  # to fetch what a device kept takes none
         monkeypatch.undo()
 
 

@@ -17,14 +17,15 @@ ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "rng": set(),
     "local_sgd": set(),
-    "orders": {"local_sgd"},
-    "contracts": {"rng", "local_sgd", "orders"},
+    "encoding": set(),
+    "orders": {"encoding", "local_sgd"},
+    "contracts": {"encoding", "rng", "local_sgd", "orders"},
     "units": {"errors"},
-    "card": {"contracts", "errors"},
+    "card": {"contracts", "encoding", "errors"},
     "peering": {"contracts", "errors", "rng"},
     "catalogue": {"errors"},
     "devices": set(),  # data files
-    "config": {"catalogue", "contracts", "errors", "units"},
+    "config": {"catalogue", "contracts", "encoding", "errors", "units"},
     # when and how much: no torch
     "world": {"card", "config", "contracts", "errors", "peering", "rng", "units"},
     "engine": {"card", "config", "contracts", "errors", "peering", "records", "rng", "world"},
@@ -34,7 +35,7 @@ ARROWS: dict[str, set[str]] = {
     "learner": {"contracts", "errors", "pending", "rng", "store"},
     "state": {"errors"},
     # what values: no SimPy
-    "learning": {"card", "config", "contracts", "errors", "peering", "rng"},
+    "learning": {"card", "config", "contracts", "encoding", "errors", "peering", "rng"},
     "methods": {"contracts", "errors", "learning", "peering", "rng"},
     "backends": {"contracts", "errors", "learning"},
     # tables, and all that is read from them
@@ -57,7 +58,7 @@ LIBRARIES: dict[str, set[str]] = {
 
 TORCH_FREE = {"world", "engine", "coordinators", "records", "analysis", "config", "card"}
 TORCH_FREE |= {"contracts", "orders", "local_sgd", "learner", "pending", "store", "state", "progress", "devices"}
-TORCH_FREE |= {"catalogue", "units", "rng", "errors", "edgesim"}
+TORCH_FREE |= {"catalogue", "encoding", "units", "rng", "errors", "edgesim"}
 SIMPY_FREE = {"learning", "methods", "backends"}
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from edgesim.catalogue import find, parts_of
 from edgesim.errors import ConfigError
 from edgesim.learning.build import build_model, bundle_of, check_fits
+from edgesim.learning.measure import measure
 from edgesim.learning.models.base import ModelPart
 from edgesim.learning.models.chains import CnnCifar10, CnnM, Lenet5, Mlr
 from edgesim.learning.models.deep_chains import Vgg11
@@ -127,6 +128,34 @@ def test_lenet_is_the_function_of_its_paper() -> None:
     for name in ("fc1", "fc2"):
         units = f.relu(f.linear(units, w[f"{name}.weight"], w[f"{name}.bias"]))
     torch.testing.assert_close(module(x), f.linear(units, w["fc3.weight"], w["fc3.bias"]))
+
+
+# l1: f -> f, l2: f -> 256 and 256 -> C in the place of f -> C; products of the whole network on one sample, from the
+# layer lists of the FedDHAD paper. ResNet18 has 555,520,000 for 200 classes without the head.
+@pytest.mark.parametrize(
+    ("name", "classes", "features", "params", "products"),
+    [
+        ("lenet5", 10, 84, 92626, 682000),
+        ("lenet5", 100, 84, 115756, 705040),
+        ("cnn_3conv", 10, 64, 145290, 4571008),
+        ("cnn_3conv", 100, 64, 168420, 4594048),
+        ("vgg11", 10, 512, 9617034, 153160192),  # on the output of the convolutions, as in the paper's table
+        ("resnet18_bn", 200, 512, 11619016, 555520000 - 512 * 200 + 512 * 512 + 512 * 256 + 256 * 200),
+    ],
+)
+def test_projection_head(name: str, classes: int, features: int, params: int, products: int) -> None:
+    """MOON's head: its last layer sees 256 numbers."""
+    module = find("model", name)[0](projection=256).build((3, 32, 32), classes)
+    assert size(module) == params
+    assert measure(module, name, (3, 32, 32), classes).forward_flops() == 2 * products
+    layers = [inner for inner in module.modules() if isinstance(inner, nn.Linear)]
+    sizes = [(layer.in_features, layer.out_features) for layer in layers]
+    assert sizes[-3:] == [(features, features), (features, 256), (256, classes)]
+
+
+def test_projection_of_nothing_is_refused() -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(Lenet5).validate_python({"projection": 0})
 
 
 def test_dropout_of_cnn_m_is_an_option() -> None:

@@ -8,8 +8,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import Annotated, ClassVar, NamedTuple, TypeAlias
 
+from annotated_types import Ge
 from torch import nn
 
 from edgesim.config.paths import ScenarioPath
@@ -57,18 +58,44 @@ class Conv(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChainPart(ModelPart):
-    """Convolutions, then linear layers, each but the last followed by ReLU: conv1, conv2, ..., fc1, fc2, ..."""
+class ProjectedPart(ModelPart):
+    """A network that can have MOON's projection head. `projection`: how many numbers it gives; unset: there is none."""
+
+    projection: Annotated[int, Ge(1)] | None = None
+
+    def headed(self, last: nn.Module) -> nn.Module:
+        """Return the last linear layer of a network, or what takes its place: the head with a classifier behind it."""
+        if self.projection is None:
+            return last
+        classes, features = last.get_parameter("weight").shape
+        return sequential(
+            ("project1", nn.Linear(features, features)),
+            ("relu_project1", nn.ReLU()),
+            ("project2", nn.Linear(features, self.projection)),
+            ("classify", nn.Linear(self.projection, classes)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainPart(ProjectedPart):
+    """Convolutions, then linear layers, each but the last followed by ReLU: conv1, conv2, ..., fc1, fc2, ...
+
+    A projection head takes the place of the last linear layer or, if `head_on_convs`, of all of them.
+    """
 
     convs: ClassVar[tuple[Conv, ...]] = ()
     hidden: ClassVar[tuple[int, ...]] = ()  # widths of the linear layers but the last
     norm: ClassVar[Norm | None] = None
+    head_on_convs: ClassVar[bool] = False
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
         """Return the network; see ModelPart.build."""
         features = flat_features(type(self).__name__, input_shape, self.convs)
         convs = conv_layers(input_shape[0], self.convs, type(self).norm)
-        return sequential(*convs, ("flatten", nn.Flatten()), *linear_layers(features, (*self.hidden, classes)))
+        hidden = () if self.projection is not None and self.head_on_convs else self.hidden
+        module = sequential(*convs, ("flatten", nn.Flatten()), *linear_layers(features, (*hidden, classes)))
+        module[-1] = self.headed(module[-1])
+        return module
 
 
 def sequential(*layers: Named) -> nn.Sequential:

@@ -36,12 +36,13 @@ VGG11_CONVS = (
 class Vgg11(ChainPart):
     """9,750,922 parameters on CIFAR-10; no normalisation; convolutions start from He's normal draw, fan-out.
 
-    Source: FedDHAD paper.
+    Source: FedDHAD paper, whose MOON has its projection head on the output of the convolutions.
     """
 
     native_input_shape = (3, 32, 32)
     convs = VGG11_CONVS
     hidden = (512, 512)
+    head_on_convs = True
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
         """Return the network; see ModelPart.build."""

@@ -12,7 +12,7 @@ from functools import partial
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from edgesim.learning.models.base import ModelPart, Norm, sequential
+from edgesim.learning.models.base import Norm, ProjectedPart, sequential
 
 STAGE_CHANNELS = (64, 128, 256, 512)
 
@@ -50,7 +50,7 @@ class ResNet18(nn.Module):
             blocks.append(Block(enter, channels, 1 if stage == 0 else 2, norm, bias))
             blocks.append(Block(channels, channels, 1, norm, bias))
         self.blocks = nn.Sequential(*blocks)
-        self.fc = nn.Linear(STAGE_CHANNELS[-1], classes)
+        self.fc: nn.Module = nn.Linear(STAGE_CHANNELS[-1], classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (batch, classes)."""
@@ -59,7 +59,7 @@ class ResNet18(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resnet18Bn(ModelPart):
+class Resnet18Bn(ProjectedPart):
     """11,276,232 parameters for 200 classes: batch normalisation, and a bias in every convolution.
 
     Source: FedDHAD paper; only with the biases does its stated parameter count come out.
@@ -70,18 +70,22 @@ class Resnet18Bn(ModelPart):
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
         """Return the network; see ModelPart.build."""
-        return ResNet18(input_shape[0], classes, nn.BatchNorm2d, bias=True)
+        module = ResNet18(input_shape[0], classes, nn.BatchNorm2d, bias=True)
+        module.fc = self.headed(module.fc)
+        return module
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resnet18Gn(ModelPart):
+class Resnet18Gn(ProjectedPart):
     """11,173,962 parameters on CIFAR-10: group normalisation, convolutions without bias. Source: DA-DPFL paper."""
 
     native_input_shape = (3, 32, 32)
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
         """Return the network; see ModelPart.build."""
-        return ResNet18(input_shape[0], classes, partial(nn.GroupNorm, 32), bias=False)
+        module = ResNet18(input_shape[0], classes, partial(nn.GroupNorm, 32), bias=False)
+        module.fc = self.headed(module.fc)
+        return module
 
 
-PARTS: dict[str, type[ModelPart]] = {"resnet18_bn": Resnet18Bn, "resnet18_gn": Resnet18Gn}
+PARTS: dict[str, type[ProjectedPart]] = {"resnet18_bn": Resnet18Bn, "resnet18_gn": Resnet18Gn}

@@ -52,7 +52,8 @@ class _Terms(NamedTuple):
 class FedPMTPaper:
     """Operations of convolutions followed by linear layers as the FedPMT paper counts them; other models are refused.
 
-    `count`: "published" gives the printed numbers, "corrected" those of the same formulas without slips. Zeros of
+    `count`: "published" gives the printed numbers, "corrected" those of the same formulas without slips. Where a method
+    keeps a share of the units, the printed numbers are those of fractions of units, cut to a whole number. Zeros of
     masked layers cost like any number. Work that is no pass through the model is priced as by `measured`.
     """
 
@@ -73,10 +74,14 @@ class FedPMTPaper:
         if work.samples is not None:
             samples, steps = np.full_like(samples, work.samples), np.ones_like(steps)
         sizes = {group.name: group.size for group in card.groups}
-        kept = {name: (len(units), sizes[name]) for name, units in card.kept_units(part).items()}
+        nominal = self.count == "published" and part.share > 0
+        kept = {
+            name: (part.share * sizes[name] if nominal else len(units), sizes[name])
+            for name, units in card.kept_units(part).items()
+        }
         frozen = part.frozen if work.kind == "train" else frozenset(card.layer_names)
         counted = self.operations(counted_layers(card, kept), frozen, samples, steps, update=work.samples is None)
-        return work.times * counted
+        return work.times * (np.floor(counted + 1e-6) if nominal else counted)
 
     def operations(
         self, layers: Sequence[CountedLayer], frozen: frozenset[str], samples: Arr, steps: Arr, update: bool = True

@@ -1,4 +1,4 @@
-"""Personal evaluation: what each device would use, on test samples with the class mix of its own training data."""
+"""When models are tested, and personal evaluation: what each device would use, on samples like its training data."""
 
 from __future__ import annotations
 
@@ -65,3 +65,13 @@ def test_peers_use_the_models_they_kept(backend):
 def test_nothing_is_scored_unless_asked_for():
     """The tables of a run without personal evaluation have the test set alone."""
     assert set(run(digits_scenario()).tables["evals"].frame()["split"]) == {"test"}
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "tested"),
+    [({"every": 3}, [2, 5, 7]), ({"every": 3, "last": 2}, [2, 5, 6, 7]), ({"every": 9, "last": 8}, list(range(8)))],
+)
+def test_models_are_tested_every_so_many_rounds_and_at_the_end(evaluation, tested):
+    """Rounds counted from 0, eight of them."""
+    simulation = run(digits_scenario(evaluation=evaluation, stop={"rounds": 8}, model="mlr"))
+    assert simulation.tables["evals"].frame()["round"].tolist() == tested

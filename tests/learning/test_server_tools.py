@@ -102,3 +102,19 @@ def test_loss_and_gradient_are_those_of_pytorch_on_these_samples_and_are_counted
         float(F.cross_entropy(parts.module(x[:7]), y[:7])), rel=1e-6
     )
     assert tools.labels.tolist() == y.tolist()
+
+
+def test_gradient_of_some_layers_is_part_of_the_whole_and_costs_less():
+    """The output layer's on one class; the layers before it run forward only, and their parameters train afterwards."""
+    parts = parts_of("Trained")
+    tools, model = parts.make_tools(), bundle_of(parts.module)
+    *before, last = parts.setting.card.layer_names
+    places = (tools.labels == 3).nonzero().flatten()
+    assert len(places) == 10
+    whole = tools.gradient(model, places)
+    assert tools.take_flops() == 10 * parts.setting.card.train_flops()
+    gradient = tools.gradient(model, places, {last})
+    assert tools.take_flops() == 10 * parts.setting.card.train_flops(frozenset(before))
+    assert set(gradient) == {f"{last}.weight", f"{last}.bias"}
+    assert all(torch.allclose(found, whole[name], atol=1e-6) for name, found in gradient.items())
+    assert tools.gradient(model, places).keys() == whole.keys()

@@ -1,0 +1,123 @@
+"""What arrives of a bundle: the kinds and layers that its payload carries, as the receiver decodes them.
+
+The trainer lets everything that crosses a link pass through here, so that a method need not think of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from edgesim.contracts import Bundle, Encoding, Payload, Task
+from edgesim.encoding import FLOAT32
+from edgesim.learning.trace import layer_of
+from edgesim.rng import Key
+
+_UP, _DOWN = 2**32 - 1, 2**32 - 2  # streams of an assignment's key: the last ones, as its stretches count from 0
+_NOTHING = 1e-10  # a norm below which gsgd's authors send numbers as they are
+
+
+def uplinked(body: Bundle, task: Task, usual: Encoding, key: Key) -> Bundle:
+    """Return what others get of the message of a job whose assignment has `key`, on the CPU.
+
+    Asking twice gives the same, so that a method whose devices have to know what others got may ask too.
+    `usual`: the encoding of a payload that names none.
+    """
+    carried = {kind: {n: t.detach().cpu() for n, t in ts.items()} for kind, ts in _carried(body, task.up).items()}
+    return _decoded(carried, task.up.encoding or usual, key.at(_UP))
+
+
+def downlinked(base: Bundle, task: Task, usual: Encoding, key: Key) -> Bundle:
+    """Return the model that a device got from the server, for a job whose assignment has `key`.
+
+    What its payload does not carry stays as it is. `usual`: as for `uplinked`.
+    """
+    if task.home == "self" or task.down is None:
+        return base
+    got = _decoded(_carried(base, task.down), task.down.encoding or usual, key.at(_DOWN))
+    return {kind: {**tensors, **got.get(kind, {})} for kind, tensors in base.items()}
+
+
+def sent(tensor: Tensor, encoding: Encoding, generator: torch.Generator) -> Tensor:
+    """Return a floating-point tensor as the receiver decodes it, all of it on one scale if the encoding has one.
+
+    Infinite and undefined numbers stay so, or make all others undefined.
+    """
+    match encoding.values:
+        case "float32":
+            return tensor
+        case "float16":
+            return tensor.half().to(tensor.dtype)
+        case "int8":
+            return _nearest(tensor)
+        case _:
+            assert encoding.bits is not None
+            u = torch.rand(tensor.shape, generator=generator, dtype=torch.float32)
+            return stochastic(tensor, encoding.bits, u, shrunk=encoding.values == "gsgd")
+
+
+def stochastic(tensor: Tensor, bits: int, u: Tensor, shrunk: bool) -> Tensor:
+    """Return sign(x) norm / (tau levels) floor(levels |x| / norm + u) with levels = 2^(bits - 1).
+
+    `u`: uniform in [0, 1), float32, of the tensor's shape. `shrunk`: tau = 1 + min(d / levels^2, sqrt(d) / levels) for
+    d numbers, so that the mean error is smaller than x; else tau = 1 and the mean is x. A tensor of next to nothing
+    stays. In double precision, in which no sum is rounded up to a level beyond the last.
+    Source: Alistarh et al., "QSGD" (2017); with tau: Zhao et al., "BEER" (2022), gsgd.
+    """
+    exact, levels = tensor.double(), 2.0 ** (bits - 1)
+    norm = torch.linalg.vector_norm(exact)
+    if norm < _NOTHING:
+        return tensor
+    d = tensor.numel()
+    tau = 1.0 + min(d / levels**2, math.sqrt(d) / levels) if shrunk else 1.0
+    multiples = exact.sign() * torch.floor(levels * exact.abs() / norm + u)
+    return _times(multiples, norm / (tau * levels), tensor)
+
+
+def _nearest(tensor: Tensor) -> Tensor:
+    scale = tensor.abs().max().double() / 127.0
+    return tensor if scale == 0 else _times(torch.round(tensor.double() / scale), scale, tensor)
+
+
+def _times(multiples: Tensor, scale: Tensor, like: Tensor) -> Tensor:
+    """Return multiples of a scale that travels in the precision of the tensor."""
+    return multiples.to(like.dtype) * scale.to(like.dtype)
+
+
+def _carried(bundle: Bundle, payload: Payload) -> dict[str, dict[str, Tensor]]:
+    return {
+        kind: {n: t for n, t in tensors.items() if payload.layers is None or layer_of(n) in payload.layers}
+        for kind, tensors in bundle.items()
+        if kind in payload.kinds
+    }
+
+
+def _decoded(bundle: dict[str, dict[str, Tensor]], encoding: Encoding, key: Key) -> Bundle:
+    if encoding == FLOAT32:
+        return bundle
+    generator = torch.Generator().manual_seed(key.word())
+    if not encoding.scaled:
+        return {kind: {n: _cast(t, encoding, generator) for n, t in ts.items()} for kind, ts in bundle.items()}
+    return {kind: ts if kind == "buffers" else _scaled(ts, encoding, generator) for kind, ts in bundle.items()}
+
+
+def _cast(tensor: Tensor, encoding: Encoding, generator: torch.Generator) -> Tensor:
+    return sent(tensor, encoding, generator) if tensor.is_floating_point() else tensor
+
+
+def _scaled(tensors: Mapping[str, Tensor], encoding: Encoding, generator: torch.Generator) -> dict[str, Tensor]:
+    """Return tensors with the weights of each layer on a scale of their own, and vectors as they are."""
+    layers: dict[str, list[str]] = {}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.dim() >= 2:
+            layers.setdefault(layer_of(name), []).append(name)
+    result = dict(tensors)
+    for names in layers.values():
+        # in the order of the entries, whatever their layout in memory
+        flat = torch.cat([tensors[name].flatten() for name in names])
+        pieces = torch.split(sent(flat, encoding, generator), [tensors[name].numel() for name in names])
+        result |= {name: piece.view(tensors[name].shape) for name, piece in zip(names, pieces, strict=True)}
+    return result

@@ -1,0 +1,31 @@
+"""Which units methods of thinner networks leave out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal, TypeAlias
+
+from edgesim.card import ModelCard, UnitGroup
+from edgesim.errors import ConfigError
+
+Units: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]  # unit group -> kept units, as in Part
+Which: TypeAlias = Literal["inner", "all"]
+
+
+def groups_of(card: ModelCard, which: Which) -> tuple[UnitGroup, ...]:
+    """Return the unit groups of a model that may be thinned, in forward order.
+
+    "inner": units that one layer alone makes. "all": also those that several layers make, as their outputs are added,
+    such as the channels along a residual network's shortcuts.
+    """
+    makers = Counter(layer.rows for layer in card.layers if layer.weights)
+    return tuple(group for group in card.groups if which == "all" or makers[group.name] == 1)
+
+
+def check_groups(card: ModelCard, which: Which, otherwise: str) -> None:
+    """Raise ConfigError for a model without units that could be left out; `otherwise` says what would do."""
+    if not groups_of(card, which):
+        raise ConfigError(
+            f"model.name: {card.model} has no unit that method.units {which!r} could leave out (unit groups: "
+            f"{', '.join(group.name for group in card.groups) or 'none'}); {otherwise}"
+        )

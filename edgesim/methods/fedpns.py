@@ -1,0 +1,100 @@
+"""FedPNS: devices are drawn with probabilities that fall each time the server finds their update adverse.
+
+Source: H. Wu, P. Wang, Node Selection Toward Faster Convergence for Federated Learning on Non-IID Data (FedPNS), IEEE
+TNSE 2022; H. Wu, PhD thesis, York University (2023), chapter 4, algorithm 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from edgesim.contracts import Arr, Bundle, Ids, Merged, Message, Needs, Order, Plan, Setting, Task, View
+from edgesim.methods.optimal_aggregation import OptimalAggregation
+from edgesim.rng import Key
+
+_DRAW = 1  # stream below a plan's key; never renumber
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedPNS(OptimalAggregation):
+    """Draw devices by probability, average with Optimal Aggregation, and lower the probabilities of whom it labelled.
+
+    The scenario's selection says how many are asked, the probabilities who: at first all are equal. A device that was
+    labelled in a share x of its updates so far loses the share min((x + `beta`)^`alpha`, 1) of its probability to all
+    who were not labelled in this round. Who has probability 0 is asked only if there are too few others.
+    `first_round`: drawn by "probabilities", or by the scenario's "selection", which may be stratified.
+    The notes have every device's `probability` after the round, and those of Optimal Aggregation.
+    """
+
+    alpha: Annotated[int, Ge(1)] = 2
+    beta: Annotated[float, Ge(0), Le(1)] = 0.7
+    first_round: Literal["probabilities", "selection"] = "probabilities"
+    needs: ClassVar[Needs] = Needs(feedback=True)
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return each device's probability, and how often its update arrived and was labelled, shape (devices,)."""
+        super().init(setting, key)
+        devices = len(setting.samples)
+        never = np.zeros(devices, dtype=np.int64)
+        return {"probability": np.full(devices, 1 / devices), "selected": never, "labelled": never}
+
+    def plan(self, state: Any, view: View, key: Key) -> Plan:
+        """Ask devices drawn by probability to train the whole model; only those that can be reached now."""
+        chosen = view.choose(key)
+        if view.round or self.first_round == "probabilities":
+            chosen = draw(state["probability"], view.idle, len(chosen), key.at(_DRAW))
+        task = Task(stretches=(view.setting.training.stretch(view.round),))
+        return Plan(tuple(Order(device, task) for device in chosen.tolist()))
+
+    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+        """Return the mean of the updates that are kept, and probabilities that know who was labelled."""
+        merged = super().merge(state, base, got, view, tools, key)
+        flags = merged.notes["labelled"]
+        arrived, labelled = _ids(flags), _ids([device for device, flag in flags.items() if flag])
+        new = {name: state[name].copy() for name in ("selected", "labelled")}
+        new["selected"][arrived] += 1
+        new["labelled"][labelled] += 1
+        share = new["labelled"][labelled] / new["selected"][labelled]
+        probability = lowered(state["probability"], labelled, np.minimum((share + self.beta) ** self.alpha, 1.0))
+        notes = {**merged.notes, "probability": dict(enumerate(probability.tolist()))}
+        return merged._replace(state={"probability": probability, **new}, notes=notes)
+
+
+def draw(probability: Arr, among: Ids, count: int, key: Key) -> Ids:
+    """Return `count` distinct ids of `among`, ascending, drawn one after the other by probability, shape (devices,).
+
+    If fewer have any, all of these and others at random.
+    """
+    generator, weight = key.numpy(), probability[among]
+    likely = among[weight > 0]
+    if len(likely) < count:
+        others = generator.choice(among[weight == 0], count - len(likely), replace=False)
+        return np.sort(np.concatenate([likely, others]))
+    return np.sort(generator.choice(among, count, replace=False, p=weight / weight.sum()))
+
+
+def lowered(probability: Arr, labelled: Ids, share: Arr) -> Arr:
+    """Return probabilities, shape (devices,), after the labelled lost these shares of theirs to all others equally.
+
+    If everybody was labelled there is nobody to give to, and all stay as they are.
+    """
+    others = np.ones(len(probability), dtype=bool)
+    others[labelled] = False
+    if not others.any():
+        return probability
+    lost = np.zeros_like(probability)
+    lost[labelled] = probability[labelled] * share
+    new = np.maximum(probability - lost + others * lost.sum() / others.sum(), 0.0)
+    return new / new.sum() if abs(new.sum() - 1) > 1e-9 else new
+
+
+def _ids(devices: Any) -> Ids:
+    return np.array(list(devices), dtype=np.int64)
+
+
+PARTS = {"fedpns": FedPNS}

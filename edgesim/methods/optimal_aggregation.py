@@ -1,0 +1,27 @@
+"""Optimal Aggregation: FedAvg whose server leaves out the updates that pull against the others.
+
+Source: H. Wu, PhD thesis, York University (2023), chapter 4, algorithm 2; H. Wu, P. Wang, Node Selection Toward Faster
+Convergence for Federated Learning on Non-IID Data (FedPNS), IEEE TNSE 2022, algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from edgesim.contracts import Needs
+from edgesim.learning.optimal_aggregation import DropsAdverse
+from edgesim.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimalAggregation(DropsAdverse, FedAvg):
+    """Average the local models by data size, without adverse ones; see `DropsAdverse` for what these are.
+
+    Devices do what they do in FedAvg. With `aggregate_over` = "all" who was left out counts as absent.
+    """
+
+    needs: ClassVar[Needs] = Needs(feedback=True)  # how often losses are checked, which takes the server time
+
+
+PARTS = {"optimal_aggregation": OptimalAggregation}
