@@ -162,7 +162,7 @@ def _ascending(targets: tuple[float, ...]) -> tuple[float, ...]:
 class Evaluation(_Table):
     """Test the global model every `every` rounds; `targets` are accuracies whose first reach is reported.
 
-    `last`: and after each of so many last rounds, where `stop.rounds` says which these are; the last one is always tested.
+    `last`: and after each of so many last rounds, where `stop.rounds` says which these are; at least after the last.
     `personal`: also test what each device would use itself, on a test set with the class mix of its training data.
     """
 

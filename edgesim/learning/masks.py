@@ -1,0 +1,249 @@
+"""Masks: which weights of a network are there at all, and the rules by which they are chosen, moved and averaged.
+
+*Weights* are the tensors of two dimensions or more; biases, normalisation and running statistics are never masked.
+Masks are bool tensors by parameter name, counts say how many weights a tensor keeps. The mask of a message is what is
+not zero in it, that of a model the largest of its weights, so that neither has to travel. Where that would not do, a
+model carries its masks as a kind of its own (`with_masks`). `Part.nnz` prices them, `Payload.encoding` their bytes.
+Of equal numbers the one with the lowest index comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from edgesim.card import LayerCost, ModelCard
+from edgesim.contracts import Bundle, Encoding, Part
+from edgesim.errors import ConfigError
+from edgesim.learning.context import Batch, Context
+from edgesim.learning.loop import gradients
+from edgesim.learning.rules import cross_entropy
+from edgesim.learning.trace import layer_of
+from edgesim.rng import Key
+
+Masks: TypeAlias = Mapping[str, Tensor]
+Shapes: TypeAlias = Mapping[str, Sequence[int]]
+Counts: TypeAlias = Mapping[str, int]
+Allocation: TypeAlias = Literal["erk", "feddst"]
+
+_KIND, _PREFIX = "mask", "mask."  # names of their own: a run folder keeps all kinds of a model side by side
+_BATCH = 2**32 - 3  # stream of a device's key; the last two are those of edgesim.learning.encode
+_SLACK = 1e-9  # 0.3 x 10 is 3, not the least bit more or less
+
+
+# --- how many -----------------------------------------------------------------------------------------------
+
+
+def weight_shapes(card: ModelCard) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a model's weights by parameter name, in forward order.
+
+    They are worked out from the card, as a method knows no more before the first round. Raises ConfigError for a model
+    without weights and for layers other than linear ones and convolutions with square kernels in one group.
+    """
+    found = {f"{layer.name}.weight": _shape(layer, card) for layer in card.layers if layer.weights}
+    if not found:
+        raise ConfigError(f"model.name: {card.model} has no tensor of two dimensions or more that a mask could cover")
+    return found
+
+
+def _shape(layer: LayerCost, card: ModelCard) -> tuple[int, ...]:
+    sizes = {group.name: group.size for group in card.groups}
+    outputs = layer.params - layer.weights or sizes.get(layer.rows, card.classes)
+    inputs, kernel = layer.weights // outputs, 1
+    if layer.kind != "Linear":
+        entering = sizes.get(layer.columns, 0) if layer.upstream else card.input_shape[0]
+        inputs, kernel = entering, math.isqrt(layer.weights // max(1, outputs * entering))
+    if layer.kind not in ("Linear", "Conv2d") or outputs * inputs * kernel**2 != layer.weights:
+        raise ConfigError(
+            f"model.name: {card.model} has weights in {layer.name} ({layer.kind}) whose shape its card does not tell; "
+            "masks by shape need linear layers and convolutions with square kernels in one group"
+        )
+    return (outputs, inputs) if layer.kind == "Linear" else (outputs, inputs, kernel, kernel)
+
+
+def densities(shapes: Shapes, sparsity: float, allocation: Allocation) -> dict[str, float]:
+    """Return the share of weights that each tensor keeps so that a share `sparsity` in [0, 1) of all is left out.
+
+    Both rules spare tensors whose dimensions add up to much beside their product. "erk" makes densities proportional
+    to sum / product, at most 1. "feddst" makes sparsities proportional to 1 - sum / product.
+    Source: Evci et al., "Rigging the Lottery" (2020), ERK; published code of Bibikar et al., "FedDST" (2022).
+    """
+    raw = {name: sum(shape) / math.prod(shape) for name, shape in shapes.items()}
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    if not sparsity:
+        return dict.fromkeys(sizes, 1.0)
+    if allocation == "erk":
+        return _erk(raw, sizes, 1 - sparsity)
+    spread = sum((1 - raw[name]) * size for name, size in sizes.items())
+    if not spread:  # tensors of two by two alone
+        return dict.fromkeys(sizes, 1 - sparsity)
+    factor = sparsity * sum(sizes.values()) / spread
+    return {name: min(1.0, max(0.0, 1 - (1 - raw[name]) * factor)) for name in sizes}
+
+
+def _erk(raw: Mapping[str, float], sizes: Counts, density: float) -> dict[str, float]:
+    whole: set[str] = set()
+    while rest := [name for name in sizes if name not in whole]:
+        wanted = density * sum(sizes.values()) - sum(sizes[name] for name in whole)
+        factor = wanted / sum(raw[name] * sizes[name] for name in rest)
+        largest = max(raw[name] for name in rest)
+        if largest * factor <= 1:
+            break
+        whole |= {name for name in rest if raw[name] == largest}
+    return {name: 1.0 if name in whole else factor * raw[name] for name in sizes}
+
+
+def kept_counts(shapes: Shapes, shares: Mapping[str, float]) -> dict[str, int]:
+    """Return how many weights each tensor keeps: its share of them, rounded down, and at least one."""
+    return {n: max(1, math.floor(shares[n] * math.prod(shape) + _SLACK)) for n, shape in shapes.items()}
+
+
+def counts_of(masks: Masks) -> dict[str, int]:
+    """Return how many weights masks keep."""
+    return {name: int(mask.sum()) for name, mask in masks.items()}
+
+
+def nonzeros(counts: Counts) -> tuple[tuple[str, int], ...]:
+    """Return counts by layer, as `Part.nnz` has them."""
+    by_layer: dict[str, int] = {}
+    for name, count in counts.items():
+        by_layer[layer_of(name)] = by_layer.get(layer_of(name), 0) + count
+    return tuple(by_layer.items())
+
+
+def counts_in(part: Part) -> dict[str, int]:
+    """Return the counts of a part whose layers have one tensor of weights each, as `weight_shapes` has them."""
+    return {f"{layer}.weight": count for layer, count in part.nnz}
+
+
+# --- which --------------------------------------------------------------------------------------------------
+
+
+def largest(scores: Tensor, count: int) -> Tensor:
+    """Return a mask of the `count` largest scores."""
+    order = torch.sort(scores.flatten(), descending=True, stable=True).indices
+    mask = torch.zeros(scores.numel(), dtype=torch.bool, device=scores.device)
+    mask[order[:count]] = True
+    return torch.empty_like(scores, dtype=torch.bool).copy_(mask.view(scores.shape))
+
+
+def by_magnitude(params: Mapping[str, Tensor], counts: Counts) -> dict[str, Tensor]:
+    """Return masks of the largest weights of each tensor."""
+    return {name: largest(params[name].abs(), count) for name, count in counts.items()}
+
+
+def at_random(shapes: Shapes, counts: Counts, key: Key) -> dict[str, Tensor]:
+    """Return masks of random weights of each tensor, all positions alike."""
+    found = {}
+    for place, (name, shape) in enumerate(shapes.items()):
+        generator = torch.Generator().manual_seed(key.at(place).word())
+        found[name] = largest(torch.rand(tuple(shape), generator=generator, dtype=torch.float64), counts[name])
+    return found
+
+
+def support(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return masks of the weights that are not zero."""
+    return {name: tensor != 0 for name, tensor in params.items() if tensor.dim() >= 2}
+
+
+def pruned(weight: Tensor, mask: Tensor, share: float) -> Tensor:
+    """Return a mask without this share of its weights, rounded up: the smallest. A mask of all weights stays."""
+    active = int(mask.sum())
+    if active == mask.numel():
+        return mask
+    dropped = math.ceil(share * active - _SLACK)
+    return largest(weight.abs().masked_fill(~mask, -1.0), active - dropped)
+
+
+def regrown(kept: Tensor, gradient: Tensor, active: int) -> Tensor:
+    """Return a mask with the weights of largest gradient added until there are `active`; pruned ones may come back.
+
+    Source: Evci et al. (2020), algorithm 1.
+    """
+    missing = active - int(kept.sum())
+    return kept | largest(gradient.abs().masked_fill(kept, -1.0), missing)
+
+
+def annealed(share: float, t: float, end: float) -> float:
+    """Return the share to prune at time `t` of [0, end]: share / 2 x (1 + cos(pi t / end))."""
+    return share / 2 * (1 + math.cos(math.pi * t / end))
+
+
+# --- models under masks -------------------------------------------------------------------------------------
+
+
+def applied(model: Bundle, masks: Masks) -> dict[str, dict[str, Tensor]]:
+    """Return a bundle whose masked parameters are zero outside their masks; other tensors are the same objects."""
+    params = {n: t.masked_fill(~masks[n], 0.0) if n in masks else t for n, t in model["params"].items()}
+    return {**{kind: dict(tensors) for kind, tensors in model.items()}, "params": params}
+
+
+def masked_mean(
+    models: Sequence[Bundle], masks: Sequence[Masks], weights: Sequence[float]
+) -> dict[str, dict[str, Tensor]]:
+    """Return the mean over the models that have a weight, sum_k a_k M_k w_k / sum_k a_k M_k; 0 where nobody has it.
+
+    What no mask covers is averaged over all. `weights`: a_k, positive. Sums run in float64 in the order given.
+    """
+
+    def mean(kind: str, name: str, like: Tensor) -> Tensor:
+        total, weight = torch.zeros_like(like, dtype=torch.float64), torch.zeros_like(like, dtype=torch.float64)
+        for model, mask, a in zip(models, masks, weights, strict=True):
+            held = mask.get(name) if kind == "params" else None
+            tensor = model[kind][name].double()
+            total += a * (tensor if held is None else tensor.where(held, 0.0))
+            weight += a if held is None else a * held
+        return (total / weight.where(weight > 0, 1.0)).to(like.dtype)
+
+    return {kind: {name: mean(kind, name, t) for name, t in ts.items()} for kind, ts in models[0].items()}
+
+
+def with_masks(model: Bundle, masks: Masks) -> dict[str, Mapping[str, Tensor]]:
+    """Return a model that carries masks. They cross a link free of charge, as its encoding says what they cost."""
+    return {**model, _KIND: {_PREFIX + name: mask for name, mask in masks.items()}}
+
+
+def masks_in(model: Bundle) -> dict[str, Tensor]:
+    """Return the masks that a model carries; none if it is whole."""
+    return {name.removeprefix(_PREFIX): mask for name, mask in model.get(_KIND, {}).items()}
+
+
+def without_masks(model: Bundle) -> dict[str, Mapping[str, Tensor]]:
+    """Return a model without the masks that it carries."""
+    return {kind: tensors for kind, tensors in model.items() if kind != _KIND}
+
+
+# --- on a device --------------------------------------------------------------------------------------------
+
+
+def masked_gradients(grads: Sequence[Tensor], w: Bundle, context: Context) -> list[Tensor]:
+    """Return gradients that are zero outside the masks that `w` carries, so that SGD leaves zeros alone."""
+    masks = masks_in(w)
+    named = zip(context.trained, grads, strict=True)
+    return [torch.where(masks[name], g, 0.0) if name in masks else g for name, g in named]
+
+
+def dense_gradient(w: Bundle, batch: Batch, context: Context) -> dict[str, Tensor]:
+    """Return the gradient of the cross-entropy by parameter name, outside masks too; `w` stays as it is."""
+    leaves = {name: t.detach().clone().requires_grad_(name in context.trained) for name, t in w["params"].items()}
+    loss = cross_entropy({"params": leaves, "buffers": dict(w["buffers"])}, batch, context)
+    return dict(zip(context.trained, gradients(loss, [leaves[name] for name in context.trained]), strict=True))
+
+
+def one_batch(context: Context, size: int) -> Batch:
+    """Return so many random samples of the device's data, not those of a training step."""
+    order, augmenting = (torch.Generator().manual_seed(context.key.at(_BATCH, i).word()) for i in range(2))
+    return context.batch(torch.randperm(len(context.shard), generator=order)[:size], augmenting)
+
+
+def wire(usual: Encoding, known: bool) -> Encoding | None:
+    """Return how a masked payload is written if the receiver may know its mask; None: as usual.
+
+    A scenario whose encoding sends zeros like any number (`zeros = "sent"`) keeps doing so.
+    """
+    return replace(usual, zeros="known") if known and usual.zeros != "sent" else None
