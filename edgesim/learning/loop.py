@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -20,6 +20,28 @@ def gradients(loss: Tensor, wrt: Sequence[Tensor]) -> list[Tensor]:
     """Return the gradients of a scalar loss, one per tensor of `wrt`, zeros where the loss does not depend on it."""
     found = torch.autograd.grad(loss, wrt, allow_unused=True)
     return [torch.zeros_like(w) if g is None else g for w, g in zip(wrt, found, strict=True)]
+
+
+def hessian_product(
+    loss: Tensor, wrt: Sequence[Tensor]
+) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], list[Tensor]]]:
+    """Return the gradients of a scalar loss, as `gradients` does, and what multiplies its Hessian by a vector.
+
+    The vector and the product have a tensor for each of `wrt`. A product is one more backward pass, through the first
+    one; until the last of them the values of `wrt` have to stay.
+    """
+    found = torch.autograd.grad(loss, wrt, allow_unused=True, create_graph=True)
+    curved = [place for place, g in enumerate(found) if g is not None and g.requires_grad]  # others are constant
+    slopes = [found[place] for place in curved]
+
+    def product(vector: Sequence[Tensor]) -> list[Tensor]:
+        if not curved:
+            return [torch.zeros_like(w) for w in wrt]
+        weights = [vector[place] for place in curved]
+        rows = torch.autograd.grad(slopes, wrt, weights, retain_graph=True, allow_unused=True)
+        return [torch.zeros_like(w) if row is None else row for w, row in zip(wrt, rows, strict=True)]
+
+    return [torch.zeros_like(w) if g is None else g.detach() for w, g in zip(wrt, found, strict=True)], product
 
 
 def batch_order(key: Key, n_samples: int, stretch: Stretch, drop_single: bool) -> Iterator[Tensor]:

@@ -164,4 +164,5 @@ def _flat(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _is_matrix(w: Bundle, layer: str) -> bool:
-    return w["params"][f"{layer}.weight"].dim() == 2 if f"{layer}.weight" in w["params"] else False
+    weight = w["params"].get(f"{layer}.weight")
+    return weight is not None and weight.dim() == 2

@@ -37,6 +37,9 @@ COORDINATORS: dict[str, dict[str, Any]] = {
 }
 # Arguments of methods whose defaults are for other networks: these have no hidden linear layer.
 ARGUMENTS: dict[str, dict[str, Any]] = {"feddrop": {"units": "all"}}
+# Methods that look at a model before they train it: cheaply, and from the second round on.
+_LOOKS = {"check_every": 1, "force_first_at": 1, "probe_samples": 8, "hessian_samples": 4, "lanczos_steps": 3}
+ARGUMENTS |= {"fedad": _LOOKS, "feddhad": _LOOKS}
 LATE_COMPUTING, LATE_UPLOADING = 0, 1
 KEY = Key(5)
 
