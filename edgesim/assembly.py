@@ -239,6 +239,11 @@ def _check_peers(scenario: Scenario, n: int) -> None:
     assert scenario.peers is not None
     peers, method = scenario.peers.value, scenario.method.value
     peers.check(n)
+    if peers.redrawn and getattr(method, "fixed_peers", False):
+        raise ConfigError(
+            f"peers.name: {scenario.peers.name} is drawn anew every round, a graph that {scenario.method.name} "
+            "cannot use: its devices keep something of each neighbour's; use a fixed one, such as ring or expander"
+        )
     if hasattr(method, "check_peers"):
         key = Key(scenario.seed).at(Purpose.PEERS)
         method.check_peers(peers.graph(np.ones(n, dtype=bool), 0, key.at(0) if peers.redrawn else key))

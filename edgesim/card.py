@@ -262,13 +262,14 @@ class ModelCard:
         for layer in (layer for layer in self.layers if layer.name in names):
             params, buffers = _sizes(layer, shares)
             weights, covered = int(_thinned(layer.weights, layer.groups, shares)), layer.name in nonzero
+            vectors = kinds * (params - weights) + buffers * ("buffers" in payload.kinds)
             found = Contents(
                 kinds=kinds,
                 layers=found.layers + (weights > 0),
                 whole=found.whole + weights * (not covered),
                 masked=found.masked + weights * covered,
                 nonzero=found.nonzero + nonzero.get(layer.name, 0),
-                vectors=found.vectors + kinds * (params - weights) + buffers * ("buffers" in payload.kinds),
+                vectors=found.vectors + (0 if payload.weights_only else vectors),
             )
         return found
 

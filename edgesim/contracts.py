@@ -210,6 +210,8 @@ class Method(Protocol):
     messages of every exchange but the last of a round, which `merge` gets once more. A method whose server has samples
     of its own has `server_set`, a ServerSet. One whose devices use models of their own has `personal(base, own)`, which
     returns the model of a device that kept `own` (None: nothing yet); `base` is the global model, or the peers' first.
+    One among peers may have `check_peers(graph)`, which raises ConfigError if it cannot use who hears whom, and
+    `fixed_peers`, set if that has to be the same in every round.
     """
 
     needs: ClassVar[Needs]

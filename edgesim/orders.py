@@ -31,6 +31,7 @@ class Payload:
     layers: frozenset[str] | None = None  # None = every layer
     extra_bytes: int = 0  # signals, seeds
     encoding: Encoding | None = None  # None: the scenario's for this direction
+    weights_only: bool = False  # only tensors of two dimensions or more: no biases, normalisation or statistics
 
 
 @dataclass(frozen=True, slots=True)

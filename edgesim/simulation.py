@@ -212,5 +212,5 @@ def _weights(simulation: Simulation) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _flat(model: Bundle) -> dict[str, np.ndarray]:
-    """Return the tensors of a model under the names of its state dict."""
-    return {name: tensor.cpu().numpy() for tensors in model.values() for name, tensor in tensors.items()}
+    """Return the tensors of a model under the names of its state dict; what a method adds to it is left out."""
+    return {name: tensor.cpu().numpy() for kind in ("params", "buffers") for name, tensor in model[kind].items()}

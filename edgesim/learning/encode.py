@@ -88,8 +88,12 @@ def _times(multiples: Tensor, scale: Tensor, like: Tensor) -> Tensor:
 
 
 def _carried(bundle: Bundle, payload: Payload) -> dict[str, dict[str, Tensor]]:
+    def carried(name: str, tensor: Tensor) -> bool:
+        in_layers = payload.layers is None or layer_of(name) in payload.layers
+        return in_layers and (tensor.dim() >= 2 or not payload.weights_only)
+
     return {
-        kind: {n: t for n, t in tensors.items() if payload.layers is None or layer_of(n) in payload.layers}
+        kind: {n: t for n, t in tensors.items() if carried(n, t)}
         for kind, tensors in bundle.items()
         if kind in payload.kinds
     }

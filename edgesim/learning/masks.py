@@ -32,7 +32,7 @@ Counts: TypeAlias = Mapping[str, int]
 Allocation: TypeAlias = Literal["erk", "feddst"]
 
 _KIND, _PREFIX = "mask", "mask."  # names of their own: a run folder keeps all kinds of a model side by side
-_BATCH = 2**32 - 3  # stream of a device's key; the last two are those of edgesim.learning.encode
+_BATCH, _GROWTH = 2**32 - 3, 2**32 - 4  # streams of a device's key; the last two are those of edgesim.learning.encode
 _SLACK = 1e-9  # 0.3 x 10 is 3, not the least bit more or less
 
 
@@ -154,15 +154,18 @@ def support(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def pruned(weight: Tensor, mask: Tensor, share: float) -> Tensor:
     """Return a mask without this share of its weights, rounded up: the smallest. A mask of all weights stays."""
     active = int(mask.sum())
-    if active == mask.numel():
-        return mask
-    dropped = math.ceil(share * active - _SLACK)
-    return largest(weight.abs().masked_fill(~mask, -1.0), active - dropped)
+    return mask if active == mask.numel() else without_smallest(weight, mask, math.ceil(share * active - _SLACK))
+
+
+def without_smallest(weight: Tensor, mask: Tensor, count: int) -> Tensor:
+    """Return a mask without its `count` smallest weights."""
+    return largest(weight.abs().masked_fill(~mask, -1.0), int(mask.sum()) - count)
 
 
 def regrown(kept: Tensor, gradient: Tensor, active: int) -> Tensor:
     """Return a mask with the weights of largest gradient added until there are `active`; pruned ones may come back.
 
+    `gradient`: or other scores of which the size counts.
     Source: Evci et al. (2020), algorithm 1.
     """
     missing = active - int(kept.sum())
@@ -239,6 +242,15 @@ def one_batch(context: Context, size: int) -> Batch:
     """Return so many random samples of the device's data, not those of a training step."""
     order, augmenting = (torch.Generator().manual_seed(context.key.at(_BATCH, i).word()) for i in range(2))
     return context.batch(torch.randperm(len(context.shard), generator=order)[:size], augmenting)
+
+
+def random_scores(like: Masks, context: Context) -> dict[str, Tensor]:
+    """Return random numbers in [0, 1), float64, by the device's key: weights regrow anywhere if these say where."""
+    found = {}
+    for place, (name, mask) in enumerate(like.items()):
+        generator = torch.Generator().manual_seed(context.key.at(_GROWTH, place).word())
+        found[name] = torch.rand(mask.shape, generator=generator, dtype=torch.float64).to(mask.device)
+    return found
 
 
 def wire(usual: Encoding, known: bool) -> Encoding | None:

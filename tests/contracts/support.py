@@ -40,6 +40,14 @@ ARGUMENTS: dict[str, dict[str, Any]] = {"feddrop": {"units": "all"}}
 # Methods that look at a model before they train it: cheaply, and from the second round on.
 _LOOKS = {"check_every": 1, "force_first_at": 1, "probe_samples": 8, "hessian_samples": 4, "lanczos_steps": 3}
 ARGUMENTS |= {"fedad": _LOOKS, "feddhad": _LOOKS}
+# Methods that make the slow devices' networks so thin that nobody would be late.
+ARGUMENTS |= {"heterofl": {"rates": [0.5, 1.0]}, "fedrolex": {"rates": [0.5, 1.0]}}
+# Methods that write numbers in short ways of their own, or leave some out: here as float32, and all.
+EXACT: dict[str, dict[str, Any]] = {
+    "dfedavgm": {"values": "float32"},
+    "gossipfl": {"share": 1.0},
+    "beer": {"values": "float32"},
+}
 LATE_COMPUTING, LATE_UPLOADING = 0, 1
 KEY = Key(5)
 

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from edgesim.contracts import DELIVERED, Task
 from edgesim.learning.measure import flop_counter
 from edgesim.learning.trainer import Trainer
-from tests.contracts.support import MODELS, NORMED, PRICED, mixed_scenario, needs_of, run
+from tests.contracts.support import ARGUMENTS, EXACT, MODELS, NORMED, PRICED, mixed_scenario, needs_of, run
 
 FLOAT_BYTES = 4
 
@@ -52,16 +52,17 @@ def measured_jobs(scenario, monkeypatch):
         # what PyTorch's counter does not see, so that methods declare it: FLOPs per parameter and step
         times = sum(work.times for work in assignment.task.passes if work.kind == "param_step")
         declared = int(times) * result.steps * sum(p.numel() for p in self.module.parameters())
-        heard = sum(nbytes(message.body) for message in assignment.received)
+        # before it ever trained, a peer sends as many bytes as its listener would
+        heard = sum(nbytes(message.body if message.job >= 0 else result.body) for message in assignment.received)
         flops = counter.get_total_flops() + declared
-        found[assignment.job] = (flops, nbytes(result.body), result.steps, heard)
+        found[assignment.job] = (flops, nbytes(result.body), result.steps, heard, len(assignment.received))
         tasks[assignment.job] = assignment.task
         return result
 
     monkeypatch.setattr(Trainer, "run", counted)
     jobs = run(scenario).tables["jobs"].frame().set_index("job")
     jobs = jobs[jobs["outcome"].isin(DELIVERED) & jobs.index.isin(found)].copy()
-    for place, column in enumerate(("real_flops", "real_bytes", "steps", "heard_bytes")):
+    for place, column in enumerate(("real_flops", "real_bytes", "steps", "heard_bytes", "messages")):
         jobs[column] = [found[job][place] for job in jobs.index]
     jobs["extra_bytes"] = [tasks[job].up.extra_bytes for job in jobs.index]
     return jobs
@@ -76,10 +77,13 @@ def test_charged_is_what_was_done(name, model, monkeypatch):
     batch normalisation does not train on.
     """
     for batch in (16, 13):
-        jobs = measured_jobs(mixed_scenario(method=name, model=model, training={"batch": batch}), monkeypatch)
+        method = {"name": name, **ARGUMENTS.get(name, {}), **EXACT.get(name, {})}
+        jobs = measured_jobs(mixed_scenario(method=method, model=model, training={"batch": batch}), monkeypatch)
         assert (jobs["flops"] == jobs["real_flops"]).all()
-        sent = "heard_bytes" if needs_of(name).peers else "real_bytes"  # a job among peers pays for what it hears
-        assert (jobs["up_bytes"] == jobs[sent] + jobs["extra_bytes"]).all()
+        if needs_of(name).peers:  # a job among peers pays for what it hears
+            assert (jobs["up_bytes"] == jobs["heard_bytes"] + jobs["messages"] * jobs["extra_bytes"]).all()
+        else:
+            assert (jobs["up_bytes"] == jobs["real_bytes"] + jobs["extra_bytes"]).all()
         assert jobs["up_bytes"].min() > 0
         assert (jobs["flops"].groupby(jobs["device"]).max() > 0).all()  # to fetch what a device kept takes none
         monkeypatch.undo()

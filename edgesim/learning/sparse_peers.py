@@ -1,0 +1,199 @@
+"""What peers with sparse models of their own share: first masks, mixing under masks, masks that move, and prices.
+
+A message carries no mask: it is what is not zero in it. A device that never trained has the first model under its first
+mask, which everybody can draw from a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from torch import Tensor
+
+from edgesim.card import ModelCard
+from edgesim.contracts import Bundle, Merged, Message, Order, Part, Pass, Payload, Setting, Task, View
+from edgesim.learning import masks
+from edgesim.learning.context import Context
+from edgesim.learning.merge import finite
+from edgesim.rng import Key
+
+Maskable: TypeAlias = Literal["2d", "authors"]
+Initial: TypeAlias = Literal["per_device", "shared"]
+Growth: TypeAlias = Literal["gradient", "random"]
+
+_MODEL = Payload().kinds
+_SHORTCUTS = frozenset({"shortcut", "downsample"})  # parts of the names of their layers
+_WORD_BITS = 52  # of a seed that a knob, a float, holds exactly
+
+
+class FirstMasks(NamedTuple):
+    """Which weights devices have at first: random ones, how many of each tensor by ERK.
+
+    `maskable`: all weights ("2d"), or not those of shortcuts ("authors"). `initial`: every device draws for itself, or
+    all share one mask.
+    """
+
+    sparsity: float
+    maskable: Maskable
+    initial: Initial
+
+    def shapes(self, card: ModelCard) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of maskable tensors by name. Raises ConfigError for a model that no mask fits."""
+        return self._maskable(masks.weight_shapes(card))
+
+    def counts(self, shapes: masks.Shapes) -> dict[str, int]:
+        """Return how many weights of tensors of these shapes there are."""
+        return masks.kept_counts(shapes, masks.densities(shapes, self.sparsity, "erk"))
+
+    def model(self, whole: Bundle, device: int, seed: int) -> Bundle:
+        """Return the first model of a device, which carries its mask."""
+        params = {n: tuple(t.shape) for n, t in whole["params"].items() if t.dim() >= 2}
+        shapes, key = self._maskable(params), Key(seed)
+        drawn = masks.at_random(shapes, self.counts(shapes), key.at(device) if self.initial == "per_device" else key)
+        mask = {name: m.to(whole["params"][name].device) for name, m in drawn.items()}
+        return masks.with_masks(masks.applied(whole, mask), mask)
+
+    def _maskable(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        everything = self.maskable == "2d"
+        return {n: shape for n, shape in shapes.items() if everything or _SHORTCUTS.isdisjoint(n.split("."))}
+
+
+def seed_of(key: Key) -> int:
+    """Return a seed that a knob can hold."""
+    return key.word() >> (63 - _WORD_BITS)
+
+
+# --- prices -----------------------------------------------------------------------------------------------------
+
+
+def knobs_of(seed: int, share: float) -> dict[str, float]:
+    """Return what devices are told: the seed of the first masks, and the share of weights to move, if any."""
+    return {"seed": float(seed), **({"share": share} if share else {})}
+
+
+def share_at(alpha: float, t: int, end: int) -> float:
+    """Return the share of weights that move in round `t`, counted from 1; none after round `end`."""
+    return masks.annealed(alpha, t - 1, end) if t <= end else 0.0
+
+
+def sparse_orders(
+    orders: Sequence[Order], view: View, kept: Mapping[int, masks.Counts], knobs: Mapping[str, float], growth: Growth
+) -> tuple[Order, ...]:
+    """Return orders with the tasks of devices that keep so many weights of each tensor, by device.
+
+    By "gradient" a device also takes the gradient of the whole model on one batch. Who trains nothing moves nothing.
+    """
+    setting, stretch = view.setting, view.setting.training.stretch(view.round)
+    ids = [order.device for order in orders]
+    _, steps = stretch.amount(setting.samples[ids], setting.card.drop_single)
+    tasks: dict[Any, Task] = {}
+    found = []
+    for order, taken in zip(orders, steps.tolist(), strict=True):
+        nnz, moves = masks.nonzeros(kept[order.device]), bool(taken) and "share" in knobs
+        size = min(stretch.batch, int(setting.samples[order.device])) if moves and growth == "gradient" else 0
+        if (nnz, size, moves) not in tasks:
+            passes = (Pass(), *([Pass("train", samples=size, part=Part())] if size else []))
+            told = {name: value for name, value in knobs.items() if moves or name != "share"}
+            part = Part("sparse", nnz=nnz)
+            tasks[nnz, size, moves] = Task(home="self", part=part, stretches=(stretch,), passes=passes, knobs=told)
+        found.append(order._replace(task=tasks[nnz, size, moves]))
+    return tuple(found)
+
+
+def impatient(orders: Sequence[Order], setting: Setting, times: float) -> tuple[Order, ...]:
+    """Return orders that wait for so many times what those before them may take.
+
+    That is the device's own training time for each of the trainings in the longest chain of waits before it.
+    """
+    chain = _trainings_before({order.device: order.wait.peers for order in orders})
+    found = []
+    for order in orders:
+        allowed_s = chain[order.device] * training_s(setting, order)
+        wait = order.wait._replace(within_s=times * allowed_s) if allowed_s else order.wait
+        found.append(order._replace(wait=wait))
+    return tuple(found)
+
+
+def training_s(setting: Setting, order: Order) -> float:
+    """Return how long an order's work takes at the device's nominal speed."""
+    samples, steps = order.task.stretches[0].amount(setting.samples[[order.device]], setting.card.drop_single)
+    task, amounts = order.task, (samples.astype(float), steps.astype(float))
+    flops = sum(float(setting.cost.flops(setting.card, work, task.part, *amounts)[0]) for work in task.passes)
+    return flops / float(setting.flops_per_s[order.device])
+
+
+def _trainings_before(waits: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """Return how many devices train one after another before each, by device."""
+    chain: dict[int, int] = {}
+    for device in TopologicalSorter(waits).static_order():
+        chain[device] = max((1 + chain[peer] for peer in waits.get(device, ())), default=0)
+    return chain
+
+
+# --- on a device ------------------------------------------------------------------------------------------------
+
+
+def mixed(base: Bundle, own: Bundle | None, context: Context, first: FirstMasks) -> Bundle:
+    """Return the mean of a device's own model and those that it received, under its mask, which the result carries.
+
+    Each weight is averaged over the models that have it, and is 0 if none does; biases and the like over all. Models
+    that are not finite are left out.
+    Source: DA-DPFL paper, mask-based aggregation; DisPFL.
+    """
+    seed = int(context.task.knobs["seed"])
+    mine = first.model(base, context.device, seed) if own is None else own
+    mask = masks.masks_in(mine)
+    heard = [m._replace(body=first.model(m.body, m.device, seed)) if m.job < 0 else m for m in context.received]
+    everybody = [Message(context.device, -1, context.task, plain(mine), 0, 0, 0, {}), *heard]
+    usable, _ = finite(sorted(everybody, key=lambda message: message.device))
+    models = [plain(message.body) for message in usable] or [plain(mine)]
+    having = [{name: model["params"][name] != 0 for name in mask} for model in models]
+    w = context.copy(masks.applied(masks.masked_mean(models, having, [1.0] * len(models)), mask))
+    return masks.with_masks(w, {name: m.to(w["params"][name].device) for name, m in mask.items()})
+
+
+def moved(model: Bundle, mask: masks.Masks, context: Context, growth: Growth) -> dict[str, Tensor]:
+    """Return the mask with its smallest weights replaced, a share that the task says: of every tensor as many come.
+
+    They come where the gradient of one batch is largest, or anywhere.
+    Source: Evci et al., "Rigging the Lottery" (2020), as in DisPFL.
+    """
+    share = context.task.knobs.get("share", 0.0)
+    if not share:
+        return dict(mask)
+    size = min(context.task.stretches[0].batch, len(context.shard))
+    if growth == "gradient":
+        scores = masks.dense_gradient(model, masks.one_batch(context, size), context)
+    else:
+        scores = masks.random_scores(mask, context)
+    stay = {name: masks.pruned(model["params"][name], m, share) for name, m in mask.items()}
+    return {name: masks.regrown(stay[name], scores[name], int(m.sum())) for name, m in mask.items()}
+
+
+def memory(model: Bundle, mask: masks.Masks) -> dict[str, Mapping[str, Tensor]]:
+    """Return what a device keeps: its model and the mask of the next round, on the CPU like the messages of others."""
+    kept = masks.with_masks(model, mask)
+    return {kind: {name: t.cpu() for name, t in tensors.items()} for kind, tensors in kept.items()}
+
+
+def plain(model: Bundle) -> dict[str, Mapping[str, Tensor]]:
+    """Return parameters and buffers alone."""
+    return {kind: tensors for kind, tensors in model.items() if kind in _MODEL}
+
+
+# --- what a run reports -----------------------------------------------------------------------------------------
+
+
+def mean_of_sparse(state: Any, base: Bundle, got: Sequence[Message]) -> tuple[Merged, list[Message]]:
+    """Return the mean of each weight over the models that have it, and the messages used.
+
+    Nobody has this model, but it can be evaluated.
+    """
+    usable, notes = finite(got)
+    if not usable:
+        return Merged(state, None, notes=notes), usable
+    models = [{kind: message.body[kind] for kind in base} for message in usable]
+    mean = masks.masked_mean(models, [masks.support(model["params"]) for model in models], [1.0] * len(models))
+    return Merged(state, mean, notes=notes), usable
