@@ -15,3 +15,22 @@ def cross_entropy(w: Bundle, batch: Batch, context: Context) -> Tensor:
 
 
 PLAIN_SGD = LocalRule(phases=(LocalPhase(loss=cross_entropy),))
+
+
+def proximal_sgd(mu: float) -> LocalRule:
+    """Return SGD along g + mu (w - w received)."""
+    if not mu:
+        return PLAIN_SGD
+
+    def pulled(grads: list[Tensor], w: Bundle, context: Context) -> list[Tensor]:
+        return [
+            g.add(w["params"][name] - w["anchor"][name], alpha=mu)
+            for name, g in zip(context.trained, grads, strict=True)
+        ]
+
+    return LocalRule((LocalPhase(loss=cross_entropy, adjust=pulled),), start=_with_anchor)
+
+
+def _with_anchor(base: Bundle, own: Bundle | None, context: Context) -> Bundle:
+    """Return the model to train, and as a kind of its own, which is not sent, the parameters it is held to."""
+    return {**context.copy(base), "anchor": context.copy({"params": base["params"]})["params"]}

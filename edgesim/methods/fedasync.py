@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Gt, Le
-from torch import Tensor
 
 from edgesim.contracts import (
     Bundle,
-    LocalPhase,
     LocalRule,
     Merged,
     Message,
@@ -26,9 +24,8 @@ from edgesim.contracts import (
     Task,
     View,
 )
-from edgesim.learning.context import Context
 from edgesim.learning.merge import finite
-from edgesim.learning.rules import PLAIN_SGD, cross_entropy
+from edgesim.learning.rules import proximal_sgd
 from edgesim.rng import Key
 
 
@@ -54,16 +51,12 @@ class FedAsync:
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices to train the whole model."""
         pull = (Pass("param_step", times=2.0),) if self.rho else ()
-        task = Task(
-            stretches=(view.setting.training.stretch(view.round),), passes=(Pass(), *pull), knobs={"rho": self.rho}
-        )
+        task = Task(stretches=(view.setting.training.stretch(view.round),), passes=(Pass(), *pull))
         return Plan(tuple(Order(device, task) for device in view.choose(key).tolist()))
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy with the proximal term, if there is one."""
-        if not task.knobs["rho"]:
-            return PLAIN_SGD
-        return LocalRule((LocalPhase(loss=cross_entropy, adjust=_pulled),), start=_with_anchor)
+        return proximal_sgd(self.rho)
 
     def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
         """Mix the arrived models into the global one; it stays if none of them is usable."""
@@ -79,18 +72,6 @@ def _mixed(model: Bundle, other: Bundle, share: float) -> Bundle:
         kind: {name: old.lerp(other[kind][name], share) for name, old in tensors.items()}
         for kind, tensors in model.items()
     }
-
-
-def _with_anchor(base: Bundle, own: Bundle | None, context: Context) -> Bundle:
-    """Return the model to train, and as a kind of its own, which is not sent, the parameters it is held to."""
-    return {**context.copy(base), "anchor": context.copy({"params": base["params"]})["params"]}
-
-
-def _pulled(grads: list[Tensor], w: Bundle, context: Context) -> list[Tensor]:
-    rho = context.task.knobs["rho"]
-    return [
-        g.add(w["params"][name] - w["anchor"][name], alpha=rho) for name, g in zip(context.trained, grads, strict=True)
-    ]
 
 
 PARTS = {"fedasync": FedAsync}

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from edgesim.contracts import Arr, Bundle, LocalRule, Merged, Message, Needs, Order, Payload, Plan, Setting, Task, View
 from edgesim.learning.merge import finite, mean_of_holders
-from edgesim.methods.fedprox import proximal_passes, proximal_sgd
+from edgesim.learning.rules import proximal_sgd
+from edgesim.methods.fedprox import proximal_passes
 from edgesim.rng import Key
 
 _COUNT_BYTES = 4  # a device's number of steps

@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from annotated_types import Ge
-from torch import Tensor
 
-from edgesim.contracts import Bundle, LocalPhase, LocalRule, Order, Pass, Plan, Task, View
-from edgesim.learning.context import Context
-from edgesim.learning.rules import PLAIN_SGD, cross_entropy
+from edgesim.contracts import LocalRule, Order, Pass, Plan, Task, View
+from edgesim.learning.rules import proximal_sgd
 from edgesim.methods.fedavg import FedAvg
 from edgesim.rng import Key
 
@@ -42,25 +40,6 @@ class FedProx(FedAvg):
 def proximal_passes(mu: float) -> tuple[Pass, ...]:
     """Return the work of training with a proximal term: 4 FLOPs a parameter and step on top, if there is a term."""
     return (Pass(), Pass("param_step", times=4.0)) if mu else (Pass(),)
-
-
-def proximal_sgd(mu: float) -> LocalRule:
-    """Return SGD along g + mu (w - w received)."""
-    if not mu:
-        return PLAIN_SGD
-
-    def pulled(grads: list[Tensor], w: Bundle, context: Context) -> list[Tensor]:
-        return [
-            g.add(w["params"][name] - w["anchor"][name], alpha=mu)
-            for name, g in zip(context.trained, grads, strict=True)
-        ]
-
-    return LocalRule((LocalPhase(loss=cross_entropy, adjust=pulled),), start=_with_anchor)
-
-
-def _with_anchor(base: Bundle, own: Bundle | None, context: Context) -> Bundle:
-    """Return the model to train, and as a kind of its own, which is not sent, the parameters it is held to."""
-    return {**context.copy(base), "anchor": context.copy({"params": base["params"]})["params"]}
 
 
 PARTS = {"fedprox": FedProx}
