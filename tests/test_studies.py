@@ -233,6 +233,10 @@ def three_rounds(tmp_path: Path) -> Run:
         "merges.used@0.65": 3,
         "merges.used@0.75": None,
         "sim_time_s@0.75": None,
+        "sim_time_s@0.5-on": 10,
+        "rounds@0.55-on": 2,
+        "merges.used@0.55-on": 3,
+        "sim_time_s@0.65-on": None,
     }.items(),
 )
 def test_columns(three_rounds: Any, column: str, value: float | None) -> None:
@@ -246,6 +250,8 @@ def test_columns(three_rounds: Any, column: str, value: float | None) -> None:
         "accuracy@0.5",
         "sim_time_s@",
         "sim_time_s@75",
+        "sim_time_s@0.75-off",
+        "sim_time_s-on",
         "jobs.task",
         "devices.jobs@0.5",
         "runs.used",

@@ -45,6 +45,15 @@ def first_crossing(points: pd.DataFrame, target: float) -> dict[str, Any] | None
     return None if reached.empty else {name: reached[name].iloc[0].item() for name in _COSTS}
 
 
+def last_crossing(points: pd.DataFrame, target: float) -> dict[str, Any] | None:
+    """Return the costs, as `first_crossing`, at the row from which on accuracy stays at target or above to the end.
+
+    None if it is below at the end.
+    """
+    below = (points["accuracy"] < target).to_numpy().nonzero()[0]
+    return first_crossing(points.iloc[below[-1] + 1 :] if len(below) else points, target)
+
+
 def summary(run: Run) -> dict[str, Any]:
     """Return the run in one object of plain numbers; accuracies are None if nothing was evaluated.
 

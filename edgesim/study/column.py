@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgesim.analysis.load import Run
-from edgesim.analysis.stats import curve, first_crossing, summary
+from edgesim.analysis.stats import curve, first_crossing, last_crossing, summary
 from edgesim.errors import ConfigError
 from edgesim.records.schema import TABLES, TEXT
 
@@ -15,9 +15,11 @@ _SPENT = ("rounds", "round_s", "sim_time_s", "energy_j", "up_bytes", "down_bytes
 _AT_END = ("accuracy", "best_accuracy", "loss", "flops")
 _LEARNED = ("accuracy", "best_accuracy", "loss", "evals.loss", "evals.accuracy", "notes.value")
 _MEAN_OF_LAST = re.compile(r"accuracy_last_([1-9]\d*)")
+_FOR_GOOD = "-on"
 _NOTE = re.compile(r"note\.(\w+)(?:\[(\d+)-(\d+)\])?")
 _ALLOWED = (
-    f"{', '.join(_SPENT)} and TABLE.COLUMN, each also until a test accuracy as in sim_time_s@0.75; "
+    f"{', '.join(_SPENT)} and TABLE.COLUMN, each also until a test accuracy is reached as in sim_time_s@0.75, or from "
+    "when on it stays as in sim_time_s@0.75-on; "
     f"{', '.join(_AT_END)}, accuracy_last_K, note.NAME, note.NAME[FIRST-LAST]"
 )
 
@@ -26,6 +28,7 @@ _ALLOWED = (
 class Column:
     """A number of a run: what was spent until a test accuracy `target` was first reached, or (None) at its end.
 
+    `for_good`: until from when on all evaluations are at the target or above; accuracy may go up and down a lot.
     `quantity`: rounds, round_s (mean length of a round), sim_time_s, energy_j, up_bytes, down_bytes, traffic_bytes
     (both), or TABLE.COLUMN, a sum over a table of the run; at the end also flops, loss and accuracy of the last
     evaluation, best_accuracy, accuracy_last_K, the mean of the last K evaluations, and note.NAME, what the method noted
@@ -34,6 +37,7 @@ class Column:
 
     quantity: str
     target: float | None = None
+    for_good: bool = False
 
     @property
     def is_learned(self) -> bool:
@@ -50,7 +54,7 @@ class Column:
         note = _NOTE.fullmatch(self.quantity)
         if note:
             return _last_note(run, note[1], (int(note[2]), int(note[3])) if note[2] else None)
-        spent = _spent(run, self.target)
+        spent = _spent(run, self)
         if spent is None:
             return None
         if "." in self.quantity:
@@ -61,11 +65,12 @@ class Column:
 
 def parse_column(text: str) -> Column:
     """Return the column of a name such as "sim_time_s@0.75" or "merges.late". Raises ConfigError for any other."""
-    quantity, at, accuracy = text.partition("@")
+    quantity, at, until = text.partition("@")
+    accuracy = until.removesuffix(_FOR_GOOD)
     target = float(accuracy) if re.fullmatch(r"0?\.\d+", accuracy) else None
     known = quantity in _SPENT or _is_table_column(quantity, by_round=bool(at))
     if at and known and target:
-        return Column(quantity, target)
+        return Column(quantity, target, for_good=until.endswith(_FOR_GOOD))
     if not at and (known or quantity in _AT_END or _MEAN_OF_LAST.fullmatch(quantity) or _NOTE.fullmatch(quantity)):
         return Column(quantity)
     raise ConfigError(f"columns: unknown column {text!r} (allowed: {_ALLOWED})")
@@ -77,11 +82,12 @@ def _is_table_column(text: str, by_round: bool) -> bool:
     return types.get(column, TEXT) != TEXT and ("round" in types or not by_round)
 
 
-def _spent(run: Run, target: float | None) -> dict[str, Any] | None:
-    found = summary(run) if target is None else first_crossing(curve(run), target)
+def _spent(run: Run, column: Column) -> dict[str, Any] | None:
+    crossing = last_crossing if column.for_good else first_crossing
+    found = summary(run) if column.target is None else crossing(curve(run), column.target)
     if found is None:
         return None
-    rounds = found["rounds"] if target is None else found["round"]
+    rounds = found["rounds"] if column.target is None else found["round"]
     losses = curve(run)["loss"]
     return {
         **found,
