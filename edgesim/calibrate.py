@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +24,7 @@ from edgesim.errors import ConfigError
 from edgesim.learning.build import bundle_of
 from edgesim.learning.context import Context
 from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.device import one_thread
 from edgesim.learning.loop import train_stretch
 from edgesim.learning.rules import cross_entropy
 from edgesim.learning.seeding import seeded
@@ -181,7 +181,7 @@ def time_steps(
     cases = [case for model in models for case in _cases(model, batches)]
     share_s = seconds / max(1, _PASSES * len(cases))
     best = [float("inf")] * len(cases)
-    with _one_thread():
+    with one_thread():
         for case in cases:
             case.steps(1)  # memory and kernels are set up by the first step
         for _ in range(_PASSES):
@@ -236,16 +236,6 @@ def _mean_seconds(case: _Case, share_s: float, clock: Callable[[], float]) -> fl
             taken += count
             count *= 2
     return passed_s / taken
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _quantity(name: str, cost: float, year: int) -> dict[str, Any]:

@@ -64,6 +64,10 @@ class Key:
             word = _mix_one(word)
             yield word
 
+    def exact_word(self) -> int:
+        """Return 52 bits of this stream: a seed that a float, such as a knob of a task, holds exactly."""
+        return self.word() >> 11
+
     def word(self) -> int:
         """Return 63 bits of this stream, the seed of a torch generator."""
         state = np.random.SeedSequence(self.seed, spawn_key=self.path).generate_state(1, np.uint64)

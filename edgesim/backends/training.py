@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from edgesim.contracts import Assignment, Bundle, Result, Score
-from edgesim.learning.trainer import ChunkScore
+from edgesim.learning.trainer import ChunkScore, total
 
 
 class TrainingBackend(ABC):
@@ -22,10 +21,7 @@ class TrainingBackend(ABC):
 
     def evaluate(self, model: Bundle) -> Mapping[str, Score]:
         """Return mean loss and accuracy on the test set, summed in chunk order whoever computed the chunks."""
-        chunks = self._score(model)
-        samples = sum(c.samples for c in chunks)
-        loss = math.fsum(c.loss for c in chunks) / samples
-        return {"test": Score(loss, sum(c.correct for c in chunks) / samples, samples)}
+        return {"test": total(self._score(model))}
 
     @abstractmethod
     def evaluate_personal(self, models: Mapping[int, Bundle]) -> Mapping[int, Score]:

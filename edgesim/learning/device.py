@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from edgesim.errors import ConfigError
@@ -15,3 +18,14 @@ def check_device(name: str) -> None:
         reason, *_ = str(error).partition(". ")  # torch goes on for a paragraph
         here = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
         raise ConfigError(f"backend.device: cannot compute on {name!r} here: {reason} (found: {here})") from error
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread, so that times and sums do not depend on how many there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

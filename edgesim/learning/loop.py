@@ -76,7 +76,7 @@ def train_stretch(
         batch = context.batch(positions, augmenting)
         grads = _gradients(w, batch, phase, context, trained)
         if stretch.clip_norm < math.inf:
-            grads = _clipped(grads, stretch.clip_norm)
+            grads = clipped(grads, stretch.clip_norm)
         with torch.no_grad():
             sgd(
                 trained, grads, momenta, foreach=False, weight_decay=stretch.weight_decay, momentum=stretch.momentum,
@@ -94,6 +94,7 @@ def _gradients(w: Bundle, batch: Batch, phase: LocalPhase, context: Context, tra
     return grads if phase.adjust is None else phase.adjust(grads, w, context)
 
 
-def _clipped(grads: Sequence[Tensor], norm: float) -> list[Tensor]:
+def clipped(grads: Sequence[Tensor], norm: float) -> list[Tensor]:
+    """Return gradients shortened, as one vector, to this norm if they are longer."""
     total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads]))
     return [g * (norm / (total + 1e-6)).clamp(max=1.0) for g in grads]

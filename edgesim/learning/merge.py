@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from edgesim.card import ModelCard
-from edgesim.contracts import Bundle, Message
+from edgesim.contracts import Bundle, Merged, Message
 from edgesim.errors import ContractError
 from edgesim.learning.parts import Cut
 
@@ -93,11 +93,30 @@ def _mean_by_entry(old: Tensor, held: Sequence[_Held], everybody: float | None) 
     return mean.to(old.dtype).where(weight > 0, old)
 
 
+def mean_by_size(
+    state: Any, base: Bundle, got: Sequence[Message], absent: Absent = "skip", card: ModelCard | None = None
+) -> Merged:
+    """Return the mean of what arrived by data size, with an unchanged state; the old model stays if nothing did.
+
+    `absent` and `card`: as for `mean_of_holders`.
+    """
+    usable, notes = finite(got)
+    if not usable:
+        return Merged(state, None, notes=notes)
+    weights = [message.samples * message.weight for message in usable]
+    return Merged(state, mean_of_holders(base, usable, weights, absent=absent, card=card), notes=notes)
+
+
+def is_finite(bundle: Bundle) -> bool:
+    """Whether all numbers of a bundle are finite."""
+    return all(bool(tensor.isfinite().all()) for tensors in bundle.values() for tensor in tensors.values())
+
+
 def finite(got: Sequence[Message]) -> tuple[list[Message], dict[str, float]]:
     """Return the messages whose tensors are all finite, and a note of how many were left out, if any.
 
     A diverged device must not spoil the global model.
     """
-    usable = [m for m in got if all(bool(t.isfinite().all()) for ts in m.body.values() for t in ts.values())]
+    usable = [m for m in got if is_finite(m.body)]
     left_out = len(got) - len(usable)
     return usable, {"left_out": float(left_out)} if left_out else {}

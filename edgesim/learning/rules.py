@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgesim.contracts import Bundle, LocalPhase, LocalRule
+from edgesim.contracts import Bundle, Fn, LocalPhase, LocalRule
 from edgesim.learning.context import Batch, Context
 
 
@@ -17,10 +17,8 @@ def cross_entropy(w: Bundle, batch: Batch, context: Context) -> Tensor:
 PLAIN_SGD = LocalRule(phases=(LocalPhase(loss=cross_entropy),))
 
 
-def proximal_sgd(mu: float) -> LocalRule:
-    """Return SGD along g + mu (w - w received)."""
-    if not mu:
-        return PLAIN_SGD
+def pulled_to_anchor(mu: float) -> Fn:
+    """Return what adds mu (w - anchor) to gradients; the anchor is a kind of the weights that are trained."""
 
     def pulled(grads: list[Tensor], w: Bundle, context: Context) -> list[Tensor]:
         return [
@@ -28,7 +26,15 @@ def proximal_sgd(mu: float) -> LocalRule:
             for name, g in zip(context.trained, grads, strict=True)
         ]
 
-    return LocalRule((LocalPhase(loss=cross_entropy, adjust=pulled),), start=_with_anchor)
+    return pulled
+
+
+def proximal_sgd(mu: float) -> LocalRule:
+    """Return SGD along g + mu (w - w received)."""
+    if not mu:
+        return PLAIN_SGD
+
+    return LocalRule((LocalPhase(loss=cross_entropy, adjust=pulled_to_anchor(mu)),), start=_with_anchor)
 
 
 def _with_anchor(base: Bundle, own: Bundle | None, context: Context) -> Bundle:

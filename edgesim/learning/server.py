@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -19,6 +18,7 @@ from edgesim.errors import ConfigError
 from edgesim.learning.context import copy_for, load
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import by_class
+from edgesim.learning.device import one_thread
 from edgesim.learning.loop import gradients
 from edgesim.learning.trace import layer_of
 from edgesim.learning.trainer import CHUNK
@@ -77,7 +77,7 @@ class ServerTools:
     def loss(self, model: Bundle, places: Tensor | None = None) -> float:
         """Return the mean cross-entropy of a model in eval mode on the server's samples, or on those at `places`."""
         rows = self._rows(places)
-        with _one_thread(), torch.no_grad():
+        with one_thread(), torch.no_grad():
             self._load(model)
             total = math.fsum(float(self._loss(chunk)) for chunk in torch.split(rows, CHUNK))
         self._spent_flops += self.card.forward_flops() * len(rows)
@@ -89,7 +89,7 @@ class ServerTools:
         """Return the gradient of that loss with respect to the parameters of these layers, or all, by name, float64."""
         rows = self._rows(places)
         frozen = frozenset[str]() if layers is None else frozenset(self.card.layer_names).difference(layers)
-        with _one_thread():
+        with one_thread():
             self._load(model)
             for name, parameter in self.module.named_parameters():
                 parameter.requires_grad_(layer_of(name) not in frozen)
@@ -120,14 +120,3 @@ class ServerTools:
         if self.rows is None:
             raise LookupError("the method has no server_set")
         return self.rows if places is None else self.rows[places]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Compute on one thread, so that sums do not depend on how devices are trained."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

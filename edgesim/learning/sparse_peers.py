@@ -25,7 +25,6 @@ Growth: TypeAlias = Literal["gradient", "random"]
 
 _MODEL = Payload().kinds
 _SHORTCUTS = frozenset({"shortcut", "downsample"})  # parts of the names of their layers
-_WORD_BITS = 52  # of a seed that a knob, a float, holds exactly
 
 
 class FirstMasks(NamedTuple):
@@ -58,11 +57,6 @@ class FirstMasks(NamedTuple):
     def _maskable(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         everything = self.maskable == "2d"
         return {n: shape for n, shape in shapes.items() if everything or _SHORTCUTS.isdisjoint(n.split("."))}
-
-
-def seed_of(key: Key) -> int:
-    """Return a seed that a knob can hold."""
-    return key.word() >> (63 - _WORD_BITS)
 
 
 # --- prices -----------------------------------------------------------------------------------------------------

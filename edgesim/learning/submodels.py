@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Literal, TypeAlias
 
@@ -29,3 +30,8 @@ def check_groups(card: ModelCard, which: Which, otherwise: str) -> None:
             f"model.name: {card.model} has no unit that method.units {which!r} could leave out (unit groups: "
             f"{', '.join(group.name for group in card.groups) or 'none'}); {otherwise}"
         )
+
+
+def units_at(width: float, size: int) -> int:
+    """Return ceil(width x size), the units of a layer at a width."""
+    return math.ceil(width * size - 1e-9)  # 0.55 x 20 is a little more than 11

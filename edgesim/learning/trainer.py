@@ -32,6 +32,13 @@ class ChunkScore(NamedTuple):
     samples: int
 
 
+def total(chunks: Sequence[ChunkScore]) -> Score:
+    """Return mean loss and accuracy over chunks, summed in their order."""
+    samples = sum(chunk.samples for chunk in chunks)
+    loss = math.fsum(chunk.loss for chunk in chunks) / samples
+    return Score(loss, sum(chunk.correct for chunk in chunks) / samples, samples)
+
+
 @dataclass(frozen=True)
 class Trainer:
     """A network, the data and the method. Running an assignment is pure: same assignment, same result."""
@@ -73,10 +80,7 @@ class Trainer:
 
     def score_personal(self, device: int, model: Bundle) -> Score:
         """Return mean loss and accuracy of a model on a device's own test set."""
-        rows = self.personal_rows[device]
-        chunks = self._scored(model, torch.split(rows, CHUNK))
-        loss = math.fsum(chunk.loss for chunk in chunks) / len(rows)
-        return Score(loss, sum(chunk.correct for chunk in chunks) / len(rows), len(rows))
+        return total(self._scored(model, torch.split(self.personal_rows[device], CHUNK)))
 
     def _scored(self, model: Bundle, chunks: Sequence[Tensor]) -> list[ChunkScore]:
         device = next(self.module.parameters()).device

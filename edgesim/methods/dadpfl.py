@@ -128,7 +128,7 @@ class DADPFL:
             raise ConfigError(f"method.p: must be below method.q, {self.q:g}, got {self.p:g}")
         first = self._first()
         counts = first.counts(first.shapes(setting.card))
-        return {"first": counts, "kept": {}, "seed": sparse_peers.seed_of(key), "settled": 0, "rounds": []}
+        return {"first": counts, "kept": {}, "seed": key.exact_word(), "settled": 0, "rounds": []}
 
     def check_peers(self, graph: PeerGraph) -> None:
         """Raise ConfigError if devices are to wait for more neighbours than any of them has."""

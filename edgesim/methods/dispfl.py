@@ -45,7 +45,7 @@ class DisPFL:
         """Return how many weights every device keeps. Raises ConfigError for a model that no mask fits."""
         setting.cost.check(widths=0)
         first = self._first()
-        return {"kept": first.counts(first.shapes(setting.card)), "seed": sparse_peers.seed_of(key)}
+        return {"kept": first.counts(first.shapes(setting.card)), "seed": key.exact_word()}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there to mix, train and move its mask."""

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from edgesim.contracts import Bundle, LocalPhase, LocalRule, Needs, Order, Pass, Plan, Task, View
 from edgesim.learning.context import Batch, Context
-from edgesim.learning.rules import cross_entropy
+from edgesim.learning.merge import is_finite
+from edgesim.learning.rules import cross_entropy, pulled_to_anchor
 from edgesim.methods.fedavg import FedAvg
 from edgesim.rng import Key
 
@@ -53,7 +54,7 @@ class Ditto(FedAvg):
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy for the global model, and the same with the pull for the device's own."""
         if self.proximal == "joint":
-            personal = LocalPhase(loss=cross_entropy, adjust=self._joined, enter=_to_own_model)
+            personal = LocalPhase(loss=cross_entropy, adjust=pulled_to_anchor(self.lam), enter=_to_own_model)
         else:
             personal = LocalPhase(loss=self._after_pull, enter=_to_own_model)
         return LocalRule((LocalPhase(loss=cross_entropy), personal), start=self._start, finish=_finish)
@@ -71,12 +72,6 @@ class Ditto(FedAvg):
             "anchor": context.copy({"params": base["params"]})["params"],
             "pull": {"share": torch.zeros(())},  # of the way to the anchor that a split step has still to go
         }
-
-    def _joined(self, grads: list[Tensor], w: Bundle, context: Context) -> list[Tensor]:
-        return [
-            g.add(w["params"][name] - w["anchor"][name], alpha=self.lam)
-            for name, g in zip(context.trained, grads, strict=True)
-        ]
 
     def _after_pull(self, w: Bundle, batch: Batch, context: Context) -> Tensor:
         """Return the loss where the pull of the step before leads; there is nothing to hook on after a step."""
@@ -102,8 +97,7 @@ def _finish(w: Bundle, context: Context) -> tuple[Bundle, Bundle | None, dict[st
         return w, None, {}
     _pull(w, context)
     own = {kind: {name: t.detach().cpu() for name, t in w[kind].items()} for kind in w["sent"]}
-    usable = all(bool(t.isfinite().all()) for tensors in own.values() for t in tensors.values())
-    return w["sent"], (own if usable else None), {}
+    return w["sent"], (own if is_finite(own) else None), {}
 
 
 PARTS = {"ditto": Ditto}

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from edgesim.contracts import Bundle, Merged, Message, Needs, Setting, View
 from edgesim.learning.adaptive_dropout import AdaptiveDropout
-from edgesim.learning.merge import Absent, finite, mean_of_holders
+from edgesim.learning.merge import Absent, mean_by_size
 from edgesim.rng import Key
 
 
@@ -27,12 +27,7 @@ class MeanByEntry:
 
     def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
         """Return the mean by data size; what nobody had stays, and so does the old model if nothing arrived."""
-        usable, notes = finite(got)
-        if not usable:
-            return Merged(state, None, notes=notes)
-        weights = [message.samples * message.weight for message in usable]
-        model = mean_of_holders(base, usable, weights, absent=self.absent, card=view.setting.card)
-        return Merged(state, model, notes=notes)
+        return mean_by_size(state, base, got, self.absent, view.setting.card)
 
 
 @dataclass(frozen=True, kw_only=True)

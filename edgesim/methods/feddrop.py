@@ -18,7 +18,7 @@ from annotated_types import Ge, MinLen
 
 from edgesim.contracts import Bundle, LocalRule, Merged, Message, Needs, Order, Part, Payload, Plan, Setting, Task, View
 from edgesim.errors import ConfigError
-from edgesim.learning.merge import Absent, finite, mean_of_holders
+from edgesim.learning.merge import Absent, mean_by_size
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.rng import Key
 
@@ -93,12 +93,7 @@ class FedDrop:
 
     def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
         """Average each parameter over the devices that had it, by data size; what nobody had stays."""
-        usable, notes = finite(got)
-        if not usable:
-            return Merged(state, None, notes=notes)
-        weights = [m.samples * m.weight for m in usable]
-        model = mean_of_holders(base, usable, weights, absent=self.absent, card=view.setting.card)
-        return Merged(state, model, notes=notes)
+        return mean_by_size(state, base, got, self.absent, view.setting.card)
 
     def _shares(self, card: Any, levels: int) -> tuple[float, ...]:
         """Return the share that each level keeps."""

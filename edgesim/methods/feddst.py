@@ -37,8 +37,6 @@ from edgesim.learning.merge import finite
 from edgesim.learning.rules import cross_entropy
 from edgesim.rng import Key
 
-_WORD_BITS = 52  # of a seed that a knob, a float, holds exactly
-
 When: TypeAlias = Literal["before", "last_epoch"]
 Weights: TypeAlias = Literal["samples", "equal"]
 Initial: TypeAlias = Literal["magnitude", "random"]
@@ -94,7 +92,7 @@ class FedDST:
         settings, shapes = self._settings(), masks.weight_shapes(setting.card)
         setting.cost.check(widths=0)
         shares = masks.densities(shapes, settings.sparsity, settings.allocation)
-        return {"kept": masks.kept_counts(shapes, shares), "seed": key.word() >> (63 - _WORD_BITS)}
+        return {"kept": masks.kept_counts(shapes, shares), "seed": key.exact_word()}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices to train the sparse model, and in some rounds to move its mask."""

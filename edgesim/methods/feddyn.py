@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-import torch
 from annotated_types import Gt
 from torch import Tensor
 
@@ -29,7 +28,8 @@ from edgesim.contracts import (
     View,
 )
 from edgesim.learning.context import Context
-from edgesim.learning.merge import finite, mean_of_holders
+from edgesim.learning.loop import clipped
+from edgesim.learning.merge import finite, is_finite, mean_of_holders
 from edgesim.learning.rules import cross_entropy
 from edgesim.rng import Key
 
@@ -81,7 +81,7 @@ class FedDyn:
         if state["moved"]:
             moved = {name: before + moved[name] for name, before in state["moved"].items()}
         params = {name: (t + moved[name]).to(t.dtype) for name, t in mean["params"].items()}
-        if not _is_finite(params):
+        if not is_finite({"params": params}):
             return Merged(state, None, notes={**notes, "not_finite": 1.0})
         return Merged({"moved": moved}, {**mean, "params": params}, notes=notes)
 
@@ -89,11 +89,9 @@ class FedDyn:
         alpha = self.alpha
         if self.scale_alpha:
             alpha *= context.task.knobs["mean_samples"] / len(context.shard)
-        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads]))
-        shrink = (self.clip_norm / norm).clamp(max=1.0)
         return [
-            (g * shrink).add(w["params"][name] - w["centre"][name], alpha=alpha)
-            for name, g in zip(context.trained, grads, strict=True)
+            g.add(w["params"][name] - w["centre"][name], alpha=alpha)
+            for name, g in zip(context.trained, clipped(grads, self.clip_norm), strict=True)
         ]
 
 
@@ -108,11 +106,8 @@ def _start(base: Bundle, own: Bundle | None, context: Context) -> Bundle:
 def _finish(w: Bundle, context: Context) -> tuple[Bundle, Bundle | None, dict[str, Any]]:
     """Return the model to send, and to keep the sum of the device's moves: as far as it now is from the centre."""
     moved = {name: (t - w["centre"][name]).cpu() for name, t in w["params"].items()}
-    return w, ({"moved": moved} if _is_finite(moved) else None), {}
-
-
-def _is_finite(tensors: dict[str, Tensor]) -> bool:
-    return all(bool(tensor.isfinite().all()) for tensor in tensors.values())
+    kept = {"moved": moved}
+    return w, (kept if is_finite(kept) else None), {}
 
 
 PARTS = {"feddyn": FedDyn}

@@ -30,7 +30,7 @@ from edgesim.contracts import (
     View,
 )
 from edgesim.errors import ConfigError
-from edgesim.learning.merge import Absent, finite, mean_of_holders
+from edgesim.learning.merge import Absent, mean_by_size
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.rng import Key
 
@@ -86,11 +86,7 @@ class FedPMT:
 
         Source: FedPMT paper, aggregation in the per-device form A_k[l] = D_k f_k[l] / sum_j D_j f_j[l].
         """
-        usable, notes = finite([_trained_only(m) for m in got])
-        if not usable:
-            return Merged(state, None, notes=notes)
-        model = mean_of_holders(base, usable, [m.samples * m.weight for m in usable], absent=self.absent)
-        return Merged(state, model, notes=notes)
+        return mean_by_size(state, base, [_trained_only(m) for m in got], self.absent)
 
     def _depths(self, setting: Setting) -> tuple[int, ...]:
         layers = len(setting.card.layers)

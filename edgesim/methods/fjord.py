@@ -7,7 +7,6 @@ Federated Learning with Heterogeneous Data and Adaptive Dropout" (FedDHAD, arXiv
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -38,13 +37,12 @@ from edgesim.contracts import (
 from edgesim.errors import ConfigError
 from edgesim.learning.context import Batch, Context
 from edgesim.learning.loop import gradients
-from edgesim.learning.merge import Absent, finite, mean_of_holders
+from edgesim.learning.merge import Absent, mean_by_size
 from edgesim.learning.rules import cross_entropy
-from edgesim.learning.submodels import Which, check_groups, groups_of
+from edgesim.learning.submodels import Which, check_groups, groups_of, units_at
 from edgesim.rng import Key
 
 _WIDTHS = 1  # sub-stream of a plan's key; selection draws from the key itself and from those of one index
-_SEED_BITS = 11  # that a float cannot hold of a stream's 63
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +83,7 @@ class FjORD:
         parts = [self._part(rank, view.setting) for rank in range(1, len(self.widths) + 1)]
         orders = []
         for device in view.choose(key).tolist():
-            seed = key.at(_WIDTHS, device).word() >> _SEED_BITS
+            seed = key.at(_WIDTHS, device).exact_word()
             orders.append(Order(device, self._task(device, parts[: state["tier"][device]], seed, view)))
         return Plan(tuple(orders))
 
@@ -96,12 +94,7 @@ class FjORD:
 
     def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
         """Average each parameter over the devices whose slice had it, by data size; what nobody had stays."""
-        usable, notes = finite(got)
-        if not usable:
-            return Merged(state, None, notes=notes)
-        weights = [m.samples * m.weight for m in usable]
-        model = mean_of_holders(base, usable, weights, absent=self.absent, card=view.setting.card)
-        return Merged(state, model, notes=notes)
+        return mean_by_size(state, base, got, self.absent, view.setting.card)
 
     def _tiers(self, setting: Setting, key: Key) -> Ids:
         """Return the rank of every device's largest width, shape (devices,)."""
@@ -141,11 +134,6 @@ class FjORD:
             passes=(*passes, whole),
             knobs={"seed": float(seed)},
         )
-
-
-def units_at(width: float, size: int) -> int:
-    """Return ceil(width x size), the units of a layer at a width."""
-    return math.ceil(width * size - 1e-9)  # 0.55 x 20 is a little more than 11
 
 
 def drawn_ranks(seed: int, largest: int, steps: int) -> Ids:

@@ -27,7 +27,6 @@ from edgesim.learning.trace import layer_of
 from edgesim.rng import Key
 
 _SEED_BYTES = 8
-_WORD_BITS = 52  # of a seed that a knob, a float, holds exactly
 _NOW, _NEXT = "slice_now", "slice_next"  # seeds of the slices that this round mixes and that its messages hold
 
 Draw: TypeAlias = Literal["bernoulli", "exact"]
@@ -49,7 +48,7 @@ class GossipFL(MixingMethod):
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the seed from which those of all rounds follow."""
-        return {**super().init(setting, key), "seed": key.word() >> (63 - _WORD_BITS)}
+        return {**super().init(setting, key), "seed": key.exact_word()}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there. Raises ConfigError if the graph does not fit the mixing."""
@@ -116,7 +115,7 @@ def _shared(model: Bundle, payload: Payload) -> Bundle:
 
 def _seed(run: int, round_: int) -> int:
     """Return the seed of a round's slice, counted from 0."""
-    return Key(run).at(round_).word() >> (63 - _WORD_BITS)
+    return Key(run).at(round_).exact_word()
 
 
 def _slice(sizes: Mapping[str, int], share: float, draw: Draw, seed: int) -> dict[str, np.ndarray]:

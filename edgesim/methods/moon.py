@@ -15,6 +15,7 @@ from torch import Tensor
 
 from edgesim.contracts import Bundle, LocalPhase, LocalRule, Needs, Order, Pass, Plan, Task, View
 from edgesim.learning.context import Batch, Context
+from edgesim.learning.merge import is_finite
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.methods.fedavg import FedAvg
 from edgesim.rng import Key
@@ -78,8 +79,7 @@ def _in_one(bundle: Bundle) -> dict[str, Tensor]:
 def _finish(w: Bundle, context: Context) -> tuple[Bundle, Bundle | None, dict[str, Any]]:
     """Return the model to send, which is also what the device keeps, unless it diverged."""
     kept = {kind: {name: t.detach().cpu() for name, t in w[kind].items()} for kind in ("params", "buffers")}
-    usable = all(bool(t.isfinite().all()) for tensors in kept.values() for t in tensors.values())
-    return w, (kept if usable else None), {}
+    return w, (kept if is_finite(kept) else None), {}
 
 
 PARTS = {"moon": Moon}

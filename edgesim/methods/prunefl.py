@@ -38,7 +38,7 @@ from edgesim.contracts import (
 from edgesim.errors import ConfigError
 from edgesim.learning import masks
 from edgesim.learning.context import Batch, Context
-from edgesim.learning.merge import finite, mean_of_holders
+from edgesim.learning.merge import finite, is_finite, mean_of_holders
 from edgesim.learning.rules import cross_entropy
 from edgesim.learning.trace import layer_of
 from edgesim.rng import Key
@@ -256,8 +256,8 @@ def _finish(w: Bundle, context: Context) -> tuple[Bundle, Bundle | None, dict[st
     squares = {name: square + before[name] if before else square for name, square in squares.items()}
     if context.task.name == "report":
         return {**w, _SQUARES: squares}, {}, {}
-    usable = all(bool(square.isfinite().all()) for square in squares.values())
-    return w, ({_SQUARES: squares} if usable else None), {}
+    kept = {_SQUARES: squares}
+    return w, (kept if is_finite(kept) else None), {}
 
 
 PARTS = {"prunefl": PruneFL}

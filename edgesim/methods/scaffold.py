@@ -34,7 +34,7 @@ from edgesim.errors import ConfigError
 from edgesim.learning.context import Context
 from edgesim.learning.loop import batch_order
 from edgesim.learning.masks import dense_gradient
-from edgesim.learning.merge import finite, mean_of_holders
+from edgesim.learning.merge import finite, is_finite, mean_of_holders
 from edgesim.learning.rules import cross_entropy
 from edgesim.rng import Key
 
@@ -105,7 +105,7 @@ class Scaffold:
             received = context.copy({"params": context.base["params"]})["params"]
             new = {n: (received[n] - y) / span - w["correction"][n] for n, y in w["params"].items()}
         body = {**model, "control": {name: t - w["own"][name] for name, t in new.items()}}
-        usable = all(bool(t.isfinite().all()) for tensors in body.values() for t in tensors.values())
+        usable = is_finite(body)
         return body, ({"control": {name: t.cpu() for name, t in new.items()}} if usable else None), {}
 
 

@@ -21,9 +21,9 @@ from edgesim.contracts import Message, Part, Stretch, Task
 from edgesim.errors import ConfigError, ContractError
 from edgesim.learning.loop import batch_order
 from edgesim.learning.parts import corners, extract, thinner
-from edgesim.learning.submodels import groups_of
+from edgesim.learning.submodels import groups_of, units_at
 from edgesim.learning.trainer import Trainer
-from edgesim.methods.fjord import FjORD, batch_sizes, drawn_ranks, units_at
+from edgesim.methods.fjord import FjORD, batch_sizes, drawn_ranks
 from edgesim.simulation import Silent, Simulation
 from tests.conftest import frames, timing_scenario
 from tests.contracts.support import NORMED, fingerprint, mixed_scenario, prepare, run
