@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -109,11 +110,16 @@ class Context:
 
     def tested_features(self, w: Bundle, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the same as in a test: without dropout and gradients, statistics as they are."""
+        with self.as_in_a_test(), torch.no_grad():
+            return self.features(w, x)
+
+    @contextmanager
+    def as_in_a_test(self) -> Iterator[None]:
+        """Let the network run without dropout and with statistics as they are; gradients can be taken."""
         modes = {layer: layer.training for layer in self._module.modules()}
         self._module.eval()
         try:
-            with torch.no_grad():
-                return self.features(w, x)
+            yield
         finally:
             for layer, mode in modes.items():
                 layer.training = mode

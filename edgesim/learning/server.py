@@ -32,6 +32,26 @@ class ServerRows(NamedTuple):
     rows: Ids
 
 
+class Soft(NamedTuple):
+    """What a model is to answer instead of labels: a teacher's `logits`, shape (samples, classes), softened.
+
+    Source: Hinton, Vinyals and Dean, "Distilling the Knowledge in a Neural Network" (2015).
+    """
+
+    logits: Tensor
+    temperature: float
+
+    def split(self, size: int) -> list[Soft]:
+        """Return the same in pieces of so many samples."""
+        return [self._replace(logits=piece) for piece in torch.split(self.logits, size)]
+
+    def distance(self, logits: Tensor) -> Tensor:
+        """Return T^2 KL(teacher || model) at temperature T, summed over samples."""
+        told, wanted = logits / self.temperature, self.logits.to(logits.device) / self.temperature
+        divergence = F.kl_div(F.log_softmax(told, 1), F.log_softmax(wanted, 1), reduction="sum", log_target=True)
+        return self.temperature**2 * divergence
+
+
 def draw_server_rows(wanted: ServerSet, labels: Ids, classes: int, key: Key) -> Ids:
     """Return the rows of the server's samples among those with these labels, ascending int64.
 
@@ -84,10 +104,19 @@ class ServerTools:
         return total / len(rows)
 
     def gradient(
-        self, model: Bundle, places: Tensor | None = None, layers: Collection[str] | None = None
+        self,
+        model: Bundle,
+        places: Tensor | None = None,
+        layers: Collection[str] | None = None,
+        soft: Soft | None = None,
     ) -> dict[str, Tensor]:
-        """Return the gradient of that loss with respect to the parameters of these layers, or all, by name, float64."""
+        """Return the gradient of that loss with respect to the parameters of these layers, or all, by name, float64.
+
+        `soft`: of the mean distance to these outputs instead, one for each sample that is looked at.
+        """
         rows = self._rows(places)
+        chunks = torch.split(rows, CHUNK)
+        targets = [None] * len(chunks) if soft is None else soft.split(CHUNK)
         frozen = frozenset[str]() if layers is None else frozenset(self.card.layer_names).difference(layers)
         with one_thread():
             self._load(model)
@@ -95,8 +124,8 @@ class ServerTools:
                 parameter.requires_grad_(layer_of(name) not in frozen)
             wrt = {name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad}
             total = [torch.zeros_like(p, dtype=torch.float64) for p in wrt.values()]
-            for chunk in torch.split(rows, CHUNK):
-                for sum_, part in zip(total, gradients(self._loss(chunk), list(wrt.values())), strict=True):
+            for chunk, target in zip(chunks, targets, strict=True):
+                for sum_, part in zip(total, gradients(self._loss(chunk, target), list(wrt.values())), strict=True):
                     sum_ += part
         self._spent_flops += self.card.train_flops(frozen) * len(rows)
         return {name: (sum_ / len(rows)).cpu() for name, sum_ in zip(wrt, total, strict=True)}
@@ -110,11 +139,12 @@ class ServerTools:
         load(self.module, copy_for(self.module, model))
         self.module.eval()
 
-    def _loss(self, rows: Tensor) -> Tensor:
+    def _loss(self, rows: Tensor, soft: Soft | None = None) -> Tensor:
         """Return the sum of the losses of some samples."""
         device = next(self.module.parameters()).device
         x, y = self.data.batch(self.split, rows)
-        return F.cross_entropy(self.module(x.to(device)), y.to(device), reduction="sum")
+        logits = self.module(x.to(device))
+        return F.cross_entropy(logits, y.to(device), reduction="sum") if soft is None else soft.distance(logits)
 
     def _rows(self, places: Tensor | None) -> Tensor:
         if self.rows is None:

@@ -39,23 +39,22 @@ from edgesim.learning.context import Batch, Context
 from edgesim.learning.loop import gradients
 from edgesim.learning.merge import Absent, mean_by_size
 from edgesim.learning.rules import cross_entropy
-from edgesim.learning.submodels import Which, check_groups, groups_of, units_at
+from edgesim.learning.submodels import Units, Which, check_groups, groups_of, units_at
 from edgesim.rng import Key
 
 _WIDTHS = 1  # sub-stream of a plan's key; selection draws from the key itself and from those of one index
 
 
 @dataclass(frozen=True, kw_only=True)
-class FjORD:
-    """Ordered dropout: width p has the first ceil(p n) of the n units of every hidden layer.
+class Ordered:
+    """Ordered dropout: width p has the first ceil(p n) of the n units of every hidden layer. Subclasses train them.
 
     `widths`: the shares of units, rising to 1. `tiers` gives each device its largest, as which it is sent and sends
     the model: equally many devices each, drawn once ("random") or by speed, the fastest the widest ("speed"); or level
     i has the i-th ("level"). For every batch a device draws one of the widths up to its own and takes a step in that
-    slice. `distill`: it also trains its largest width on the labels, and the drawn one on what that one says.
-    `units`: those that one layer makes ("inner"), or also those that several make, as their outputs are added ("all");
-    the model's inputs and outputs stay. `absent`: a parameter is averaged over who had it ("skip"), or who had not
-    counts with the old one ("keep_old").
+    slice. `units`: those that one layer makes ("inner"), or also those that several make, as their outputs are added
+    ("all"); the model's inputs and outputs stay. `absent`: a parameter is averaged over who had it ("skip"), or who had
+    not counts with the old one ("keep_old").
 
     Differs: running statistics are kept per width in the source. The global model is tested at full width only, so
     only those are kept: steps at full width move them, and only devices that may train it send and receive them.
@@ -63,7 +62,6 @@ class FjORD:
 
     widths: Annotated[tuple[Annotated[float, Gt(0), Le(1)], ...], MinLen(1)] = (0.2, 0.4, 0.6, 0.8, 1.0)
     tiers: Literal["random", "level", "speed"] = "random"
-    distill: bool = False
     units: Which = "inner"
     absent: Absent = "skip"
     needs: ClassVar[Needs] = Needs()
@@ -87,11 +85,6 @@ class FjORD:
             orders.append(Order(device, self._task(device, parts[: state["tier"][device]], seed, view)))
         return Plan(tuple(orders))
 
-    def local(self, task: Task) -> LocalRule:
-        """Return SGD in a slice of the device's network that is drawn for every batch."""
-        phase = LocalPhase(loss=cross_entropy, gradient=_distilled if self.distill else _plain)
-        return LocalRule((phase,), start=_start)
-
     def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
         """Average each parameter over the devices whose slice had it, by data size; what nobody had stays."""
         return mean_by_size(state, base, got, self.absent, view.setting.card)
@@ -113,17 +106,19 @@ class FjORD:
 
     def _part(self, rank: int, setting: Setting) -> Part:
         width = self.widths[rank - 1]
+        return Part(f"width{width:g}", width=rank, units=self._units(width, setting))
+
+    def _units(self, width: float, setting: Setting) -> Units:
+        """Return the units at a width of the groups that are sliced."""
         groups = groups_of(setting.card, self.units)
-        units = tuple((group.name, tuple(range(units_at(width, group.size)))) for group in groups)
-        return Part(f"width{width:g}", width=rank, units=units)
+        return tuple((group.name, tuple(range(units_at(width, group.size)))) for group in groups)
 
     def _task(self, device: int, parts: Sequence[Part], seed: int, view: View) -> Task:
         """Return the task of a device that may train these slices."""
         setting, stretch = view.setting, view.setting.training.stretch(view.round)
         sizes = batch_sizes(stretch, int(setting.samples[device]), setting.card.drop_single)
         samples = np.bincount(drawn_ranks(seed, len(parts), len(sizes)), sizes, minlength=len(parts) + 1).astype(int)
-        passes = [Pass(samples=n, part=part) for part, n in zip(parts, samples[1:].tolist(), strict=True) if n]
-        whole = Pass(times=float(self.distill))  # not to distill leaves the update of all that the device has
+        passes = tuple(Pass(samples=n, part=part) for part, n in zip(parts, samples[1:].tolist(), strict=True) if n)
         kinds = {"params", "buffers"} if len(parts) == len(self.widths) else {"params"}
         payload = Payload(kinds=frozenset(kinds))
         return Task(
@@ -131,9 +126,30 @@ class FjORD:
             stretches=(stretch,),
             down=payload,
             up=payload,
-            passes=(*passes, whole),
+            passes=(*passes, *self._beside(passes)),
             knobs={"seed": float(seed)},
         )
+
+    def _beside(self, trained: tuple[Pass, ...]) -> tuple[Pass, ...]:
+        """Return the work beside these passes, which train slices: the update of all that the device has."""
+        return (Pass(times=0.0),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FjORD(Ordered):
+    """Ordered dropout. `distill`: a device also trains its largest width on the labels, and the drawn one on what that
+    one says. Other keys: see Ordered.
+    """
+
+    distill: bool = False
+
+    def local(self, task: Task) -> LocalRule:
+        """Return SGD in a slice of the device's network that is drawn for every batch."""
+        phase = LocalPhase(loss=cross_entropy, gradient=_distilled if self.distill else plain)
+        return LocalRule((phase,), start=start)
+
+    def _beside(self, trained: tuple[Pass, ...]) -> tuple[Pass, ...]:
+        return (Pass(times=float(self.distill)),)  # the pass of the largest width
 
 
 def drawn_ranks(seed: int, largest: int, steps: int) -> Ids:
@@ -151,7 +167,7 @@ def batch_sizes(stretch: Stretch, n_samples: int, drop_single: bool) -> Ids:
 # --- on the device ------------------------------------------------------------------------------------------------
 
 
-def _start(base: Bundle, own: Bundle | None, context: Context) -> Bundle:
+def start(base: Bundle, own: Bundle | None, context: Context) -> Bundle:
     """Return a copy of the model received with a kind of its own: the widths to come and where their slices lie."""
     task, (stretch,) = context.task, context.task.stretches
     steps = len(batch_sizes(stretch, len(context.shard), context.drop_single))
@@ -160,29 +176,29 @@ def _start(base: Bundle, own: Bundle | None, context: Context) -> Bundle:
     return {**context.copy(base), "ordered": {"ranks": iter(ranks), "slices": slices}}
 
 
-def _leaves(w: Bundle, context: Context) -> dict[str, Tensor]:
+def leaves_of(w: Bundle, context: Context) -> dict[str, Tensor]:
     """Return the trained parameters as tensors of which slices have gradients in the whole."""
     return {name: w["params"][name].detach().requires_grad_() for name in context.trained}
 
 
-def _logits(leaves: Mapping[str, Tensor], w: Bundle, batch: Batch, context: Context, rank: int, moves: bool) -> Tensor:
-    """Return the logits at a width, shape (batch, classes). `moves`: so do the running statistics."""
+def slice_of(leaves: Mapping[str, Tensor], w: Bundle, rank: int, moves: bool) -> Bundle:
+    """Return the weights of the width of a rank, as views. `moves`: running statistics are those being trained."""
     corners = w["ordered"]["slices"][rank]
     buffers = w["buffers"] if moves else {name: tensor[corners[name]] for name, tensor in w["buffers"].items()}
-    params = {name: leaf[corners[name]] for name, leaf in leaves.items()}
-    return context.forward({"params": params, "buffers": buffers}, batch.x)
+    return {"params": {name: leaf[corners[name]] for name, leaf in leaves.items()}, "buffers": buffers}
 
 
-def _plain(w: Bundle, batch: Batch, context: Context) -> list[Tensor]:
-    leaves, rank = _leaves(w, context), next(w["ordered"]["ranks"])
-    logits = _logits(leaves, w, batch, context, rank, moves=rank == context.task.part.width)
+def plain(w: Bundle, batch: Batch, context: Context) -> list[Tensor]:
+    """Return the gradients of the cross-entropy at the width that is next."""
+    leaves, rank = leaves_of(w, context), next(w["ordered"]["ranks"])
+    logits = context.forward(slice_of(leaves, w, rank, moves=rank == context.task.part.width), batch.x)
     return gradients(F.cross_entropy(logits, batch.y), list(leaves.values()))
 
 
 def _distilled(w: Bundle, batch: Batch, context: Context) -> list[Tensor]:
-    leaves, rank = _leaves(w, context), next(w["ordered"]["ranks"])
-    widest = _logits(leaves, w, batch, context, context.task.part.width, moves=True)
-    logits = _logits(leaves, w, batch, context, rank, moves=False)
+    leaves, rank = leaves_of(w, context), next(w["ordered"]["ranks"])
+    widest = context.forward(slice_of(leaves, w, context.task.part.width, moves=True), batch.x)
+    logits = context.forward(slice_of(leaves, w, rank, moves=False), batch.x)
     told = widest.detach().softmax(dim=1)
     loss = F.cross_entropy(widest, batch.y) + F.cross_entropy(logits, told)
     return gradients(loss, list(leaves.values()))

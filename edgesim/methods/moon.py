@@ -47,16 +47,12 @@ class Moon(FedAvg):
         """Return SGD on the cross-entropy with the contrastive term, if there is one."""
         if not self.mu:
             return PLAIN_SGD
-        return LocalRule((LocalPhase(loss=self._loss),), start=self._start, finish=_finish)
+        return LocalRule((LocalPhase(loss=self._loss),), start=self._start, finish=keep_delivered)
 
     def _start(self, base: Bundle, own: Bundle | None, context: Context) -> Bundle:
         """Return the model to train, and as kinds of their own, which are not sent, the two to compare it with."""
         first = context.first if self.first_previous == "initial" else base
-        return {
-            **context.copy(base),
-            "global": _in_one(context.copy(base)),
-            "previous": _in_one(context.copy(first if own is None else own)),
-        }
+        return {**context.copy(base), **compared(base, first if own is None else own, context)}
 
     def _loss(self, w: Bundle, batch: Batch, context: Context) -> Tensor:
         logits, z = context.features(w, batch.x)
@@ -71,12 +67,17 @@ def contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float
     return F.softplus((away - towards) / temperature).mean()  # the same as the logarithm of the fraction
 
 
+def compared(received: Bundle, previous: Bundle, context: Context) -> Bundle:
+    """Return copies of the two models to compare with, each as one kind: "global" and "previous"."""
+    return {"global": _in_one(context.copy(received)), "previous": _in_one(context.copy(previous))}
+
+
 def _in_one(bundle: Bundle) -> dict[str, Tensor]:
     """Return parameters and buffers by name, as one kind."""
     return {**bundle["params"], **bundle["buffers"]}
 
 
-def _finish(w: Bundle, context: Context) -> tuple[Bundle, Bundle | None, dict[str, Any]]:
+def keep_delivered(w: Bundle, context: Context) -> tuple[Bundle, Bundle | None, dict[str, Any]]:
     """Return the model to send, which is also what the device keeps, unless it diverged."""
     kept = {kind: {name: t.detach().cpu() for name, t in w[kind].items()} for kind in ("params", "buffers")}
     return w, (kept if is_finite(kept) else None), {}

@@ -42,11 +42,16 @@ _LOOKS = {"check_every": 1, "force_first_at": 1, "probe_samples": 8, "hessian_sa
 ARGUMENTS |= {"fedad": _LOOKS, "feddhad": _LOOKS}
 # Methods that make the slow devices' networks so thin that nobody would be late.
 ARGUMENTS |= {"heterofl": {"rates": [0.5, 1.0]}, "fedrolex": {"rates": [0.5, 1.0]}}
-# Methods that write numbers in short ways of their own, or leave some out: here as float32, and all.
+# Methods that do so much beside training that nobody would be in time: here without, but for the prices below.
+ARGUMENTS |= {"fedas": {"align_epochs": 0}}
+# Methods whose server trains a network of its own: here a small one.
+ARGUMENTS |= {"augfl": {"teacher": "cnn_digits", "teacher_epochs": 1, "server_samples": 20}}
+# Where prices are looked at: numbers in float32 and all of them, where methods have shorter ways, and all work done.
 EXACT: dict[str, dict[str, Any]] = {
     "dfedavgm": {"values": "float32"},
     "gossipfl": {"share": 1.0},
     "beer": {"values": "float32"},
+    "fedas": {"align_epochs": 2},
 }
 LATE_COMPUTING, LATE_UPLOADING = 0, 1
 KEY = Key(5)
