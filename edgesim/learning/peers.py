@@ -197,6 +197,13 @@ def check_mixing(graph: PeerGraph, mixing: Mixing) -> None:
     )
 
 
+def check_reuse(graph: PeerGraph, reuse: int | None, hint: str = "") -> None:
+    """Raise ConfigError if devices are to wait for more neighbours than any of them hears; None: for all of them."""
+    most = int(graph.degree.max())
+    if reuse is not None and reuse > most:
+        raise ConfigError(f"method.reuse: must be at most the {most} neighbours that a device hears, got {reuse}{hint}")
+
+
 # --- a whole method but for what a device does ------------------------------------------------------------------
 
 
@@ -238,6 +245,11 @@ class PeerMethod(MixingMethod):
 
     reuse: Annotated[int, Ge(0)] = 0  # all train at once, as in the methods' own papers
     wait_select: Select = "lowest_index"  # known when the round starts, so that nothing is sent in vain
+
+    def check_peers(self, graph: PeerGraph) -> None:
+        """Raise ConfigError if mixing or waiting does not fit who hears whom."""
+        super().check_peers(graph)
+        check_reuse(graph, self.reuse)
 
     def plan_stretch(self, view: View, key: Key, stretch: Stretch) -> Plan:
         """Ask every device that is there to mix and to train so much. Raises ConfigError as `check_peers`."""

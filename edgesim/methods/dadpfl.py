@@ -33,7 +33,7 @@ from edgesim.contracts import (
 from edgesim.errors import ConfigError
 from edgesim.learning import masks, pruning, sparse_peers
 from edgesim.learning.context import Context
-from edgesim.learning.peers import Select, peer_plan
+from edgesim.learning.peers import Select, check_reuse, peer_plan
 from edgesim.learning.rules import cross_entropy
 from edgesim.learning.sparse_peers import FirstMasks, Growth, Initial, Maskable
 from edgesim.peering import PeerGraph
@@ -113,12 +113,8 @@ class DADPFL:
     beta: Annotated[float, Ge(0), Le(1)] = 0.9
     needs: ClassVar[Needs] = Needs(coordinators=frozenset({"sync"}), keep="computed", feedback=True, peers=True)
 
-    def init(self, setting: Setting, key: Key) -> Any:
-        """Return how many weights devices keep at first, and that nobody has decided anything.
-
-        Raises ConfigError for a model that no mask fits, and for keys that contradict each other.
-        """
-        setting.cost.check(widths=0)
+    def __post_init__(self) -> None:
+        """Raise ConfigError for keys that contradict each other."""
         if self.target_sparsity < self.sparsity:
             raise ConfigError(
                 f"method.target_sparsity: must be at least method.sparsity, {self.sparsity:g}, "
@@ -126,18 +122,20 @@ class DADPFL:
             )
         if self.p >= self.q:
             raise ConfigError(f"method.p: must be below method.q, {self.q:g}, got {self.p:g}")
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return how many weights devices keep at first, and that nobody has decided anything.
+
+        Raises ConfigError for a model that no mask fits.
+        """
+        setting.cost.check(widths=0)
         first = self._first()
         counts = first.counts(first.shapes(setting.card))
         return {"first": counts, "kept": {}, "seed": key.exact_word(), "settled": 0, "rounds": []}
 
     def check_peers(self, graph: PeerGraph) -> None:
         """Raise ConfigError if devices are to wait for more neighbours than any of them has."""
-        most = int(graph.degree.max())
-        if self.reuse is not None and self.reuse > most:
-            raise ConfigError(
-                f"method.reuse: must be at most the {most} neighbours that a device hears, got {self.reuse}; all: "
-                "leave it out"
-            )
+        check_reuse(graph, self.reuse, "; all: leave it out")
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there to wait, mix, train and move its mask, and in some rounds to prune."""

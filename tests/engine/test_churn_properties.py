@@ -131,16 +131,21 @@ def without_rounds(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def among_peers(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw a run without a server."""
+    """Draw a run without a server, in which nobody waits for more neighbours than there are."""
     given = draw(settings_of(server=False))
-    degrees = list(range(1, sum(block["count"] for block in given["fleet"])))
+    devices = sum(block["count"] for block in given["fleet"])
+    degrees = list(range(1, devices))
     waits = {"reuse": [0, 1, 3], "wait_select": ["lowest_index", "first_finish"]}
     own = {
         "peers": st.one_of(part("random", degree=degrees), part("ring"), part("full"), part("exponential")),
         "method": st.one_of(part("dfedavg", **waits), part("dpsgd", **waits)),
         "stop": ROUNDS,
     }
-    return given | draw(st.fixed_dictionaries(own))
+    drawn = draw(st.fixed_dictionaries(own))
+    peers, method = drawn["peers"], drawn["method"]
+    heard = {"ring": min(2, devices - 1), "full": devices - 1, "exponential": (devices - 1).bit_length()}
+    method["reuse"] = min(method["reuse"], heard.get(peers["name"], peers.get("degree")))
+    return given | drawn
 
 
 # --- what is seen ------------------------------------------------------------------------------------------------

@@ -385,7 +385,7 @@ def test_waits_that_cannot_be_met(tmp_path, waits, message):
 @settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
-    reuse=st.integers(0, 4),
+    reuse=st.integers(0, 3),
     select=st.sampled_from(["lowest_index", "first_finish"]),
     network=st.sampled_from(["fixed", "shared"]),
     slowdown=st.sampled_from(["none", {"name": "log_normal", "sigma": 0.5}]),

@@ -10,9 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from pydantic import ValidationError
 
+import edgesim
 from edgesim.errors import ConfigError, DataError
 from edgesim.learning.data.idx import read_idx
+from tests.conftest import digits_scenario
 from tests.learning.made_up_data import (
     idx_bytes,
     load,
@@ -198,3 +201,82 @@ def test_image_folder_refuses_what_does_not_fit(tmp_path: Path) -> None:
         load("image_folder", root=tmp_path)
     with pytest.raises(DataError, match="needs train/<class>"):
         load("image_folder", root=tmp_path / "none")
+
+
+def write_classes(folder: Path, counts: dict[str, int]) -> None:
+    """One folder a class; every image has a colour of its own."""
+    colours = iter(range(1, 256))
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for n in range(count):
+            Image.fromarray(np.full((4, 4, 3), next(colours), dtype=np.uint8)).save(folder / name / f"{n}.png")
+
+
+def test_image_folder_may_hold_out_a_share_of_each_class(tmp_path: Path) -> None:
+    write_classes(tmp_path, {"ant": 10, "bee": 23, "cat": 4})
+    data = load("image_folder", root=tmp_path, test_share=0.2)
+    assert torch.bincount(data.y_train).tolist() == [8, 18, 3]  # of each class 80 %, rounded
+    assert torch.bincount(data.y_test).tolist() == [2, 5, 1]
+    colours = [round(255 * float(x.max())) for x in torch.cat([data.x_train, data.x_test])]
+    labels = torch.cat([data.y_train, data.y_test]).tolist()
+    assert sorted(zip(colours, labels, strict=True)) == list(
+        zip(range(1, 38), [0] * 10 + [1] * 23 + [2] * 4, strict=True)
+    )
+    assert data.y_train.tolist() != sorted(data.y_train.tolist())  # so that a limit takes all classes
+    again, other = (load("image_folder", root=tmp_path, test_share=0.2, seed=seed) for seed in (1, 2))
+    assert torch.equal(again.x_train, data.x_train) and not torch.equal(other.x_test, data.x_test)
+    limited = load("image_folder", root=tmp_path, test_share=0.2, train_limit=5)
+    assert torch.equal(limited.x_train, data.x_train[:5]) and len(limited.x_test) == 8
+
+
+def test_replicated_images_train_as_arrays_that_hold_them_several_times(tmp_path: Path) -> None:
+    write_images(tmp_path / "images")
+    folder = load("image_folder", root=tmp_path / "images")
+    rows = np.repeat(np.arange(6), [3, 3, 3, 2, 2, 2])  # three ants count three times, three bees twice
+    x = (folder.x_train.numpy() * 255).round().astype(np.uint8)
+    y, tests = folder.y_train.numpy(), {"x_test": x, "y_test": folder.y_train.numpy()}
+    np.savez(tmp_path / "copies.npz", x_train=x[rows], y_train=y[rows], **tests)
+    sources = (
+        {"name": "image_folder", "root": str(tmp_path / "images"), "replicate": [3, 2]},
+        {"name": "npz", "file": str(tmp_path / "copies.npz")},
+    )
+    runs = [
+        edgesim.run(digits_scenario(data=source, training={"batch": 1, "lr": 0.01}, stop={"rounds": 1}))
+        for source in sources
+    ]
+    assert all(np.array_equal(weights, runs[1].weights()[name]) for name, weights in runs[0].weights().items())
+    assert (
+        runs[0]
+        .jobs.drop(columns="host_s", errors="ignore")
+        .equals(runs[1].jobs.drop(columns="host_s", errors="ignore"))
+    )
+    shared = load("image_folder", root=tmp_path / "images", replicate=[3, 2])
+    shared.share()
+    assert shared.train_rows is not None and shared.train_rows.is_shared()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"replicate": [3]}, r"data\.replicate: needs a number for each of the 2 classes, got 1$"),
+        ({"test_share": 0.2}, r"data\.test_share: .* has its own train and test folders; leave it out"),
+    ],
+)
+def test_image_folder_refuses_options_that_do_not_fit(tmp_path: Path, keys: dict[str, object], message: str) -> None:
+    write_images(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        load("image_folder", root=tmp_path, **keys)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.9])
+def test_a_share_that_leaves_a_split_empty_is_refused(tmp_path: Path, share: float) -> None:
+    write_classes(tmp_path, {"ant": 3, "bee": 3})
+    with pytest.raises(ConfigError, match=rf"data\.test_share: must leave samples in both splits, {share} of 6 are"):
+        load("image_folder", root=tmp_path, test_share=share)
+
+
+@pytest.mark.parametrize("keys", [{"replicate": [0, 1]}, {"test_share": 0}, {"test_share": 1}, {"seed": -1}])
+def test_options_of_an_image_folder_out_of_range_are_refused(tmp_path: Path, keys: dict[str, object]) -> None:
+    write_images(tmp_path)
+    with pytest.raises(ValidationError):
+        load("image_folder", root=tmp_path, **keys)

@@ -99,6 +99,25 @@ def test_whoever_is_first_may_be_awaited():
     assert {order.wait.need for order in orders} == {0, 1}
 
 
+@pytest.mark.parametrize("reuse", [0, 2, 4])
+def test_waits_are_those_of_a_run_that_trains_nothing(reuse):
+    """Nobody trains in a timing-only run, so DA-DPFL, which plans from votes, is refused; D-FedAvg is not.
+
+    It draws whom a device hears and the round's order by the same keys. Where zeros cost like any number and masks grow
+    at random, its jobs cost the same, so that seconds, waits and bytes are equal to the last bit though one prunes.
+    """
+    same = {"peers": {"name": "random", "degree": 4}, "selection": "all", "stop": {"rounds": 7}}
+    real = run(digits_scenario(method={**PRUNING, "growth": "random", "reuse": reuse}, **same))
+    null = run(digits_scenario(method={"name": "dfedavg", "reuse": reuse}, backend="null", **same))
+    assert real.learner.state["rounds"] == [3, 6]
+    found, expected = ({name: frame.drop(columns="part", errors="ignore") for name, frame in frames(s).items()}
+                       for s in (real, null))  # fmt: skip
+    for table in ("jobs", "merges"):
+        assert found[table].equals(expected[table])
+    waits_s = expected["jobs"]["wait_s"].groupby(expected["jobs"]["round"]).max()
+    assert (waits_s > 0).all() == (reuse > 0) == waits_s.any()
+
+
 def test_waiting_may_step_down():
     """In blocks of floor(500 / 11) = 45 rounds from 10 to 0; for all of 3 neighbours in blocks of 125."""
     stepping = DADPFL(wait_schedule="step_down", reuse=10)

@@ -18,6 +18,8 @@ class Dataset:
 
     `x_*`: float32, contiguous; images (n, h, w, c), as a row is then one block of memory; vectors (n, features).
     `y_*`: int64 labels (n,) in [0, classes). `input_shape`: (channels, height, width) or (features,).
+    `train_rows`: the row of `x_train` that each training sample is, int64 (len(y_train),), where images count several
+    times: copies take no memory. None: every sample has its own.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Dataset:
     classes: int
     input_shape: tuple[int, ...]
     augment: Augment | None = None
+    train_rows: Tensor | None = None
 
     def batch(self, split: Part, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return features and labels of these rows of a split, in their order.
@@ -35,10 +38,12 @@ class Dataset:
         Images come as (n, c, h, w) in channels_last memory, vectors as (n, features).
         """
         x, y = (self.x_train, self.y_train) if split == "train" else (self.x_test, self.y_test)
-        rows = x[indices]
+        places = indices if split == "test" or self.train_rows is None else self.train_rows[indices]
+        rows = x[places]
         return (rows.permute(0, 3, 1, 2) if rows.ndim == 4 else rows), y[indices]
 
     def share(self) -> None:
         """Move all tensors into shared memory, so that worker processes read them without a copy."""
-        for tensor in (self.x_train, self.y_train, self.x_test, self.y_test):
-            tensor.share_memory_()  # type: ignore[no-untyped-call]
+        for tensor in (self.x_train, self.y_train, self.x_test, self.y_test, self.train_rows):
+            if tensor is not None:
+                tensor.share_memory_()  # type: ignore[no-untyped-call]

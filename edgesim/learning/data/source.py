@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from annotated_types import Ge
 
+from edgesim.contracts import Ids
 from edgesim.errors import ConfigError, DataError
 from edgesim.learning.data.augment import Augment
 from edgesim.learning.data.dataset import Dataset
@@ -26,6 +28,7 @@ class Raw(NamedTuple):
     x_test: np.ndarray
     y_test: np.ndarray
     classes: int | None = None  # None: the largest label + 1
+    copies: Sequence[int] | None = None  # how often the training samples of each class count; None: once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +39,7 @@ class Source(ABC):
 
     normalise: Preset | Moments = "none"
     augment: Augment | None = None  # of training batches
-    train_limit: Limit = None  # only the first so many samples, for a quick run
+    train_limit: Limit = None  # only the first so many samples, before any are repeated, for a quick run
     test_limit: Limit = None
 
     @abstractmethod
@@ -60,15 +63,17 @@ class Source(ABC):
         if self.augment is not None and not image:
             raise ConfigError(f"data.augment: needs images, {self.name} holds vectors of {x_train.shape[1]} features")
         height_width, channels = x_train.shape[1:-1], x_train.shape[-1]
+        rows = None if raw.copies is None else _repeated(y_train, raw.copies, classes)
         return Dataset(
             name=self.name,
             x_train=torch.from_numpy(normalised(x_train, self.normalise)),
-            y_train=torch.from_numpy(y_train),
+            y_train=torch.from_numpy(y_train if rows is None else y_train[rows]),
             x_test=torch.from_numpy(normalised(x_test, self.normalise)),
             y_test=torch.from_numpy(y_test),
             classes=classes,
             input_shape=(channels, *height_width),
             augment=self.augment,
+            train_rows=None if rows is None else torch.from_numpy(rows),
         )
 
     def _cut(self, split: str, x: np.ndarray, y: np.ndarray, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
@@ -93,3 +98,10 @@ def _classes(name: str, raw: Raw) -> int:
     if low < 0 or high >= classes:
         raise DataError(f"{name}: labels lie in [{low}, {high}], expected [0, {classes - 1}]")
     return classes
+
+
+def _repeated(labels: Ids, copies: Sequence[int], classes: int) -> Ids:
+    """Return each row as often as its class counts, copies side by side. Raises ConfigError unless all classes do."""
+    if len(copies) != classes:
+        raise ConfigError(f"data.replicate: needs a number for each of the {classes} classes, got {len(copies)}")
+    return np.repeat(np.arange(len(labels)), np.asarray(copies)[labels])

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Lt
 
 from edgesim.config.paths import ScenarioPath
+from edgesim.contracts import Ids
 from edgesim.errors import ConfigError, DataError
+from edgesim.learning.data.held_out import held_out
 from edgesim.learning.data.idx import read_idx_set
 from edgesim.learning.data.parquet import IMAGE_COLUMNS, LABEL_COLUMNS, parquet_files, read_parquet
 from edgesim.learning.data.pixels import decode, stack
 from edgesim.learning.data.source import Raw, Source
+from edgesim.rng import Key, Purpose
 
 if TYPE_CHECKING:
     from torchvision.datasets import ImageFolder
@@ -105,31 +108,55 @@ class Npz(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class Folder(Source):
-    """Image files in root/train/<class>/ and root/test/<class>/, read as red, green, blue."""
+    """Image files in root/train/<class>/ and root/test/<class>/, read as red, green, blue.
+
+    With `test_share` they lie in root/<class>/, and that share of each class, rounded, becomes the test split; both
+    splits are in random order. With `replicate` every training image counts several times: one number for each class,
+    in the order of their folders' names. Limits count images before they are repeated.
+    """
 
     name = "image_folder"
 
     root: ScenarioPath
     resize: Pixels | tuple[Pixels, Pixels] | None = None  # side of a square, or [height, width]
+    test_share: Annotated[float, Gt(0), Lt(1)] | None = None
+    seed: Annotated[int, Ge(0)] = 1  # of the split alone: runs that differ in their own seed share it
+    replicate: tuple[Annotated[int, Ge(1)], ...] | None = None
 
     def read(self) -> Raw:
-        """Return all images in the order of their class and file names."""
-        train, test = self._split("train"), self._split("test")
+        """Return all images in the order of their class and file names, or of the split."""
+        if self.test_share is not None:
+            return self._held_out(self.test_share)
+        train, test = self._listed("train"), self._listed("test")
         if train.classes != test.classes:
             raise DataError(f"data.root: {self.root} has training classes {train.classes}, test classes {test.classes}")
-        x_train, x_test = self._pixels(train, self.train_limit), self._pixels(test, self.test_limit)
-        return Raw(x_train, np.array(train.targets), x_test, np.array(test.targets), len(train.classes))
+        y_train, y_test = np.array(train.targets), np.array(test.targets)
+        x_train = self._pixels(train, np.arange(len(y_train))[: self.train_limit])
+        x_test = self._pixels(test, np.arange(len(y_test))[: self.test_limit])
+        return Raw(x_train, y_train, x_test, y_test, len(train.classes), self.replicate)
 
-    def _split(self, split: str) -> ImageFolder:
+    def _held_out(self, share: float) -> Raw:
+        listed = self._listed()
+        if {"train", "test"} <= set(listed.classes):
+            raise ConfigError(f"data.test_share: {self.root} has its own train and test folders; leave it out")
+        labels = np.array(listed.targets)
+        train, test = held_out(labels, share, Key(self.seed).at(Purpose.DATA))
+        x_train = self._pixels(listed, train[: self.train_limit])
+        x_test = self._pixels(listed, test[: self.test_limit])
+        return Raw(x_train, labels[train], x_test, labels[test], len(listed.classes), self.replicate)
+
+    def _listed(self, split: str = "") -> ImageFolder:
+        """Return the classes and files of a folder below the root, or of the root itself."""
         try:
             from torchvision.datasets import ImageFolder  # costs 150 MB, which most runs can do without
 
             return ImageFolder(str(self.root.expanduser() / split))
         except OSError as error:
-            raise DataError(f"data.root: {self.root} needs {split}/<class>/<image files>: {error}") from error
+            wanted = f"{split}/<class>/<image files>".lstrip("/")
+            raise DataError(f"data.root: {self.root} needs {wanted}: {error}") from error
 
-    def _pixels(self, listed: ImageFolder, limit: int | None) -> np.ndarray:
-        files = [file for file, _ in listed.samples[:limit]]
+    def _pixels(self, listed: ImageFolder, rows: Ids) -> np.ndarray:
+        files = [listed.samples[row][0] for row in rows.tolist()]
         size = (self.resize, self.resize) if isinstance(self.resize, int) else self.resize
         images = (decode(Path(file), file, grey=False, size=size) for file in files)
         return stack(images, len(files), f"{listed.root} (data.resize can make all equal)")

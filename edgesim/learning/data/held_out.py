@@ -1,0 +1,28 @@
+"""A random test split for data that comes in one piece."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgesim.contracts import Ids
+from edgesim.errors import ConfigError
+from edgesim.learning.data.split import by_class
+from edgesim.rng import Key
+
+
+def held_out(labels: Ids, share: float, key: Key) -> tuple[Ids, Ids]:
+    """Return rows of the training and of the test split, each in random order, so that a limit takes all classes.
+
+    Of every class a share 1 - `share`, rounded, is for training, whatever the key. `labels`: int64, shape (n,).
+    Raises ConfigError if a split would be empty.
+    """
+    generator = key.numpy()
+    rows = [generator.permutation(part) for part in by_class(labels, int(labels.max()) + 1)]
+    ends = [round((1 - share) * len(part)) for part in rows]
+    train = generator.permutation(np.concatenate([part[:end] for part, end in zip(rows, ends, strict=True)]))
+    test = generator.permutation(np.concatenate([part[end:] for part, end in zip(rows, ends, strict=True)]))
+    if not len(train) or not len(test):
+        raise ConfigError(
+            f"data.test_share: must leave samples in both splits, {share:g} of {len(labels)} are {len(test)}"
+        )
+    return train, test

@@ -1,0 +1,94 @@
+"""Made-up images in place of HAM10000's photographs, which cannot be downloaded without an account.
+
+Source of the class counts and of how often the training images of each class are repeated: DA-DPFL paper and its
+authors' published code. The images are edgesim's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from annotated_types import Ge
+
+from edgesim.contracts import Arr, Ids
+from edgesim.learning.data.held_out import held_out
+from edgesim.learning.data.normalise import Moments, Preset
+from edgesim.learning.data.source import Raw, Source
+from edgesim.rng import Key, Purpose
+
+# Actinic keratosis, basal cell carcinoma, benign keratosis, dermatofibroma, nevus, melanoma, vascular lesion.
+COUNTS = (327, 514, 1099, 115, 6705, 1113, 142)
+COPIES = {
+    "released": (18, 12, 6, 53, 1, 44, 6),  # the last two look swapped, but published costs fit them
+    "corrected": (18, 12, 6, 53, 1, 6, 44),
+    "none": None,
+}
+WAVES = tuple(3.0 * (10 / 3) ** (c / 6) for c in range(len(COUNTS)))  # of a lesion's stripes, across the whole image
+
+_TEST_SHARE = 0.2
+_SKIN, _LESION = np.array([0.80, 0.62, 0.55]), np.array([-0.30, -0.32, -0.28])  # red, green, blue
+_CLASS_TINT, _OWN_TINT, _STRIPES, _NOISE = 0.025, 0.05, 0.12, 0.12
+_SPLIT, _TINTS, _IMAGES = range(3)  # streams
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ham10000Like(Source):
+    """10,015 made-up images of 3 x `side` x `side` pixels, 7 classes with HAM10000's class counts. NO medical images.
+
+    They stand in for HAM10000 where costs, sizes and class imbalance matter; what is learned from them says nothing
+    about skin. Each is a plain background with one soft ellipse of random place, size, proportions and direction,
+    darker and striped. The number of stripes across the image tells the class, 3 to 10 in equal ratios; their direction
+    and phase are random, so that no linear model sees them. A faint tint is the class's too, below that of each image;
+    and every pixel has noise.
+
+    Of each class 80 % are for training, rounded: 8,012 images. They are then repeated, by class: "released" to 65,006
+    training samples, "corrected" to 35,518, or "none". Limits count images before they are repeated.
+    """
+
+    name = "ham10000_like"
+
+    normalise: Preset | Moments = "imagenet"  # as DA-DPFL has it for HAM10000
+    seed: Annotated[int, Ge(0)] = 1  # of the data alone: runs that differ in their own seed share them
+    side: Annotated[int, Ge(24)] = 64  # pixels; below 24 the finest stripes would have less than two pixels each
+    replicate: Literal["released", "corrected", "none"] = "released"
+
+    def read(self) -> Raw:
+        """Return both splits in random order; an image depends on `seed`, `side` and its number alone."""
+        labels = np.repeat(np.arange(len(COUNTS)), COUNTS)
+        train, test = held_out(labels, _TEST_SHARE, self._key().at(_SPLIT))
+        x_train, x_test = self._images(labels, train[: self.train_limit]), self._images(labels, test[: self.test_limit])
+        return Raw(x_train, labels[train], x_test, labels[test], len(COUNTS), COPIES[self.replicate])
+
+    def _images(self, labels: Ids, rows: Ids) -> np.ndarray:
+        """Return these of the images, bytes (rows, side, side, 3)."""
+        tints = _CLASS_TINT * self._key().at(_TINTS).numpy().standard_normal((len(COUNTS), 3))
+        images = np.empty((len(rows), self.side, self.side, 3), dtype=np.uint8)
+        for place, row in enumerate(rows.tolist()):
+            label = int(labels[row])
+            draws = self._key().at(_IMAGES, row).numpy()
+            images[place] = _image(self.side, WAVES[label], tints[label], draws)
+        return images
+
+    def _key(self) -> Key:
+        return Key(self.seed).at(Purpose.DATA)
+
+
+def _image(side: int, waves: float, tint: Arr, draws: np.random.Generator) -> np.ndarray:
+    """Return one image, bytes (side, side, 3). Lengths are shares of the side."""
+    at = (np.arange(side, dtype=np.float32) + 0.5) / side - 0.5
+    x, y = at[None, :] - draws.uniform(-0.12, 0.12), at[:, None] - draws.uniform(-0.12, 0.12)
+    axes, tilt, direction = draws.uniform(0.2, 0.36, size=2), draws.uniform(0, np.pi), draws.uniform(0, np.pi)
+    along, across = x * np.cos(tilt) + y * np.sin(tilt), y * np.cos(tilt) - x * np.sin(tilt)
+    depth = 1 - np.hypot(along / axes[0], across / axes[1])  # 1 in the centre, 0 at the edge
+    inside = 1 / (1 + np.exp(-12 * depth))
+    waves_here = waves * (x * np.cos(direction) + y * np.sin(direction)) + draws.uniform()
+    grey = _STRIPES * inside * np.sin(2 * np.pi * waves_here) + _NOISE * draws.standard_normal((side, side), np.float32)
+    own, skin = _OWN_TINT * draws.standard_normal((2, 3))
+    darker, plain = (colour.astype(np.float32)[:, None, None] for colour in (_LESION + tint + own, _SKIN + skin))
+    image = np.rint(255 * (plain + darker * inside + grey).clip(0, 1)).astype(np.uint8)
+    return image.transpose(1, 2, 0)
+
+
+PARTS = {"ham10000_like": Ham10000Like}
