@@ -180,6 +180,17 @@ class ModelCard:
             flops += sum(_thinned(work.forward_flops, work.groups, shares) for work in self.operations)
         return flops
 
+    def forward_macs(self, part: Part = WHOLE) -> float:
+        """Return the multiply-accumulates of one forward pass of a part, per sample, as the profiler thop counts them.
+
+        Half the counted FLOPs, and 4 for each element that batch normalisation gives out; none for biases, activations
+        and pooling. Zeros of masked layers count like any weight. It is what papers print as a model's "FLOPs".
+        """
+        shares = self._shares(part)
+        norms = (work for work in self.operations if work.operation == "batch_norm")
+        normalised = sum(_thinned(work.forward_flops, work.groups, shares) for work in norms)
+        return self.forward_flops(part) / 2 + normalised
+
     def train_flops(
         self, part: Part | frozenset[str] = WHOLE, include: Include = "counted", sparse: Sparse = "dense"
     ) -> float:

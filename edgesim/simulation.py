@@ -195,6 +195,7 @@ def _write(simulation: Simulation, out: Path, status: str, host_s: float) -> Non
         "status": status,
         "stop_reason": simulation.rounds.stop_reason,
         "rounds": simulation.engine.round,
+        "forward_macs": simulation.engine.trained.forward_macs,
         "versions": {**{name: version(name) for name in _PACKAGES}, "python": platform.python_version()},
         "host_s": host_s,
         "host_cpus": os.cpu_count(),

@@ -190,8 +190,9 @@ def test_mean_and_interval() -> None:
 def three_rounds(tmp_path: Path) -> Run:
     """Three rounds of 10 s, 20 s and 30 s, of 5 J and 100 + 10 bytes; accuracies 0.5, 0.7, 0.6; 2, 1, 3 updates.
 
-    Losses are 3, 2, 1. In rounds 0 and 1 the method noted a weight for devices 4, 5 and 6: 1, 2, 6, then ten times as
-    much.
+    Losses are 3, 2, 1. Devices themselves got 0.8, 0.95, 0.9 on the mean, the worst of them 0.1 less. In rounds 0 and 1
+    the method noted a weight for devices 4, 5 and 6: 1, 2, 6, then ten times as much. Device 0 received 10, 20 and 30
+    bytes, device 1 25 each time, device 2 nothing; they sent 5, 1 and 70.
     """
     tables = new_tables()
     ends_s, accuracies, used = (10.0, 30.0, 60.0), (0.5, 0.7, 0.6), (2, 1, 3)
@@ -200,8 +201,31 @@ def three_rounds(tmp_path: Path) -> Run:
         spent = (1e9, 100, 10, 5.0, (n + 1) * 1e9, (n + 1) * 100, (n + 1) * 10, (n + 1) * 5.0)
         tables["merges"].append((n, n + 1, start_s, ends_s[n], 3, used[n], 3 - used[n], 0.0, 0.0, *spent))
         tables["evals"].append((n, n + 1, ends_s[n], "test", 3.0 - n, accuracies[n], 50))
+        for split, less in (("personal", 0.0), ("personal_worst", 0.1)):
+            tables["evals"].append((n, n + 1, ends_s[n], split, 1.0, (0.8, 0.95, 0.9)[n] - less, 50))
+        for device, received in enumerate((10 * (n + 1), 25)):
+            job = (
+                2 * n + device,
+                device,
+                n,
+                n,
+                "train",
+                "full",
+                start_s,
+                0.0,
+                1.0,
+                0.0,
+                0.0,
+                0.0,
+                ends_s[n],
+                "ok",
+                1e6,
+            )
+            tables["jobs"].append((*job, received, 0, *[0.0] * 5))
     for n, device, weight in ((n, d, w * 10.0**n) for n in (0, 1) for d, w in ((4, 1), (5, 2), (6, 6))):
         tables["notes"].append((n, "weight", device, weight))
+    for device, received, sent in ((-1, 500, 500), (0, 60, 5), (1, 75, 1), (2, 0, 70)):
+        tables["devices"].append((device, "phone", 1, 3, 3, 3.0, received, sent, *[0.0] * 5))
     scenario = {"seed": 1, "method": {"name": "fedavg"}, "evaluation": {"targets": []}}
     return write(tmp_path / "run", tables, {"scenario": scenario, "status": "finished", "host_s": 1.0})
 
@@ -220,6 +244,13 @@ def three_rounds(tmp_path: Path) -> Run:
         "best_accuracy": 0.7,
         "accuracy_last_2": 0.65,
         "accuracy_last_4": None,
+        "personal_accuracy": 0.9,
+        "best_personal_accuracy": 0.95,
+        "personal_worst": 0.8,
+        "busiest_in_bytes": 75,
+        "busiest_out_bytes": 70,
+        "busiest_bytes": 76,
+        "busiest_round_in_bytes": (25 + 25 + 30) / 3,
         "note.weight": 30,
         "note.weight[4-5]": 15,
         "note.weight[7-9]": None,
@@ -243,6 +274,12 @@ def test_columns(three_rounds: Any, column: str, value: float | None) -> None:
     assert parse_column(column).of(three_rounds) == (None if value is None else pytest.approx(value))
 
 
+def test_no_personal_accuracy_without_its_evaluation(three_rounds: Any) -> None:
+    three_rounds.evals["split"] = "test"
+    assert parse_column("personal_accuracy").of(three_rounds) is None
+    assert [parse_column(name).is_learned for name in ("personal_worst", "busiest_bytes")] == [True, False]
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -256,6 +293,7 @@ def test_columns(three_rounds: Any, column: str, value: float | None) -> None:
         "devices.jobs@0.5",
         "runs.used",
         "loss@0.5",
+        "busiest_bytes@0.5",
         "note.x[1]",
     ],
 )
@@ -298,6 +336,25 @@ def test_a_study_may_leave_out_products_of_its_axes(here: Path) -> None:
     assert [cell.name for cell in study.cells("quick")] == left[:1]
     with pytest.raises(ConfigError, match="size quick has no cell method=thin or seed=1 or method=fedavg or seed=2"):
         study.cells("quick", ["method=thin"])
+
+
+def test_cells_may_have_changes_of_their_own(here: Path) -> None:
+    """Those of `where` come after the axes', in their order, and before the size's."""
+    text = (here / "study.toml").read_text()
+    text += """
+[[where]]
+cell = { method = "fedavg" }
+overrides = ["stop.rounds=7", "evaluation.every=7"]
+
+[[where]]
+cell = { method = "fedavg", seed = "2" }
+overrides = ["stop.rounds=8"]
+"""
+    (here / "study.toml").write_text(text.replace('only = ["seed=1"]', 'overrides = ["evaluation.every=5"]'))
+    study = load_study(here / "study.toml")
+    for size, every in (("full", (7, 7, 1, 1)), ("quick", (5, 5, 5, 5))):
+        found = [study.scenario(here, cell, size) for cell in study.cells(size)]
+        assert [(s.stop.rounds, s.evaluation.every) for s in found] == list(zip((7, 8, 1, 1), every, strict=True))
 
 
 # --- those that come with edgesim -------------------------------------------------------------------------------
@@ -400,6 +457,11 @@ BAD = {
         FILE + "published.0.column: 'rounds' is no column of the study (round_s, accuracy)",
         'n = "round_s"',
         'n = "rounds"',
+    ),
+    "changes for no cell": Bad(
+        FILE + "where.0.cell: no cell has method=fedprox (method: fedavg, thin)",
+        "[sizes.full]",
+        '[[where]]\ncell = { method = "fedprox" }\noverrides = ["seed=3"]\n\n[sizes.full]',
     ),
     "published nothing": Bad(FILE + "published.0.value: must be a finite number, got nan", "= 8", "= nan"),
     "key": Bad(FILE + "colums: unknown key; did you mean 'columns'?", "columns", "colums"),

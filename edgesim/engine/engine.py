@@ -21,6 +21,7 @@ from edgesim.engine.held import Held
 from edgesim.engine.inbox import Inbox
 from edgesim.engine.presence import Presence
 from edgesim.engine.spending import NOTHING
+from edgesim.engine.trained_models import TrainedModels
 from edgesim.engine.view import FleetView, PeerGraphs
 from edgesim.errors import ContractError
 from edgesim.records.table import Table
@@ -62,6 +63,7 @@ class Engine:
         self.running: dict[int, tuple[Job, Inbox]] = {}
         self.nobody_fits = False  # the last plan asked for more memory than any device has
         self.accounts = Accounts(fleet, ledger, tables["jobs"])
+        self.trained = TrainedModels(setting)
         self.held = Held(self.env, tables["jobs"], failures)
         self.presence = Presence(availability, batteries)
         self._next_end: simpy.Event | None = None
@@ -198,6 +200,8 @@ class Engine:
             self._next_end = None
         now_s, through = self.env.now, outcome in DELIVERED
         spent = NOTHING if outcome == "no_memory" else self._carriers.end(job, through)
+        if outcome != "no_memory":
+            self.trained.add(job)
         row = self.accounts.book(job, outcome, spent, now_s)
         if through:
             self.held.add(job, row)

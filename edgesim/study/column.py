@@ -12,8 +12,10 @@ from edgesim.errors import ConfigError
 from edgesim.records.schema import TABLES, TEXT
 
 _SPENT = ("rounds", "round_s", "sim_time_s", "energy_j", "up_bytes", "down_bytes", "traffic_bytes")
-_AT_END = ("accuracy", "best_accuracy", "loss", "flops")
-_LEARNED = ("accuracy", "best_accuracy", "loss", "evals.loss", "evals.accuracy", "notes.value")
+_PERSONAL = ("personal_accuracy", "best_personal_accuracy", "personal_worst")
+_BUSIEST = ("busiest_in_bytes", "busiest_out_bytes", "busiest_bytes", "busiest_round_in_bytes")
+_AT_END = ("accuracy", "best_accuracy", "loss", "flops", "mean_forward_macs", *_PERSONAL, *_BUSIEST)
+_LEARNED = ("accuracy", "best_accuracy", "loss", *_PERSONAL, "evals.loss", "evals.accuracy", "notes.value")
 _MEAN_OF_LAST = re.compile(r"accuracy_last_([1-9]\d*)")
 _FOR_GOOD = "-on"
 _NOTE = re.compile(r"note\.(\w+)(?:\[(\d+)-(\d+)\])?")
@@ -31,8 +33,14 @@ class Column:
     `for_good`: until from when on all evaluations are at the target or above; accuracy may go up and down a lot.
     `quantity`: rounds, round_s (mean length of a round), sim_time_s, energy_j, up_bytes, down_bytes, traffic_bytes
     (both), or TABLE.COLUMN, a sum over a table of the run; at the end also flops, loss and accuracy of the last
-    evaluation, best_accuracy, accuracy_last_K, the mean of the last K evaluations, and note.NAME, what the method noted
-    last by that name: the mean over the devices of the note, or with [FIRST-LAST] over those with these ids.
+    evaluation, best_accuracy, accuracy_last_K, the mean of the last K evaluations, mean_forward_macs (mean over jobs of
+    the size of the model trained, see `ModelCard.forward_macs`), and note.NAME, what the method noted last by that
+    name: the mean over the devices of the note, or with [FIRST-LAST] over those with these ids.
+    personal_accuracy, of the last evaluation, and best_personal_accuracy are means over devices of what each would use
+    itself, personal_worst the mean over the worst tenth of devices in the last evaluation; all need
+    `evaluation.personal`. busiest_in_bytes, busiest_out_bytes and busiest_bytes are the most that one device received,
+    sent and did both of in the whole run; busiest_round_in_bytes the mean over rounds of the most that one received in
+    a round, in tables of papers the traffic of the busiest node. The server is no device.
     """
 
     quantity: str
@@ -54,6 +62,10 @@ class Column:
         note = _NOTE.fullmatch(self.quantity)
         if note:
             return _last_note(run, note[1], (int(note[2]), int(note[3])) if note[2] else None)
+        if self.quantity in _PERSONAL:
+            return _personal(run, self.quantity)
+        if self.quantity in _BUSIEST:
+            return _busiest(run, self.quantity)
         spent = _spent(run, self)
         if spent is None:
             return None
@@ -95,6 +107,7 @@ def _spent(run: Run, column: Column) -> dict[str, Any] | None:
         "rounds": rounds,
         "round_s": found["sim_time_s"] / rounds if rounds else None,
         "traffic_bytes": found["up_bytes"] + found["down_bytes"],
+        "mean_forward_macs": run.manifest.get("forward_macs"),  # older runs have none
     }
 
 
@@ -111,3 +124,19 @@ def _last_note(run: Run, name: str, devices: tuple[int, int] | None) -> float | 
     if devices:
         last = last[last["device"].between(*devices)]
     return None if last.empty else float(last["value"].mean())
+
+
+def _personal(run: Run, quantity: str) -> float | None:
+    accuracy = curve(run, "personal_worst" if quantity == "personal_worst" else "personal")["accuracy"]
+    if accuracy.empty:
+        return None
+    return float(accuracy.max() if quantity == "best_personal_accuracy" else accuracy.iloc[-1])
+
+
+def _busiest(run: Run, quantity: str) -> float:
+    if quantity == "busiest_round_in_bytes":
+        received = run.jobs.groupby(["round", "device"])["down_bytes"].sum()
+        return float(received.groupby("round").max().sum() / max(1, len(run.merges)))
+    directions = {"busiest_in_bytes": ["down_bytes"], "busiest_out_bytes": ["up_bytes"]}
+    of_devices = run.devices[run.devices["device"] >= 0]
+    return float(of_devices[directions.get(quantity, ["down_bytes", "up_bytes"])].sum(axis=1).max())

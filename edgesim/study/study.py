@@ -62,6 +62,13 @@ class Published(FixedKeys):
     value: FiniteFloat
 
 
+class Where(FixedKeys):
+    """Overrides of all cells that have the labels of `cell`: what no axis says alone, such as tuned rates."""
+
+    cell: Annotated[Mapping[str, str], MinLen(1)]
+    overrides: Annotated[tuple[str, ...], MinLen(1)]
+
+
 @dataclass(frozen=True)
 class Cell:
     """One run of a study: a label for each axis, and the overrides that the labels stand for."""
@@ -85,8 +92,8 @@ class Study(FixedKeys):
 
     `without`: keys of the base that the study drops, such as the data set where only times are wanted. `overrides`:
     those of all cells. An axis is a table of labels with their overrides, or a list of values of the key that it is
-    named after. Of overrides of one key the last one holds: the study's, the axes' in their order, the size's. `only`:
-    the cells that make sense, if not all products of the axes do.
+    named after. Of overrides of one key the last one holds: the study's, the axes' in their order, those of `where` in
+    theirs, the size's. `only`: the cells that make sense, if not all products of the axes do.
     """
 
     name: str
@@ -94,6 +101,7 @@ class Study(FixedKeys):
     without: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     axes: Annotated[Mapping[str, Changes], MinLen(1)]
+    where: tuple[Where, ...] = ()
     only: tuple[str, ...] = ()
     sizes: Mapping[str, Size]
     columns: Annotated[tuple[str, ...], MinLen(1)]
@@ -117,7 +125,7 @@ class Study(FixedKeys):
         for text in itertools.chain(*filters):
             self._check_labels(_pairs(text), f"only {text!r}")
         products = itertools.product(*(changes.items() for changes in self.axes.values()))
-        cells = [_cell(self.axes, chosen) for chosen in products]
+        cells = [self._cell(chosen) for chosen in products]
         kept = [cell for cell in cells if all(_kept(cell, texts) for texts in filters)]
         if not kept:
             raise ConfigError(f"--only: size {size} has no cell {' or '.join(itertools.chain(*reversed(filters)))}")
@@ -135,6 +143,8 @@ class Study(FixedKeys):
             parse_column(column)
         for place, entry in enumerate(self.published):
             self._check_published(entry, f"published.{place}")
+        for place, change in enumerate(self.where):
+            self._check_labels(change.cell.items(), f"where.{place}.cell")
         for size in self.sizes:
             for cell in self.cells(size):
                 self.scenario(folder, cell, size)
@@ -146,6 +156,12 @@ class Study(FixedKeys):
             return load_scenario(base, [*self.overrides, *cell.overrides, *self.sizes[size].overrides])
         except ConfigError as error:
             raise ConfigError(f"size {size}, cell {cell.name}: {error}") from error
+
+    def _cell(self, chosen: Sequence[tuple[str, tuple[str, ...]]]) -> Cell:
+        labels = {axis: label for axis, (label, _) in zip(self.axes, chosen, strict=True)}
+        changes = [overrides for _, overrides in chosen]
+        changes += [change.overrides for change in self.where if change.cell.items() <= labels.items()]
+        return Cell(labels, tuple(itertools.chain(*changes)))
 
     def _check_published(self, entry: Published, where: str) -> None:
         if entry.column not in self.columns:
@@ -190,11 +206,6 @@ def _values(axis: str, items: list[Any]) -> dict[str, tuple[str, ...]]:
         json.dumps(item, default=str) for item in items
     ]  # of numbers, strings and truth values the same as in TOML
     return {text.strip('"'): (f"{axis}={text}",) for text in texts}
-
-
-def _cell(axes: Mapping[str, Changes], chosen: Sequence[tuple[str, tuple[str, ...]]]) -> Cell:
-    labels = {axis: label for axis, (label, _) in zip(axes, chosen, strict=True)}
-    return Cell(labels, tuple(override for _, overrides in chosen for override in overrides))
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:

@@ -67,3 +67,9 @@ def total_cost(theta: float, time_s: float, energy_j: float) -> float:
     if not 0.0 <= theta <= 1.0:
         raise ConfigError(f"theta: must be between 0 (time alone) and 1 (energy alone), got {theta!r}")
     return (1.0 - theta) * time_s + theta * energy_j
+
+
+def crossing(one: RoundCost, other: RoundCost) -> float | None:
+    """Return the theta, between 0 and 1, at which both cost the same; None if one costs no more whatever theta is."""
+    later_s, saved_j = one.time_s - other.time_s, other.energy_j - one.energy_j
+    return later_s / (later_s + saved_j) if later_s * saved_j > 0 else None

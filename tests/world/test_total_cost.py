@@ -16,10 +16,20 @@ from edgesim.config import profiles
 from edgesim.contracts import Bundle, LocalRule, Merged, Message, Needs, Order, Pass, Payload, Plan, Setting, Task, View
 from edgesim.errors import ConfigError
 from edgesim.rng import Key
-from edgesim.world.total_cost import SCALINGS, Scaling, compute_time_s, round_cost, total_cost, transfer_time_s
+from edgesim.world.total_cost import (
+    SCALINGS,
+    RoundCost,
+    Scaling,
+    compute_time_s,
+    crossing,
+    round_cost,
+    total_cost,
+    transfer_time_s,
+)
 from tests.conftest import frames, simulate_null, timing_scenario
 
 DATA = Path(__file__).parent / "data"
+TABLE_2 = Path(__file__).parents[2] / "docs" / "dadpfl_table_2.csv"
 DEVICES = 100
 THETAS = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
 COLUMNS = {"CIFAR10": "C10", "CIFAR100": "C100"}
@@ -57,9 +67,8 @@ class Fixed:
 
 
 def rows(name):
-    """Return the rows of a published table."""
-    with (DATA / name).open(newline="") as file:
-        return list(csv.DictReader(file))
+    """Return the rows of a published table: a path, or the name of one in DATA."""
+    return list(csv.DictReader(line for line in (DATA / name).read_text().splitlines() if not line.startswith("#")))
 
 
 @cache
@@ -79,7 +88,7 @@ def simulated(flops, nbytes):
 
 def table_2(method, dataset):
     """Return FLOPs and bytes of one device and round from the paper's Table II."""
-    row = next(row for row in rows("dadpfl_table_2.csv") if row["table2_method"] == method)
+    row = next(row for row in rows(TABLE_2) if row["table2_method"] == method)
     column = COLUMNS[dataset]
     return float(row[f"{column}_FLOP_1e12"]) * 1e12, round(float(row[f"{column}_Com_MB"]) * 1e6)
 
@@ -118,6 +127,22 @@ def test_scalings_act_where_they_say():
     assert round_cost(*spent, Scaling(compute_energy=0.5)) == (5.0, 9.5)
     assert round_cost(*spent, Scaling(transfer_energy=0.5)) == (5.0, 8.5)
     assert round_cost(*spent, Scaling(waiting=2.0)) == (10.0, 12.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "theta"),
+    [
+        ((5.0, 2.0), (1.0, 8.0), 0.4),  # 0.6 x 5 + 0.4 x 2 = 0.6 x 1 + 0.4 x 8 = 3.8
+        ((1.0, 8.0), (5.0, 2.0), 0.4),
+        ((5.0, 8.0), (1.0, 2.0), None),  # dearer whatever counts
+        ((5.0, 8.0), (5.0, 8.0), None),
+        ((5.0, 2.0), (5.0, 8.0), None),  # they meet at theta = 0, and one costs no more anywhere
+    ],
+)
+def test_where_two_cost_the_same(one, other, theta):
+    """theta = dT / (dT + dE), if one saves time and the other energy."""
+    found = crossing(RoundCost(*one), RoundCost(*other))
+    assert found == (theta if theta is None else pytest.approx(theta))
 
 
 @pytest.mark.parametrize("theta", [-0.1, 1.1, np.nan])

@@ -1,0 +1,62 @@
+"""How large the models are that a run's jobs train."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from edgesim.contracts import Job, Setting, Task
+
+
+class _Trained(NamedTuple):
+    """A model that a task trains, and its share in the task: so many times the samples (None: the device's own)."""
+
+    macs: float
+    times: float
+    samples: int | None
+
+
+class TrainedModels:
+    """The mean size of the models trained, in forward multiply-accumulates per sample; see `ModelCard.forward_macs`."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._task: Task | None = None  # the last one: equal tasks are often one object
+        self._models: list[_Trained] = []
+        self._jobs = 0
+        self._total = 0.0
+
+    @property
+    def forward_macs(self) -> float | None:
+        """Mean over all jobs that train, whatever became of them; None before the first.
+
+        A job with several models, such as one a batch, counts with their mean over samples.
+        """
+        return self._total / self._jobs if self._jobs else None
+
+    def add(self, job: Job) -> None:
+        """Count a job, if it trains."""
+        if not job.task.stretches:
+            return
+        if job.task is not self._task:
+            self._task, self._models = job.task, self._models_of(job.task)
+        self._jobs += 1
+        self._total += self._mean(job) if len({model.macs for model in self._models}) > 1 else self._models[0].macs
+
+    def _models_of(self, task: Task) -> list[_Trained]:
+        card = self._setting.card
+        found = [
+            _Trained(card.forward_macs(work.part or task.part), work.times, work.samples)
+            for work in task.passes
+            if work.kind == "train" and work.times and work.samples != 0
+        ]
+        return found or [_Trained(card.forward_macs(task.part), 1.0, None)]
+
+    def _mean(self, job: Job) -> float:
+        """Return the mean over the samples of a job that trains models of several sizes."""
+        held = self._setting.samples[[job.device]]
+        drop_single = self._setting.card.drop_single
+        own = sum(float(stretch.amount(held, drop_single)[0][0]) for stretch in job.task.stretches)
+        weights = [model.times * (own if model.samples is None else model.samples) for model in self._models]
+        return float(np.average([model.macs for model in self._models], weights=weights))
