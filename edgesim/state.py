@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -25,7 +26,8 @@ def save_state(folder: Path, tree: Any) -> None:
     """Write a plain tree into a folder, which is made if need be; what it held before is replaced.
 
     A tree is None, bool, int, float, str, NumPy arrays and numbers, torch tensors, and dicts, lists and tuples of
-    them. Values, types and dtypes come back exactly; memory layouts, devices and gradients are not kept.
+    them. Values, types and dtypes come back exactly; memory layouts, devices and gradients are not kept. Other mappings
+    come back as dicts, so that packed tensors are unpacked.
     Raises ContractError that names the place of a value of another type.
     """
     arrays: dict[str, np.ndarray] = {}
@@ -54,7 +56,7 @@ def _encoded(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
         return [_encoded(item, f"{path}[{i}]", arrays) for i, item in enumerate(value)]
     if type(value) is tuple:
         return {"tuple": [_encoded(item, f"{path}[{i}]", arrays) for i, item in enumerate(value)]}
-    if type(value) is dict:
+    if isinstance(value, Mapping):
         return {"dict": [_encoded_item(key, item, path, arrays) for key, item in value.items()]}
     return _encoded_array(value, path, arrays)
 

@@ -22,6 +22,7 @@ from edgesim.backends.training import TrainingBackend
 from edgesim.contracts import Assignment, Bundle, Result, Score
 from edgesim.errors import EdgesimError
 from edgesim.learning.device import check_device
+from edgesim.learning.packed import with_others
 from edgesim.learning.trainer import ChunkScore, Trainer
 
 _TRAINER: Trainer | None = None  # of a worker process; set once, when it starts
@@ -147,7 +148,7 @@ def _from_wire(bundle: Any) -> Any:
 def _each(bundle: Any, change: Callable[[Any], Any]) -> Any:
     if bundle is None:
         return None
-    return {kind: {name: change(t) for name, t in tensors.items()} for kind, tensors in bundle.items()}
+    return {kind: with_others(tensors, change) for kind, tensors in bundle.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

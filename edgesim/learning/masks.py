@@ -10,10 +10,11 @@ Of equal numbers the one with the lowest index comes first.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -125,11 +126,21 @@ def counts_in(part: Part) -> dict[str, int]:
 
 
 def largest(scores: Tensor, count: int) -> Tensor:
-    """Return a mask of the `count` largest scores."""
-    order = torch.sort(scores.flatten(), descending=True, stable=True).indices
-    mask = torch.zeros(scores.numel(), dtype=torch.bool, device=scores.device)
-    mask[order[:count]] = True
+    """Return a mask of the `count` largest scores; NaN is larger than any number."""
+    flat = scores.flatten()
+    mask, equal = torch.zeros_like(flat, dtype=torch.bool), torch.zeros_like(flat, dtype=torch.bool)
+    if count:
+        least = _nth_largest(flat, count)
+        mask, equal = (mask, flat.isnan()) if math.isnan(least) else (~(flat <= least), flat == least)
+        mask[equal.nonzero().flatten()[: count - int(mask.sum())]] = True
     return torch.empty_like(scores, dtype=torch.bool).copy_(mask.view(scores.shape))
+
+
+def _nth_largest(scores: Tensor, n: int) -> float:
+    place = len(scores) - n
+    if scores.device.type != "cpu":
+        return float(torch.kthvalue(scores, place + 1).values)
+    return float(np.partition(scores.detach().numpy(), place)[place])  # several times as fast as torch
 
 
 def by_magnitude(params: Mapping[str, Tensor], counts: Counts) -> dict[str, Tensor]:
@@ -204,6 +215,42 @@ def masked_mean(
         return (total / weight.where(weight > 0, 1.0)).to(like.dtype)
 
     return {kind: {name: mean(kind, name, t) for name, t in ts.items()} for kind, ts in models[0].items()}
+
+
+def mean_of_nonzero(models: Iterable[Bundle], covered: Container[str]) -> dict[str, dict[str, Tensor]]:
+    """Return the mean over the models that have a weight, which are those in which it is not 0; 0 where nobody has it.
+
+    `covered`: names of the parameters that masks cover; others are averaged over all models. `models`: finite, of equal
+    weight, summed in float64 in the order given; one after another, so that they need not be in memory together.
+    """
+    sums: dict[str, dict[str, _Sum]] = {}
+    for model in models:
+        for kind, tensors in model.items():
+            _add_all(sums.setdefault(kind, {}), tensors, covered if kind == "params" else ())
+    return {kind: {name: of_kind.pop(name).mean() for name in list(of_kind)} for kind, of_kind in sums.items()}
+
+
+def _add_all(sums: dict[str, _Sum], tensors: Mapping[str, Tensor], covered: Container[str]) -> None:
+    for name, tensor in tensors.items():
+        if name not in sums:
+            sums[name] = _Sum(tensor)
+        sums[name].add(tensor, name in covered)
+
+
+class _Sum:
+    """Sums of a tensor's entries over models, and how many have them."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._dtype = like.dtype
+        self._total = torch.zeros_like(like, dtype=torch.float64)
+        self._having = torch.zeros_like(like, dtype=torch.int32)
+
+    def add(self, tensor: Tensor, covered: bool) -> None:
+        self._total += tensor
+        self._having += tensor != 0 if covered else 1
+
+    def mean(self) -> Tensor:
+        return (self._total / self._having.clamp_(min=1)).to(self._dtype)
 
 
 def with_masks(model: Bundle, masks: Masks) -> dict[str, Mapping[str, Tensor]]:

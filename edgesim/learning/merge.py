@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,18 +11,12 @@ from torch import Tensor
 from edgesim.card import ModelCard
 from edgesim.contracts import Bundle, Merged, Message
 from edgesim.errors import ContractError
+from edgesim.learning.device import one_thread
+from edgesim.learning.entry_mean import Held, mean_by_entry
 from edgesim.learning.parts import Cut
 
 AVERAGED = frozenset({"params", "buffers"})  # kinds for which a mean makes sense
 Absent: TypeAlias = Literal["skip", "keep_old"]  # what a message says about coordinates that it does not contain
-
-
-class _Held(NamedTuple):
-    """A tensor of a message, its weight, and which entries of the model's tensor it has."""
-
-    tensor: Tensor
-    weight: float
-    index: Any
 
 
 def mean_of_holders(
@@ -49,16 +43,17 @@ def mean_of_holders(
 
     def mean(kind: str, name: str, old: Tensor) -> Tensor:
         held = [
-            _Held(m.body[kind][name], weight, cut.index(name, old) if cut else None)
+            Held(m.body[kind][name], weight, *_places(cut, name, old))
             for m, weight, cut in zip(got, weights, cuts, strict=True)
             if name in m.body.get(kind, {})
         ]
         if sum(each.weight for each in held) <= 0:
             return old
-        whole = all(each.index is None for each in held) and everybody is None
-        return _mean_of_whole(old, held) if whole else _mean_by_entry(old, held, everybody)
+        whole = all(each.rows is None and each.columns is None for each in held) and everybody is None
+        return _mean_of_whole(old, held) if whole else mean_by_entry(old, held, everybody)
 
-    return {kind: {name: mean(kind, name, old) for name, old in tensors.items()} for kind, tensors in base.items()}
+    with one_thread():  # several would wait for each other at every step, long if the processor has other work
+        return {kind: {name: mean(kind, name, old) for name, old in tensors.items()} for kind, tensors in base.items()}
 
 
 def _cut(message: Message, card: ModelCard | None) -> Cut | None:
@@ -70,7 +65,7 @@ def _cut(message: Message, card: ModelCard | None) -> Cut | None:
     return Cut(part, card)
 
 
-def _mean_of_whole(old: Tensor, held: Sequence[_Held]) -> Tensor:
+def _mean_of_whole(old: Tensor, held: Sequence[Held]) -> Tensor:
     total = sum(each.weight for each in held)
     mean = torch.zeros_like(old, dtype=torch.float64)
     for each in held:
@@ -78,19 +73,12 @@ def _mean_of_whole(old: Tensor, held: Sequence[_Held]) -> Tensor:
     return mean.to(old.dtype)
 
 
-def _mean_by_entry(old: Tensor, held: Sequence[_Held], everybody: float | None) -> Tensor:
-    """Return the mean where each entry has its own holders; `everybody`: the weight of all messages, if all count."""
-    total = torch.zeros_like(old, dtype=torch.float64)
-    weight = torch.zeros_like(total)
-    for each in held:
-        index = ... if each.index is None else each.index
-        total[index] += each.weight * each.tensor.double()
-        weight[index] += each.weight
-    if everybody is not None:
-        total += (everybody - weight) * old
-        weight = torch.full_like(weight, everybody)
-    mean = total / weight.where(weight > 0, 1.0)
-    return mean.to(old.dtype).where(weight > 0, old)
+def _places(cut: Cut | None, name: str, old: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Return which rows and columns of a tensor a message has, each of shape (kept,); None: all."""
+    index = cut.index(name, old) if cut else ...
+    kept = () if index is ... else tuple(each.flatten() if isinstance(each, Tensor) else None for each in index)
+    rows, columns = (*kept, None, None)[:2]
+    return rows, columns
 
 
 def mean_by_size(

@@ -6,8 +6,10 @@ mask, which everybody can draw from a seed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from graphlib import TopologicalSorter
+from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from torch import Tensor
@@ -17,6 +19,7 @@ from edgesim.contracts import Bundle, Merged, Message, Order, Part, Pass, Payloa
 from edgesim.learning import masks
 from edgesim.learning.context import Context
 from edgesim.learning.merge import finite
+from edgesim.learning.packed import is_finite, packed
 from edgesim.rng import Key
 
 Maskable: TypeAlias = Literal["2d", "authors"]
@@ -49,14 +52,26 @@ class FirstMasks(NamedTuple):
     def model(self, whole: Bundle, device: int, seed: int) -> Bundle:
         """Return the first model of a device, which carries its mask."""
         params = {n: tuple(t.shape) for n, t in whole["params"].items() if t.dim() >= 2}
-        shapes, key = self._maskable(params), Key(seed)
-        drawn = masks.at_random(shapes, self.counts(shapes), key.at(device) if self.initial == "per_device" else key)
+        whose = device if self.initial == "per_device" else None
+        drawn = _drawn(self, tuple(self._maskable(params).items()), whose, seed)
         mask = {name: m.to(whole["params"][name].device) for name, m in drawn.items()}
         return masks.with_masks(masks.applied(whole, mask), mask)
 
     def _maskable(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
         everything = self.maskable == "2d"
         return {n: shape for n, shape in shapes.items() if everything or _SHORTCUTS.isdisjoint(n.split("."))}
+
+
+@lru_cache(maxsize=128)  # in a first round all who hear a device ask; packed, a weight takes an eighth of a byte
+def _drawn(
+    first: FirstMasks, shapes: tuple[tuple[str, tuple[int, ...]], ...], device: int | None, seed: int
+) -> Mapping[str, Tensor]:
+    """Return the first mask of a device, or of all for None; not to be changed."""
+    key, sizes = Key(seed), dict(shapes)
+    drawn = masks.at_random(sizes, first.counts(sizes), key if device is None else key.at(device))
+    (small,) = packed({"mask": drawn})
+    mask: Mapping[str, Tensor] = small["mask"]
+    return mask
 
 
 # --- prices -----------------------------------------------------------------------------------------------------
@@ -139,13 +154,20 @@ def mixed(base: Bundle, own: Bundle | None, context: Context, first: FirstMasks)
     seed = int(context.task.knobs["seed"])
     mine = first.model(base, context.device, seed) if own is None else own
     mask = masks.masks_in(mine)
-    heard = [m._replace(body=first.model(m.body, m.device, seed)) if m.job < 0 else m for m in context.received]
-    everybody = [Message(context.device, -1, context.task, plain(mine), 0, 0, 0, {}), *heard]
-    usable, _ = finite(sorted(everybody, key=lambda message: message.device))
-    models = [plain(message.body) for message in usable] or [plain(mine)]
-    having = [{name: model["params"][name] != 0 for name in mask} for model in models]
-    w = context.copy(masks.applied(masks.masked_mean(models, having, [1.0] * len(models)), mask))
+    usable = _finite_models(plain(mine), context, first, seed)
+    mean = masks.mean_of_nonzero(chain([next(usable, plain(mine))], usable), mask)
+    w = context.copy(masks.applied(mean, mask))
     return masks.with_masks(w, {name: m.to(w["params"][name].device) for name, m in mask.items()})
+
+
+def _finite_models(mine: Bundle, context: Context, first: FirstMasks, seed: int) -> Iterator[Bundle]:
+    """Yield a device's own model and those that it received, by device, each made when it is asked for."""
+    own = Message(context.device, -1, context.task, mine, 0, 0, 0, {})
+    for m in sorted([own, *context.received], key=lambda message: message.device):
+        untrained = m is not own and m.job < 0
+        model = plain(first.model(m.body, m.device, seed) if untrained else m.body)
+        if is_finite(model):
+            yield model
 
 
 def moved(model: Bundle, mask: masks.Masks, context: Context, growth: Growth) -> dict[str, Tensor]:
@@ -188,6 +210,6 @@ def mean_of_sparse(state: Any, base: Bundle, got: Sequence[Message]) -> tuple[Me
     usable, notes = finite(got)
     if not usable:
         return Merged(state, None, notes=notes), usable
-    models = [{kind: message.body[kind] for kind in base} for message in usable]
-    mean = masks.masked_mean(models, [masks.support(model["params"]) for model in models], [1.0] * len(models))
+    covered = {name for name, tensor in base["params"].items() if tensor.dim() >= 2}
+    mean = masks.mean_of_nonzero(({kind: message.body[kind] for kind in base} for message in usable), covered)
     return Merged(state, mean, notes=notes), usable

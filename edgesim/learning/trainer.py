@@ -18,6 +18,7 @@ from edgesim.learning.context import Context, copy_for, load
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.encode import downlinked, uplinked
 from edgesim.learning.loop import train_stretch
+from edgesim.learning.packed import packed
 from edgesim.learning.parts import extract, thinner
 from edgesim.learning.seeding import seeded
 
@@ -68,7 +69,8 @@ class Trainer:
                 w = phase.enter(w, context) if phase.enter else w
                 steps += train_stretch(w, stretch, phase, context, key.at(place), assignment.left_after(steps))
             body, keep, signals = rule.finish(w, context) if rule.finish else (w, None, {})
-        return Result(uplinked(body, task, self.encoding_up, key), keep, signals, steps)
+        sent, kept = packed(uplinked(body, task, self.encoding_up, key), keep)
+        return Result(sent, kept, signals, steps)
 
     def chunks(self) -> int:
         """Return the number of chunks of the test set."""

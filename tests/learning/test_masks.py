@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgesim.assembly import card_of
 from edgesim.card import LayerCost, ModelCard
@@ -186,6 +188,18 @@ def test_of_equal_numbers_the_first():
     assert masks.largest(scores, 3).flatten().int().tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
 
 
+NUMBERS = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.0, float("inf"), -float("inf"), float("nan")])
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=30), st.data())
+def test_the_largest_are_the_first_of_a_stable_sort(values, data):
+    """PyTorch's, for which NaN is larger than infinity."""
+    scores = torch.tensor(values, dtype=data.draw(st.sampled_from([torch.float32, torch.float64])))
+    count = data.draw(st.integers(0, len(values)))
+    first = torch.sort(scores, descending=True, stable=True).indices[:count]
+    assert masks.largest(scores, count).nonzero().flatten().tolist() == sorted(first.tolist())
+
+
 def test_random_masks():
     """Exact counts; the same from the same key, others from another; every position is as likely."""
     shapes, counts = {"a": (20, 10), "b": (20, 10)}, {"a": 50, "b": 150}
@@ -209,6 +223,8 @@ def test_mean_of_masked_models():
     models = [one(v) for v in ([1, 0, 3, 0, 2, 0], [2, 4, 0, 0, -1, 0], [0, 2, 6, 0, 5, 0])]
     mean = masks.masked_mean(models, [masks.support(m["params"]) for m in models], [1, 1, 1])
     assert mean["params"]["w.weight"].tolist() == [[1.5, 3, 4.5, 0, 2, 0]]
+    assert fingerprint(masks.mean_of_nonzero(iter(models), {"w.weight"})) == fingerprint(mean)
+    assert masks.mean_of_nonzero(models, ())["params"]["w.weight"][0, :3].tolist() == [1, 2, 3]
     for kept, expected in (([1, 0, 1, 0, 1, 0], [1.5, 0, 4.5, 0, 2, 0]), ([1, 1, 0, 0, 1, 0], [1.5, 3, 0, 0, 2, 0])):
         mask = {"w.weight": torch.tensor([kept]).bool()}
         assert masks.applied(mean, mask)["params"]["w.weight"].tolist() == [expected]

@@ -1,0 +1,174 @@
+"""Tensors that take less memory while they wait: of one with many zeros its other numbers, and a bit for each entry.
+
+What devices keep and send waits from round to round. The trainer packs it; whoever reads a tensor gets it unpacked, bit
+for bit as it was, and for as long as it holds on to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgesim.contracts import Bundle
+
+LEAST_BYTES = 2**16  # that packing a tensor has to save, and a tenth of it: else its time is not worth it
+_ALIGNED = 8  # bytes: the largest word
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
+
+
+class Packed(NamedTuple):
+    """A tensor as it lies in memory: a bit for each entry, whether it has any bit set, and the entries that have.
+
+    -0.0 and NaN have. `values`: as integers of their size, none of a bool tensor.
+    """
+
+    bits: np.ndarray
+    values: np.ndarray
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes."""
+        return self.bits.nbytes + self.values.nbytes
+
+    def numbers(self) -> Tensor:
+        """Return the entries that have any bit set, in one dimension; none of a bool tensor."""
+        return torch.from_numpy(self.values).view(self.dtype)
+
+    def tensor(self) -> Tensor:
+        """Return the tensor, a new one each time."""
+        size = math.prod(self.shape)
+        words = np.unpackbits(self.bits, count=size).view(bool)
+        if self.dtype != torch.bool:
+            places = np.flatnonzero(words)
+            words = np.zeros(size, self.values.dtype)
+            words[places] = self.values
+        return torch.from_numpy(words).view(self.dtype).as_strided(self.shape, self.stride)
+
+
+class Tensors(Mapping[str, Any]):
+    """Tensors by name, some of them packed; each reading of these gives a new tensor. `stored`: as they are."""
+
+    def __init__(self, stored: Mapping[str, Any]) -> None:
+        self.stored = stored
+
+    def __getitem__(self, name: str) -> Any:
+        each = self.stored[name]
+        return each.tensor() if isinstance(each, Packed) else each
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.stored
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stored)
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+
+def packed(*bundles: Bundle | None) -> list[Any]:
+    """Return bundles, None for None, with the tensors packed that get smaller by it, shared ones once.
+
+    Tensors that are small, on an accelerator or not in one piece stay as they are, and all do if none gets smaller.
+    Gradients are not kept.
+    """
+    kinds = [tensors for bundle in bundles for tensors in (bundle or {}).values() if not isinstance(tensors, Tensors)]
+    tensors = {_identity(tensor): tensor for tensors in kinds for tensor in tensors.values()}
+    small = [_smaller(tensor) for tensor in tensors.values()]
+    if not any(isinstance(each, Packed) for each in small):
+        return list(bundles)
+    stored = dict(zip(tensors, _in_own_pages(small), strict=True))
+    return [b if b is None else {kind: _replaced(tensors, stored) for kind, tensors in b.items()} for b in bundles]
+
+
+def with_others(tensors: Mapping[str, Any], change: Callable[[Any], Any]) -> Mapping[str, Any]:
+    """Return tensors with those changed that are not packed; the packed ones are the same objects."""
+    if not isinstance(tensors, Tensors):
+        return {name: change(each) for name, each in tensors.items()}
+    return Tensors({n: each if isinstance(each, Packed) else change(each) for n, each in tensors.stored.items()})
+
+
+def is_finite(bundle: Bundle) -> bool:
+    """Whether all numbers of a bundle are finite. Nothing is unpacked, as zeros are."""
+    return all(bool(t.isfinite().all()) for tensors in bundle.values() for t in _numbers(tensors))
+
+
+def _numbers(tensors: Mapping[str, Any]) -> Iterator[Tensor]:
+    stored = tensors.stored if isinstance(tensors, Tensors) else tensors
+    return (each.numbers() if isinstance(each, Packed) else each for each in stored.values())
+
+
+def _identity(tensor: Tensor) -> Any:
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def _replaced(tensors: Mapping[str, Any], stored: Mapping[Any, Packed | Tensor]) -> Tensors:
+    if isinstance(tensors, Tensors):
+        return tensors
+    return Tensors({name: stored[_identity(tensor)] for name, tensor in tensors.items()})
+
+
+def _smaller(tensor: Tensor) -> Packed | Tensor:
+    """Return a tensor, packed if that makes it smaller."""
+    if tensor.nbytes <= LEAST_BYTES or not _plain(tensor):
+        return tensor
+    words = _words(tensor)
+    there = words != 0
+    values = 0 if tensor.dtype == torch.bool else int(np.count_nonzero(there))
+    saved_bytes = tensor.nbytes - values * words.itemsize - len(there) / 8
+    if saved_bytes < max(LEAST_BYTES, tensor.nbytes / 10):
+        return tensor
+    kept = words[np.flatnonzero(there)] if values else np.empty(0, words.dtype)
+    return Packed(np.packbits(there), kept, tensor.dtype, tuple(tensor.shape), tensor.stride())
+
+
+def _plain(tensor: Tensor) -> bool:
+    """Whether a tensor is in this machine's memory, in one piece, of numbers that have a size."""
+    whole = tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
+    return whole and tensor.device.type == "cpu" and tensor.element_size() in _WORDS
+
+
+def _words(tensor: Tensor) -> np.ndarray:
+    """Return the entries of a plain tensor as integers, in the order in which they lie in memory."""
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(_WORDS[tensor.element_size()]).numpy()
+
+
+# --- where they lie ---------------------------------------------------------------------------------------------
+
+
+def _in_own_pages(tensors: Sequence[Packed | Tensor]) -> list[Packed | Tensor]:
+    """Return tensors in memory that only they use and that goes back to the system with them.
+
+    On the heap, what stays would lie scattered between buffers that come and go, and the heap grow to twice what is in
+    use.
+    """
+    arrays = [array for each in tensors for array in _arrays(each)]
+    starts = np.cumsum([0, *(-(-array.nbytes // _ALIGNED) * _ALIGNED for array in arrays)]).tolist()
+    pages = np.frombuffer(mmap(-1, starts[-1], flags=MAP_PRIVATE | MAP_ANONYMOUS), np.uint8)
+    own = [pages[start : start + a.nbytes].view(a.dtype) for start, a in zip(starts, arrays, strict=False)]
+    for place, array in zip(own, arrays, strict=True):
+        place[...] = array
+    places = iter(own)
+    return [_with_arrays(each, list(islice(places, len(_arrays(each))))) for each in tensors]
+
+
+def _arrays(each: Packed | Tensor) -> list[np.ndarray]:
+    """Return what a tensor's entries are stored in; nothing if it is to stay where it is."""
+    if isinstance(each, Packed):
+        return [each.bits, each.values]
+    return [_words(each)] if _plain(each) else []
+
+
+def _with_arrays(each: Packed | Tensor, arrays: Sequence[np.ndarray]) -> Packed | Tensor:
+    if isinstance(each, Packed):
+        return each._replace(bits=arrays[0], values=arrays[1])
+    return torch.from_numpy(arrays[0]).view(each.dtype).as_strided(each.shape, each.stride()) if arrays else each
