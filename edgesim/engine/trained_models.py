@@ -24,6 +24,7 @@ class TrainedModels:
         self._setting = setting
         self._task: Task | None = None  # the last one: equal tasks are often one object
         self._models: list[_Trained] = []
+        self._macs: float | None = None  # of all of these, if they are of one size
         self._jobs = 0
         self._total = 0.0
 
@@ -41,8 +42,10 @@ class TrainedModels:
             return
         if job.task is not self._task:
             self._task, self._models = job.task, self._models_of(job.task)
+            sizes = {model.macs for model in self._models}
+            self._macs = sizes.pop() if len(sizes) == 1 else None
         self._jobs += 1
-        self._total += self._mean(job) if len({model.macs for model in self._models}) > 1 else self._models[0].macs
+        self._total += self._mean(job) if self._macs is None else self._macs
 
     def _models_of(self, task: Task) -> list[_Trained]:
         card = self._setting.card

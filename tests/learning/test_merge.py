@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from edgesim.card import LayerCost, ModelCard, UnitGroup
 from edgesim.contracts import Message, Part, Task
 from edgesim.errors import ContractError
+from edgesim.learning.entry_mean import Held, mean_by_entry
 from edgesim.learning.merge import mean_of_holders
 
 NOBODY: frozenset[str] = frozenset()
@@ -138,6 +139,28 @@ def test_equal_models_give_that_model(absent: Any) -> None:
     found = mean_of_holders(bundle(base), got, [0.1, 0.3, 0.7, 1.1], absent=absent, card=CARD)
     for name, (kind, _, _) in TENSORS.items():
         assert np.array_equal(found[kind][name].numpy(), common[name])
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("shape", [(9,), (9, 7), (9, 7, 3, 3)])
+def test_sums_by_a_few_rows_have_the_bits_of_those_by_entry(monkeypatch: Any, shape: Any, layout: Any) -> None:
+    """Products and sums in float64, one message after the other; rows and columns in any order, or all of them."""
+    monkeypatch.setattr("edgesim.learning.entry_mean._BLOCK", 2 * 7 * 9)  # two rows of kernels
+    draws = np.random.default_rng(0)
+    old = draws.normal(size=shape).astype(np.float32)
+    total, weight, held = np.zeros(shape), np.zeros(shape), []
+    for place in range(6):
+        rows, columns = draws.permutation(9)[: 3 + place], draws.permutation(7)[: 1 + place]
+        where = np.ix_(*(rows, columns)[: len(shape)]) if place < 5 else ...
+        numbers, counts = draws.normal(size=old[where].shape).astype(np.float32), float(draws.random())
+        total[where] += counts * numbers.astype(np.float64)
+        weight[where] += counts
+        tensor = torch.from_numpy(numbers)
+        tensor = tensor.contiguous(memory_format=layout) if len(shape) == 4 else tensor
+        kept = [torch.from_numpy(each) for each in (rows, columns)[: len(shape)]] if place < 5 else []
+        held.append(Held(tensor, counts, *kept))
+    found = mean_by_entry(torch.from_numpy(old), held, None)
+    assert np.array_equal(found.numpy(), (total / weight).astype(np.float32))
 
 
 def test_all_units_are_the_whole_model() -> None:
