@@ -6,10 +6,9 @@ for bit as it was, and for as long as it holds on to it.
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,7 @@ from torch import Tensor
 from edgesim.contracts import Bundle
 
 LEAST_BYTES = 2**16  # that packing a tensor has to save, and a tenth of it: else its time is not worth it
-_ALIGNED = 8  # bytes: the largest word
+_MUCH_BYTES = 2**22  # that a device keeps and sends; below, gaps between them hardly count
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 
 
@@ -78,16 +77,14 @@ class Tensors(Mapping[str, Any]):
 def packed(*bundles: Bundle | None) -> list[Any]:
     """Return bundles, None for None, with the tensors packed that get smaller by it, shared ones once.
 
-    Tensors that are small, on an accelerator or not in one piece stay as they are, and all do if none gets smaller.
-    Gradients are not kept.
+    Tensors that are small, on an accelerator or not in one piece stay as they are. Gradients are not kept.
     """
     kinds = [tensors for bundle in bundles for tensors in (bundle or {}).values() if not isinstance(tensors, Tensors)]
-    tensors = {_identity(tensor): tensor for tensors in kinds for tensor in tensors.values()}
-    small = [_smaller(tensor) for tensor in tensors.values()]
-    if not any(isinstance(each, Packed) for each in small):
-        return list(bundles)
-    stored = dict(zip(tensors, _in_own_pages(small), strict=True))
-    return [b if b is None else {kind: _replaced(tensors, stored) for kind, tensors in b.items()} for b in bundles]
+    whole = {_identity(tensor): tensor for tensors in kinds for tensor in tensors.values()}
+    small = {same: each for same, tensor in whole.items() if (each := _smaller(tensor)) is not None}
+    if sum(each.nbytes for each in small.values()) > _MUCH_BYTES:
+        _give_back()
+    return [b if b is None else {kind: _replaced(tensors, small) for kind, tensors in b.items()} for b in bundles]
 
 
 def with_others(tensors: Mapping[str, Any], change: Callable[[Any], Any]) -> Mapping[str, Any]:
@@ -111,22 +108,23 @@ def _identity(tensor: Tensor) -> Any:
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
-def _replaced(tensors: Mapping[str, Any], stored: Mapping[Any, Packed | Tensor]) -> Tensors:
+def _replaced(tensors: Mapping[str, Any], small: Mapping[Any, Packed]) -> Mapping[str, Any]:
     if isinstance(tensors, Tensors):
         return tensors
-    return Tensors({name: stored[_identity(tensor)] for name, tensor in tensors.items()})
+    stored = {name: small.get(_identity(tensor), tensor) for name, tensor in tensors.items()}
+    return Tensors(stored) if any(isinstance(each, Packed) for each in stored.values()) else tensors
 
 
-def _smaller(tensor: Tensor) -> Packed | Tensor:
-    """Return a tensor, packed if that makes it smaller."""
+def _smaller(tensor: Tensor) -> Packed | None:
+    """Return a tensor packed; None if it is to stay as it is."""
     if tensor.nbytes <= LEAST_BYTES or not _plain(tensor):
-        return tensor
-    words = _words(tensor)
+        return None
+    words = tensor.detach().as_strided((tensor.numel(),), (1,)).view(_WORDS[tensor.element_size()]).numpy()
     there = words != 0
     values = 0 if tensor.dtype == torch.bool else int(np.count_nonzero(there))
     saved_bytes = tensor.nbytes - values * words.itemsize - len(there) / 8
     if saved_bytes < max(LEAST_BYTES, tensor.nbytes / 10):
-        return tensor
+        return None
     kept = words[np.flatnonzero(there)] if values else np.empty(0, words.dtype)
     return Packed(np.packbits(there), kept, tensor.dtype, tuple(tensor.shape), tensor.stride())
 
@@ -137,38 +135,11 @@ def _plain(tensor: Tensor) -> bool:
     return whole and tensor.device.type == "cpu" and tensor.element_size() in _WORDS
 
 
-def _words(tensor: Tensor) -> np.ndarray:
-    """Return the entries of a plain tensor as integers, in the order in which they lie in memory."""
-    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(_WORDS[tensor.element_size()]).numpy()
+def _give_back() -> None:
+    """Return free memory to the system where the C library can (glibc).
 
-
-# --- where they lie ---------------------------------------------------------------------------------------------
-
-
-def _in_own_pages(tensors: Sequence[Packed | Tensor]) -> list[Packed | Tensor]:
-    """Return tensors in memory that only they use and that goes back to the system with them.
-
-    On the heap, what stays would lie scattered between buffers that come and go, and the heap grow to twice what is in
-    use.
+    What stays lies between buffers that come and go, and with such gaps the heap grows to twice what is in use.
     """
-    arrays = [array for each in tensors for array in _arrays(each)]
-    starts = np.cumsum([0, *(-(-array.nbytes // _ALIGNED) * _ALIGNED for array in arrays)]).tolist()
-    pages = np.frombuffer(mmap(-1, starts[-1], flags=MAP_PRIVATE | MAP_ANONYMOUS), np.uint8)
-    own = [pages[start : start + a.nbytes].view(a.dtype) for start, a in zip(starts, arrays, strict=False)]
-    for place, array in zip(own, arrays, strict=True):
-        place[...] = array
-    places = iter(own)
-    return [_with_arrays(each, list(islice(places, len(_arrays(each))))) for each in tensors]
-
-
-def _arrays(each: Packed | Tensor) -> list[np.ndarray]:
-    """Return what a tensor's entries are stored in; nothing if it is to stay where it is."""
-    if isinstance(each, Packed):
-        return [each.bits, each.values]
-    return [_words(each)] if _plain(each) else []
-
-
-def _with_arrays(each: Packed | Tensor, arrays: Sequence[np.ndarray]) -> Packed | Tensor:
-    if isinstance(each, Packed):
-        return each._replace(bits=arrays[0], values=arrays[1])
-    return torch.from_numpy(arrays[0]).view(each.dtype).as_strided(each.shape, each.stride()) if arrays else each
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
