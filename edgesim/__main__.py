@@ -64,8 +64,10 @@ def run(
 def validate(scenario: ScenarioFile, set_: Overrides = None) -> None:
     """Check a scenario: build everything it names, train nothing."""
     from edgesim.assembly import assemble
+    from edgesim.rng import Key
 
-    assemble(_load(scenario, set_))
+    parts = assemble(_load(scenario, set_))
+    parts.scenario.method.value.init(parts.setting, Key(parts.scenario.seed))  # refuses what does not fit the method
     print(f"{scenario}: ok")
 
 

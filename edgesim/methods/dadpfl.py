@@ -113,8 +113,12 @@ class DADPFL:
     beta: Annotated[float, Ge(0), Le(1)] = 0.9
     needs: ClassVar[Needs] = Needs(coordinators=frozenset({"sync"}), keep="computed", feedback=True, peers=True)
 
-    def __post_init__(self) -> None:
-        """Raise ConfigError for keys that contradict each other."""
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return how many weights devices keep at first, and that nobody has decided anything.
+
+        Raises ConfigError for a model that no mask fits, and for keys that contradict each other.
+        """
+        setting.cost.check(widths=0)
         if self.target_sparsity < self.sparsity:
             raise ConfigError(
                 f"method.target_sparsity: must be at least method.sparsity, {self.sparsity:g}, "
@@ -122,13 +126,6 @@ class DADPFL:
             )
         if self.p >= self.q:
             raise ConfigError(f"method.p: must be below method.q, {self.q:g}, got {self.p:g}")
-
-    def init(self, setting: Setting, key: Key) -> Any:
-        """Return how many weights devices keep at first, and that nobody has decided anything.
-
-        Raises ConfigError for a model that no mask fits.
-        """
-        setting.cost.check(widths=0)
         first = self._first()
         counts = first.counts(first.shapes(setting.card))
         return {"first": counts, "kept": {}, "seed": key.exact_word(), "settled": 0, "rounds": []}
