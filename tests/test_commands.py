@@ -66,6 +66,9 @@ def simulator(monkeypatch):
 
     def assemble(scenario):
         seen.checked = scenario
+        method = SimpleNamespace(init=lambda setting, key: setattr(seen, "asked", (setting, key)))
+        chosen = SimpleNamespace(seed=scenario.seed, method=SimpleNamespace(value=method))
+        return SimpleNamespace(scenario=chosen, setting="the setting")
 
     def estimate(_):
         levels = pd.DataFrame({"level": [1, 2], "devices": [3, 4], "flops": [2e9, 4e9], "seconds": [7200.0, 90.0]})
@@ -169,6 +172,7 @@ def test_wrong_usage_is_code_2(call, words):
 def test_validate_and_schema(call, simulator, scenario):
     assert call("validate", scenario) == (0, f"{scenario}: ok\n", "")
     assert simulator.checked.seed == 3
+    assert simulator.asked[0] == "the setting"
     assert json.loads(call("schema")[1]) == {"title": "Scenario"}
 
 
