@@ -16,23 +16,17 @@ import resource
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 import edgesim
 from edgesim.assembly import assemble
 from edgesim.contracts import Bundle
-from edgesim.learning.data.source import Raw, Source
-from edgesim.rng import Key
 from edgesim.simulation import Simulation
 
-HERE = Path(__file__).stem  # the module's name where scenarios look for classes
 GIB = 2.0**30
-TEST = 100
 PARTS = {  # what is timed: file and function -> part of a round; disjoint but for the last
     ("sparse_peers", "mixed"): "mixing (aggregation on devices)",
     ("loop", "train_stretch"): "training",
@@ -44,21 +38,6 @@ PARTS = {  # what is timed: file and function -> part of a round; disjoint but f
     ("training", "evaluate"): "evaluation of that mean",
     ("packed", "tensor"): "(unpacking, part of the others)",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class FewImages(Source):
-    """Noise of the shape of CIFAR-10, so few images that training hardly counts."""
-
-    name = "few random images"
-    images: int = 1_000
-
-    def read(self) -> Raw:
-        """Return bytes and labels drawn uniformly."""
-        draw = Key(1).numpy()
-        x = draw.integers(0, 256, (self.images + TEST, 32, 32, 3), np.uint8)
-        y = draw.integers(0, 10, len(x))
-        return Raw(x[: self.images], y[: self.images], x[self.images :], y[self.images :], 10)
 
 
 class Watch:
@@ -105,7 +84,7 @@ def scenario(given: argparse.Namespace) -> edgesim.Scenario:
     return edgesim.load(
         {
             "seed": 1,
-            "data": {"name": f"{HERE}:FewImages", "images": given.devices},
+            "data": {"name": "noise:RandomImages", "train": given.devices, "test": 100},
             "partition": {"name": "iid", "samples_per_device": 1},
             "model": given.model,
             "training": {"local_epochs": 1, "batch": 1, "lr": 0.1},

@@ -18,12 +18,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 
 import edgesim
 from edgesim.contracts import Bundle, Merged, Message, View
-from edgesim.learning.data.source import Raw, Source
 from edgesim.methods.fedavg import FedAvg
 from edgesim.methods.feddh import FedDH
 from edgesim.methods.feddhad import FedDHAD
@@ -33,20 +31,6 @@ from edgesim.simulation import simulate
 DEVICES, SAMPLES, BATCH = 10, 500, 10
 SERVER_FLOPS_PER_S = 1e13
 HERE = Path(__file__).stem  # the module's name where scenarios look for classes
-
-
-@dataclass(frozen=True, kw_only=True)
-class RandomImages(Source):
-    """Noise of the shape of CIFAR-10."""
-
-    name = "random images"
-
-    def read(self) -> Raw:
-        """Return bytes and labels drawn uniformly."""
-        draw, n = Key(1).numpy(), DEVICES * SAMPLES
-        x = draw.integers(0, 256, (n + 100, 32, 32, 3), np.uint8)
-        y = draw.integers(0, 10, len(x))
-        return Raw(x[:n], y[:n], x[n:], y[n:], 10)
 
 
 class Timed:
@@ -95,7 +79,7 @@ def scenario(method: str, model: str, rounds: int) -> edgesim.Scenario:
     """Return FedDHAD's setting, with the ten devices of a round alone and no tests."""
     return edgesim.load(
         {
-            "data": f"{HERE}:RandomImages",
+            "data": {"name": "noise:RandomImages", "train": DEVICES * SAMPLES, "test": 100},
             "partition": {"name": "dirichlet_label", "beta": 0.5},
             "model": model,
             "training": {"local_epochs": 5, "batch": BATCH, "lr": 0.01},  # small: noise teaches nothing

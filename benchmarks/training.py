@@ -24,7 +24,6 @@ import edgesim
 from edgesim.assembly import assemble
 from edgesim.contracts import Bundle, Merged, Message, View
 from edgesim.learning.data.dataset import Dataset
-from edgesim.learning.data.source import Raw, Source
 from edgesim.methods.fedavg import FedAvg
 from edgesim.rng import Key
 from edgesim.simulation import simulate
@@ -32,20 +31,6 @@ from edgesim.simulation import simulate
 DEVICES, SAMPLES, BATCH, LR = 10, 500, 20, 0.05
 HERE = Path(__file__).stem  # the module's name where scenarios look for classes
 CIFAR_TRAIN, CIFAR_TEST = DEVICES * SAMPLES, 10_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class RandomImages(Source):
-    """Noise of the shape of CIFAR-10, as many images as are needed."""
-
-    name = "random images"
-
-    def read(self) -> Raw:
-        """Return bytes and labels drawn uniformly."""
-        draw = Key(1).numpy()
-        x = draw.integers(0, 256, (CIFAR_TRAIN + CIFAR_TEST, 32, 32, 3), np.uint8)
-        y = draw.integers(0, 10, len(x))
-        return Raw(x[:CIFAR_TRAIN], y[:CIFAR_TRAIN], x[CIFAR_TRAIN:], y[CIFAR_TRAIN:], 10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +148,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--rounds", type=int, default=6)
-    options.add_argument("--data", default=f"{HERE}:RandomImages", help="a data set's name, such as cifar10")
+    options.add_argument("--data", default="noise:RandomImages", help="a data set's name, such as cifar10")
     given = options.parse_args()
     torch.set_num_threads(given.workers)
     chosen = scenario(given.data, given.workers, given.rounds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import edgesim
 from edgesim.assembly import assemble
 from edgesim.backends.null import NullBackend
 from edgesim.simulation import Silent, Simulation
+from tests.calling import TINY
 
 # The five capability levels of the FedPMT study; psi trains the full CNN-CIFAR10 on 500 samples in 10 s.
 PSI = 7.3806e8
@@ -75,3 +77,11 @@ def digits() -> Callable[..., edgesim.Scenario]:
 def frames(simulation: Simulation) -> Mapping[str, Any]:
     """Return the tables of a simulation in memory."""
     return {name: table.frame() for name, table in simulation.tables.items()}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a scenario."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenario.toml").write_text(TINY)
+    return tmp_path

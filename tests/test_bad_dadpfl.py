@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from edgesim.catalogue import parts_of
-from tests.calling import TINY
 from tests.test_bad_input import Bad, check
 from tests.test_bad_physics import file_of, settings
 
@@ -103,14 +102,6 @@ TABLES: Mapping[str, Mapping[str, Bad]] = {
     "alone": ALONE,
 }
 REFUSED = {f"{table}: {name}": bad for table, cases in TABLES.items() for name, bad in cases.items()}
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with a scenario."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "scenario.toml").write_text(TINY)
-    return tmp_path
 
 
 @pytest.mark.parametrize("command", [["run", "--out", "run"], ["validate"]], ids=lambda words: words[0])

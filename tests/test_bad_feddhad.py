@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import edgesim
-from tests.calling import TINY
 from tests.conftest import digits_scenario
 from tests.test_bad_input import Bad, check
 from tests.test_bad_physics import settings
@@ -110,14 +109,6 @@ SERVER_SETS = {
 
 TABLES = {"share": SHARES, "together": TOGETHER, "model": MODELS, "server set": SERVER_SETS}
 REFUSED = {f"{table}: {name}": bad for table, cases in TABLES.items() for name, bad in cases.items()}
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with a scenario."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "scenario.toml").write_text(TINY)
-    return tmp_path
 
 
 @pytest.mark.parametrize("bad", REFUSED.values(), ids=REFUSED)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.calling import TINY, call
+from tests.calling import call
 from tests.test_bad_input import Bad, check
 from tests.test_bad_physics import file_of, keys_of, settings
 
@@ -227,14 +227,6 @@ TABLES = {
     "failures": FAILURES,
 }
 REFUSED = {f"{table}: {name}": bad for table, cases in TABLES.items() for name, bad in cases.items()}
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with a scenario."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "scenario.toml").write_text(TINY)
-    return tmp_path
 
 
 @pytest.mark.parametrize("bad", REFUSED.values(), ids=REFUSED)

@@ -14,18 +14,10 @@ import pytest
 import edgesim
 from edgesim.analysis.load import Run
 from edgesim.records.schema import TABLES
-from tests.calling import TINY, call
+from tests.calling import call
 from tests.outside.methods import Broken
 
 BREAKS = "method='tests.outside.methods:Breaks'"
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current folder with a scenario."""
-    (tmp_path / "scenario.toml").write_text(TINY)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def check_rounds(run: Run, rounds: int) -> None:

@@ -13,6 +13,7 @@ from edgesim.contracts import Bundle, Merged, Message
 from edgesim.errors import ContractError
 from edgesim.learning.device import one_thread
 from edgesim.learning.entry_mean import Held, mean_by_entry
+from edgesim.learning.packed import numbers_of
 from edgesim.learning.parts import Cut
 
 AVERAGED = frozenset({"params", "buffers"})  # kinds for which a mean makes sense
@@ -96,8 +97,8 @@ def mean_by_size(
 
 
 def is_finite(bundle: Bundle) -> bool:
-    """Whether all numbers of a bundle are finite."""
-    return all(bool(tensor.isfinite().all()) for tensors in bundle.values() for tensor in tensors.values())
+    """Whether all numbers of a bundle are finite. Nothing is unpacked, as zeros are."""
+    return all(bool(tensor.isfinite().all()) for tensors in bundle.values() for tensor in numbers_of(tensors))
 
 
 def finite(got: Sequence[Message]) -> tuple[list[Message], dict[str, float]]:

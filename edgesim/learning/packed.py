@@ -94,12 +94,8 @@ def with_others(tensors: Mapping[str, Any], change: Callable[[Any], Any]) -> Map
     return Tensors({n: each if isinstance(each, Packed) else change(each) for n, each in tensors.stored.items()})
 
 
-def is_finite(bundle: Bundle) -> bool:
-    """Whether all numbers of a bundle are finite. Nothing is unpacked, as zeros are."""
-    return all(bool(t.isfinite().all()) for tensors in bundle.values() for t in _numbers(tensors))
-
-
-def _numbers(tensors: Mapping[str, Any]) -> Iterator[Tensor]:
+def numbers_of(tensors: Mapping[str, Any]) -> Iterator[Tensor]:
+    """Yield tensors, of packed ones only the entries that have any bit set, in one dimension: nothing is unpacked."""
     stored = tensors.stored if isinstance(tensors, Tensors) else tensors
     return (each.numbers() if isinstance(each, Packed) else each for each in stored.values())
 

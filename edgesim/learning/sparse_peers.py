@@ -18,8 +18,8 @@ from edgesim.card import ModelCard
 from edgesim.contracts import Bundle, Merged, Message, Order, Part, Pass, Payload, Setting, Task, View
 from edgesim.learning import masks
 from edgesim.learning.context import Context
-from edgesim.learning.merge import finite
-from edgesim.learning.packed import is_finite, packed
+from edgesim.learning.merge import finite, is_finite
+from edgesim.learning.packed import packed
 from edgesim.rng import Key
 
 Maskable: TypeAlias = Literal["2d", "authors"]

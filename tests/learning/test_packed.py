@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as arrays
 
 from edgesim.backends import workers
 from edgesim.learning import packed as module
-from edgesim.learning.merge import is_finite as finite_unpacked
-from edgesim.learning.packed import Packed, Tensors, is_finite, packed
+from edgesim.learning.merge import is_finite
+from edgesim.learning.packed import Packed, Tensors, packed
 from edgesim.state import load_state, save_state
 from tests.conftest import digits_scenario
 from tests.contracts.support import fingerprint, run
@@ -67,7 +67,7 @@ def test_special_numbers(values):
     found = pack_anything({"params": {"w": tensor}})
     assert isinstance(found["params"], Tensors)
     assert bits(found["params"]["w"]) == bits(tensor)
-    assert is_finite(found) == finite_unpacked({"params": {"w": tensor}}) == bool(np.isfinite(values).all())
+    assert is_finite(found) == is_finite({"params": {"w": tensor}}) == bool(np.isfinite(values).all())
 
 
 def test_what_it_takes():

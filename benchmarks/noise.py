@@ -1,0 +1,26 @@
+"""Random images as a data set: benchmarks need no files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgesim.learning.data.source import Raw, Source
+from edgesim.rng import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomImages(Source):
+    """Noise of the shape of CIFAR-10: `train` images with labels of ten classes to learn from, `test` to test on."""
+
+    name = "random images"
+    train: int = 5_000
+    test: int = 10_000
+
+    def read(self) -> Raw:
+        """Return bytes and labels drawn uniformly."""
+        draw = Key(1).numpy()
+        x = draw.integers(0, 256, (self.train + self.test, 32, 32, 3), np.uint8)
+        y = draw.integers(0, 10, len(x))
+        return Raw(x[: self.train], y[: self.train], x[self.train :], y[self.train :], 10)
