@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -45,24 +44,26 @@ class Key:
         Raises ValueError outside that range: NumPy would split a larger index into words, so that two
         different paths could name one stream.
         """
-        path = tuple([int(i) for i in index])
-        for i in path:
-            if not 0 <= i < _INDEX_LIMIT:
-                raise ValueError(f"stream index outside [0, 2**32): {path}")
+        path = tuple(map(int, index))
+        if path and not (min(path) >= 0 and max(path) < _INDEX_LIMIT):
+            raise ValueError(f"stream index outside [0, 2**32): {path}")
         return Key(self.seed, self.path + path)
 
     def numpy(self) -> np.random.Generator:
         """Return a NumPy generator at the start of this stream."""
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=self.path))
 
-    def quick_words(self) -> Iterator[int]:
-        """Yield 64-bit numbers of this stream that cost little: from `word` of its first two indices, by SplitMix64."""
-        word = _word_of(self.seed, self.path[:2])
-        for index in self.path[2:]:
-            word = _mix_one(word + index)
-        while True:
-            word = _mix_one(word)
-            yield word
+    def quick_word(self, after: int | None = None) -> int:
+        """Return a 64-bit number of this stream that costs little, the first or the one after another.
+
+        By SplitMix64 from `word` of the stream's first two indices.
+        """
+        word = after
+        if word is None:
+            word = _word_of(self.seed, self.path[:2])
+            for index in self.path[2:]:
+                word = _mix_one(word + index)
+        return _mix_one(word)
 
     def exact_word(self) -> int:
         """Return 52 bits of this stream: a seed that a float, such as a knob of a task, holds exactly."""

@@ -18,6 +18,8 @@ class Presence:
         self._batteries = batteries
         self._occasion = 0
         self.everybody = availability.unbroken and not batteries  # always there and on
+        self.ids = np.arange(availability.n)  # of all devices
+        self.ids.setflags(write=False)
 
     def new_occasion(self) -> None:
         """Begin a new occasion to ask devices: an availability that leaves it to chance draws anew."""

@@ -96,7 +96,7 @@ class Rounds:
         }
         used = [a for a in arrivals if a.outcome in DELIVERED]
         late = sum(a.outcome == "late" for a in arrivals)
-        staleness = float(np.mean([a.staleness for a in used])) if used else 0.0
+        staleness = sum(a.staleness for a in used) / len(used) if used else 0.0
         self._tables["merges"].append(
             (engine.round, result.model.version, self._start_s, engine.now_s, len(arrivals), len(used), late,
              staleness, server_s, *(totals[name] - self._before[name] for name in _TOTALS),

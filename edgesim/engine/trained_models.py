@@ -8,6 +8,8 @@ import numpy as np
 
 from edgesim.contracts import Job, Setting, Task
 
+_MOST_KNOWN = 64  # tasks
+
 
 class _Trained(NamedTuple):
     """A model that a task trains, and its share in the task: so many times the samples (None: the device's own)."""
@@ -17,14 +19,20 @@ class _Trained(NamedTuple):
     samples: int | None
 
 
+class _Known(NamedTuple):
+    """What is remembered of a task; the task too, so that its id stays its own."""
+
+    task: Task
+    models: list[_Trained]
+    macs: float | None  # of all of these, if they are of one size
+
+
 class TrainedModels:
     """The mean size of the models trained, in forward multiply-accumulates per sample; see `ModelCard.forward_macs`."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._task: Task | None = None  # the last one: equal tasks are often one object
-        self._models: list[_Trained] = []
-        self._macs: float | None = None  # of all of these, if they are of one size
+        self._known: dict[int, _Known] = {}  # by id: one task is the object of many jobs, and hashing it costs more
         self._jobs = 0
         self._total = 0.0
 
@@ -40,12 +48,17 @@ class TrainedModels:
         """Count a job, if it trains."""
         if not job.task.stretches:
             return
-        if job.task is not self._task:
-            self._task, self._models = job.task, self._models_of(job.task)
-            sizes = {model.macs for model in self._models}
-            self._macs = sizes.pop() if len(sizes) == 1 else None
+        known = self._known.get(id(job.task)) or self._learn(job.task)
         self._jobs += 1
-        self._total += self._mean(job) if self._macs is None else self._macs
+        self._total += self._mean(job, known.models) if known.macs is None else known.macs
+
+    def _learn(self, task: Task) -> _Known:
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        models = self._models_of(task)
+        sizes = {model.macs for model in models}
+        known = self._known[id(task)] = _Known(task, models, sizes.pop() if len(sizes) == 1 else None)
+        return known
 
     def _models_of(self, task: Task) -> list[_Trained]:
         card = self._setting.card
@@ -56,10 +69,10 @@ class TrainedModels:
         ]
         return found or [_Trained(card.forward_macs(task.part), 1.0, None)]
 
-    def _mean(self, job: Job) -> float:
+    def _mean(self, job: Job, models: list[_Trained]) -> float:
         """Return the mean over the samples of a job that trains models of several sizes."""
         held = self._setting.samples[[job.device]]
         drop_single = self._setting.card.drop_single
         own = sum(float(stretch.amount(held, drop_single)[0][0]) for stretch in job.task.stretches)
-        weights = [model.times * (own if model.samples is None else model.samples) for model in self._models]
-        return float(np.average([model.macs for model in self._models], weights=weights))
+        weights = [model.times * (own if model.samples is None else model.samples) for model in models]
+        return float(np.average([model.macs for model in models], weights=weights))

@@ -94,8 +94,8 @@ class FleetView:
 
     def _anybody(self, key: Key) -> Ids:
         """Return one idle device: the first that is idle among draws of all, which costs less than to list the idle."""
-        for word in key.quick_words():
-            device = word % len(self.busy)
-            if not self.busy[device]:
-                return np.array([device])
-        raise AssertionError("unreachable")
+        word = key.quick_word()
+        while self.busy[word % len(self.busy)]:
+            word = key.quick_word(word)
+        device = word % len(self.busy)
+        return self.presence.ids[device : device + 1]
