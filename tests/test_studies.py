@@ -255,6 +255,8 @@ def three_rounds(tmp_path: Path) -> Run:
         "note.weight[4-5]": 15,
         "note.weight[7-9]": None,
         "note.angle": None,
+        "mean_note.weight": (1 + 2 + 6) * 11 / 6,
+        "mean_note.angle": None,
         "merges.used": 6,
         "rounds@0.65": 2,
         "round_s@0.65": 15,
@@ -295,6 +297,7 @@ def test_no_personal_accuracy_without_its_evaluation(three_rounds: Any) -> None:
         "loss@0.5",
         "busiest_bytes@0.5",
         "note.x[1]",
+        "mean_note.x[1-2]",
     ],
 )
 def test_no_such_column(name: str) -> None:

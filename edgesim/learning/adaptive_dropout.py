@@ -82,8 +82,9 @@ class AdaptiveDropout:
     at most `drop_cap`; what kept units give is multiplied by 1 / (1 - probability) in training. In each layer the most
     important unit stays if no other does; `exact_k`: as many stay as are expected. `units`: as for AFD.
 
-    The notes hold, of a check, `delta`, `fired` and, of an update, every device's `rho` and whether the `fallback` was
-    used, and `et_max_s`; of every round the mean probability `drop` of the devices whose models arrived.
+    The notes hold, of a check, `delta`, `fired` and, of an update, every device's `rho`, whether the `fallback` was
+    used, whether its eigenvalues have such a `gap`, and `et_max_s`; of every round the mean probability `drop` of the
+    devices whose models arrived.
     """
 
     check_every: Annotated[int, Ge(1)] = 5
@@ -274,7 +275,11 @@ class AdaptiveDropout:
         told = {m.device: m.signals["ratio"] for m in got if m.device in state["deficiency"]}
         poor = {device for device, ratio in told.items() if not math.isfinite(ratio)}
         ratios = {d: self._surrogate(self.fallback, state, d) if d in poor else r for d, r in told.items()}
-        said = {**state["said"], "fallback": {device: float(device in poor) for device in told}}
+        said = {
+            **state["said"],
+            "fallback": {device: float(device in poor) for device in told},
+            "gap": {device: float(ratio < 1) for device, ratio in told.items()},
+        }
         return self._rated({**state, "due": False, "said": said}, ratios, view) if told else {**state, "due": False}
 
     def _surrogate(self, source: str, state: Any, device: int) -> float:

@@ -19,10 +19,12 @@ _LEARNED = ("accuracy", "best_accuracy", "loss", *_PERSONAL, "evals.loss", "eval
 _MEAN_OF_LAST = re.compile(r"accuracy_last_([1-9]\d*)")
 _FOR_GOOD = "-on"
 _NOTE = re.compile(r"note\.(\w+)(?:\[(\d+)-(\d+)\])?")
+_MEAN_OF_NOTES = re.compile(r"mean_note\.(\w+)")
+_PATTERNS = (_MEAN_OF_LAST, _NOTE, _MEAN_OF_NOTES)
 _ALLOWED = (
     f"{', '.join(_SPENT)} and TABLE.COLUMN, each also until a test accuracy is reached as in sim_time_s@0.75, or from "
     "when on it stays as in sim_time_s@0.75-on; "
-    f"{', '.join(_AT_END)}, accuracy_last_K, note.NAME, note.NAME[FIRST-LAST]"
+    f"{', '.join(_AT_END)}, accuracy_last_K, note.NAME, note.NAME[FIRST-LAST], mean_note.NAME"
 )
 
 
@@ -35,7 +37,8 @@ class Column:
     (both), or TABLE.COLUMN, a sum over a table of the run; at the end also flops, loss and accuracy of the last
     evaluation, best_accuracy, accuracy_last_K, the mean of the last K evaluations, mean_forward_macs (mean over jobs of
     the size of the model trained, see `ModelCard.forward_macs`), and note.NAME, what the method noted last by that
-    name: the mean over the devices of the note, or with [FIRST-LAST] over those with these ids.
+    name: the mean over the devices of the note, or with [FIRST-LAST] over those with these ids; mean_note.NAME is the
+    mean over all rounds and devices.
     personal_accuracy, of the last evaluation, and best_personal_accuracy are means over devices of what each would use
     itself, personal_worst the mean over the worst tenth of devices in the last evaluation; all need
     `evaluation.personal`. busiest_in_bytes, busiest_out_bytes and busiest_bytes are the most that one device received,
@@ -50,8 +53,8 @@ class Column:
     @property
     def is_learned(self) -> bool:
         """Return whether the number follows from trained weights, whose last bits depend on the machine."""
-        by_pattern = _MEAN_OF_LAST.fullmatch(self.quantity) or _NOTE.fullmatch(self.quantity)
-        return self.quantity in _LEARNED or by_pattern is not None or self.target is not None
+        by_pattern = any(pattern.fullmatch(self.quantity) for pattern in _PATTERNS)
+        return self.quantity in _LEARNED or by_pattern or self.target is not None
 
     def of(self, run: Run) -> float | None:
         """Return the number; None if the run did not get there, or has not so many evaluations."""
@@ -62,6 +65,10 @@ class Column:
         note = _NOTE.fullmatch(self.quantity)
         if note:
             return _last_note(run, note[1], (int(note[2]), int(note[3])) if note[2] else None)
+        every = _MEAN_OF_NOTES.fullmatch(self.quantity)
+        if every:
+            values = run.notes["value"][run.notes["name"] == every[1]]
+            return None if values.empty else float(values.mean())
         if self.quantity in _PERSONAL:
             return _personal(run, self.quantity)
         if self.quantity in _BUSIEST:
@@ -83,7 +90,7 @@ def parse_column(text: str) -> Column:
     known = quantity in _SPENT or _is_table_column(quantity, by_round=bool(at))
     if at and known and target:
         return Column(quantity, target, for_good=until.endswith(_FOR_GOOD))
-    if not at and (known or quantity in _AT_END or _MEAN_OF_LAST.fullmatch(quantity) or _NOTE.fullmatch(quantity)):
+    if not at and (known or quantity in _AT_END or any(pattern.fullmatch(quantity) for pattern in _PATTERNS)):
         return Column(quantity)
     raise ConfigError(f"columns: unknown column {text!r} (allowed: {_ALLOWED})")
 

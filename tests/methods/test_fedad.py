@@ -342,6 +342,15 @@ def test_more_starts_and_larger_zeros_change_the_ratio_only():
     ratios = [noted(simulation, "rho")[2] for simulation in runs]
     assert all(0 < rho < 1 for of_run in ratios for rho in of_run)
     assert len({tuple(of_run) for of_run in ratios}) == 3
+    assert [noted(simulation, "gap")[2] for simulation in runs] == [[1.0] * 4] * 3
+
+
+def test_a_spectrum_without_a_gap_is_noted():
+    """After a first round of usual length B is too steep for any gap: everything is kept."""
+    usual = run(digits(rounds=3))
+    assert noted(usual, "gap") == {2: [0.0] * 4}
+    assert noted(usual, "fallback") == {2: [0.0] * 4}
+    assert noted(usual, "rho") == {2: [1.0] * 4}
 
 
 def test_who_does_not_answer_is_not_asked_again():
