@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format lint types tests golden studies-quick validation clean
+.PHONY: demo test check format lint types tests golden studies-quick studies-page validation clean
 
 demo: .venv/demo  ## Install, run the quickstart, print its table and draw its plot
 	rm -rf runs/quickstart
@@ -35,6 +35,13 @@ studies-quick: .venv/dev  ## Run the quick size of every study that comes with e
 	@failed=; for study in scenarios/studies/*.toml; do \
 		$(BIN)/edgesim study run $$study --workers 2 && $(BIN)/edgesim study table $$study || failed="$$failed $$study"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
+
+studies-page: .venv/dev  ## Write the tables of docs/studies.md from the runs of studies-quick; its head stays
+	sed '/^## /,$$d' docs/studies.md > runs/studies.md
+	for study in scenarios/studies/*.toml; do \
+		$(BIN)/edgesim study table $$study --markdown >> runs/studies.md || exit 1; \
+	done
+	mv runs/studies.md docs/studies.md
 
 validation: .venv/dev  ## Write docs/validation.md from what edgesim gives now
 	$(BIN)/python -m tests.validation.page

@@ -61,13 +61,16 @@ def table(
     size: SizeName = "quick",
     out: Out = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a section for a page, a line each cell.")] = False,
 ) -> None:
     """Print mean, standard deviation and 95 % interval over the seeds, beside published values."""
     import numpy as np
 
     from edgesim.commands.show import print_json, print_note
-    from edgesim.study.table import tabulate
+    from edgesim.study.table import as_markdown, tabulate
 
+    if as_json and markdown:
+        raise EdgesimError("--json, --markdown: give one of the two")
     loaded, planned = _planned(study, only, size, out)
     kept = [(each, found) for each in planned if (found := each.kept()) is not None]
     if not kept:
@@ -80,6 +83,8 @@ def table(
     if as_json:
         records = rows.astype(object).where(rows.notna(), None).to_dict("records")
         print_json({"study": loaded.name, "size": size, "rows": records})
+    elif markdown:
+        print(f"## {loaded.name}\n\n`edgesim study run {study} --size {size}`\n\n{as_markdown(rows)}\n")
     else:
         _print(rows, f"{loaded.name} ({size})")
         beside = rows[rows["published"].notna() & rows["mean"].notna()]

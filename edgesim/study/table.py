@@ -31,6 +31,35 @@ def tabulate(study: Study, runs: Iterable[tuple[Cell, Run]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def as_markdown(rows: pd.DataFrame) -> str:
+    """Return a table from `tabulate` as Markdown: a line for each combination of labels, a column for each of ours.
+
+    Means over the seeds, with the standard deviation where there is one and in brackets what was published. Columns
+    without a number are left out.
+    """
+    labels = list(rows.columns[: list(rows.columns).index("column")])
+    names = list(rows["column"][rows["mean"].notna()].unique())
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows.to_dict("records"):
+        lines.setdefault(tuple(row[label] for label in labels), {})[row["column"]] = _cell(row)
+    table = [[*labels, *(f"`{name}`" for name in names)], ["---"] * (len(labels) + len(names))]
+    table += [[*group, *(cells[name] for name in names)] for group, cells in lines.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in table)
+
+
+def _cell(row: Mapping[Any, Any]) -> str:
+    if math.isnan(row["mean"]):
+        return ""
+    spread = "" if math.isnan(row["sd"]) else f" ± {row['sd']:.2g}"
+    published = "" if math.isnan(row["published"]) else f" ({_short(row['published'])})"
+    return _short(row["mean"]) + spread + published
+
+
+def _short(value: float) -> str:
+    """Return four digits of what is small, six of bytes and operations."""
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.6g}"
+
+
 def mean_and_interval(values: Sequence[float]) -> dict[str, float]:
     """Return mean, sd, low and high of a sample; NaN where there are too few values."""
     n = len(values)
