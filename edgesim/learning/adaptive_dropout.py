@@ -79,8 +79,8 @@ class AdaptiveDropout:
     `ratio_min`.
 
     A unit's probability to be left out is proportional to exp(-importance), over all channels and over all neurons, and
-    at most `drop_cap`; what kept units give is multiplied by 1 / (1 - probability) in training. In each layer the most
-    important unit stays if no other does; `exact_k`: as many stay as are expected. `units`: as for AFD.
+    at most `drop_cap`; if `rescale`, what kept units give is multiplied by 1 / (1 - probability) in training. In each
+    layer the most important unit stays if no other does; `exact_k`: as many stay as are expected. `units`: as for AFD.
 
     The notes hold, of a check, `delta`, `fired` and, of an update, every device's `rho`, whether the `fallback` was
     used, whether its eigenvalues have such a `gap`, and `et_max_s`; of every round the mean probability `drop` of the
@@ -108,6 +108,7 @@ class AdaptiveDropout:
     keep_min: Annotated[float, Gt(0), Le(1)] = 0.25
     time_map: Literal["linear", "exact"] = "linear"
     drop_cap: Annotated[float, Gt(0), Lt(1)] = 0.8
+    rescale: bool = True
     exact_k: bool = False
     units: Which = "inner"
 
@@ -179,7 +180,7 @@ class AdaptiveDropout:
         orders = []
         for device in devices:
             part, up = self._part(state, device, setting, key.at(_MASKS, device)), self._upload(state, device, setting)
-            extra_bytes = _NUMBER_BYTES * sum(len(units) for _, units in part.units)
+            extra_bytes = _NUMBER_BYTES * sum(len(multipliers) for _, multipliers in part.scale)
             down: Payload | None = Payload(extra_bytes=extra_bytes)
             if have_model:
                 mask_bytes = math.ceil(len(state["importance"]) / 8)
@@ -313,7 +314,7 @@ class AdaptiveDropout:
             kept = drawn(p, r, self.exact_k, draws)
             units.append((group.name, tuple(kept.tolist())))
             scale.append((group.name, tuple((1 / (1 - p[kept])).tolist())))
-        return Part(f"drop{drop:.2f}", width=1, units=tuple(units), scale=tuple(scale))
+        return Part(f"drop{drop:.2f}", width=1, units=tuple(units), scale=tuple(scale) if self.rescale else ())
 
 
 def asking(

@@ -171,6 +171,15 @@ def test_units_and_multipliers_of_a_device():
     assert CARD.nbytes(tasks[1].up, tasks[1].part) == 4 * CARD.part_params(tasks[1].part)
 
 
+def test_multipliers_can_be_left_out():
+    """The same units without multipliers, and without the bytes of these."""
+    state = heard(FedAD(**SOON), RANKS)
+    scaled, plain = (parts(FedAD(rescale=rescale, **SOON), state)[1] for rescale in (True, False))
+    assert plain.part.units == scaled.part.units != ()
+    assert scaled.part.scale != () == plain.part.scale
+    assert CARD.nbytes(plain.down, plain.part) == 4 * CARD.part_params(plain.part)
+
+
 def test_no_unit_is_left_out_more_often_than_the_cap():
     """Ranks of 0 and 40: without a cap the first channel would be left out with 2.2; at 0.6 its multiplier is 2.5."""
     state = heard(FedAD(rank_norm="none", drop_cap=0.6, **SOON), {**RANKS, "c": np.array([0.0, 40.0, 40.0, 40.0])})
@@ -422,6 +431,7 @@ def test_a_round_of_nobody_leaves_everything():
         {"time_map": "square"},
         {"drop_cap": 1},
         {"exact_k": "perhaps"},
+        {"rescale": 2},
         {"units": "outer"},
         {"absent": "zero"},
     ],
