@@ -38,7 +38,8 @@ def as_markdown(rows: pd.DataFrame) -> str:
     without a number are left out.
     """
     labels = list(rows.columns[: list(rows.columns).index("column")])
-    names = list(rows["column"][rows["mean"].notna()].unique())
+    found = set(rows["column"][rows["mean"].notna()])
+    names = [name for name in rows["column"].unique() if name in found]
     lines: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows.to_dict("records"):
         lines.setdefault(tuple(row[label] for label in labels), {})[row["column"]] = _cell(row)
