@@ -75,8 +75,9 @@ def table(
     kept = [(each, found) for each in planned if (found := each.kept()) is not None]
     if not kept:
         raise EdgesimError(f"{study}: no cell has been run; first: edgesim study run {study} --size {size}")
-    if len(kept) < len(planned):
-        print_note(f"{len(planned) - len(kept)} of {len(planned)} cells are missing")
+    missing = f"{len(planned) - len(kept)} of {len(planned)} cells are missing" if len(kept) < len(planned) else ""
+    if missing:
+        print_note(missing)
     if not all(each.is_done() for each, _ in kept):
         print_note("some runs were made by other code; edgesim study run makes them anew")
     rows = tabulate(loaded, [(each.cell, found) for each, found in kept])
@@ -84,7 +85,8 @@ def table(
         records = rows.astype(object).where(rows.notna(), None).to_dict("records")
         print_json({"study": loaded.name, "size": size, "rows": records})
     elif markdown:
-        print(f"## {loaded.name}\n\n`edgesim study run {study} --size {size}`\n\n{as_markdown(rows)}\n")
+        below = f"\n{missing}.\n" if missing else ""  # a page is read where no note was printed
+        print(f"## {loaded.name}\n\n`edgesim study run {study} --size {size}`\n\n{as_markdown(rows)}\n{below}")
     else:
         _print(rows, f"{loaded.name} ({size})")
         beside = rows[rows["published"].notna() & rows["mean"].notna()]
