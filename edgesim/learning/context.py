@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -123,6 +123,32 @@ class Context:
         finally:
             for layer, mode in modes.items():
                 layer.training = mode
+
+    def bind_for_test(self, w: Bundle) -> list[Tensor]:
+        """Do as `bind`, and let the network run as in a test until it is bound again."""
+        trained = self.bind(w)
+        self._module.eval()
+        return trained
+
+    def outputs(self, w: Bundle, x: Tensor, layers: Sequence[str]) -> dict[str, Tensor]:
+        """Return what comes out of each of these layers in a test of the weights `w`."""
+        found: dict[str, Tensor] = {}
+
+        def watch(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+            def note(_: nn.Module, given: Any, out: Tensor) -> None:
+                found[name] = out.clone()  # what follows may change it in place
+
+            return note
+
+        self.bind_for_test(w)
+        hooks = [self._module.get_submodule(name).register_forward_hook(watch(name)) for name in layers]
+        try:
+            with torch.no_grad():
+                self.forward(w, x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return {name: found[name] for name in layers}
 
     def corners(self, part: Part) -> dict[str, tuple[slice, ...]]:
         """Return where the tensors of a smaller part lie in those of the network; see `parts.corners`."""

@@ -6,7 +6,7 @@ Source: "Efficient Federated Learning with Heterogeneous Data and Adaptive Dropo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -73,8 +73,9 @@ def ranks_of(w: Bundle, context: Context, layers: Iterable[str], samples: int, w
     """
     linear = {name: w["params"][f"{name}.weight"] for name in layers if _is_matrix(w, name)}
     sums = {n: (t.abs() if weight == "abs" else t).double().sum(dim=1).cpu().numpy() for n, t in linear.items()}
-    maps = _outputs(w, context, [name for name in layers if name not in linear], samples)
-    ranks = {name: _mean_ranks(out) for name, out in maps.items()}
+    others = [name for name in layers if name not in linear]
+    maps = context.outputs(w, _batch(context, samples).x, others) if others else {}
+    ranks = {name: _mean_ranks(F.relu(out)) for name, out in maps.items()}
     full = [ranks[name] / min(out.shape[2:]) for name, out in maps.items()]
     return Ranks({**sums, **ranks}, float(np.concatenate(full).mean()) if full else 1.0)
 
@@ -86,10 +87,10 @@ def curvature_of(w: Bundle, context: Context, samples: int, steps: int, starts: 
     and x = first - w the bound is |B(x) - B(0)| / |x|, 0 where |x| is.
     """
     batch, first = _batch(context, samples), context.copy(context.first)
-    there = _tested(first, context)
+    there = context.bind_for_test(first)
     first_slope = gradients(cross_entropy(first, batch, context), there)
     begin = _flat([t.detach() for t in there])
-    here = _tested(w, context)  # from now on the weights stay: products are of this graph
+    here = context.bind_for_test(w)  # from now on the weights stay: products are of this graph
     slope, times = hessian_product(cross_entropy(w, batch, context), here)
     sizes = [t.numel() for t in here]
 
@@ -106,36 +107,6 @@ def curvature_of(w: Bundle, context: Context, samples: int, steps: int, starts: 
     return Curvature(
         mean_of([lanczos(product, start, steps) for start in _starts(context, way, starts)]), lipschitz, length
     )
-
-
-# --- the network as in a test -----------------------------------------------------------------------------------
-
-
-def _tested(w: Bundle, context: Context) -> list[Tensor]:
-    """Let the network have the weights `w` and run as in a test; return its trained parameters."""
-    trained = context.bind(w)
-    context._module.eval()
-    return trained
-
-
-def _outputs(w: Bundle, context: Context, layers: Sequence[str], samples: int) -> dict[str, Tensor]:
-    """Return what comes out of layers, shape (samples, channels, height, width), after ReLU."""
-    if not layers:
-        return {}
-    _tested(w, context)
-    found: dict[str, Tensor] = {}
-
-    def watch(name: str) -> Any:
-        return lambda layer, given, out: found.__setitem__(name, F.relu(out))
-
-    hooks = [context._module.get_submodule(name).register_forward_hook(watch(name)) for name in layers]
-    try:
-        with torch.no_grad():
-            context.forward(w, _batch(context, samples).x)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return {name: found[name] for name in layers}
 
 
 def _batch(context: Context, samples: int) -> Batch:
