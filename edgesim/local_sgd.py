@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
+
+from edgesim.units import NonNegativeNumber, PositiveNumber
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,11 @@ class Training:
 
     local_epochs: Annotated[int, Ge(1)] = 1
     batch: Annotated[int, Ge(1)] = 32
-    lr: Annotated[float, Gt(0)] = 0.01
+    lr: PositiveNumber = 0.01
     lr_decay: Annotated[float, Gt(0), Le(1)] = 1.0  # factor per round
-    lr_floor: Annotated[float, Ge(0)] = 0.0
-    momentum: Annotated[float, Ge(0)] = 0.0
-    weight_decay: Annotated[float, Ge(0)] = 0.0
+    lr_floor: NonNegativeNumber = 0.0
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
+    weight_decay: NonNegativeNumber = 0.0
     clip_norm: Annotated[float, Gt(0)] = float("inf")
 
     def lr_at(self, round_: int) -> float:

@@ -177,6 +177,7 @@ JoulesOrInf: TypeAlias = Annotated[float, Unit("J", "an energy", "18.7 Wh", posi
 JoulesPerBit: TypeAlias = Annotated[float, Unit("J/bit", "an energy per bit", "50 nJ/bit")]
 Ratio: TypeAlias = Annotated[float, Gt(0), Le(1)]
 PositiveNumber: TypeAlias = Annotated[FiniteFloat, Gt(0)]
+NonNegativeNumber: TypeAlias = Annotated[FiniteFloat, Ge(0)]
 
 
 @dataclass(frozen=True, slots=True)

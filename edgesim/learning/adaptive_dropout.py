@@ -47,6 +47,7 @@ from edgesim.learning.unit_rates import (
     triggered,
 )
 from edgesim.rng import Key
+from edgesim.units import PositiveNumber
 
 _MASKS = 1  # sub-stream of a plan's key; selection draws from the key itself and from those of one index
 _NUMBER_BYTES = 4  # of an importance, a ratio, a multiplier: float32
@@ -102,7 +103,7 @@ class AdaptiveDropout:
     hessian_of: Literal["all", "linear"] = "all"
     lanczos_steps: Annotated[int, Ge(2)] = 30
     lanczos_starts: Annotated[int, Ge(1)] = 1
-    residual: Annotated[float, Gt(0)] = 0.01
+    residual: PositiveNumber = 0.01
     zero: Annotated[float, Ge(0), Lt(1)] = 1e-3
     ratio_min: Annotated[float, Ge(0), Le(1)] = 0.5
     keep_min: Annotated[float, Gt(0), Le(1)] = 0.25

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Lt
 from torch import Tensor
 
 from edgesim.contracts import (
@@ -37,6 +37,7 @@ from edgesim.learning.merge import Absent, finite, mean_of_holders
 from edgesim.learning.rules import cross_entropy
 from edgesim.learning.submodels import Units, Which, check_groups, groups_of
 from edgesim.rng import Key
+from edgesim.units import PositiveNumber
 
 _UNITS = 1  # sub-stream of a plan's key; selection draws from the key itself and from those of one index
 _EVERYBODY = -1  # stands for the devices that share one score map
@@ -61,7 +62,7 @@ class AFD:
     rate: Annotated[float, Ge(0), Lt(1)] = 0.25
     variant: Literal["multi", "single"] = "multi"
     score: Literal["add", "assign"] = "add"
-    eps: Annotated[float, Gt(0)] = 1e-3
+    eps: PositiveNumber = 1e-3
     units: Which = "inner"
     absent: Absent = "skip"
     needs: ClassVar[Needs] = Needs(feedback=True)

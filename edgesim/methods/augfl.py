@@ -39,6 +39,7 @@ from edgesim.learning.server import Soft
 from edgesim.learning.teacher import taught, teacher_network
 from edgesim.methods.fedjs import sizes_of
 from edgesim.rng import Key
+from edgesim.units import NonNegativeNumber, PositiveNumber
 
 _SPLIT, _DROPOUT = 1, 2  # streams of a job's key; its one stretch has stream 0
 _TEACHER = 2**32 - 1  # stream of the method's own key; the lower ones are those of devices' splits
@@ -65,17 +66,17 @@ class AugFL:
     none. Running statistics are averaged by data size.
     """
 
-    alpha: Annotated[float, Gt(0)] = 0.05
-    rho: Annotated[float, Gt(0)] = 0.7
-    lam: Annotated[float, Ge(0)] = 5.0
+    alpha: PositiveNumber = 0.05
+    rho: PositiveNumber = 0.7
+    lam: NonNegativeNumber = 5.0
     support: Annotated[float, Gt(0), Lt(1)] = 0.8
     split: Literal["fixed", "redrawn"] = "fixed"
     absent: Literal["all", "seen", "none"] = "all"
-    temperature: Annotated[float, Gt(0)] = 4.0
+    temperature: PositiveNumber = 4.0
     teacher: str = "resnet18_bn"
     teacher_epochs: Annotated[int, Ge(1)] = 30
     teacher_batch: Annotated[int, Ge(1)] = 16
-    teacher_lr: Annotated[float, Gt(0)] = 0.05
+    teacher_lr: PositiveNumber = 0.05
     teacher_momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
     server_samples: Annotated[int, Ge(1)] = 100
     needs: ClassVar[Needs] = Needs(keep="delivered", feedback=True)  # timing alone does not know the teacher's work

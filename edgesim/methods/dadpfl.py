@@ -38,6 +38,7 @@ from edgesim.learning.rules import cross_entropy
 from edgesim.learning.sparse_peers import FirstMasks, Growth, Initial, Maskable
 from edgesim.peering import PeerGraph
 from edgesim.rng import Key
+from edgesim.units import NonNegativeNumber, PositiveNumber
 
 Schedule: TypeAlias = Literal["constant", "step_down"]
 Sends: TypeAlias = Literal["pruned", "trained"]
@@ -89,7 +90,7 @@ class DADPFL:
     reuse: Annotated[int, Ge(0)] | None = None
     wait_select: Select = "lowest_index"
     wait_schedule: Schedule | None = None
-    wait_timeout: Annotated[float, Gt(0)] | None = None
+    wait_timeout: PositiveNumber | None = None
     on_prior_failure: Literal["drop", "stale"] = "drop"
     sparsity: Annotated[float, Ge(0), Lt(1)] = 0.5
     maskable: Maskable | None = None
@@ -99,17 +100,17 @@ class DADPFL:
     growth: Growth = "gradient"
     target_sparsity: Annotated[float, Ge(0), Lt(1)] = 0.8
     distance: pruning.Distance | None = None
-    change_below: Annotated[float, Gt(0)] = 0.02
+    change_below: PositiveNumber = 0.02
     majority: Annotated[float, Gt(0), Le(1)] = 0.5
     clock: pruning.Clock | None = None
-    b: Annotated[float, Ge(0)] = 0.0
-    c: Annotated[float, Gt(0)] = 1.3
+    b: NonNegativeNumber = 0.0
+    c: PositiveNumber = 1.3
     max_prunings: Annotated[int, Ge(0)] | None = None
     sends: Sends | None = None
-    p: Annotated[float, Gt(0)] = 0.5
-    q: Annotated[float, Gt(0)] = 1.0
+    p: PositiveNumber = 0.5
+    q: PositiveNumber = 1.0
     gamma: Annotated[float, Ge(0), Le(1)] | None = None
-    eta: Annotated[float, Ge(0)] | None = None
+    eta: NonNegativeNumber | None = None
     beta: Annotated[float, Ge(0), Le(1)] = 0.9
     needs: ClassVar[Needs] = Needs(coordinators=frozenset({"sync"}), keep="computed", feedback=True, peers=True)
 

@@ -21,6 +21,7 @@ from edgesim.learning.loop import gradients
 from edgesim.learning.peers import Mixing, PeerMethod, mixed, peer_plan, peer_task, sent_and_kept
 from edgesim.learning.rules import cross_entropy
 from edgesim.rng import Key
+from edgesim.units import NonNegativeNumber
 
 _PASSES = (Pass(times=2), Pass("param_step", times=4))  # the norm takes two FLOPs a parameter, to move there two more
 _NO_NORM = 1e-12
@@ -35,7 +36,7 @@ class DFedSAM(PeerMethod):
     """
 
     mixing: Mixing = "samples"
-    rho: Annotated[float, Ge(0)] = 0.01
+    rho: NonNegativeNumber = 0.01
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:

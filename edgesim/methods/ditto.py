@@ -19,6 +19,7 @@ from edgesim.learning.merge import is_finite
 from edgesim.learning.rules import cross_entropy, pulled_to_anchor
 from edgesim.methods.fedavg import FedAvg
 from edgesim.rng import Key
+from edgesim.units import NonNegativeNumber
 
 _PULL_FLOPS = 2.0  # per parameter and personal step
 
@@ -35,7 +36,7 @@ class Ditto(FedAvg):
     that stops early misses the last of its personal steps first. Keys of the average: see FedAvg.
     """
 
-    lam: Annotated[float, Ge(0)] = 0.5
+    lam: NonNegativeNumber = 0.5
     proximal: Literal["joint", "split"] = "joint"
     global_epochs: Annotated[int, Ge(1)] | None = None
     personal_epochs: Annotated[int, Ge(1)] | None = None

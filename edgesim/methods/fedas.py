@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 from torch import Tensor
 
 from edgesim.contracts import (
@@ -43,6 +43,7 @@ from edgesim.learning.trace import layer_of
 from edgesim.learning.trainer import CHUNK
 from edgesim.methods.fedjs import noted, sizes_of
 from edgesim.rng import Key
+from edgesim.units import PositiveNumber
 
 _ALIGN, _FISHER, _PROTOTYPES = 1, 2, 3  # streams of a job's key; its one stretch has stream 0
 _TRACE_BYTES = 4
@@ -68,7 +69,7 @@ class FedAS:
 
     align_epochs: Annotated[int, Ge(0)] = 1
     align_batch: Annotated[int, Ge(1)] = 16
-    align_lr: Annotated[float, Gt(0)] = 0.01
+    align_lr: PositiveNumber = 0.01
     align_loss: Literal["sample", "class", "class_mean"] = "sample"
     global_head: Literal["average", "fisher", "none"] = "average"
     first_old: Literal["initial", "received"] = "initial"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Gt, Le
 
 from edgesim.contracts import (
     Bundle,
@@ -27,6 +27,7 @@ from edgesim.contracts import (
 from edgesim.learning.merge import finite
 from edgesim.learning.rules import proximal_sgd
 from edgesim.rng import Key
+from edgesim.units import NonNegativeNumber
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class FedAsync:
     """
 
     alpha: Annotated[float, Gt(0), Le(1)] = 0.6  # both in the range of the paper's experiments
-    rho: Annotated[float, Ge(0)] = 0.005
+    rho: NonNegativeNumber = 0.005
     needs: ClassVar[Needs] = Needs(coordinators=frozenset({"buffered"}))
 
     def init(self, setting: Setting, key: Key) -> Any:

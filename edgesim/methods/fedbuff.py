@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Lt
 from torch import Tensor
 
 from edgesim.contracts import (
@@ -32,6 +32,7 @@ from edgesim.learning.context import Context
 from edgesim.learning.merge import finite
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.rng import Key
+from edgesim.units import PositiveNumber
 
 _UP = Payload(kinds=frozenset({"delta", "buffers"}))
 
@@ -46,7 +47,7 @@ class FedBuff:
     from older models a variance could become negative. Integer counters stay on the device.
     """
 
-    eta_g: Annotated[float, Gt(0)] = 1.0  # one device, never stale: the global model becomes the device's
+    eta_g: PositiveNumber = 1.0  # one device, never stale: the global model becomes the device's
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0  # off, as in the paper's algorithm
     needs: ClassVar[Needs] = Needs(coordinators=frozenset({"buffered"}))
 

@@ -19,6 +19,7 @@ from edgesim.learning.dynamic_weights import Degrees, Rates, degree_slopes, gain
 from edgesim.learning.merge import finite, mean_of_holders
 from edgesim.methods.fedjs import FedJS, noted, sizes_of
 from edgesim.rng import Key
+from edgesim.units import NonNegativeNumber
 
 # Floating-point operations of the server a parameter and model: a difference, its product with the gradient, the sum;
 # the same two of a mean.
@@ -41,9 +42,9 @@ class FedDH(FedJS):
 
     gradient: Literal["pseudo", "server_set"] = "pseudo"
     server_samples: Annotated[int, Ge(1)] = 100
-    lambda_v: Annotated[float, Ge(0)] = 1e-4  # the four are Table 5's for LeNet on CIFAR-10
+    lambda_v: NonNegativeNumber = 1e-4  # the four are Table 5's for LeNet on CIFAR-10
     decay_v: Annotated[float, Gt(0), Le(1)] = 0.999
-    lambda_b: Annotated[float, Ge(0)] = 1e-4
+    lambda_b: NonNegativeNumber = 1e-4
     decay_b: Annotated[float, Gt(0), Le(1)] = 0.99
     step_limit: Annotated[float, Gt(0)] = 0.5
     reaggregate: bool = False

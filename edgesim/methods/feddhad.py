@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Gt, Le
 
 from edgesim.contracts import Needs, Payload, Setting
 from edgesim.learning.adaptive_dropout import AdaptiveDropout
 from edgesim.methods.feddh import FedDH
+from edgesim.units import NonNegativeNumber
 
 _COUNT_BYTES = 4  # of one label
 
@@ -24,9 +25,9 @@ class FedDHAD(AdaptiveDropout, FedDH):
     Keys of the weights: see FedDH.
     """
 
-    lambda_v: Annotated[float, Ge(0)] = 1e-2  # the four are Table 5's for LeNet on CIFAR-10
+    lambda_v: NonNegativeNumber = 1e-2  # the four are Table 5's for LeNet on CIFAR-10
     decay_v: Annotated[float, Gt(0), Le(1)] = 0.9999
-    lambda_b: Annotated[float, Ge(0)] = 1e-4
+    lambda_b: NonNegativeNumber = 1e-4
     decay_b: Annotated[float, Gt(0), Le(1)] = 0.99
     needs: ClassVar[Needs] = Needs(
         coordinators=frozenset({"sync"}), feedback=True, hears=True, reports=frozenset({"labels"})

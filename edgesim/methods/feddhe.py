@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Gt
 from torch import Tensor
 
 from edgesim.contracts import Arr, Bundle, Message, Needs, Order, Plan, ServerSet, Setting, Task, View
 from edgesim.errors import ConfigError
 from edgesim.methods.feddh import FedDH, start
 from edgesim.rng import Key
+from edgesim.units import PositiveNumber
 
 _LEAST_SQUARE, _LARGEST_EXPONENT = 1e-6, 50.0  # a class without any gradient must not take all
 
@@ -37,7 +37,7 @@ class FedDHE(FedDH):
     """
 
     form: Form = "inverse"
-    beta: Annotated[float, Gt(0)] = 1.0
+    beta: PositiveNumber = 1.0
     scope: Literal["output", "all"] = "output"
     js_note: ClassVar[str] = "estimated_js"
     needs: ClassVar[Needs] = Needs(feedback=True)  # timing alone does not know how long the server works

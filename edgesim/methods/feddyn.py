@@ -32,6 +32,7 @@ from edgesim.learning.loop import clipped
 from edgesim.learning.merge import finite, is_finite, mean_of_holders
 from edgesim.learning.rules import cross_entropy
 from edgesim.rng import Key
+from edgesim.units import PositiveNumber
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +47,7 @@ class FedDyn:
     Running statistics: the plain mean.
     """
 
-    alpha: Annotated[float, Gt(0)] = 0.01
+    alpha: PositiveNumber = 0.01
     scale_alpha: bool = False
     clip_norm: Annotated[float, Gt(0)] = 10.0
     needs: ClassVar[Needs] = Needs(keep="delivered")

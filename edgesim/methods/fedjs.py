@@ -20,6 +20,7 @@ from edgesim.learning.dynamic_weights import js_divergence, shares_of, weights_o
 from edgesim.learning.merge import finite, mean_of_holders
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.rng import Key
+from edgesim.units import PositiveNumber
 
 _LOG_BASES = {"e": math.e, "2": 2.0}
 _COUNT_BYTES = 4  # of one label
@@ -36,7 +37,7 @@ class FedJS:
     """
 
     log_base: Literal["e", "2"] = "e"
-    d_min: Annotated[float, Gt(0)] = 0.01
+    d_min: PositiveNumber = 0.01
     q_max: Annotated[float, Gt(0), Le(1)] | None = None
     # plan() reads who has sent label counts, which timing alone does not know
     needs: ClassVar[Needs] = Needs(feedback=True, reports=frozenset({"labels"}))

@@ -20,6 +20,7 @@ from edgesim.learning.merge import finite, mean_of_holders
 from edgesim.learning.rules import proximal_sgd
 from edgesim.methods.fedprox import proximal_passes
 from edgesim.rng import Key
+from edgesim.units import NonNegativeNumber
 
 _COUNT_BYTES = 4  # a device's number of steps
 
@@ -36,7 +37,7 @@ class FedNova:
     that of the steps really taken.
     """
 
-    mu: Annotated[float, Ge(0)] = 0.0
+    mu: NonNegativeNumber = 0.0
     server_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     needs: ClassVar[Needs] = Needs()
 

@@ -7,14 +7,13 @@ grid as among the baselines of the FedDHAD paper.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
-
-from annotated_types import Ge
+from typing import Any
 
 from edgesim.contracts import LocalRule, Order, Pass, Plan, Task, View
 from edgesim.learning.rules import proximal_sgd
 from edgesim.methods.fedavg import FedAvg
 from edgesim.rng import Key
+from edgesim.units import NonNegativeNumber
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +24,7 @@ class FedProx(FedAvg):
     the scenario: failure `partial_work`.
     """
 
-    mu: Annotated[float, Ge(0)] = 0.01  # within the usual grid 0.001, 0.01, 0.1, 1
+    mu: NonNegativeNumber = 0.01  # within the usual grid 0.001, 0.01, 0.1, 1
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices to train the whole model."""

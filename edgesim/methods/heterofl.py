@@ -34,6 +34,7 @@ from edgesim.learning.own_classes import masked_cross_entropy, of_own_classes, w
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.learning.submodels import groups_of, units_at
 from edgesim.rng import Key
+from edgesim.units import PositiveNumber
 
 _RATES = (1, 0)  # sub-stream of a plan's key; selection draws from the key itself and from those of one index
 
@@ -57,7 +58,7 @@ class HeteroFL:
 
     rates: Annotated[tuple[Share, ...], MinLen(1)] = (0.0625, 0.125, 0.25, 0.5, 1.0)
     tiers: Literal["fix", "dynamic", "level"] = "fix"
-    proportions: Annotated[tuple[Annotated[float, Gt(0)], ...], MinLen(1)] | None = None
+    proportions: Annotated[tuple[PositiveNumber, ...], MinLen(1)] | None = None
     scaler: bool = True
     masking: bool = True
     weights: Literal["equal", "samples"] = "equal"

@@ -7,10 +7,9 @@ code.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch.nn.functional as F
-from annotated_types import Ge, Gt
 from torch import Tensor
 
 from edgesim.contracts import Bundle, LocalPhase, LocalRule, Needs, Order, Pass, Plan, Task, View
@@ -19,6 +18,7 @@ from edgesim.learning.merge import is_finite
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.methods.fedavg import FedAvg
 from edgesim.rng import Key
+from edgesim.units import NonNegativeNumber, PositiveNumber
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +32,8 @@ class Moon(FedAvg):
     model of the run or the one "received", with which the term is a constant. Keys of the average: see FedAvg.
     """
 
-    mu: Annotated[float, Ge(0)] = 1.0
-    temperature: Annotated[float, Gt(0)] = 0.5
+    mu: NonNegativeNumber = 1.0
+    temperature: PositiveNumber = 0.5
     first_previous: Literal["initial", "received"] = "initial"
     needs: ClassVar[Needs] = Needs(keep="delivered")
 

@@ -8,10 +8,9 @@ How they are put together here is ours.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch.nn.functional as F
-from annotated_types import Ge, Gt
 from torch import Tensor
 
 from edgesim.contracts import Bundle, LocalPhase, LocalRule, Needs, Pass, Setting, Task
@@ -21,6 +20,7 @@ from edgesim.learning.rules import cross_entropy
 from edgesim.learning.submodels import Units
 from edgesim.methods.fjord import Ordered, leaves_of, plain, slice_of, start
 from edgesim.methods.moon import compared, contrast, keep_delivered
+from edgesim.units import NonNegativeNumber, PositiveNumber
 
 _PROJECTION = "project2"  # the layer of a projection head whose outputs are compared
 
@@ -36,8 +36,8 @@ class MoonFjORD(Ordered):
     `temperature`, `first_previous`: see Moon. Other keys: see Ordered.
     """
 
-    mu: Annotated[float, Ge(0)] = 1.0
-    temperature: Annotated[float, Gt(0)] = 0.5
+    mu: NonNegativeNumber = 1.0
+    temperature: PositiveNumber = 0.5
     first_previous: Literal["initial", "received"] = "initial"
     needs: ClassVar[Needs] = Needs(keep="delivered")
 

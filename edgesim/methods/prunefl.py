@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Lt
 from torch import Tensor
 
 from edgesim.contracts import (
@@ -42,6 +42,7 @@ from edgesim.learning.merge import finite, is_finite, mean_of_holders
 from edgesim.learning.rules import cross_entropy
 from edgesim.learning.trace import layer_of
 from edgesim.rng import Key
+from edgesim.units import PositiveNumber
 
 _SQUARES = "squares"  # kind of the squared gradients
 _MODEL = Payload().kinds
@@ -69,7 +70,7 @@ class PruneFL:
 
     interval: Annotated[int, Ge(1)] = 50
     reconsidered: Annotated[float, Ge(0), Lt(1)] = 0.3
-    half_life: Annotated[float, Gt(0)] = 10000.0
+    half_life: PositiveNumber = 10000.0
     initial_rounds: Annotated[int, Ge(0)] = 0
     bitmap: Literal["changed", "always"] = "changed"
     needs: ClassVar[Needs] = Needs(feedback=True, keep="delivered")

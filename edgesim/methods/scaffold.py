@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from annotated_types import Gt
 from torch import Tensor
 
 from edgesim.contracts import (
@@ -37,6 +36,7 @@ from edgesim.learning.masks import dense_gradient
 from edgesim.learning.merge import finite, is_finite, mean_of_holders
 from edgesim.learning.rules import cross_entropy
 from edgesim.rng import Key
+from edgesim.units import PositiveNumber
 
 _WHOLE = 1  # sub-stream of a job's key for the gradient of all samples; 0 is that of its stretch
 _MODEL = ("params", "buffers")
@@ -57,7 +57,7 @@ class Scaffold:
     """
 
     option: Literal["I", "II"] = "II"
-    eta_g: Annotated[float, Gt(0)] = 1.0
+    eta_g: PositiveNumber = 1.0
     weights: Literal["equal", "samples"] = "equal"
     needs: ClassVar[Needs] = Needs(keep="delivered")
 

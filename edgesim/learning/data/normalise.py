@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from annotated_types import Gt, MinLen
+from annotated_types import MinLen
 from pydantic import ConfigDict
 
 from edgesim.errors import ConfigError
+from edgesim.units import PositiveNumber
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Moments:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     mean: Annotated[tuple[float, ...], MinLen(1)]
-    std: Annotated[tuple[Annotated[float, Gt(0)], ...], MinLen(1)]
+    std: Annotated[tuple[PositiveNumber, ...], MinLen(1)]
 
 
 Preset: TypeAlias = Literal["none", "mnist", "fashion_mnist", "cifar10", "cifar10_half", "cifar100", "svhn", "imagenet"]

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le
 from edgesim.contracts import Arr, Ids
 from edgesim.errors import ConfigError
 from edgesim.rng import Draws, Key
-from edgesim.units import Delay, Hertz, PerDevice, Unit, draw
+from edgesim.units import Delay, Hertz, NonNegativeNumber, PerDevice, PositiveNumber, Unit, draw
 from edgesim.world.links import BOTH_WAYS, Links, directed
 from edgesim.world.networks.analytic import Metered
 from edgesim.world.networks.path_loss import MODELS, Site
@@ -39,7 +39,7 @@ class _RadioPower(Unit):
 
 
 RadioPower: TypeAlias = Annotated[float, _RadioPower("W", "a power", "23 dBm", positive=True)]
-Metres: TypeAlias = Annotated[float, Gt(0)]
+Metres: TypeAlias = PositiveNumber
 
 
 # --- fading: the power gain of a transfer, 1 on average, shape (k,) ----------------------------------------
@@ -121,7 +121,7 @@ class Wireless(Metered):
     device_height_m: Annotated[float, Gt(1), Le(13)] = 1.5  # higher ones have a random environment height
     exponent: Annotated[float, Gt(0), Le(10)] = 3.0  # urban: 2.7 to 3.5 (Rappaport, Table 4.2)
     reference_m: Metres = 1.0
-    shadowing_db: Annotated[float, Ge(0)] = 0.0
+    shadowing_db: NonNegativeNumber = 0.0
     fading: Literal["none", "per_round", "per_transfer"] = "none"
     latency: PerDevice[Delay] = 0.0
 

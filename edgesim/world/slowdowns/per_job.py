@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Gt
 
 from edgesim.contracts import Arr, Ids
 from edgesim.rng import Draws, Key
-from edgesim.units import PerDevice, draw
+from edgesim.units import NonNegativeNumber, PerDevice, draw
 from edgesim.world.slowdowns.seam import Slowdown
 
 
@@ -56,7 +56,7 @@ class LogNormal:
     z is standard normal; the median of the factor is exp(-sigma^2 / 2).
     """
 
-    sigma: PerDevice[Annotated[float, Ge(0)]]
+    sigma: PerDevice[NonNegativeNumber]
 
     def build(self, n: int, key: Key, path: str) -> Slowdown:
         """Return the slow-downs of n devices."""
@@ -75,7 +75,7 @@ class ShiftedExponential:
     Source: Lee et al., "Speeding Up Distributed Machine Learning Using Codes", IEEE Trans. Inf. Theory 64 (2018).
     """
 
-    scale: PerDevice[Annotated[float, Ge(0)]]
+    scale: PerDevice[NonNegativeNumber]
 
     def build(self, n: int, key: Key, path: str) -> Slowdown:
         """Return the slow-downs of n devices."""

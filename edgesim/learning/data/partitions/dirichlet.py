@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 
 from edgesim.contracts import Arr, Ids
 from edgesim.errors import ConfigError
 from edgesim.learning.data.split import Split, by_class, equal_share, local_tests, require
 from edgesim.rng import Key
+from edgesim.units import PositiveNumber
 
 _ATTEMPTS = 1000
 
@@ -26,7 +27,7 @@ class DirichletLabel:
     Source: FedDHAD paper (arXiv:2507.10430), after Q. Li et al., Federated Learning on Non-IID Data Silos, ICDE 2022.
     """
 
-    beta: Annotated[float, Gt(0)] = 0.5
+    beta: PositiveNumber = 0.5
     balance: bool = True
     min_samples: Annotated[int, Ge(1)] = 10  # FedDHAD's batch size
 
@@ -72,7 +73,7 @@ class DirichletDevice:
     Source: DA-DPFL, after D. A. E. Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021.
     """
 
-    alpha: Annotated[float, Gt(0)] = 0.3  # DA-DPFL: 0.3 for CIFAR, 0.5 for HAM10000
+    alpha: PositiveNumber = 0.3  # DA-DPFL: 0.3 for CIFAR, 0.5 for HAM10000
 
     def split(self, y_train: Ids, y_test: Ids, devices: int, classes: int, key: Key) -> Split:
         """Return the partition with local test sets. Raises ConfigError if there are fewer samples than devices."""
