@@ -126,7 +126,10 @@ class _Run:
         if len(self._inbox):
             self._queue.extend(self._inbox.take())
         engine.presence.new_occasion()
-        while not self._rounds.stopped and (view := self._view(first)) is not None and view.free_places:
+        while not self._rounds.stopped and (places := self._places_free()) > 0:
+            view = self._view(places, first)
+            if not view.free_places:
+                return
             jobs = engine.dispatch(self._learner.plan(view), to=self._inbox)
             self._learner.start(jobs)
             engine.exchange += 1
@@ -136,11 +139,11 @@ class _Run:
                 self._queue.extend(self._inbox.take())  # who lacks the memory answers at once
             first = None
 
-    def _view(self, first: int | None) -> FleetView | None:
-        """Return what the method may know, and whom it may ask; None if there is no free place."""
-        places = self._rule.concurrency - len(self._engine.running) - len(self._queue)
-        if places <= 0:
-            return None
+    def _places_free(self) -> int:
+        return self._rule.concurrency - len(self._engine.running) - len(self._queue)
+
+    def _view(self, places: int, first: int | None) -> FleetView:
+        """Return what the method may know, and whom it may ask: at most so many."""
         view = self._engine.view(places, None if first in self._vain else first)
         if not self._queue and not self._vain:
             return view

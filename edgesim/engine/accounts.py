@@ -26,6 +26,7 @@ class Accounts:
         self._received_bytes: defaultdict[int, int] = defaultdict(int)  # of devices that did something
         self._sent_bytes: defaultdict[int, int] = defaultdict(int)
         self._fleet = fleet
+        self._transmit_w = fleet.transmit_w.data  # the same numbers: one of them costs a third this way
         self._table = jobs
         self._links_draw = bool(fleet.j_per_bit.any())
 
@@ -46,18 +47,18 @@ class Accounts:
 
     def book(self, job: Job, outcome: Outcome, spent: Spending, now_s: float) -> int:
         """Charge what a job spent and write its row; return the row."""
-        device, task, flows = job.device, job.task, spent.flows
+        device, task = job.device, job.task
         (down_s, compute_s, up_s), (down, compute, up) = spent.seconds, spent.shares
         flops = compute * job.flops
+        down_j, compute_j, up_j = joules_of(job, spent, self._fleet)
+        self.ledger.charge(device, down_j, compute_j, up_j, down_s + compute_s + up_s)
+        peer_j = link_j = 0.0
         if task.home == "server":
             down_bytes, up_bytes = int(down * job.down_bytes), int(up * job.up_bytes)
             self._sent_bytes[device] += up_bytes
         else:
-            down_bytes = up_bytes = sum(int(flow.moved_bytes) for flow in flows)
-        down_j, compute_j, up_j = joules_of(job, spent, self._fleet)
-        self.ledger.charge(device, down_j, compute_j, up_j, down_s + compute_s + up_s)
-        peer_j = self._book_senders(flows) if flows else 0.0
-        link_j = 0.0
+            down_bytes, peer_j = self._book_senders(spent.flows)
+            up_bytes = down_bytes
         if self._links_draw:
             link_j = 8.0 * float(self._fleet.j_per_bit[device]) * (down_bytes + up_bytes)
             self.ledger.charge_link(device, link_j)
@@ -71,13 +72,15 @@ class Accounts:
              down_j, compute_j, up_j, peer_j, link_j)
         )  # fmt: skip
 
-    def _book_senders(self, flows: Sequence[Flow]) -> float:
-        """Charge peers what they spent on sending to a job; return the joules."""
-        peer_j = 0.0
+    def _book_senders(self, flows: Sequence[Flow]) -> tuple[int, float]:
+        """Charge peers what they spent on sending to a job; return the bytes and joules of them all."""
+        peer_bytes, peer_j = 0, 0.0
         for flow in flows:
-            sending_j = flow.up_air_s * float(self._fleet.transmit_w[flow.source])
-            self._sent_bytes[flow.source] += int(flow.moved_bytes)
+            source, moved_bytes = flow.source, int(flow.moved_bytes)
+            self._sent_bytes[source] += moved_bytes
+            peer_bytes += moved_bytes
+            sending_j = flow.up_air_s * self._transmit_w[source]
             if sending_j:
-                self.ledger.charge(flow.source, 0.0, 0.0, sending_j, 0.0)
+                self.ledger.charge_sending(source, sending_j)
                 peer_j += sending_j
-        return peer_j
+        return peer_bytes, peer_j

@@ -68,6 +68,11 @@ class EnergyLedger:
         row[_BUSY] += busy_s
         self._spent_j += down_j + compute_j + up_j
 
+    def charge_sending(self, device: int, up_j: float) -> None:
+        """Add what a device spent on sending beside its own jobs."""
+        self._spent[device][UP] += up_j
+        self._spent_j += up_j
+
     def charge_server(self, busy_s: float) -> None:
         """Add seconds of server work."""
         self.server_busy_s += busy_s
