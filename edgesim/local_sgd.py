@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
-from edgesim.units import NonNegativeNumber, PositiveNumber
+from edgesim.numbers import NonNegativeNumber, PositiveNumber
 
 
 @dataclass(frozen=True, slots=True)

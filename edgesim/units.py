@@ -16,7 +16,6 @@ import pint
 from annotated_types import Ge, Gt, Le
 from pydantic import (
     ConfigDict,
-    FiniteFloat,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     TypeAdapter,
@@ -176,8 +175,6 @@ PositiveJoules: TypeAlias = Annotated[float, Unit("J", "an energy", "10 kJ", pos
 JoulesOrInf: TypeAlias = Annotated[float, Unit("J", "an energy", "18.7 Wh", positive=True, infinite=True)]
 JoulesPerBit: TypeAlias = Annotated[float, Unit("J/bit", "an energy per bit", "50 nJ/bit")]
 Ratio: TypeAlias = Annotated[float, Gt(0), Le(1)]
-PositiveNumber: TypeAlias = Annotated[FiniteFloat, Gt(0)]
-NonNegativeNumber: TypeAlias = Annotated[FiniteFloat, Ge(0)]
 
 
 @dataclass(frozen=True, slots=True)

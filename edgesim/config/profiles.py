@@ -18,6 +18,7 @@ from edgesim.config.parts import as_table, check_keys, refusal_at
 from edgesim.config.paths import FileText
 from edgesim.config.toml_file import read_toml
 from edgesim.errors import ConfigError
+from edgesim.numbers import PositiveNumber
 from edgesim.units import (
     BitsPerSecond,
     BytesPerSecond,
@@ -26,7 +27,6 @@ from edgesim.units import (
     Hertz,
     Memory,
     PositiveJoules,
-    PositiveNumber,
     Ratio,
     Seconds,
     Unit,

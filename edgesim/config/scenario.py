@@ -26,6 +26,7 @@ from edgesim.config.parts import Chosen, Foreign, PartOf, check_keys, plain, rea
 from edgesim.config.profiles import LAYER_KINDS, with_profile
 from edgesim.contracts import Training
 from edgesim.encoding import FLOAT32, NAMED_BITS, Encoding
+from edgesim.numbers import PositiveNumber
 from edgesim.units import (
     BytesPerSecond,
     Delay,
@@ -35,7 +36,6 @@ from edgesim.units import (
     Memory,
     PerDevice,
     PositiveJoules,
-    PositiveNumber,
     Ratio,
     Seconds,
     Watts,

@@ -17,7 +17,7 @@ from edgesim.engine.inbox import Inbox
 from edgesim.engine.rounds import Rounds
 from edgesim.engine.view import FleetView
 from edgesim.errors import ConfigError
-from edgesim.units import NonNegativeNumber, PositiveNumber
+from edgesim.numbers import NonNegativeNumber, PositiveNumber
 
 _USUAL_A = {"constant": 0.0, "polynomial": 0.5, "hinge": 10.0}  # those of FedAsync's experiments
 _MOST_TRIES = 1_000  # in a row without any time passing: then it will never pass

@@ -46,8 +46,8 @@ from edgesim.learning.unit_rates import (
     shares_of_time,
     triggered,
 )
+from edgesim.numbers import PositiveNumber
 from edgesim.rng import Key
-from edgesim.units import PositiveNumber
 
 _MASKS = 1  # sub-stream of a plan's key; selection draws from the key itself and from those of one index
 _NUMBER_BYTES = 4  # of an importance, a ratio, a multiplier: float32

@@ -36,8 +36,8 @@ from edgesim.learning.context import Batch, Context
 from edgesim.learning.merge import Absent, finite, mean_of_holders
 from edgesim.learning.rules import cross_entropy
 from edgesim.learning.submodels import Units, Which, check_groups, groups_of
+from edgesim.numbers import PositiveNumber
 from edgesim.rng import Key
-from edgesim.units import PositiveNumber
 
 _UNITS = 1  # sub-stream of a plan's key; selection draws from the key itself and from those of one index
 _EVERYBODY = -1  # stands for the devices that share one score map

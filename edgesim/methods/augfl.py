@@ -38,8 +38,8 @@ from edgesim.learning.seeding import seeded
 from edgesim.learning.server import Soft
 from edgesim.learning.teacher import taught, teacher_network
 from edgesim.methods.fedjs import sizes_of
+from edgesim.numbers import NonNegativeNumber, PositiveNumber
 from edgesim.rng import Key
-from edgesim.units import NonNegativeNumber, PositiveNumber
 
 _SPLIT, _DROPOUT = 1, 2  # streams of a job's key; its one stretch has stream 0
 _TEACHER = 2**32 - 1  # stream of the method's own key; the lower ones are those of devices' splits

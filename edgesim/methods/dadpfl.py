@@ -36,9 +36,9 @@ from edgesim.learning.context import Context
 from edgesim.learning.peers import Select, check_reuse, peer_plan
 from edgesim.learning.rules import cross_entropy
 from edgesim.learning.sparse_peers import FirstMasks, Growth, Initial, Maskable
+from edgesim.numbers import NonNegativeNumber, PositiveNumber
 from edgesim.peering import PeerGraph
 from edgesim.rng import Key
-from edgesim.units import NonNegativeNumber, PositiveNumber
 
 Schedule: TypeAlias = Literal["constant", "step_down"]
 Sends: TypeAlias = Literal["pruned", "trained"]

@@ -20,8 +20,8 @@ from edgesim.learning.context import Batch, Context
 from edgesim.learning.loop import gradients
 from edgesim.learning.peers import Mixing, PeerMethod, mixed, peer_plan, peer_task, sent_and_kept
 from edgesim.learning.rules import cross_entropy
+from edgesim.numbers import NonNegativeNumber
 from edgesim.rng import Key
-from edgesim.units import NonNegativeNumber
 
 _PASSES = (Pass(times=2), Pass("param_step", times=4))  # the norm takes two FLOPs a parameter, to move there two more
 _NO_NORM = 1e-12

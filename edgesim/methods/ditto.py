@@ -18,8 +18,8 @@ from edgesim.learning.context import Batch, Context
 from edgesim.learning.merge import is_finite
 from edgesim.learning.rules import cross_entropy, pulled_to_anchor
 from edgesim.methods.fedavg import FedAvg
+from edgesim.numbers import NonNegativeNumber
 from edgesim.rng import Key
-from edgesim.units import NonNegativeNumber
 
 _PULL_FLOPS = 2.0  # per parameter and personal step
 

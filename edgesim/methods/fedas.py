@@ -42,8 +42,8 @@ from edgesim.learning.rules import cross_entropy
 from edgesim.learning.trace import layer_of
 from edgesim.learning.trainer import CHUNK
 from edgesim.methods.fedjs import noted, sizes_of
+from edgesim.numbers import PositiveNumber
 from edgesim.rng import Key
-from edgesim.units import PositiveNumber
 
 _ALIGN, _FISHER, _PROTOTYPES = 1, 2, 3  # streams of a job's key; its one stretch has stream 0
 _TRACE_BYTES = 4

@@ -26,8 +26,8 @@ from edgesim.contracts import (
 )
 from edgesim.learning.merge import finite
 from edgesim.learning.rules import proximal_sgd
+from edgesim.numbers import NonNegativeNumber
 from edgesim.rng import Key
-from edgesim.units import NonNegativeNumber
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,8 +31,8 @@ from edgesim.contracts import (
 from edgesim.learning.context import Context
 from edgesim.learning.merge import finite
 from edgesim.learning.rules import PLAIN_SGD
+from edgesim.numbers import PositiveNumber
 from edgesim.rng import Key
-from edgesim.units import PositiveNumber
 
 _UP = Payload(kinds=frozenset({"delta", "buffers"}))
 

@@ -18,8 +18,8 @@ from edgesim.contracts import Arr, Bundle, Merged, Message, ServerSet, Setting, 
 from edgesim.learning.dynamic_weights import Degrees, Rates, degree_slopes, gains, pseudo_gradient, stepped
 from edgesim.learning.merge import finite, mean_of_holders
 from edgesim.methods.fedjs import FedJS, noted, sizes_of
+from edgesim.numbers import NonNegativeNumber
 from edgesim.rng import Key
-from edgesim.units import NonNegativeNumber
 
 # Floating-point operations of the server a parameter and model: a difference, its product with the gradient, the sum;
 # the same two of a mean.

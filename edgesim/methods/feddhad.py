@@ -13,7 +13,7 @@ from annotated_types import Gt, Le
 from edgesim.contracts import Needs, Payload, Setting
 from edgesim.learning.adaptive_dropout import AdaptiveDropout
 from edgesim.methods.feddh import FedDH
-from edgesim.units import NonNegativeNumber
+from edgesim.numbers import NonNegativeNumber
 
 _COUNT_BYTES = 4  # of one label
 

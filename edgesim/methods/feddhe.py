@@ -16,8 +16,8 @@ from torch import Tensor
 from edgesim.contracts import Arr, Bundle, Message, Needs, Order, Plan, ServerSet, Setting, Task, View
 from edgesim.errors import ConfigError
 from edgesim.methods.feddh import FedDH, start
+from edgesim.numbers import PositiveNumber
 from edgesim.rng import Key
-from edgesim.units import PositiveNumber
 
 _LEAST_SQUARE, _LARGEST_EXPONENT = 1e-6, 50.0  # a class without any gradient must not take all
 

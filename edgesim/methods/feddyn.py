@@ -31,8 +31,8 @@ from edgesim.learning.context import Context
 from edgesim.learning.loop import clipped
 from edgesim.learning.merge import finite, is_finite, mean_of_holders
 from edgesim.learning.rules import cross_entropy
+from edgesim.numbers import PositiveNumber
 from edgesim.rng import Key
-from edgesim.units import PositiveNumber
 
 
 @dataclass(frozen=True, kw_only=True)

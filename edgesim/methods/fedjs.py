@@ -19,8 +19,8 @@ from edgesim.errors import ConfigError
 from edgesim.learning.dynamic_weights import js_divergence, shares_of, weights_of
 from edgesim.learning.merge import finite, mean_of_holders
 from edgesim.learning.rules import PLAIN_SGD
+from edgesim.numbers import PositiveNumber
 from edgesim.rng import Key
-from edgesim.units import PositiveNumber
 
 _LOG_BASES = {"e": math.e, "2": 2.0}
 _COUNT_BYTES = 4  # of one label

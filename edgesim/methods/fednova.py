@@ -19,8 +19,8 @@ from edgesim.contracts import Arr, Bundle, LocalRule, Merged, Message, Needs, Or
 from edgesim.learning.merge import finite, mean_of_holders
 from edgesim.learning.rules import proximal_sgd
 from edgesim.methods.fedprox import proximal_passes
+from edgesim.numbers import NonNegativeNumber
 from edgesim.rng import Key
-from edgesim.units import NonNegativeNumber
 
 _COUNT_BYTES = 4  # a device's number of steps
 

@@ -12,8 +12,8 @@ from typing import Any
 from edgesim.contracts import LocalRule, Order, Pass, Plan, Task, View
 from edgesim.learning.rules import proximal_sgd
 from edgesim.methods.fedavg import FedAvg
+from edgesim.numbers import NonNegativeNumber
 from edgesim.rng import Key
-from edgesim.units import NonNegativeNumber
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,8 +33,8 @@ from edgesim.learning.merge import finite, mean_of_holders
 from edgesim.learning.own_classes import masked_cross_entropy, of_own_classes, with_labels
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.learning.submodels import groups_of, units_at
+from edgesim.numbers import PositiveNumber
 from edgesim.rng import Key
-from edgesim.units import PositiveNumber
 
 _RATES = (1, 0)  # sub-stream of a plan's key; selection draws from the key itself and from those of one index
 

@@ -17,8 +17,8 @@ from edgesim.learning.context import Batch, Context
 from edgesim.learning.merge import is_finite
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.methods.fedavg import FedAvg
+from edgesim.numbers import NonNegativeNumber, PositiveNumber
 from edgesim.rng import Key
-from edgesim.units import NonNegativeNumber, PositiveNumber
 
 
 @dataclass(frozen=True, kw_only=True)

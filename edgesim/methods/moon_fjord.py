@@ -20,7 +20,7 @@ from edgesim.learning.rules import cross_entropy
 from edgesim.learning.submodels import Units
 from edgesim.methods.fjord import Ordered, leaves_of, plain, slice_of, start
 from edgesim.methods.moon import compared, contrast, keep_delivered
-from edgesim.units import NonNegativeNumber, PositiveNumber
+from edgesim.numbers import NonNegativeNumber, PositiveNumber
 
 _PROJECTION = "project2"  # the layer of a projection head whose outputs are compared
 

@@ -41,8 +41,8 @@ from edgesim.learning.context import Batch, Context
 from edgesim.learning.merge import finite, is_finite, mean_of_holders
 from edgesim.learning.rules import cross_entropy
 from edgesim.learning.trace import layer_of
+from edgesim.numbers import PositiveNumber
 from edgesim.rng import Key
-from edgesim.units import PositiveNumber
 
 _SQUARES = "squares"  # kind of the squared gradients
 _MODEL = Payload().kinds

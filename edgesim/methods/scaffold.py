@@ -35,8 +35,8 @@ from edgesim.learning.loop import batch_order
 from edgesim.learning.masks import dense_gradient
 from edgesim.learning.merge import finite, is_finite, mean_of_holders
 from edgesim.learning.rules import cross_entropy
+from edgesim.numbers import PositiveNumber
 from edgesim.rng import Key
-from edgesim.units import PositiveNumber
 
 _WHOLE = 1  # sub-stream of a job's key for the gradient of all samples; 0 is that of its stretch
 _MODEL = ("params", "buffers")

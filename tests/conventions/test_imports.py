@@ -16,7 +16,8 @@ ARROWS: dict[str, set[str]] = {
     # words and numbers that everybody shares
     "errors": set(),
     "rng": set(),
-    "local_sgd": set(),
+    "numbers": set(),
+    "local_sgd": {"numbers"},
     "encoding": set(),
     "orders": {"encoding", "local_sgd"},
     "contracts": {"encoding", "rng", "local_sgd", "orders"},
@@ -25,18 +26,18 @@ ARROWS: dict[str, set[str]] = {
     "peering": {"contracts", "errors", "rng"},
     "catalogue": {"errors"},
     "devices": set(),  # data files
-    "config": {"catalogue", "contracts", "encoding", "errors", "units"},
+    "config": {"catalogue", "contracts", "encoding", "errors", "numbers", "units"},
     # when and how much: no torch
-    "world": {"card", "config", "contracts", "errors", "peering", "rng", "units"},
+    "world": {"card", "config", "contracts", "errors", "numbers", "peering", "rng", "units"},
     "engine": {"card", "config", "contracts", "errors", "peering", "records", "rng", "world"},
-    "coordinators": {"contracts", "engine", "errors", "units"},
+    "coordinators": {"contracts", "engine", "errors", "numbers", "units"},
     "store": {"contracts"},
     "pending": {"contracts"},
     "learner": {"contracts", "errors", "pending", "rng", "store"},
     "state": {"errors"},
     # what values: no SimPy
-    "learning": {"card", "config", "contracts", "encoding", "errors", "peering", "rng"},
-    "methods": {"contracts", "errors", "learning", "peering", "rng"},
+    "learning": {"card", "config", "contracts", "encoding", "errors", "numbers", "peering", "rng"},
+    "methods": {"contracts", "errors", "learning", "numbers", "peering", "rng"},
     "backends": {"contracts", "errors", "learning"},
     # tables, and all that is read from them
     "records": {"errors"},
@@ -58,7 +59,7 @@ LIBRARIES: dict[str, set[str]] = {
 
 TORCH_FREE = {"world", "engine", "coordinators", "records", "analysis", "config", "card"}
 TORCH_FREE |= {"contracts", "orders", "local_sgd", "learner", "pending", "store", "state", "progress", "devices"}
-TORCH_FREE |= {"catalogue", "encoding", "units", "rng", "errors", "edgesim"}
+TORCH_FREE |= {"catalogue", "encoding", "numbers", "units", "rng", "errors", "edgesim"}
 SIMPY_FREE = {"learning", "methods", "backends"}
 
 

@@ -10,7 +10,7 @@ from annotated_types import MinLen
 from pydantic import ConfigDict
 
 from edgesim.errors import ConfigError
-from edgesim.units import PositiveNumber
+from edgesim.numbers import PositiveNumber
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ import numpy as np
 
 from edgesim.contracts import Arr
 from edgesim.errors import ConfigError
+from edgesim.numbers import PositiveNumber
 from edgesim.rng import Key
-from edgesim.units import PerDevice, PositiveNumber, Watts, draw
+from edgesim.units import PerDevice, Watts, draw
 
 COLUMNS = ("idle_w", "sleep_w", "transmit_w", "receive_w", "capacitance", "static_w")
 

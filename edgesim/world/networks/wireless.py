@@ -14,8 +14,9 @@ from annotated_types import Ge, Gt, Le
 
 from edgesim.contracts import Arr, Ids
 from edgesim.errors import ConfigError
+from edgesim.numbers import NonNegativeNumber, PositiveNumber
 from edgesim.rng import Draws, Key
-from edgesim.units import Delay, Hertz, NonNegativeNumber, PerDevice, PositiveNumber, Unit, draw
+from edgesim.units import Delay, Hertz, PerDevice, Unit, draw
 from edgesim.world.links import BOTH_WAYS, Links, directed
 from edgesim.world.networks.analytic import Metered
 from edgesim.world.networks.path_loss import MODELS, Site

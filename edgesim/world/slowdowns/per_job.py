@@ -10,8 +10,9 @@ import numpy as np
 from annotated_types import Gt
 
 from edgesim.contracts import Arr, Ids
+from edgesim.numbers import NonNegativeNumber
 from edgesim.rng import Draws, Key
-from edgesim.units import NonNegativeNumber, PerDevice, draw
+from edgesim.units import PerDevice, draw
 from edgesim.world.slowdowns.seam import Slowdown
 
 

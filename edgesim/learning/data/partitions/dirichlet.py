@@ -11,8 +11,8 @@ from annotated_types import Ge
 from edgesim.contracts import Arr, Ids
 from edgesim.errors import ConfigError
 from edgesim.learning.data.split import Split, by_class, equal_share, local_tests, require
+from edgesim.numbers import PositiveNumber
 from edgesim.rng import Key
-from edgesim.units import PositiveNumber
 
 _ATTEMPTS = 1000
 

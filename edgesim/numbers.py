@@ -1,0 +1,11 @@
+"""Ranges of numbers without a unit that keys of scenarios take; infinity is in none of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+from annotated_types import Ge, Gt
+from pydantic import FiniteFloat
+
+PositiveNumber: TypeAlias = Annotated[FiniteFloat, Gt(0)]
+NonNegativeNumber: TypeAlias = Annotated[FiniteFloat, Ge(0)]
