@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Lt
 
-from edgesim.numbers import NonNegativeNumber, PositiveNumber
+from edgesim.numbers import NonNegativeNumber, PositiveNumber, PositiveShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Training:
     local_epochs: Annotated[int, Ge(1)] = 1
     batch: Annotated[int, Ge(1)] = 32
     lr: PositiveNumber = 0.01
-    lr_decay: Annotated[float, Gt(0), Le(1)] = 1.0  # factor per round
+    lr_decay: PositiveShare = 1.0  # factor per round
     lr_floor: NonNegativeNumber = 0.0
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     weight_decay: NonNegativeNumber = 0.0

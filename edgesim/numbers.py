@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias
 
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from pydantic import FiniteFloat
 
 PositiveNumber: TypeAlias = Annotated[FiniteFloat, Gt(0)]
 NonNegativeNumber: TypeAlias = Annotated[FiniteFloat, Ge(0)]
+PositiveShare: TypeAlias = Annotated[float, Gt(0), Le(1)]
+Share: TypeAlias = Annotated[float, Ge(0), Le(1)]  # 0 too, so that a sweep can begin with nothing

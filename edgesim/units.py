@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import pint
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge
 from pydantic import (
     ConfigDict,
     GetCoreSchemaHandler,
@@ -174,7 +174,6 @@ Joules: TypeAlias = Annotated[float, Unit("J", "an energy", "18.7 Wh")]
 PositiveJoules: TypeAlias = Annotated[float, Unit("J", "an energy", "10 kJ", positive=True)]
 JoulesOrInf: TypeAlias = Annotated[float, Unit("J", "an energy", "18.7 Wh", positive=True, infinite=True)]
 JoulesPerBit: TypeAlias = Annotated[float, Unit("J/bit", "an energy per bit", "50 nJ/bit")]
-Ratio: TypeAlias = Annotated[float, Gt(0), Le(1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,5 +376,5 @@ def _plain(value: float | Distribution) -> Any:
 
 
 Number = TypeVar("Number", bound=float)
-# One value for all devices, or a distribution over them: PerDevice[Hertz], PerDevice[Ratio].
+# One value for all devices, or a distribution over them: PerDevice[Hertz], PerDevice[PositiveShare].
 PerDevice: TypeAlias = Annotated[Number | Distribution, _PerDevice()]

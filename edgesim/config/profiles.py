@@ -18,7 +18,7 @@ from edgesim.config.parts import as_table, check_keys, refusal_at
 from edgesim.config.paths import FileText
 from edgesim.config.toml_file import read_toml
 from edgesim.errors import ConfigError
-from edgesim.numbers import PositiveNumber
+from edgesim.numbers import PositiveNumber, PositiveShare
 from edgesim.units import (
     BitsPerSecond,
     BytesPerSecond,
@@ -27,7 +27,6 @@ from edgesim.units import (
     Hertz,
     Memory,
     PositiveJoules,
-    Ratio,
     Seconds,
     Unit,
     reason,
@@ -42,7 +41,7 @@ QUANTITIES: Mapping[str, Any] = {
     "cores": Annotated[int, Ge(1)],
     "flops_per_cycle": PositiveNumber,  # of one core, single precision
     "peak_flops_per_s": FlopsPerSecond,  # where frequency, cores and FLOPs per cycle do not give it
-    "efficiency": Ratio,  # share of the peak speed that training attains
+    "efficiency": PositiveShare,  # share of the peak speed that training attains
     "flops_per_s": FlopsPerSecond,  # attained
     "step_overhead": Seconds,  # of every SGD step
     "convolution_flops_per_s": FlopsPerSecond,  # attained by layers that use a weight several times a sample

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Ge, Gt, Lt, MinLen
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -26,7 +26,7 @@ from edgesim.config.parts import Chosen, Foreign, PartOf, check_keys, plain, rea
 from edgesim.config.profiles import LAYER_KINDS, with_profile
 from edgesim.contracts import Training
 from edgesim.encoding import FLOAT32, NAMED_BITS, Encoding
-from edgesim.numbers import PositiveNumber
+from edgesim.numbers import PositiveNumber, PositiveShare
 from edgesim.units import (
     BytesPerSecond,
     Delay,
@@ -36,7 +36,6 @@ from edgesim.units import (
     Memory,
     PerDevice,
     PositiveJoules,
-    Ratio,
     Seconds,
     Watts,
     refusal,
@@ -71,7 +70,7 @@ class Cpu(_Table):
     frequency: PerDevice[Hertz] | None = None
     cores: Annotated[int, Ge(1)] = 1
     flops_per_cycle: PositiveNumber | None = None  # of one core
-    efficiency: PerDevice[Ratio] = 1.0  # share of the peak speed that training attains
+    efficiency: PerDevice[PositiveShare] = 1.0  # share of the peak speed that training attains
     flops_per_s: PerDevice[FlopsPerSecond] | None = None
     step_overhead: PerDevice[Delay] | None = None  # of every SGD step
     convolution_flops_per_s: PerDevice[FlopsPerSecondOrInf] | None = None
@@ -176,7 +175,7 @@ class Stop(_Table):
     """A run ends when the first of these is reached: rounds, test accuracy, simulated seconds, joules."""
 
     rounds: Annotated[int, Ge(1)] | None = None
-    accuracy: Annotated[float, Gt(0), Le(1)] | None = None
+    accuracy: PositiveShare | None = None
     sim_time: Seconds | None = None
     energy: PositiveJoules | None = None
 

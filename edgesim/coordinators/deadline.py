@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge
 from pydantic import FiniteFloat
 
 from edgesim.contracts import DELIVERED, Arrival, Learner
@@ -17,6 +17,7 @@ from edgesim.coordinators.exchange import Policy, run_rounds
 from edgesim.engine.engine import Engine
 from edgesim.engine.rounds import Rounds
 from edgesim.errors import ConfigError
+from edgesim.numbers import PositiveShare, Share
 from edgesim.units import Seconds
 
 
@@ -36,12 +37,12 @@ class Deadline:
     protocol: ClassVar[str] = "deadline"
     deadline: Seconds | None = None
     rule: Literal["fixed", "quantile", "mad"] = "fixed"
-    quantile: Annotated[float, Gt(0), Le(1)] = 0.8
+    quantile: PositiveShare = 0.8
     k: Annotated[FiniteFloat, Ge(0)] = 3.0
     rounds: Annotated[int, Ge(1)] = 5
     minimum: Annotated[int, Ge(0)] = 0
     late: Literal["drop", "keep"] = "drop"
-    late_weight: Annotated[float, Ge(0), Le(1)] = 1.0
+    late_weight: Share = 1.0
 
     @property
     def deadline_s(self) -> float:

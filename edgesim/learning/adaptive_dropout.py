@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Lt
 
 from edgesim.card import UnitGroup
 from edgesim.contracts import (
@@ -46,7 +46,7 @@ from edgesim.learning.unit_rates import (
     shares_of_time,
     triggered,
 )
-from edgesim.numbers import PositiveNumber
+from edgesim.numbers import PositiveNumber, PositiveShare, Share
 from edgesim.rng import Key
 
 _MASKS = 1  # sub-stream of a plan's key; selection draws from the key itself and from those of one index
@@ -98,15 +98,15 @@ class AdaptiveDropout:
     rate_convention: Literal["keep", "literal"] = "keep"
     rate_source: Literal["lanczos", "dense", "rank_deficiency", "fixed"] = "lanczos"
     fallback: Literal["rank_deficiency", "fixed"] = "rank_deficiency"
-    fixed_ratio: Annotated[float, Gt(0), Le(1)] = 0.96  # what the printed costs of LeNet on CIFAR-10 imply
+    fixed_ratio: PositiveShare = 0.96  # what the printed costs of LeNet on CIFAR-10 imply
     hessian_samples: Annotated[int, Ge(1)] = 100
     hessian_of: Literal["all", "linear"] = "all"
     lanczos_steps: Annotated[int, Ge(2)] = 30
     lanczos_starts: Annotated[int, Ge(1)] = 1
     residual: PositiveNumber = 0.01
     zero: Annotated[float, Ge(0), Lt(1)] = 1e-3
-    ratio_min: Annotated[float, Ge(0), Le(1)] = 0.5
-    keep_min: Annotated[float, Gt(0), Le(1)] = 0.25
+    ratio_min: Share = 0.5
+    keep_min: PositiveShare = 0.25
     time_map: Literal["linear", "exact"] = "linear"
     drop_cap: Annotated[float, Gt(0), Lt(1)] = 0.8
     rescale: bool = True

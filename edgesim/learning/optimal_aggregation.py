@@ -13,10 +13,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from annotated_types import Ge, Le
+from annotated_types import Ge
 
 from edgesim.contracts import Arr, Bundle, Merged, Message, ServerSet, View
 from edgesim.learning.merge import finite, mean_of_holders
+from edgesim.numbers import Share
 from edgesim.rng import Key
 
 Mode: TypeAlias = Literal["sum", "mean"]
@@ -43,7 +44,7 @@ class DropsAdverse:
     """
 
     mode: Mode = "sum"
-    v: Annotated[float, Ge(0), Le(1)] = 0.7
+    v: Share = 0.7
     min_keep: Annotated[int, Ge(1)] | None = None
     check_set: Literal["first", "random", "reserved"] = "first"
     check_samples: Annotated[int, Ge(1)] | None = None

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from edgesim.contracts import (
@@ -36,6 +36,7 @@ from edgesim.learning.encode import uplinked
 from edgesim.learning.merge import finite
 from edgesim.learning.peers import edge, mean_of_peers, peer_task, plan_at_once, shown, written
 from edgesim.learning.rules import cross_entropy
+from edgesim.numbers import PositiveShare
 from edgesim.peering import PeerGraph
 from edgesim.rng import Key
 
@@ -64,7 +65,7 @@ class BEER:
     """
 
     mode: Literal["original", "authors"] = "original"
-    gamma: Annotated[float, Gt(0), Le(1)] = 0.01
+    gamma: PositiveShare = 0.01
     values: Literal["gsgd", "qsgd", "float32"] = "gsgd"
     bits: Annotated[int, Ge(3), Le(16)] = 9
     needs: ClassVar[Needs] = Needs(coordinators=frozenset({"sync"}), keep="computed", peers=True)

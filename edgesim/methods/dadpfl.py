@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Lt
 from torch import Tensor
 
 from edgesim.contracts import (
@@ -36,7 +36,7 @@ from edgesim.learning.context import Context
 from edgesim.learning.peers import Select, check_reuse, peer_plan
 from edgesim.learning.rules import cross_entropy
 from edgesim.learning.sparse_peers import FirstMasks, Growth, Initial, Maskable
-from edgesim.numbers import NonNegativeNumber, PositiveNumber
+from edgesim.numbers import NonNegativeNumber, PositiveNumber, PositiveShare, Share
 from edgesim.peering import PeerGraph
 from edgesim.rng import Key
 
@@ -95,13 +95,13 @@ class DADPFL:
     sparsity: Annotated[float, Ge(0), Lt(1)] = 0.5
     maskable: Maskable | None = None
     initial_masks: Initial | None = None
-    alpha: Annotated[float, Ge(0), Le(1)] = 0.3
+    alpha: Share = 0.3
     end_round: Annotated[int, Ge(1)] = 500
     growth: Growth = "gradient"
     target_sparsity: Annotated[float, Ge(0), Lt(1)] = 0.8
     distance: pruning.Distance | None = None
     change_below: PositiveNumber = 0.02
-    majority: Annotated[float, Gt(0), Le(1)] = 0.5
+    majority: PositiveShare = 0.5
     clock: pruning.Clock | None = None
     b: NonNegativeNumber = 0.0
     c: PositiveNumber = 1.3
@@ -109,9 +109,9 @@ class DADPFL:
     sends: Sends | None = None
     p: PositiveNumber = 0.5
     q: PositiveNumber = 1.0
-    gamma: Annotated[float, Ge(0), Le(1)] | None = None
+    gamma: Share | None = None
     eta: NonNegativeNumber | None = None
-    beta: Annotated[float, Ge(0), Le(1)] = 0.9
+    beta: Share = 0.9
     needs: ClassVar[Needs] = Needs(coordinators=frozenset({"sync"}), keep="computed", feedback=True, peers=True)
 
     def init(self, setting: Setting, key: Key) -> Any:

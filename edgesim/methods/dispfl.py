@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Lt
 
 from edgesim.contracts import Bundle, LocalPhase, LocalRule, Merged, Message, Needs, Plan, Setting, Task, View
 from edgesim.learning import masks, sparse_peers
@@ -19,6 +19,7 @@ from edgesim.learning.context import Context
 from edgesim.learning.peers import plan_at_once
 from edgesim.learning.rules import cross_entropy
 from edgesim.learning.sparse_peers import FirstMasks, Growth, Initial, Maskable
+from edgesim.numbers import Share
 from edgesim.rng import Key
 
 
@@ -36,7 +37,7 @@ class DisPFL:
     sparsity: Annotated[float, Ge(0), Lt(1)] = 0.5
     maskable: Maskable = "2d"
     initial_masks: Initial = "per_device"
-    alpha: Annotated[float, Ge(0), Le(1)] = 0.5
+    alpha: Share = 0.5
     end_round: Annotated[int, Ge(1)] = 500
     growth: Growth = "gradient"
     needs: ClassVar[Needs] = Needs(coordinators=frozenset({"sync"}), keep="computed", peers=True)

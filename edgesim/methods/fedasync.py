@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
-
-from annotated_types import Gt, Le
+from typing import Any, ClassVar
 
 from edgesim.contracts import (
     Bundle,
@@ -26,7 +24,7 @@ from edgesim.contracts import (
 )
 from edgesim.learning.merge import finite
 from edgesim.learning.rules import proximal_sgd
-from edgesim.numbers import NonNegativeNumber
+from edgesim.numbers import NonNegativeNumber, PositiveShare
 from edgesim.rng import Key
 
 
@@ -40,7 +38,7 @@ class FedAsync:
     like weights; integer counters stay on the device.
     """
 
-    alpha: Annotated[float, Gt(0), Le(1)] = 0.6  # both in the range of the paper's experiments
+    alpha: PositiveShare = 0.6  # both in the range of the paper's experiments
     rho: NonNegativeNumber = 0.005
     needs: ClassVar[Needs] = Needs(coordinators=frozenset({"buffered"}))
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt
 from torch import Tensor
 
 from edgesim.contracts import Arr, Bundle, Merged, Message, ServerSet, Setting, View
 from edgesim.learning.dynamic_weights import Degrees, Rates, degree_slopes, gains, pseudo_gradient, stepped
 from edgesim.learning.merge import finite, mean_of_holders
 from edgesim.methods.fedjs import FedJS, noted, sizes_of
-from edgesim.numbers import NonNegativeNumber
+from edgesim.numbers import NonNegativeNumber, PositiveShare
 from edgesim.rng import Key
 
 # Floating-point operations of the server a parameter and model: a difference, its product with the gradient, the sum;
@@ -43,9 +43,9 @@ class FedDH(FedJS):
     gradient: Literal["pseudo", "server_set"] = "pseudo"
     server_samples: Annotated[int, Ge(1)] = 100
     lambda_v: NonNegativeNumber = 1e-4  # the four are Table 5's for LeNet on CIFAR-10
-    decay_v: Annotated[float, Gt(0), Le(1)] = 0.999
+    decay_v: PositiveShare = 0.999
     lambda_b: NonNegativeNumber = 1e-4
-    decay_b: Annotated[float, Gt(0), Le(1)] = 0.99
+    decay_b: PositiveShare = 0.99
     step_limit: Annotated[float, Gt(0)] = 0.5
     reaggregate: bool = False
     js_note: ClassVar[str] = "js"

@@ -6,14 +6,12 @@ Source: "Efficient Federated Learning with Heterogeneous Data and Adaptive Dropo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
-
-from annotated_types import Gt, Le
+from typing import Any, ClassVar
 
 from edgesim.contracts import Needs, Payload, Setting
 from edgesim.learning.adaptive_dropout import AdaptiveDropout
 from edgesim.methods.feddh import FedDH
-from edgesim.numbers import NonNegativeNumber
+from edgesim.numbers import NonNegativeNumber, PositiveShare
 
 _COUNT_BYTES = 4  # of one label
 
@@ -26,9 +24,9 @@ class FedDHAD(AdaptiveDropout, FedDH):
     """
 
     lambda_v: NonNegativeNumber = 1e-2  # the four are Table 5's for LeNet on CIFAR-10
-    decay_v: Annotated[float, Gt(0), Le(1)] = 0.9999
+    decay_v: PositiveShare = 0.9999
     lambda_b: NonNegativeNumber = 1e-4
-    decay_b: Annotated[float, Gt(0), Le(1)] = 0.99
+    decay_b: PositiveShare = 0.99
     needs: ClassVar[Needs] = Needs(
         coordinators=frozenset({"sync"}), feedback=True, hears=True, reports=frozenset({"labels"})
     )

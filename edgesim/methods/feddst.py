@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Lt
 
 from edgesim.contracts import (
     Bundle,
@@ -35,6 +35,7 @@ from edgesim.learning import masks
 from edgesim.learning.context import Context
 from edgesim.learning.merge import finite
 from edgesim.learning.rules import cross_entropy
+from edgesim.numbers import Share
 from edgesim.rng import Key
 
 When: TypeAlias = Literal["before", "last_epoch"]
@@ -79,7 +80,7 @@ class FedDST:
     sparsity: Annotated[float, Ge(0), Lt(1)] | None = None
     allocation: masks.Allocation | None = None
     initial: Initial | None = None
-    alpha: Annotated[float, Ge(0), Le(1)] | None = None
+    alpha: Share | None = None
     interval: Annotated[int, Ge(1)] | None = None
     end_round: Annotated[int, Ge(1)] | None = None
     readjust: When | None = None

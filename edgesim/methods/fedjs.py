@@ -9,17 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Gt, Le
 
 from edgesim.contracts import Arr, Bundle, LocalRule, Merged, Message, Needs, Order, Payload, Plan, Setting, Task, View
 from edgesim.errors import ConfigError
 from edgesim.learning.dynamic_weights import js_divergence, shares_of, weights_of
 from edgesim.learning.merge import finite, mean_of_holders
 from edgesim.learning.rules import PLAIN_SGD
-from edgesim.numbers import PositiveNumber
+from edgesim.numbers import PositiveNumber, PositiveShare
 from edgesim.rng import Key
 
 _LOG_BASES = {"e": math.e, "2": 2.0}
@@ -38,7 +37,7 @@ class FedJS:
 
     log_base: Literal["e", "2"] = "e"
     d_min: PositiveNumber = 0.01
-    q_max: Annotated[float, Gt(0), Le(1)] | None = None
+    q_max: PositiveShare | None = None
     # plan() reads who has sent label counts, which timing alone does not know
     needs: ClassVar[Needs] = Needs(feedback=True, reports=frozenset({"labels"}))
 

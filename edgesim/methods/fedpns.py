@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge, Le
+from annotated_types import Ge
 
 from edgesim.contracts import Arr, Bundle, Ids, Merged, Message, Needs, Order, Plan, Setting, Task, View
 from edgesim.methods.optimal_aggregation import OptimalAggregation
+from edgesim.numbers import Share
 from edgesim.rng import Key
 
 _DRAW = 1  # stream below a plan's key; never renumber
@@ -32,7 +33,7 @@ class FedPNS(OptimalAggregation):
     """
 
     alpha: Annotated[int, Ge(1)] = 2
-    beta: Annotated[float, Ge(0), Le(1)] = 0.7
+    beta: Share = 0.7
     first_round: Literal["probabilities", "selection"] = "probabilities"
     needs: ClassVar[Needs] = Needs(feedback=True)
 

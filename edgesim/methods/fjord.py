@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch.nn.functional as F
-from annotated_types import Gt, Le, MinLen
+from annotated_types import MinLen
 from torch import Tensor
 
 from edgesim.contracts import (
@@ -40,6 +40,7 @@ from edgesim.learning.loop import gradients
 from edgesim.learning.merge import Absent, mean_by_size
 from edgesim.learning.rules import cross_entropy
 from edgesim.learning.submodels import Units, Which, check_groups, groups_of, units_at
+from edgesim.numbers import PositiveShare
 from edgesim.rng import Key
 
 _WIDTHS = 1  # sub-stream of a plan's key; selection draws from the key itself and from those of one index
@@ -60,7 +61,7 @@ class Ordered:
     only those are kept: steps at full width move them, and only devices that may train it send and receive them.
     """
 
-    widths: Annotated[tuple[Annotated[float, Gt(0), Le(1)], ...], MinLen(1)] = (0.2, 0.4, 0.6, 0.8, 1.0)
+    widths: Annotated[tuple[PositiveShare, ...], MinLen(1)] = (0.2, 0.4, 0.6, 0.8, 1.0)
     tiers: Literal["random", "level", "speed"] = "random"
     units: Which = "inner"
     absent: Absent = "skip"

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from annotated_types import Gt, Le
 from torch import Tensor
 
 from edgesim.contracts import Bundle, LocalRule, Message, Part, Pass, Payload, Plan, Setting, Task, View
@@ -24,6 +23,7 @@ from edgesim.learning.context import Context
 from edgesim.learning.peers import MixingMethod, peer_task, plan_at_once, shown, weighed
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.learning.trace import layer_of
+from edgesim.numbers import PositiveShare
 from edgesim.rng import Key
 
 _SEED_BYTES = 8
@@ -42,7 +42,7 @@ class GossipFL(MixingMethod):
     model; weights in no message stay as they are. `mixing`: see MixingMethod.
     """
 
-    share: Annotated[float, Gt(0), Le(1)] = 0.5
+    share: PositiveShare = 0.5
     draw: Draw = "bernoulli"
     vectors: bool = False
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Gt, Le, MinLen
+from annotated_types import MinLen
 
 from edgesim.contracts import (
     Bundle,
@@ -33,12 +33,10 @@ from edgesim.learning.merge import finite, mean_of_holders
 from edgesim.learning.own_classes import masked_cross_entropy, of_own_classes, with_labels
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.learning.submodels import groups_of, units_at
-from edgesim.numbers import PositiveNumber
+from edgesim.numbers import PositiveNumber, PositiveShare
 from edgesim.rng import Key
 
 _RATES = (1, 0)  # sub-stream of a plan's key; selection draws from the key itself and from those of one index
-
-Share = Annotated[float, Gt(0), Le(1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +54,7 @@ class HeteroFL:
     they are trained and averaged like any other number.
     """
 
-    rates: Annotated[tuple[Share, ...], MinLen(1)] = (0.0625, 0.125, 0.25, 0.5, 1.0)
+    rates: Annotated[tuple[PositiveShare, ...], MinLen(1)] = (0.0625, 0.125, 0.25, 0.5, 1.0)
     tiers: Literal["fix", "dynamic", "level"] = "fix"
     proportions: Annotated[tuple[PositiveNumber, ...], MinLen(1)] | None = None
     scaler: bool = True

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
-from annotated_types import Ge, Le
 
 from edgesim.contracts import Arr, Ids
 from edgesim.errors import ConfigError
 from edgesim.rng import Draws, Key
 from edgesim.world.onoff import OnOff
-
-Probability: TypeAlias = Annotated[float, Ge(0), Le(1)]  # 0 too, so that a sweep can begin where nothing fails
 
 DOWNLOAD, COMPUTATION, UPLOAD = 0, 1, 2  # rows of `phases_s`
 SENT = -1  # no phase: seconds are counted from when the job was sent

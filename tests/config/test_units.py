@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from edgesim import units
 from edgesim.errors import ConfigError
+from edgesim.numbers import PositiveShare
 from edgesim.rng import Key
 from edgesim.units import Distribution, PerDevice, draw, reason
 
@@ -22,7 +23,7 @@ from edgesim.units import Distribution, PerDevice, draw, reason
 @dataclass(frozen=True, kw_only=True)
 class Link:
     up: PerDevice[units.BitsPerSecond] = 1.0
-    share: PerDevice[units.Ratio] = 1.0
+    share: PerDevice[PositiveShare] = 1.0
     limit: PerDevice[units.BitsPerSecondOrInf] = math.inf
 
 
@@ -250,7 +251,7 @@ def test_a_draw_outside_its_type_is_an_error_that_names_key_and_cure() -> None:
         drawn({"normal": [1, 9]}, 100)
     with pytest.raises(ConfigError, match=r"set `min`$"):
         drawn({"normal": [1, 9]}, 100)
-    share = read(PerDevice[units.Ratio], {"normal": [0.9, 0.2], "min": 0.1})
+    share = read(PerDevice[PositiveShare], {"normal": [0.9, 0.2], "min": 0.1})
     with pytest.raises(ConfigError, match=r"less than or equal to 1, got 1.*; set `max`$"):
         draw(share, 100, Key(1).numpy(), "cpu.efficiency")
     assert (drawn({"normal": [1, 9], "min": 0.5}, 100) >= 0.5).all()

@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "config": {"catalogue", "contracts", "encoding", "errors", "numbers", "units"},
     # when and how much: no torch
     "world": {"card", "config", "contracts", "errors", "numbers", "peering", "rng", "units"},
-    "engine": {"card", "config", "contracts", "errors", "peering", "records", "rng", "world"},
+    "engine": {"card", "config", "contracts", "errors", "numbers", "peering", "records", "rng", "world"},
     "coordinators": {"contracts", "engine", "errors", "numbers", "units"},
     "store": {"contracts"},
     "pending": {"contracts"},

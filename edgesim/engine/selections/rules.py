@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge
 
 from edgesim.contracts import Ids
 from edgesim.errors import ConfigError
+from edgesim.numbers import PositiveShare
 from edgesim.rng import Key
 
 
@@ -36,7 +37,7 @@ class Uniform:
 
     everybody: ClassVar[bool] = False
     count: Annotated[int, Ge(1)] | None = None
-    fraction: Annotated[float, Gt(0), Le(1)] | None = None
+    fraction: PositiveShare | None = None
 
     def check(self, level: Ids) -> None:
         """Raise ConfigError unless exactly one of count and fraction is given and the fleet is large enough."""

@@ -8,8 +8,9 @@ from math import inf
 import numpy as np
 
 from edgesim.contracts import Arr, Ids
+from edgesim.numbers import PositiveShare
 from edgesim.rng import Draws, Key
-from edgesim.units import PerDevice, Ratio, Seconds, draw
+from edgesim.units import PerDevice, Seconds, draw
 from edgesim.world.availability import Availability
 
 
@@ -45,7 +46,7 @@ class Bernoulli:
     It breaks no jobs. If nobody can be reached, the server looks again after `retry`.
     """
 
-    p: PerDevice[Ratio]
+    p: PerDevice[PositiveShare]
     retry: Seconds = 60.0  # short against a round of real devices, long against a simulated event
 
     def build(self, n: int, key: Key, path: str) -> Availability:

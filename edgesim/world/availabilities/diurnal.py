@@ -7,11 +7,12 @@ from math import inf
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Le
+from annotated_types import Ge
 
 from edgesim.contracts import Arr, Ids
+from edgesim.numbers import PositiveShare, Share
 from edgesim.rng import Draws, Key
-from edgesim.units import Ratio, Seconds
+from edgesim.units import Seconds
 from edgesim.world.availability import Availability
 from edgesim.world.onoff import cell_of
 
@@ -76,8 +77,8 @@ class Diurnal:
     time zones, equally spaced, with equal probabilities.
     """
 
-    mean: Ratio = 0.5  # with the amplitude: everybody at the peak, nobody half a period later
-    amplitude: Annotated[float, Ge(0), Le(1)] = 0.5
+    mean: PositiveShare = 0.5  # with the amplitude: everybody at the peak, nobody half a period later
+    amplitude: Share = 0.5
     period: Seconds = 86400.0
     zones: Annotated[int, Ge(1)] = 1  # a fleet at one place; in many zones the ups and downs of the fleet cancel out
     slot: Seconds = 900.0  # as fine as phones are usually logged

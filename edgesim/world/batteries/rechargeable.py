@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
-
-from annotated_types import Ge, Le
 
 from edgesim.contracts import Arr
 from edgesim.errors import ConfigError
+from edgesim.numbers import PositiveShare, Share
 from edgesim.rng import Key
-from edgesim.units import Delay, PerDevice, PositiveJoules, Ratio, Watts, draw
+from edgesim.units import Delay, PerDevice, PositiveJoules, Watts, draw
 from edgesim.world.battery import Batteries, BatteryArrays
 from edgesim.world.daily import DAY_S, DailyWindows
 
@@ -25,11 +23,11 @@ class Battery:
     """
 
     capacity: PerDevice[PositiveJoules]
-    level: PerDevice[Annotated[float, Ge(0), Le(1)]] = 1.0
+    level: PerDevice[Share] = 1.0
     charge: PerDevice[Watts] = 0.0
     windows: tuple[tuple[Delay, Delay], ...] = ()
     phase: PerDevice[Delay] = 0.0
-    restart: Ratio = 0.2  # so that a device that died does not come and go with every joule
+    restart: PositiveShare = 0.2  # so that a device that died does not come and go with every joule
 
     def __post_init__(self) -> None:
         """Raise ConfigError for windows outside a day or without length."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Gt, Le, MinLen
+from annotated_types import MinLen
 
 from edgesim.card import ModelCard
 from edgesim.contracts import Arr, Part, Pass
 from edgesim.errors import ConfigError
+from edgesim.numbers import PositiveShare
 from edgesim.world.costs.measured import Measured
 
 
@@ -17,7 +18,7 @@ from edgesim.world.costs.measured import Measured
 class Table:
     """Training cost of width i = ratio i x the measured FLOPs of the full model; other work is measured."""
 
-    ratios: Annotated[tuple[Annotated[float, Gt(0), Le(1)], ...], MinLen(1)]
+    ratios: Annotated[tuple[PositiveShare, ...], MinLen(1)]
 
     def check(self, widths: int) -> None:
         """Raise ConfigError if the method's number of widths is not the number of ratios."""

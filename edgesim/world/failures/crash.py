@@ -11,9 +11,10 @@ import numpy as np
 
 from edgesim.contracts import Arr, Ids
 from edgesim.errors import ConfigError
+from edgesim.numbers import Share
 from edgesim.rng import Draws, Key
 from edgesim.units import PerDevice, Seconds, draw
-from edgesim.world.failure import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure, Probability, phase_starts_s
+from edgesim.world.failure import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure, phase_starts_s
 
 _WHETHER, _WHEN = 0, 1  # streams; never renumber
 _PROBABILITY, _MEAN_TIME, _PRONE, _JOBS = range(4)  # sub-streams of the part's key; never renumber
@@ -89,10 +90,10 @@ class Crash:
     """
 
     among_peers: ClassVar[bool] = True  # it strikes them too
-    probability: PerDevice[Probability] | None = None
+    probability: PerDevice[Share] | None = None
     mean_time: PerDevice[Seconds] | None = None
     phase: Literal["any", "download", "training", "upload"] = "any"  # a device may crash whatever it does
-    share: Probability = 1.0  # nobody is immune unless the scenario says so
+    share: Share = 1.0  # nobody is immune unless the scenario says so
 
     def __post_init__(self) -> None:
         """Raise ConfigError unless there is one law of crashes."""

@@ -9,9 +9,10 @@ import numpy as np
 from annotated_types import Ge, Lt
 
 from edgesim.contracts import Arr
+from edgesim.numbers import Share
 from edgesim.rng import Draws, Key
 from edgesim.units import PerDevice, draw
-from edgesim.world.failure import Failure, Probability
+from edgesim.world.failure import Failure
 
 _WHETHER, _SHARE = 0, 1  # streams; never renumber
 
@@ -42,7 +43,7 @@ class PartialWork:
     """
 
     among_peers: ClassVar[bool] = True  # it strikes them too
-    probability: PerDevice[Probability]
+    probability: PerDevice[Share]
     least: Annotated[float, Ge(0), Lt(1)] = 0.0  # as in the paper, down to the first step
 
     def build(self, n: int, key: Key, path: str) -> Failure:

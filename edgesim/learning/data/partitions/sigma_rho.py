@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Le
+from annotated_types import Ge
 
 from edgesim.contracts import Ids
 from edgesim.errors import ConfigError
 from edgesim.learning.data.split import Pool, Split, alike_devices, require
+from edgesim.numbers import Share
 from edgesim.rng import Key
 
 
@@ -27,7 +28,7 @@ class SigmaRho:
     shards of a device may have one label, and shards may hold samples of i.i.d. devices.
     """
 
-    sigma: Annotated[float, Ge(0), Le(1)] = 0.3
+    sigma: Share = 0.3
     rho: Annotated[int, Ge(1)] = 1
     samples_per_device: Annotated[int, Ge(1)] = 200
     shard_mode: bool = False

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Lt
 from pydantic import FiniteFloat
 
 from edgesim.contracts import Arr, Ids
 from edgesim.errors import ConfigError
 from edgesim.learning.data.source import Raw, Source
 from edgesim.learning.data.split import alike_devices
+from edgesim.numbers import Share
 from edgesim.rng import Key, Purpose
 
 FEATURES, CLASSES = 60, 10
@@ -39,7 +40,7 @@ class FedpnsSynthetic(Source):
     seed: Annotated[int, Ge(0)] = 1  # of the data alone: runs that differ in their own seed share them
     devices: Annotated[int, Ge(1)] = 50
     samples_per_device: Annotated[int, Ge(2)] = 1000  # of both splits together
-    sigma: Annotated[float, Ge(0), Le(1)] = 0.3  # FedPNS: 0.2, 0.3 and 0.5
+    sigma: Share = 0.3  # FedPNS: 0.2, 0.3 and 0.5
     varrho: Annotated[FiniteFloat, Ge(0)] = 1.0  # FedPNS: 0.5 and 1
     varrho_is: Literal["deviation", "variance"] = "deviation"  # the text says N(0, varrho), the code has a deviation
     labelling: Literal["own", "shared"] = "own"  # code: a W, b of its own for each other device; text: the common one
