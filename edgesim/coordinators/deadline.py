@@ -10,14 +10,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge
-from pydantic import FiniteFloat
 
 from edgesim.contracts import DELIVERED, Arrival, Learner
 from edgesim.coordinators.exchange import Policy, run_rounds
 from edgesim.engine.engine import Engine
 from edgesim.engine.rounds import Rounds
 from edgesim.errors import ConfigError
-from edgesim.numbers import PositiveShare, Share
+from edgesim.numbers import NonNegativeNumber, PositiveShare, Share
 from edgesim.units import Seconds
 
 
@@ -38,7 +37,7 @@ class Deadline:
     deadline: Seconds | None = None
     rule: Literal["fixed", "quantile", "mad"] = "fixed"
     quantile: PositiveShare = 0.8
-    k: Annotated[FiniteFloat, Ge(0)] = 3.0
+    k: NonNegativeNumber = 3.0
     rounds: Annotated[int, Ge(1)] = 5
     minimum: Annotated[int, Ge(0)] = 0
     late: Literal["drop", "keep"] = "drop"

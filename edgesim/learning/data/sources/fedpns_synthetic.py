@@ -11,13 +11,12 @@ from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt
-from pydantic import FiniteFloat
 
 from edgesim.contracts import Arr, Ids
 from edgesim.errors import ConfigError
 from edgesim.learning.data.source import Raw, Source
 from edgesim.learning.data.split import alike_devices
-from edgesim.numbers import Share
+from edgesim.numbers import NonNegativeNumber, Share
 from edgesim.rng import Key, Purpose
 
 FEATURES, CLASSES = 60, 10
@@ -41,7 +40,7 @@ class FedpnsSynthetic(Source):
     devices: Annotated[int, Ge(1)] = 50
     samples_per_device: Annotated[int, Ge(2)] = 1000  # of both splits together
     sigma: Share = 0.3  # FedPNS: 0.2, 0.3 and 0.5
-    varrho: Annotated[FiniteFloat, Ge(0)] = 1.0  # FedPNS: 0.5 and 1
+    varrho: NonNegativeNumber = 1.0  # FedPNS: 0.5 and 1
     varrho_is: Literal["deviation", "variance"] = "deviation"  # the text says N(0, varrho), the code has a deviation
     labelling: Literal["own", "shared"] = "own"  # code: a W, b of its own for each other device; text: the common one
     train_share: Annotated[float, Gt(0), Lt(1)] = 0.8  # as in the text; 0.6 in the code
