@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgesim.commands.checkpoint import Every, seconds
 from edgesim.errors import ConfigError, EdgesimError
 
 if TYPE_CHECKING:
@@ -43,17 +44,25 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Run folder; default runs/SCENARIO-METHOD-SEED.")] = None,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, and print only the run folder.")] = False,
+    checkpoint: Every = None,
 ) -> None:
     """Run a scenario and keep its tables, weights and manifest in a run folder."""
+    from edgesim.checkpoint import Checkpoint
+    from edgesim.commands.show import print_note
     from edgesim.progress import ProgressLine
     from edgesim.simulation import simulate
+    from edgesim.study.stamp import stamp_of
 
     backend = [f'backend={{ name = "workers", workers = {workers} }}'] if workers else []
     loaded = _load(scenario, [*(set_ or []), *backend])
     folder = out or Path("runs") / f"{scenario.stem}-{loaded.method.name}-{loaded.seed}"
+    every_s = seconds(checkpoint)
+    saved = Checkpoint.beside(folder, every_s, stamp_of(loaded)) if every_s else None
+    if saved and saved.file.exists() and not folder.exists():  # which is refused
+        print_note(f"goes on from {saved.file}")
     observer = None if quiet else ProgressLine(loaded.stop.rounds)
     try:
-        finished = simulate(loaded, folder, observer)
+        finished = simulate(loaded, folder, observer, saved)
     finally:
         if observer:
             observer.close()

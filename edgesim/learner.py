@@ -40,12 +40,12 @@ class FederatedLearner:
         self, method: Method, backend: Backend, setting: Setting, key: Key, first: Bundle | None, tools: Any = None
     ) -> None:
         self.method = method
+        self.backend = backend
         self.trains = backend.trains
         self.state = method.init(setting, key.at(Purpose.INIT, 1))
         self.memory: dict[int, Bundle] = {}  # what each device kept
         self.model = _FIRST
         self.best: tuple[float, Bundle | None] = (-1.0, first)  # test accuracy and weights
-        self._backend = backend
         self._setting = setting
         self._key = key
         self._tools = tools
@@ -60,6 +60,29 @@ class FederatedLearner:
     def weights(self) -> Bundle:
         """Return the newest global model."""
         return self._models.get(self.model)
+
+    def values(self) -> dict[str, Any]:
+        """Return all that training gave and later rounds need, for a checkpoint; to be read, not changed."""
+        return {
+            "state": self.state,
+            "memory": self.memory,
+            "models": self._models.models,
+            "messages": self._messages,
+            "results": self._pending.results,
+            "best": self.best,
+        }
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Take the values of a learner that was asked the same until now."""
+        named: dict[str, dict[Any, Any]] = {
+            "models": self._models.models,
+            "messages": self._messages,
+            "results": self._pending.results,
+        }
+        for name, own in named.items():
+            assert own.keys() == values[name].keys(), name
+            own.update(values[name])
+        self.state, self.memory, self.best = values["state"], values["memory"], values["best"]
 
     def plan(self, view: View) -> Plan:
         """Ask the method for the orders of the next exchange."""
@@ -119,7 +142,7 @@ class FederatedLearner:
         if not self.trains:
             return {}
         weights = self._models.get(model)
-        scores = self._backend.evaluate(weights)
+        scores = self.backend.evaluate(weights)
         if scores["test"].accuracy > self.best[0]:
             self.best = (scores["test"].accuracy, weights)
         return scores
@@ -131,7 +154,7 @@ class FederatedLearner:
         base = self._models.get(_FIRST) if self.method.needs.peers else self.weights()
         personal = getattr(self.method, "personal", lambda base, own: base)
         devices = range(len(self._setting.samples))
-        return self._backend.evaluate_personal({d: personal(base, self.memory.get(d)) for d in devices})
+        return self.backend.evaluate_personal({d: personal(base, self.memory.get(d)) for d in devices})
 
     def _trained(self, arrivals: Sequence[Arrival]) -> list[Message]:
         """Return the messages of the arrivals that delivered, in job order."""
@@ -142,7 +165,7 @@ class FederatedLearner:
     def _train(self, jobs: Sequence[Job]) -> None:
         """Train jobs and what they build on, those that do not depend on each other in one call."""
         for batch in self._pending.batches(jobs):
-            results = self._backend.train([self._assignment(job) for job in batch])
+            results = self.backend.train([self._assignment(job) for job in batch])
             for job, result in zip(batch, results, strict=True):
                 self._pending.finish(job, result)
                 self._remember(job, result)

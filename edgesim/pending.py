@@ -18,7 +18,7 @@ class Pending:
     def __init__(self, keeps: bool) -> None:
         self._keeps = keeps
         self._jobs: dict[int, Job] = {}
-        self._results: dict[int, Result] = {}
+        self.results: dict[int, Result] = {}  # of the jobs that were trained, by id
         self._chains: dict[int, list[int]] = {}  # device -> its jobs, ascending; empty if devices keep nothing
 
     def __len__(self) -> int:
@@ -33,7 +33,7 @@ class Pending:
     def drop(self, job: Job) -> None:
         """Forget a job: it was merged, or it will never be."""
         del self._jobs[job.id]
-        self._results.pop(job.id, None)
+        self.results.pop(job.id, None)
         if self._keeps:
             chain = self._chains[job.device]
             chain.remove(job.id)  # whoever came after it builds on who came before it
@@ -42,11 +42,11 @@ class Pending:
 
     def finish(self, job: Job, result: Result) -> None:
         """Remember what training gave."""
-        self._results[job.id] = result
+        self.results[job.id] = result
 
     def result(self, job: Job) -> Result:
         """Return what training gave. Raises KeyError if the job was not trained."""
-        return self._results[job.id]
+        return self.results[job.id]
 
     def received(self) -> set[ModelRef]:
         """Return the messages that jobs start from."""
@@ -70,7 +70,7 @@ class Pending:
             top = stack[-1]
             below = self._untrained_below(top)
             missing = [other for other in below if other not in depth]
-            if top in depth or top in self._results:
+            if top in depth or top in self.results:
                 stack.pop()
             elif missing:
                 stack += missing
@@ -83,4 +83,4 @@ class Pending:
         chain = self._chains.get(job.device, [])
         place = bisect_left(chain, id_)
         candidates = [*(ref.version for ref in job.received), *chain[place - 1 : place]]  # the first has none before
-        return [other for other in candidates if other in self._jobs and other not in self._results]
+        return [other for other in candidates if other in self._jobs and other not in self.results]

@@ -18,8 +18,9 @@ import numpy as np
 from edgesim.analysis.critical_path import attributed
 from edgesim.analysis.load import Run, open_run
 from edgesim.assembly import Assembly, assemble
+from edgesim.checkpoint import Checkpoint, ResumableLearner
 from edgesim.config.scenario import Scenario
-from edgesim.contracts import DELIVERED, Backend, Bundle
+from edgesim.contracts import DELIVERED, Backend, Bundle, Learner
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.engine import Engine
 from edgesim.engine.rounds import Observer, Rounds
@@ -64,7 +65,9 @@ def seldom_collecting() -> Iterator[None]:
 class Simulation:
     """One run of an assembled scenario, from the first order to its tables."""
 
-    def __init__(self, parts: Assembly, backend: Backend, observer: Observer) -> None:
+    def __init__(
+        self, parts: Assembly, backend: Backend, observer: Observer, checkpoint: Checkpoint | None = None
+    ) -> None:
         scenario = parts.scenario
         self.parts = parts
         self.tables: dict[str, Table] = new_tables()
@@ -98,6 +101,11 @@ class Simulation:
         first, tools = (bundle_of(parts.module), parts.make_tools()) if backend.trains else (None, None)
         method = scenario.method.value
         self.learner = FederatedLearner(method, backend, parts.setting, Key(scenario.seed), first, tools)
+        self.asked: Learner = self.learner  # what the coordinator asks
+        self.host_s = 0.0  # of earlier runs, of which this one goes on
+        if checkpoint is not None and backend.trains:
+            resumable = ResumableLearner(self.learner, checkpoint)
+            self.asked, self.host_s = resumable, resumable.host_s
 
     def run(self) -> None:
         """Run until a stop rule ends it; jobs still in flight then are charged up to that moment.
@@ -105,7 +113,7 @@ class Simulation:
         Raises LedgerError if the joules do not add up.
         """
         engine, rounds = self.engine, self.rounds
-        protocol = engine.env.process(self.parts.scenario.coordinator.value.run(engine, rounds, self.learner))
+        protocol = engine.env.process(self.parts.scenario.coordinator.value.run(engine, rounds, self.asked))
         horizon_s = self.parts.scenario.stop.sim_time
         if horizon_s is not None:
             timer = engine.env.timeout(horizon_s)
@@ -151,11 +159,14 @@ class Simulation:
         self.ledger.check(jobs_j, devices_j, now_s)
 
 
-def simulate(scenario: Scenario, out: Path | None = None, observer: Any = None) -> Run:
+def simulate(
+    scenario: Scenario, out: Path | None = None, observer: Any = None, checkpoint: Checkpoint | None = None
+) -> Run:
     """Run a scenario and return its run folder; `out` None: a new temporary folder.
 
     An interrupt (Ctrl-C) still writes the folder, with the tables up to the last finished round and the status
-    "interrupted". Raises ConfigError or DataError before anything is written.
+    "interrupted". With a checkpoint the run goes on from its file, if there is one, saves itself to it every so often,
+    and removes it when it has finished. Raises ConfigError or DataError before anything is written.
     """
     out = out or Path(tempfile.mkdtemp(prefix="edgesim-")) / "run"
     check_writable(out)
@@ -165,14 +176,16 @@ def simulate(scenario: Scenario, out: Path | None = None, observer: Any = None) 
     observer = observer or Silent()
     status = "failed"
     try:
-        simulation = Simulation(parts, backend, observer)
+        simulation = Simulation(parts, backend, observer, checkpoint)
         try:
             simulation.run()
             status = "finished"
         except KeyboardInterrupt:
             status = "interrupted"
         finally:
-            _write(simulation, out, status, time.perf_counter() - started_s)
+            _write(simulation, out, status, simulation.host_s + time.perf_counter() - started_s)
+        if checkpoint is not None and status == "finished":
+            checkpoint.remove()
     finally:
         observer.close()
         backend.close()

@@ -11,17 +11,17 @@ class ModelStore:
     """Reference-counted models; what a Bundle holds is not looked at."""
 
     def __init__(self) -> None:
-        self._models: dict[ModelRef, Bundle] = {}
+        self.models: dict[ModelRef, Bundle] = {}  # those that somebody has pinned
         self._pins: Counter[ModelRef] = Counter()
 
     def put(self, ref: ModelRef, model: Bundle) -> None:
         """Keep a model under its name, pinned once."""
-        self._models[ref] = model
+        self.models[ref] = model
         self.pin(ref)
 
     def get(self, ref: ModelRef) -> Bundle:
         """Return a model. Raises KeyError if nobody has pinned it."""
-        return self._models[ref]
+        return self.models[ref]
 
     def pin(self, ref: ModelRef) -> None:
         """Keep a model for one more user."""
@@ -32,7 +32,7 @@ class ModelStore:
         self._pins[ref] -= 1
         if not self._pins[ref]:
             del self._pins[ref]
-            del self._models[ref]
+            del self.models[ref]
 
     def __len__(self) -> int:
-        return len(self._models)
+        return len(self.models)

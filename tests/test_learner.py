@@ -98,12 +98,12 @@ def learner_of(keep: str = "computed", peers: bool = False) -> FederatedLearner:
 
 def trained_by(learner: FederatedLearner) -> list[list[int]]:
     """Return the jobs that the backend was given, call by call."""
-    return [[a.job for a in call] for call in learner._backend.calls]
+    return [[a.job for a in call] for call in learner.backend.calls]
 
 
 def given_to(learner: FederatedLearner) -> dict[int, Assignment]:
     """Return what the backend was given, by job. Nothing may be trained twice."""
-    assignments = [a for call in learner._backend.calls for a in call]
+    assignments = [a for call in learner.backend.calls for a in call]
     assert len({a.job for a in assignments}) == len(assignments)
     return {a.job: a for a in assignments}
 
@@ -227,7 +227,7 @@ def test_memory_follows_the_promise(keep, after):
 def test_the_best_model_is_remembered():
     """The first model of the highest accuracy, not the last."""
     learner = learner_of()
-    learner._backend.scores = [0.3, 0.5, 0.5, 0.4]
+    learner.backend.scores = [0.3, 0.5, 0.5, 0.4]
     for version in range(4):
         learner.evaluate(learner.model)
         learner.start([job(version, 0, base=version)])
@@ -311,7 +311,7 @@ def test_what_peers_have_is_trained_though_it_was_lost(keep):
     """A restart loses device 0's update, but its peer heard it and may hear it again."""
     learner = learner_of(keep, peers=True)
     if keep == "no":
-        learner._backend.result_of = lambda a: Echo.result_of(learner._backend, a)._replace(keep=None)
+        learner.backend.result_of = lambda a: Echo.result_of(learner.backend, a)._replace(keep=None)
     lost, heard = gossip(0, 0), gossip(1, 1, (0, 0))
     learner.start([lost, heard])
     learner.cancel([ended(lost, "lost")])

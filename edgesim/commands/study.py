@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgesim.commands.checkpoint import Every, seconds
 from edgesim.errors import EdgesimError
 
 if TYPE_CHECKING:
@@ -34,17 +35,19 @@ def run(
     workers: Annotated[int, typer.Option(min=1, help="So many cells at a time, a process and thread each.")] = 1,
     size: SizeName = "quick",
     out: Out = None,
+    checkpoint: Every = None,
 ) -> None:
     """Run the cells that are missing, or whose scenario, data or edgesim's code have changed since."""
     from edgesim.commands.show import print_note
     from edgesim.study.runs import run_all, with_data
 
+    checkpoint_s = seconds(checkpoint)
     planned = with_data(_planned(study, only, size, out)[1])
     missing = [each for each in planned if not each.is_done()]
     print_note(f"{len(planned) - len(missing)} of {len(planned)} cells are done")
     failed = []
     try:
-        for ended, (each, fault) in enumerate(run_all(missing, workers), 1):
+        for ended, (each, fault) in enumerate(run_all(missing, workers, checkpoint_s), 1):
             failed += [f"{each.cell.name}: {fault}"] if fault else []
             print_note(f"{ended} of {len(missing)}: {each.cell.name}{f' failed: {fault}' if fault else ''}")
     except KeyboardInterrupt as stop:

@@ -66,17 +66,20 @@ def with_data(planned: Sequence[Planned]) -> list[Planned]:
     return stamped
 
 
-def run_all(planned: Sequence[Planned], workers: int = 1) -> Iterator[tuple[Planned, str]]:
+def run_all(
+    planned: Sequence[Planned], workers: int = 1, checkpoint_s: float | None = None
+) -> Iterator[tuple[Planned, str]]:
     """Run cells in so many processes, one thread each; yield each as it ends, with what went wrong ("": nothing).
 
-    Raises EdgesimError if a process died.
+    With `checkpoint_s` a cell is saved every so many seconds of the host; one that was cut off goes on, if nothing that
+    its stamp names has changed. Raises EdgesimError if a process died.
     """
     if workers == 1:
-        yield from ((each, _run(each)) for each in planned)
+        yield from ((each, _run(each, checkpoint_s)) for each in planned)
         return
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
     try:
-        futures = {pool.submit(_run, each): each for each in planned}
+        futures = {pool.submit(_run, each, checkpoint_s): each for each in planned}
         for future in as_completed(futures):
             yield futures[future], future.result()
     except BrokenProcessPool as error:
@@ -91,14 +94,18 @@ def _alone(scenario: Scenario) -> dict[str, Any]:
     return scenario.canonical() | ({"backend": {"name": "serial"}} if trains else {})
 
 
-def _run(planned: Planned) -> str:
-    from edgesim.simulation import simulate  # loads torch, which a look at finished runs does not need
+def _run(planned: Planned, checkpoint_s: float | None) -> str:
+    from edgesim.checkpoint import Checkpoint  # these load torch, which a look at finished runs does not need
+    from edgesim.simulation import simulate
 
     folder = planned.folder
     growing = folder.with_name(f".{folder.name}.growing")
     try:
         shutil.rmtree(growing, ignore_errors=True)  # left by a study that was killed
-        run = simulate(load_scenario(planned.scenario), growing)
+        checkpoint = Checkpoint.beside(folder, checkpoint_s, planned.stamp) if checkpoint_s else None
+        if checkpoint and not checkpoint.fits():
+            checkpoint.remove()
+        run = simulate(load_scenario(planned.scenario), growing, checkpoint=checkpoint)
         if run.manifest["status"] != "finished":
             raise KeyboardInterrupt
         (growing / _STAMP).write_text(json.dumps(planned.stamp), encoding="utf-8")

@@ -239,7 +239,7 @@ class Devices:
         self.trained = 0
         self._messages: dict[ModelRef, Message] = {}
         self._learner = simulation.learner
-        self._backend = simulation.learner._backend
+        self._backend = simulation.learner.backend
         self._really_end = simulation.engine._end
         simulation.engine._end = self._end
 

@@ -199,7 +199,7 @@ def test_nothing_is_left_over(name):
     assert ("buffered" in hardest(name).values()) or not waiting
     among_peers = needs_of(name).peers
     needed = {learner.model, *(job.base for job in waiting), *([ModelRef(SERVER, 0)] if among_peers else [])}
-    assert learner._models._models.keys() == needed
+    assert learner._models.models.keys() == needed
     owners = [ref.owner for ref in learner._messages]
     assert sorted(owners) == (list(range(1, 7)) if among_peers else [])
 
@@ -240,7 +240,7 @@ def test_workers_agree_with_serial(name, coordinator, counts):
             mixed_scenario(method=name, model=NORMED, coordinator=COORDINATORS[coordinator], backend=backend)
         )
         simulation.run()
-        simulation.learner._backend.close()
+        simulation.learner.backend.close()
         outcomes.append(results_of(simulation))
     assert all(outcome == outcomes[0] for outcome in outcomes[1:])
     assert outcomes[0]["memory"] != fingerprint({})

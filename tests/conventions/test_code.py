@@ -84,7 +84,7 @@ def test_no_global_randomness():
 
 def test_no_wall_clock():
     """Only what reports host seconds may know them."""
-    allowed = ("simulation", "estimate", "progress", "calibrate", "commands.calibrate")
+    allowed = ("simulation", "checkpoint", "estimate", "progress", "calibrate", "commands.calibrate")
     assert imports(r"(time|datetime)(\..*)?", *(f"edgesim.{name}" for name in allowed)) == []
 
 

@@ -34,7 +34,7 @@ ARROWS: dict[str, set[str]] = {
     "store": {"contracts"},
     "pending": {"contracts"},
     "learner": {"contracts", "errors", "pending", "rng", "store"},
-    "state": {"errors"},
+    "checkpoint": {"contracts", "errors", "learner", "rng"},
     # what values: no SimPy
     "learning": {"card", "config", "contracts", "encoding", "errors", "numbers", "peering", "rng"},
     "methods": {"contracts", "errors", "learning", "numbers", "peering", "rng"},
@@ -49,7 +49,7 @@ ROOTS = {"edgesim", "__main__", "assembly", "simulation", "estimate", "calibrate
 
 # Big libraries -> the parts that may import them.
 LIBRARIES: dict[str, set[str]] = {
-    "torch": {"learning", "methods", "backends", "assembly", "state", "estimate", "calibrate"},
+    "torch": {"learning", "methods", "backends", "assembly", "checkpoint", "estimate", "calibrate"},
     "torchvision": {"learning"},
     "simpy": {"engine", "coordinators"},
     "matplotlib": {"analysis"},
@@ -58,7 +58,7 @@ LIBRARIES: dict[str, set[str]] = {
 }
 
 TORCH_FREE = {"world", "engine", "coordinators", "records", "analysis", "config", "card"}
-TORCH_FREE |= {"contracts", "orders", "local_sgd", "learner", "pending", "store", "state", "progress", "devices"}
+TORCH_FREE |= {"contracts", "orders", "local_sgd", "learner", "pending", "store", "progress", "devices"}
 TORCH_FREE |= {"catalogue", "encoding", "numbers", "units", "rng", "errors", "edgesim"}
 SIMPY_FREE = {"learning", "methods", "backends"}
 

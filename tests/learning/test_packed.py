@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from edgesim.backends import workers
+from edgesim.checkpoint import Checkpoint, Saved
 from edgesim.learning import packed as module
 from edgesim.learning.merge import is_finite
 from edgesim.learning.packed import Packed, Tensors, packed
-from edgesim.state import load_state, save_state
 from tests.conftest import digits_scenario
 from tests.contracts.support import fingerprint, run
 
@@ -102,15 +102,18 @@ def test_shared_tensors_are_packed_once():
 
 
 def test_across_processes_and_on_disk(tmp_path):
-    """Packed tensors travel as they are, dense ones as arrays; on disk they are tensors."""
+    """Packed tensors travel as they are, dense ones as arrays; in a checkpoint they are packed too."""
     weight, bias = half_zero(200, 200), torch.ones(3)
     (bundle,) = packed({"params": {"w": weight, "b": bias}})
     wired = pickle.dumps(workers._to_wire(bundle))
     assert len(wired) < weight.nbytes * 0.6
     found = workers._from_wire(pickle.loads(wired))
     assert {n: bits(t) for n, t in found["params"].items()} == {"w": bits(weight), "b": bits(bias)}
-    save_state(tmp_path, {7: bundle})
-    assert fingerprint(load_state(tmp_path)) == fingerprint({7: {"params": {"w": weight, "b": bias}}})
+    checkpoint = Checkpoint(tmp_path / "file", 1.0, {})
+    checkpoint.save(Saved([], {"memory": {7: bundle}}, 0.0))
+    saved = checkpoint.load().values["memory"][7]["params"]
+    assert checkpoint.file.stat().st_size < weight.nbytes * 0.6
+    assert {n: bits(t) for n, t in saved.items()} == {"w": bits(weight), "b": bits(bias)}
 
 
 PEERS = {"peers": {"name": "random", "degree": 3}, "selection": "all"}

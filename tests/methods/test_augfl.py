@@ -245,7 +245,7 @@ def test_all_agree_whoever_trains():
     lazy = results_of(run(mixed_scenario(**changes)))
     assert results_of(run_eagerly(mixed_scenario(**changes))[0]) == lazy
     simulation = run(mixed_scenario(**changes, backend={"name": "workers", "workers": 2}))
-    simulation.learner._backend.close()
+    simulation.learner.backend.close()
     assert results_of(simulation) == lazy
 
 

@@ -176,7 +176,7 @@ def test_workers_agree_with_serial():
     outcomes = []
     for backend in ("serial", {"name": "workers", "workers": 2}):
         simulation = run(mixed_scenario(method={"name": "bn2", "keep": 2}, model=MODELS[1], backend=backend))
-        simulation.learner._backend.close()
+        simulation.learner.backend.close()
         outcomes.append(results_of(simulation))
     assert outcomes[0] == outcomes[1]
 

@@ -389,7 +389,7 @@ def test_workers_agree_with_serial():
     outcomes = []
     for backend in ("serial", {"name": "workers", "workers": 2}):
         simulation = run(digits(model=NORMED, backend=backend))
-        simulation.learner._backend.close()
+        simulation.learner.backend.close()
         outcomes.append(results_of(simulation))
     assert outcomes[0] == outcomes[1]
 

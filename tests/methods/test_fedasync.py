@@ -129,8 +129,8 @@ def test_it_sends_models_and_nothing_else():
     )  # fmt: skip
     simulation = prepare(given)
     before = simulation.learner.weights()
-    bodies, really_train = [], simulation.learner._backend.train
-    simulation.learner._backend.train = lambda given: [bodies.append(r.body) or r for r in really_train(given)]
+    bodies, really_train = [], simulation.learner.backend.train
+    simulation.learner.backend.train = lambda given: [bodies.append(r.body) or r for r in really_train(given)]
     simulation.run()
     assert [body.keys() for body in bodies] == [{"params", "buffers"}]
     for kind, tensors in simulation.learner.weights().items():

@@ -372,7 +372,7 @@ def test_worker_processes_draw_the_same_networks():
     for backend in ("serial", {"name": "workers", "workers": 2}):
         simulation = prepare(mixed_scenario(**scenario, backend=backend))
         simulation.run()
-        simulation.learner._backend.close()
+        simulation.learner.backend.close()
         outcomes.append(results_of(simulation))
     assert outcomes[0] == outcomes[1]
 

@@ -172,7 +172,7 @@ def test_worker_processes_know_the_initial_model_too():
     few, outcomes = {"name": "uniform", "count": 2}, []
     for backend in ("serial", {"name": "workers", "workers": 1}):
         simulation = run(digits_scenario(method="moon", selection=few, backend=backend))
-        simulation.learner._backend.close()
+        simulation.learner.backend.close()
         outcomes.append(results_of(simulation))
     assert outcomes[0] == outcomes[1]
 

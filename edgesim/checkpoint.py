@@ -1,0 +1,240 @@
+"""Lets a run that was cut off go on: what was learned so far lies in a file, and the rest is simulated again.
+
+The clock, the links and the tables of a run depend on what is learned only through what the learner tells the
+coordinator: plans, merges and scores. So the file has these, and the weights and memories of its moment. A run that
+goes on starts at its beginning, is told the same again without any training, and comes to the same moment bit for bit.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
+
+import torch
+
+from edgesim.contracts import (
+    Arrival,
+    Assignment,
+    Bundle,
+    Job,
+    Merged,
+    MergeResult,
+    Message,
+    Method,
+    ModelRef,
+    Plan,
+    Result,
+    Score,
+    View,
+)
+from edgesim.errors import ConfigError, DataError
+from edgesim.learner import FederatedLearner
+from edgesim.rng import Key
+
+_Answer = TypeVar("_Answer")
+
+
+class Told(NamedTuple):
+    """One answer of the learner: to which question, when, and the answer (of a plan None if it can be made again)."""
+
+    question: str
+    now_s: float | None
+    answer: Any
+
+
+class Saved(NamedTuple):
+    """What a checkpoint file holds."""
+
+    told: list[Told]
+    values: Mapping[str, Any]  # of the learner after the last answer
+    host_s: float  # that it took until then
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run is saved, how often, and what has to be the same for another one to go on from there.
+
+    The file is a pickle of edgesim's own objects; like any pickle it is to be read only by who trusts its writer.
+    """
+
+    file: Path
+    every_s: float  # of the host's time; saved after the next merge
+    stamp: Mapping[str, Any]
+
+    @classmethod
+    def beside(cls, folder: Path, every_s: float, stamp: Mapping[str, Any]) -> Checkpoint:
+        """Return the checkpoint of a run folder: a hidden file beside it."""
+        return cls(folder.with_name(f".{folder.name}.checkpoint"), every_s, stamp)
+
+    def fits(self) -> bool:
+        """Return whether the file can be read and was written for this stamp and version of torch."""
+        try:
+            return not self._differences(torch.load(self.file, weights_only=False, mmap=True)["stamp"])
+        except Exception:  # a damaged pickle may raise anything
+            return False
+
+    def load(self) -> Saved | None:
+        """Return what the file holds, None if there is none.
+
+        Raises ConfigError if it was written for another stamp or version of torch, DataError if it cannot be read.
+        """
+        if not self.file.exists():
+            return None
+        try:
+            found = torch.load(self.file, weights_only=False)
+            stamp, saved = found["stamp"], Saved(*found["saved"])
+        except Exception as error:  # a damaged pickle may raise anything
+            raise DataError(f"{self.file}: cannot be read; remove it to begin anew: {error}") from error
+        if others := self._differences(stamp):
+            raise ConfigError(f"{self.file}: was saved with another {', '.join(others)}; remove it to begin anew")
+        return saved
+
+    def save(self, saved: Saved) -> None:
+        """Write the file; a reader finds the one before or this one. Raises ConfigError if that is not possible."""
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            content = {"stamp": self._stamp(), "saved": tuple(saved)}
+            torch.save(content, self._partial, pickle_protocol=pickle.HIGHEST_PROTOCOL)  # the default swells arrays
+            self._partial.replace(self.file)
+        except (OSError, RuntimeError) as error:  # torch's own writer raises the latter when a disk is full
+            with suppress(OSError):
+                self._partial.unlink()
+            raise ConfigError(f"{self.file}: cannot be written: {error}") from error
+
+    def remove(self) -> None:
+        """Remove the file, if there is one, and one that was cut off while it was written."""
+        for file in self.file, self._partial:
+            file.unlink(missing_ok=True)
+
+    @property
+    def _partial(self) -> Path:
+        return self.file.with_name(f"{self.file.name}.partial")
+
+    def _differences(self, stamp: Mapping[str, Any]) -> list[str]:
+        return [key for key, value in self._stamp().items() if stamp.get(key) != value]
+
+    def _stamp(self) -> dict[str, Any]:
+        return {**self.stamp, "torch": torch.__version__}
+
+
+class ResumableLearner:
+    """A learner that is saved every so often, and that goes on from where it was saved."""
+
+    trains: bool = True
+
+    def __init__(self, learner: FederatedLearner, checkpoint: Checkpoint) -> None:
+        self._learner = learner
+        self._checkpoint = checkpoint
+        self._parts = learner.method, learner.backend
+        self._saved = checkpoint.load()
+        self._told = list(self._saved.told) if self._saved else []
+        self._repeated = 0  # answers that were given again so far
+        self._stand_in = cast(Any, _StandIn(learner.method))  # what it needs is its own, not its class's
+        self.host_s = self._saved.host_s if self._saved else 0.0  # of the runs before this one
+        self._started_s = self._looked_s = time.perf_counter()
+        if self._saved:
+            learner.method, learner.backend = self._stand_in, self._stand_in
+
+    def plan(self, view: View) -> Plan:
+        """Ask the method for the orders of the next exchange."""
+        return self._answer("plan", view.now_s, lambda: self._learner.plan(view))
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Hand jobs to the backend; nothing is trained yet."""
+        self._learner.start(jobs)
+
+    def cancel(self, arrivals: Sequence[Arrival]) -> None:
+        """Forget jobs that did not deliver; train only what a device's memory depends on."""
+        self._learner.cancel(arrivals)
+
+    def hear(self, arrivals: Sequence[Arrival], view: View) -> None:
+        """Let the method look at what an exchange delivered that others of the same round follow."""
+        self._learner.hear(arrivals, view)
+
+    def merge(self, arrivals: Sequence[Arrival], view: View) -> MergeResult:
+        """Train and merge the arrivals that delivered. Saves if it is time to."""
+        again = self._saved is not None
+        merged = self._answer("merge", view.now_s, lambda: self._learner.merge(arrivals, view))
+        if not again and time.perf_counter() - self._looked_s >= self._checkpoint.every_s:
+            host_s = self.host_s + time.perf_counter() - self._started_s
+            self._checkpoint.save(Saved(self._told, self._learner.values(), host_s))
+            self._looked_s = time.perf_counter()
+        return merged
+
+    def evaluate(self, model: ModelRef) -> Mapping[str, Score]:
+        """Score a global model."""
+        return self._answer("evaluate", None, lambda: self._learner.evaluate(model))
+
+    def evaluate_personal(self) -> Mapping[int, Score]:
+        """Score the model that each device would use now on the device's own test set."""
+        return self._answer("evaluate_personal", None, self._learner.evaluate_personal)
+
+    def _answer(self, question: str, now_s: float | None, ask: Callable[[], _Answer]) -> _Answer:
+        if self._saved is None:
+            answer = ask()
+            foreseen = question == "plan" and not self._learner.method.needs.feedback
+            self._told.append(Told(question, now_s, None if foreseen else answer))
+            return answer
+        told = self._told[self._repeated]
+        if (told.question, told.now_s) != (question, now_s):
+            raise DataError(
+                f"{self._checkpoint.file}: does not fit the run, which asks for {question} at {now_s} s and not for "
+                f"{told.question} at {told.now_s} s; remove it to begin anew"
+            )
+        self._stand_in.answer = told.answer
+        answer = ask()
+        self._repeated += 1
+        if self._repeated == len(self._told):
+            self._learner.method, self._learner.backend = self._parts
+            self._learner.restore(self._saved.values)
+            self._saved = None
+        return answer
+
+
+class _StandIn:
+    """Method and backend while a run is told again what it was told before: weights are empty, nothing is trained."""
+
+    trains: ClassVar[bool] = True
+
+    def __init__(self, method: Method) -> None:
+        self.needs = method.needs
+        self.answer: Any = None
+        self._method = method
+
+    def init(self, setting: Any, key: Key) -> Any:
+        return self._method.init(setting, key)
+
+    def plan(self, state: Any, view: View, key: Key) -> Plan:
+        """Return the plan that was told; without feedback the method makes it again from its first state."""
+        plan: Plan = self.answer or self._method.plan(state, view, key)
+        return plan
+
+    def local(self, task: Any) -> Any:
+        raise AssertionError("nothing is trained")
+
+    def hear(self, state: Any, got: Sequence[Message], view: View, key: Key) -> Any:
+        return state
+
+    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+        told: MergeResult = self.answer
+        model: Bundle | None = None if told.model.version == view.version else {}
+        return Merged(state, model, told.server_flops, told.notes)
+
+    def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
+        return [Result({}, None, {}, 0) for _ in assignments]
+
+    def evaluate(self, model: Bundle) -> Mapping[str, Score]:
+        scores: Mapping[str, Score] = self.answer
+        return scores
+
+    def evaluate_personal(self, models: Mapping[int, Bundle]) -> Mapping[int, Score]:
+        scores: Mapping[int, Score] = self.answer
+        return scores
+
+    def close(self) -> None:
+        """Release nothing."""

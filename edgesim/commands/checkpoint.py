@@ -1,0 +1,27 @@
+"""The option --checkpoint of the commands that train."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edgesim.errors import ConfigError
+
+_HELP = 'Save training every so often, such as "10 min"; if it is cut off, the same command goes on from there.'
+
+Every = Annotated[str | None, typer.Option("--checkpoint", metavar="TIME", help=_HELP)]
+
+
+def seconds(given: str | None) -> float | None:
+    """Return a time in seconds. Raises ConfigError if it is none."""
+    if given is None:
+        return None
+    from pydantic import TypeAdapter, ValidationError
+
+    from edgesim.units import Seconds, reason
+
+    try:
+        return TypeAdapter[float](Seconds).validate_python(given)
+    except ValidationError as error:
+        raise ConfigError(f"--checkpoint: {reason(error)}") from error
