@@ -159,6 +159,7 @@ class ServerSet(NamedTuple):
     draw: Literal["first", "random", "balanced"] = "first"  # "balanced": at random, equally many of each class
     reserved: bool = False  # for the server alone: no device trains on them, or evaluation leaves them out
     at_most: bool = False  # all of a smaller data set
+    option: str | None = None  # of the method, that gives `samples`; named if they are too many
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ MODELS = {
 
 def server(says: str, keys: str) -> Bad:
     """More samples for the server than there are; TINY trains on 200."""
-    return Bad(f"method: the server asks for {says}", [f"method={{{keys}}}"])
+    return Bad(f"method.server_samples: the server asks for {says}", [f"method={{{keys}}}"])
 
 
 ON_SAMPLES = "gradient='server_set', server_samples="

@@ -57,12 +57,13 @@ def draw_server_rows(wanted: ServerSet, labels: Ids, classes: int, key: Key) -> 
 
     Raises ConfigError if there are too few, or none would be left for others.
     """
+    asked_by = "method" if wanted.option is None else f"method.{wanted.option}"
     samples = min(wanted.samples, len(labels)) if wanted.at_most else wanted.samples
     most = len(labels) - wanted.reserved
     if wanted.reserved and wanted.at_most:
         samples = min(samples, len(labels) // 2)  # as the rest has a use of its own
     if not 0 < samples <= most:
-        raise ConfigError(f"method: the server asks for {samples} {wanted.split} samples, allowed are 1 to {most}")
+        raise ConfigError(f"{asked_by}: the server asks for {samples} {wanted.split} samples, allowed are 1 to {most}")
     if wanted.draw == "first":
         return np.arange(samples)
     generator = key.numpy()
@@ -72,8 +73,8 @@ def draw_server_rows(wanted: ServerSet, labels: Ids, classes: int, key: Key) -> 
     rows = by_class(labels, classes)
     if over or each > min(len(found) for found in rows):
         raise ConfigError(
-            f"method: the server asks for {samples} {wanted.split} samples, equally many of each of {classes} classes; "
-            f"the rarest has {min(len(found) for found in rows)}"
+            f"{asked_by}: the server asks for {samples} {wanted.split} samples, equally many of each of {classes} "
+            f"classes; the rarest has {min(len(found) for found in rows)}"
         )
     return np.sort(np.concatenate([generator.choice(found, each, replace=False) for found in rows]))
 

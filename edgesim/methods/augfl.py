@@ -84,7 +84,7 @@ class AugFL:
     @property
     def server_set(self) -> ServerSet | None:
         """Samples that the teacher is trained on and compared on, if there is one."""
-        wanted = ServerSet(self.server_samples, split="train", draw="balanced", reserved=True)
+        wanted = ServerSet(self.server_samples, "train", "balanced", reserved=True, option="server_samples")
         return wanted if self.lam else None
 
     def init(self, setting: Setting, key: Key) -> Any:

@@ -100,7 +100,7 @@ class FedDH(FedJS):
         return _GAIN_FLOPS + _MEAN_FLOPS * ((self.gradient == "pseudo") + self.reaggregate)
 
     def _balanced_set(self) -> ServerSet:
-        return ServerSet(self.server_samples, split="train", draw="balanced", reserved=True)
+        return ServerSet(self.server_samples, "train", "balanced", reserved=True, option="server_samples")
 
 
 def start(setting: Setting) -> dict[str, Arr]:

@@ -53,9 +53,12 @@ def test_rows_are_the_first_any_or_equally_many_of_each_class():
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
-        (ServerSet(11), "asks for 11 test samples, allowed are 1 to 10"),
+        (ServerSet(11), "^method: the server asks for 11 test samples, allowed are 1 to 10"),
         (ServerSet(10, split="train", reserved=True), "asks for 10 train samples, allowed are 1 to 9"),
-        (ServerSet(7, draw="balanced"), "equally many of each of 3 classes; the rarest has 2"),
+        (
+            ServerSet(7, draw="balanced", option="n"),
+            r"^method\.n: .* equally many of each of 3 classes; the rarest has 2",
+        ),
         (ServerSet(9, draw="balanced"), "equally many of each of 3 classes; the rarest has 2"),
     ],
 )

@@ -221,6 +221,8 @@ def test_settings_out_of_range(wrong):
 
 def test_server_samples_are_a_multiple_of_the_classes():
     """As each class has equally many; without a server set nobody asks."""
-    with pytest.raises(ConfigError, match="method: the server asks for 55 train samples, equally many of each of 10"):
+    with pytest.raises(
+        ConfigError, match=r"method\.server_samples: the server asks for 55 train samples, equally many of each of 10"
+    ):
         prepare(mixed_scenario(method={"name": "feddh", "gradient": "server_set", "server_samples": 55}))
     assert prepare(mixed_scenario(method={"name": "feddh", "server_samples": 55})).parts.server_set is None
