@@ -48,25 +48,26 @@ def run(
 ) -> None:
     """Run a scenario and keep its tables, weights and manifest in a run folder."""
     from edgesim.checkpoint import Checkpoint
-    from edgesim.commands.show import print_note
     from edgesim.progress import ProgressLine
     from edgesim.simulation import simulate
-    from edgesim.study.stamp import stamp_of
+    from edgesim.study.stamp import data_digest, stamp_of
 
     backend = [f'backend={{ name = "workers", workers = {workers} }}'] if workers else []
     loaded = _load(scenario, [*(set_ or []), *backend])
     folder = out or Path("runs") / f"{scenario.stem}-{loaded.method.name}-{loaded.seed}"
     every_s = seconds(checkpoint)
-    saved = Checkpoint.beside(folder, every_s, stamp_of(loaded)) if every_s else None
-    if saved and saved.file.exists() and not folder.exists():  # which is refused
-        print_note(f"goes on from {saved.file}")
+    saved = None
+    if every_s and loaded.backend.value.trains:
+        saved = Checkpoint.beside(folder, every_s, stamp_of(loaded) | {"data": data_digest(loaded)})
     observer = None if quiet else ProgressLine(loaded.stop.rounds)
     try:
         finished = simulate(loaded, folder, observer, saved)
     finally:
         if observer:
             observer.close()
-    _report(finished, as_json, quiet)
+    if saved and finished.manifest["status"] == "finished":
+        saved.remove()
+    _report(finished, as_json, quiet, resumable=saved is not None and saved.file.exists())
 
 
 @app.command()
@@ -308,7 +309,7 @@ def _load(scenario: Path, overrides: list[str] | None) -> Scenario:
     return load_scenario(scenario, overrides or [])
 
 
-def _report(finished: Run, as_json: bool, quiet: bool) -> None:
+def _report(finished: Run, as_json: bool, quiet: bool, resumable: bool) -> None:
     from edgesim.analysis.stats import summary
     from edgesim.commands import show
 
@@ -326,7 +327,8 @@ def _report(finished: Run, as_json: bool, quiet: bool) -> None:
     code = _EXIT_OF_STATUS[manifest["status"]]
     if code:
         reason = f": {manifest['stop_reason']}" if manifest["stop_reason"] else ""
-        show.print_note(f"{manifest['status']} after {manifest['rounds']} rounds{reason}; the tables end there")
+        more = "; the same command goes on" if resumable else ""
+        show.print_note(f"{manifest['status']} after {manifest['rounds']} rounds{reason}; the tables end there{more}")
         raise typer.Exit(code)
 
 

@@ -7,19 +7,21 @@ goes on starts at its beginning, is told the same again without any training, an
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 
 from edgesim.contracts import (
     Arrival,
     Assignment,
+    Backend,
     Bundle,
     Job,
     Merged,
@@ -40,7 +42,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Told(NamedTuple):
-    """One answer of the learner: to which question, when, and the answer (of a plan None if it can be made again)."""
+    """One answer of the learner: to which question, and when. Plans that need no feedback can be made again."""
 
     question: str
     now_s: float | None
@@ -69,14 +71,14 @@ class Checkpoint:
     @classmethod
     def beside(cls, folder: Path, every_s: float, stamp: Mapping[str, Any]) -> Checkpoint:
         """Return the checkpoint of a run folder: a hidden file beside it."""
-        return cls(folder.with_name(f".{folder.name}.checkpoint"), every_s, stamp)
+        return cls(folder.parent / f".{folder.name}.checkpoint", every_s, stamp)
 
-    def fits(self) -> bool:
-        """Return whether the file can be read and was written for this stamp and version of torch."""
-        try:
-            return not self._differences(torch.load(self.file, weights_only=False, mmap=True)["stamp"])
-        except Exception:  # a damaged pickle may raise anything
-            return False
+    def is_outdated(self) -> bool:
+        """Return whether there is a file that was written for another stamp or version of torch.
+
+        Raises DataError if it cannot be read.
+        """
+        return self.file.exists() and bool(self._differences(self._content(mmap=True)["stamp"]))
 
     def load(self) -> Saved | None:
         """Return what the file holds, None if there is none.
@@ -85,21 +87,20 @@ class Checkpoint:
         """
         if not self.file.exists():
             return None
-        try:
-            found = torch.load(self.file, weights_only=False)
-            stamp, saved = found["stamp"], Saved(*found["saved"])
-        except Exception as error:  # a damaged pickle may raise anything
-            raise DataError(f"{self.file}: cannot be read; remove it to begin anew: {error}") from error
-        if others := self._differences(stamp):
+        content = self._content()
+        if others := self._differences(content["stamp"]):
             raise ConfigError(f"{self.file}: was saved with another {', '.join(others)}; remove it to begin anew")
-        return saved
+        return Saved(**content["saved"])
 
     def save(self, saved: Saved) -> None:
         """Write the file; a reader finds the one before or this one. Raises ConfigError if that is not possible."""
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            content = {"stamp": self._stamp(), "saved": tuple(saved)}
-            torch.save(content, self._partial, pickle_protocol=pickle.HIGHEST_PROTOCOL)  # the default swells arrays
+            content = {"stamp": self._stamp(), "saved": saved._asdict()}
+            with self._partial.open("wb") as file:
+                torch.save(content, file, pickle_protocol=pickle.HIGHEST_PROTOCOL)  # the default swells arrays
+                file.flush()
+                os.fsync(file.fileno())  # or a machine that goes down may leave neither this file nor the one before
             self._partial.replace(self.file)
         except (OSError, RuntimeError) as error:  # torch's own writer raises the latter when a disk is full
             with suppress(OSError):
@@ -110,6 +111,15 @@ class Checkpoint:
         """Remove the file, if there is one, and one that was cut off while it was written."""
         for file in self.file, self._partial:
             file.unlink(missing_ok=True)
+
+    def _content(self, mmap: bool = False) -> dict[str, Any]:
+        try:
+            content = dict(torch.load(self.file, weights_only=False, mmap=mmap))
+            if content.keys() != {"stamp", "saved"}:
+                raise LookupError(f"has {', '.join(map(str, content))}")
+        except Exception as error:  # a damaged pickle may raise anything
+            raise DataError(f"{self.file}: cannot be read; remove it to begin anew: {error}") from error
+        return content
 
     @property
     def _partial(self) -> Path:
@@ -134,14 +144,21 @@ class ResumableLearner:
         self._saved = checkpoint.load()
         self._told = list(self._saved.told) if self._saved else []
         self._repeated = 0  # answers that were given again so far
-        self._stand_in = cast(Any, _StandIn(learner.method))  # what it needs is its own, not its class's
+        self._stand_in = _StandIn(learner.method)
         self.host_s = self._saved.host_s if self._saved else 0.0  # of the runs before this one
         self._started_s = self._looked_s = time.perf_counter()
         if self._saved:
-            learner.method, learner.backend = self._stand_in, self._stand_in
+            learner.method, learner.backend = cast(Method, self._stand_in), cast(Backend, self._stand_in)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the run has not yet come to where it was saved: until then there are no weights."""
+        return self._saved is not None
 
     def plan(self, view: View) -> Plan:
         """Ask the method for the orders of the next exchange."""
+        if not self._learner.method.needs.feedback:
+            return self._learner.plan(view)
         return self._answer("plan", view.now_s, lambda: self._learner.plan(view))
 
     def start(self, jobs: Sequence[Job]) -> None:
@@ -158,7 +175,7 @@ class ResumableLearner:
 
     def merge(self, arrivals: Sequence[Arrival], view: View) -> MergeResult:
         """Train and merge the arrivals that delivered. Saves if it is time to."""
-        again = self._saved is not None
+        again = self.repeats
         merged = self._answer("merge", view.now_s, lambda: self._learner.merge(arrivals, view))
         if not again and time.perf_counter() - self._looked_s >= self._checkpoint.every_s:
             host_s = self.host_s + time.perf_counter() - self._started_s
@@ -177,8 +194,7 @@ class ResumableLearner:
     def _answer(self, question: str, now_s: float | None, ask: Callable[[], _Answer]) -> _Answer:
         if self._saved is None:
             answer = ask()
-            foreseen = question == "plan" and not self._learner.method.needs.feedback
-            self._told.append(Told(question, now_s, None if foreseen else answer))
+            self._told.append(Told(question, now_s, answer))
             return answer
         told = self._told[self._repeated]
         if (told.question, told.now_s) != (question, now_s):
@@ -197,25 +213,20 @@ class ResumableLearner:
 
 
 class _StandIn:
-    """Method and backend while a run is told again what it was told before: weights are empty, nothing is trained."""
+    """Method and backend while a run is told again what it was told before: weights are empty, nothing is trained.
 
-    trains: ClassVar[bool] = True
+    It has what a learner asks of the two.
+    """
 
     def __init__(self, method: Method) -> None:
         self.needs = method.needs
         self.answer: Any = None
         self._method = method
 
-    def init(self, setting: Any, key: Key) -> Any:
-        return self._method.init(setting, key)
-
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Return the plan that was told; without feedback the method makes it again from its first state."""
-        plan: Plan = self.answer or self._method.plan(state, view, key)
+        """Return the plan that was told; without feedback the method makes it again, for which `init`'s state does."""
+        plan: Plan = self.answer if self.needs.feedback else self._method.plan(state, view, key)
         return plan
-
-    def local(self, task: Any) -> Any:
-        raise AssertionError("nothing is trained")
 
     def hear(self, state: Any, got: Sequence[Message], view: View, key: Key) -> Any:
         return state
@@ -236,5 +247,18 @@ class _StandIn:
         scores: Mapping[int, Score] = self.answer
         return scores
 
-    def close(self) -> None:
-        """Release nothing."""
+
+class NewRounds:
+    """Tells an observer only of the rounds that are not repeated; `before`: how many were."""
+
+    def __init__(self, observer: Any, learner: ResumableLearner) -> None:
+        self._observer = observer
+        self._learner = learner
+        self._before = 0
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        """Take note of a round, or tell the observer."""
+        if self._learner.repeats:
+            self._before = info["round"]
+        else:
+            self._observer.round_closed({**info, "before": self._before})

@@ -10,7 +10,7 @@ class ConfigError(EdgesimError):
 
 
 class DataError(EdgesimError):
-    """A data set is missing, truncated or does not fit; the message names the file and what to do."""
+    """A data set or a checkpoint is missing, damaged or does not fit; the message names the file and what to do."""
 
 
 class ContractError(EdgesimError):

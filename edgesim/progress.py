@@ -27,6 +27,7 @@ class ProgressLine:
         self._bar = Progress(*columns, console=self._console, transient=True, get_time=clock_s)
         self._task = self._bar.add_task("starting", total=rounds_limit)
         self._accuracy: float | None = None
+        self._before = 0
         self._live = self._console.is_interactive
         if self._live:
             self._bar.start()
@@ -35,9 +36,12 @@ class ProgressLine:
         """Show a closed round.
 
         Keys of `info`: round (how many are done), accuracy (None if not evaluated), now_s, energy_j (of the fleet so
-        far).
+        far), and in a run that goes on from a checkpoint before (how many an earlier run did).
         """
         done = info["round"]
+        if info.get("before", 0) > self._before:
+            self._before = info["before"]
+            self._console.print(f"goes on after round {self._before}")
         if info["accuracy"] is not None:
             self._accuracy = info["accuracy"]
         if self._live:
@@ -58,6 +62,6 @@ class ProgressLine:
         parts += [text("now_s", info["now_s"]), text("energy_j", info["energy_j"])]
         elapsed_s = self._bar.tasks[0].elapsed
         if self._limit and elapsed_s is not None:
-            left_s = round(elapsed_s * (self._limit - done) / done)
+            left_s = round(elapsed_s * (self._limit - done) / (done - self._before))
             parts.append(f"host time left {text('host_s', left_s)}")
         return "  ".join(parts)

@@ -18,7 +18,7 @@ import numpy as np
 from edgesim.analysis.critical_path import attributed
 from edgesim.analysis.load import Run, open_run
 from edgesim.assembly import Assembly, assemble
-from edgesim.checkpoint import Checkpoint, ResumableLearner
+from edgesim.checkpoint import Checkpoint, NewRounds, ResumableLearner
 from edgesim.config.scenario import Scenario
 from edgesim.contracts import DELIVERED, Backend, Bundle, Learner
 from edgesim.engine.batteries import FleetBatteries
@@ -27,7 +27,7 @@ from edgesim.engine.rounds import Observer, Rounds
 from edgesim.learner import FederatedLearner
 from edgesim.learning.build import bundle_of
 from edgesim.records.table import Table, new_tables
-from edgesim.records.writer import check_writable, write_run
+from edgesim.records.writer import MANIFEST, check_writable, write_run
 from edgesim.rng import Key
 from edgesim.world.ledger import COMPUTE, DOWN, UP, EnergyLedger
 
@@ -90,22 +90,18 @@ class Simulation:
             failures=parts.failures,
             peers=None if scenario.peers is None else scenario.peers.value,
         )
+        first, tools = (bundle_of(parts.module), parts.make_tools()) if backend.trains else (None, None)
+        method = scenario.method.value
+        self.learner = FederatedLearner(method, backend, parts.setting, Key(scenario.seed), first, tools)
+        self.resumable = ResumableLearner(self.learner, checkpoint) if checkpoint and backend.trains else None
         self.rounds = Rounds(
             self.engine,
             self.tables,
             stop=scenario.stop,
             evaluation=scenario.evaluation,
             server=server,
-            observer=observer,
+            observer=NewRounds(observer, self.resumable) if self.resumable else observer,
         )
-        first, tools = (bundle_of(parts.module), parts.make_tools()) if backend.trains else (None, None)
-        method = scenario.method.value
-        self.learner = FederatedLearner(method, backend, parts.setting, Key(scenario.seed), first, tools)
-        self.asked: Learner = self.learner  # what the coordinator asks
-        self.host_s = 0.0  # of earlier runs, of which this one goes on
-        if checkpoint is not None and backend.trains:
-            resumable = ResumableLearner(self.learner, checkpoint)
-            self.asked, self.host_s = resumable, resumable.host_s
 
     def run(self) -> None:
         """Run until a stop rule ends it; jobs still in flight then are charged up to that moment.
@@ -113,7 +109,8 @@ class Simulation:
         Raises LedgerError if the joules do not add up.
         """
         engine, rounds = self.engine, self.rounds
-        protocol = engine.env.process(self.parts.scenario.coordinator.value.run(engine, rounds, self.asked))
+        asked: Learner = self.resumable or self.learner
+        protocol = engine.env.process(self.parts.scenario.coordinator.value.run(engine, rounds, asked))
         horizon_s = self.parts.scenario.stop.sim_time
         if horizon_s is not None:
             timer = engine.env.timeout(horizon_s)
@@ -128,6 +125,11 @@ class Simulation:
             raise
         engine.abort([job for job, _ in list(engine.running.values())], "stopped")
         self._check_ledger()
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the run goes on from a checkpoint and has not come there yet."""
+        return self.resumable is not None and self.resumable.repeats
 
     def devices(self) -> Mapping[str, Any]:
         """Return the columns of the devices table, the server last."""
@@ -165,11 +167,14 @@ def simulate(
     """Run a scenario and return its run folder; `out` None: a new temporary folder.
 
     An interrupt (Ctrl-C) still writes the folder, with the tables up to the last finished round and the status
-    "interrupted". With a checkpoint the run goes on from its file, if there is one, saves itself to it every so often,
-    and removes it when it has finished. Raises ConfigError or DataError before anything is written.
+    "interrupted". With a checkpoint the run saves itself to its file every so often, or goes on from it if there is
+    one; then the folder of a run that was cut off is replaced. The file is the caller's to remove. Raises ConfigError
+    or DataError before anything is written, but for a checkpoint that cannot be written, or turns out not to fit.
     """
     out = out or Path(tempfile.mkdtemp(prefix="edgesim-")) / "run"
-    check_writable(out)
+    replaces = checkpoint is not None and checkpoint.file.exists() and _was_cut_off(out)
+    if not replaces:
+        check_writable(out)
     started_s = time.perf_counter()
     parts = assemble(scenario)
     backend = scenario.backend.value.open(parts.make_trainer)
@@ -181,19 +186,25 @@ def simulate(
             simulation.run()
             status = "finished"
         except KeyboardInterrupt:
+            if simulation.repeats:
+                raise
             status = "interrupted"
         finally:
-            _write(simulation, out, status, simulation.host_s + time.perf_counter() - started_s)
-        if checkpoint is not None and status == "finished":
-            checkpoint.remove()
+            if not simulation.repeats:  # until then there is nothing new, and no weights
+                _write(simulation, out, status, time.perf_counter() - started_s, replaces)
     finally:
         observer.close()
         backend.close()
     return open_run(out)
 
 
-def _write(simulation: Simulation, out: Path, status: str, host_s: float) -> None:
+def _was_cut_off(folder: Path) -> bool:
+    return (folder / MANIFEST).is_file() and open_run(folder).manifest["status"] != "finished"
+
+
+def _write(simulation: Simulation, out: Path, status: str, host_s: float, replace: bool) -> None:
     scenario, finished = simulation.parts.scenario, status == "finished"
+    before_s = simulation.resumable.host_s if simulation.resumable else 0.0
     simulation.tables["devices"].extend(simulation.devices())
     frames = {
         name: table.frame(committed_only=not finished and name != "devices")
@@ -210,10 +221,10 @@ def _write(simulation: Simulation, out: Path, status: str, host_s: float) -> Non
         "rounds": simulation.engine.round,
         "forward_macs": simulation.engine.trained.forward_macs,
         "versions": {**{name: version(name) for name in _PACKAGES}, "python": platform.python_version()},
-        "host_s": host_s,
+        "host_s": before_s + host_s,
         "host_cpus": os.cpu_count(),
     }
-    write_run(out, frames, manifest, _weights(simulation))
+    write_run(out, frames, manifest, _weights(simulation), replace)
 
 
 def _weights(simulation: Simulation) -> dict[str, dict[str, np.ndarray]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from edgesim.simulation import simulate
 from tests.calling import call
 
 FILE = ".run.checkpoint"
-RUN = ("run", "scenario.toml", "--set", "stop.rounds=6", "--quiet")
+RUN = ("run", "scenario.toml", "--out", "run", "--set", "stop.rounds=6", "--quiet")
 ALWAYS = ("--checkpoint", "1 ns")
 STUDY = """
 name = "two methods"
@@ -65,26 +66,53 @@ def test_a_killed_run_goes_on(here: Path) -> None:
     process.communicate(timeout=60)
     assert FILE in names(here) and "run" not in names(here)
     code, _, err = call(*words, "--quiet", "--checkpoint", "10 min")
-    assert (code, err) == (0, f"goes on from {FILE}\n")
+    assert (code, err) == (0, "")
     assert names(here) == ["run", "scenario.toml"]
     call(*words[:-1], "alone", "--quiet")
     assert call("diff", "run", "alone").out == "identical\n"
 
 
 def test_nothing_is_trained_twice(here: Path, training: list[int]) -> None:
-    """Two devices of the scenario train in a round; Ctrl-C in round 4 leaves three rounds for a checkpoint."""
+    """Two devices of the scenario train in a round; Ctrl-C in round 4 leaves three, in a folder and in a checkpoint."""
     training[1] = 7
-    code, _, err = call(*RUN, *ALWAYS, "--out", "run")
-    assert (code, err) == (130, "interrupted after 3 rounds; the tables end there\n")
-    before_s = edgesim.open("run").manifest["host_s"]
-    code, _, err = call(*RUN, *ALWAYS, "--out", "run")
-    assert (code, err) == (2, "error: run: already exists; remove it or choose another run folder\n")
-    Path("run").rename("cut_off")
+    code, _, err = call(*RUN, *ALWAYS)
+    assert (code, err) == (130, "interrupted after 3 rounds; the tables end there; the same command goes on\n")
+    before_s = torch.load(FILE, weights_only=False)["saved"]["host_s"]
+    assert names(here) == [FILE, "run", "scenario.toml"]
     training[0] = 0
-    assert call(*RUN, *ALWAYS, "--out", "run").code == 0
+    code, _, err = call(*RUN[:-1], *ALWAYS)
+    assert code == 0
+    assert err.splitlines()[0] == "goes on after round 2"  # the third one's score comes after what was saved
+    assert [line.split()[1] for line in err.splitlines()[1:]] == ["3/6", "4/6", "5/6", "6/6"]
     assert training[0] == 6
-    assert edgesim.open("run").manifest["host_s"] > before_s
-    assert names(here) == ["cut_off", "run", "scenario.toml"]
+    assert edgesim.open("run").manifest["host_s"] > before_s > 0
+    assert names(here) == ["run", "scenario.toml"]
+    assert call(*RUN, *ALWAYS).err == "error: run: already exists; remove it or choose another run folder\n"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_a_run_that_stops_before_it_goes_on_changes_nothing(
+    here: Path, training: list[int], monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """Cut off while it repeats what it was told, it leaves folder and checkpoint as they were."""
+    training[1] = 7
+    call(*RUN, *ALWAYS)
+    files = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    with monkeypatch.context() as patch:
+        patch.setattr("edgesim.checkpoint.NewRounds.round_closed", raising(error))
+        try:
+            assert call(*RUN, *ALWAYS) == (130, "", "")
+        except RuntimeError:
+            assert error is RuntimeError
+    assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == files
+    assert call(*RUN, *ALWAYS).code == 0
+
+
+def raising(error: type[BaseException]) -> Any:
+    def raise_it(*_: Any) -> None:
+        raise error
+
+    return raise_it
 
 
 def test_it_is_saved_when_the_time_has_come(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,19 +122,20 @@ def test_it_is_saved_when_the_time_has_come(here: Path, monkeypatch: pytest.Monk
     call(*RUN, "--checkpoint", "1 h", "--out", "hour")
     assert saved == []
     call(*RUN, *ALWAYS, "--out", "moment")
-    assert saved == [2, 5, 8, 11, 14, 17]  # plan and merge, then a score, plan and merge, ...
+    assert saved == [1, 3, 5, 7, 9, 11]  # a merge, then a score and a merge, ...
     monkeypatch.undo()
     monkeypatch.chdir(here)
     Path(f"{FILE}.partial").mkdir()
-    code, _, err = call(*RUN, *ALWAYS, "--out", "run")
+    code, _, err = call(*RUN, *ALWAYS)
     assert code == 2
     assert err.startswith(f"error: {FILE}: cannot be written: ")
 
 
 def test_without_training_nothing_is_saved(here: Path) -> None:
-    """A timing-only run takes no notice of the option."""
-    assert call(*RUN, *ALWAYS, "--out", "run", "--set", "backend='null'").code == 0
-    assert names(here) == ["run", "scenario.toml"]
+    """A timing-only run takes no notice of the option, nor of what a run that trains has saved."""
+    Path(FILE).write_bytes(b"of hours")
+    assert call(*RUN, *ALWAYS, "--set", "backend='null'").code == 0
+    assert Path(FILE).read_bytes() == b"of hours"
 
 
 @pytest.mark.parametrize(
@@ -127,53 +156,54 @@ def test_times_that_are_none(here: Path, command: tuple[str, ...], given: str, s
 def test_another_scenario_does_not_go_on(here: Path, training: list[int]) -> None:
     """The file stays as it is, and is named with what to do."""
     training[1] = 5
-    call(*RUN, *ALWAYS, "--out", "run")
-    Path("run").rename("cut_off")
+    call(*RUN, *ALWAYS)
     kept = Path(FILE).read_bytes()
-    code, _, err = call(*RUN, *ALWAYS, "--out", "run", "--set", "seed=2")
-    assert code == 2
-    assert err.splitlines()[-1] == f"error: {FILE}: was saved with another scenario; remove it to begin anew"
+    for other, what in ("seed=2", "scenario"), ("data.test_limit=40", "scenario, data"):
+        wrong = f"error: {FILE}: was saved with another {what}; remove it to begin anew\n"
+        assert call(*RUN, *ALWAYS, "--set", other) == (2, "", wrong)
     assert Path(FILE).read_bytes() == kept
-    assert "run" not in names(here)
+    assert edgesim.open("run").manifest["status"] == "interrupted"
 
 
-@pytest.mark.parametrize("content", [b"", b"no pickle", b"PK\x03\x04 a torn archive"])
+@pytest.mark.parametrize("content", [b"", b"no pickle", b"PK\x03\x04 a torn archive", pickle.dumps([1])])
 def test_a_damaged_file_is_named(here: Path, content: bytes) -> None:
     Path(FILE).write_bytes(content)
-    code, _, err = call(*RUN, *ALWAYS, "--out", "run")
+    code, _, err = call(*RUN, *ALWAYS)
     assert code == 2
-    assert err.splitlines()[-1].startswith(f"error: {FILE}: cannot be read; remove it to begin anew: ")
+    assert err.startswith(f"error: {FILE}: cannot be read; remove it to begin anew: ")
     assert Path(FILE).read_bytes() == content
 
 
 def test_stamps_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By what the run was stamped with, and by torch's version; more in the file does not matter."""
     saved = Checkpoint(tmp_path / "file", 1.0, {"scenario": "a", "data": "d"})
-    assert saved.load() is None and not saved.fits()
+    assert saved.load() is None and not saved.is_outdated()
     saved.save(Saved([], {}, 2.5))
     assert names(tmp_path) == ["file"]
-    assert saved.fits() and saved.load() == ([], {}, 2.5)
-    assert Checkpoint(saved.file, 9.0, {"scenario": "a"}).fits()
+    assert not saved.is_outdated() and saved.load() == ([], {}, 2.5)
+    assert not Checkpoint(saved.file, 9.0, {"scenario": "a"}).is_outdated()
     other = Checkpoint(saved.file, 1.0, {"scenario": "b", "data": "d", "source": "s"})
-    assert not other.fits()
+    assert other.is_outdated()
     with pytest.raises(ConfigError, match="was saved with another scenario, source; remove it"):
         other.load()
     monkeypatch.setattr(torch, "__version__", "9.9")
-    assert not saved.fits()
+    assert saved.is_outdated()
     saved.remove()
     saved.remove()
     assert names(tmp_path) == []
 
 
 def test_a_run_that_goes_another_way_is_noticed(here: Path, training: list[int]) -> None:
-    """A stamp that says too little lets another scenario come; its first round ends at another time."""
-    words = ["stop.rounds=6"]
-    checkpoint = Checkpoint(here / "file", 1e-9, {})
-    training[1] = 5
-    simulate(edgesim.load("scenario.toml", words), here / "run", checkpoint=checkpoint)
-    slower = edgesim.load("scenario.toml", [*words, "fleet.0.cpu.flops_per_s=1e6", "fleet.1.cpu.flops_per_s=1e6"])
-    with pytest.raises(DataError, match=r"file: does not fit the run, which asks for merge at .* remove it to begin"):
-        simulate(slower, here / "other", checkpoint=checkpoint)
+    """A stamp that says too little lets another scenario come: its first round ends at another time, or its fourth."""
+    checkpoint, words = Checkpoint(here / "file", 1e-9, {}), ["stop.rounds=6"]
+    training[1] = 9
+    run = simulate(edgesim.load("scenario.toml", words), here / "run", checkpoint=checkpoint)
+    Path("speeds.csv").write_text(f"time_s,speed\n0,1\n{run.merges['now_s'][1]},0.5\n")
+    for change in "network.latency=1", "slowdown={ name = 'replay', file = 'speeds.csv', repeat = false }":
+        other = edgesim.load("scenario.toml", [*words, change])
+        with pytest.raises(DataError, match=r"file: does not fit the run, which asks for merge at .* remove it to beg"):
+            simulate(other, here / "other", checkpoint=checkpoint)
+    assert "other" not in names(here)
 
 
 def test_a_study_goes_on_in_the_middle_of_a_cell(here: Path, training: list[int]) -> None:
@@ -193,7 +223,7 @@ def test_a_study_goes_on_in_the_middle_of_a_cell(here: Path, training: list[int]
 
 
 def test_a_cell_that_has_changed_begins_anew(here: Path, training: list[int]) -> None:
-    """So does one whose file is damaged: a study makes what is missing without asking."""
+    """A study makes what is outdated without asking; a file that cannot be read is named."""
     Path("study.toml").write_text(STUDY)
     training[1] = 5
     words = ("study", "run", "study.toml", "--out", "runs", "--only", "method=fedavg")
@@ -202,7 +232,9 @@ def test_a_cell_that_has_changed_begins_anew(here: Path, training: list[int]) ->
     training[0] = 0
     assert call(*words, *ALWAYS).code == 0
     assert training[0] == 8
-    (here / "runs" / ".method=fedprox.checkpoint").write_bytes(b"torn")
-    assert call(*words[:-1], "method=fedprox", *ALWAYS).code == 0
-    assert training[0] == 16
-    assert names(here / "runs") == ["method=fedavg", "method=fedprox"]
+    torn = here / "runs" / ".method=fedprox.checkpoint"
+    torn.write_bytes(b"torn")
+    code, _, err = call(*words[:-1], "method=fedprox", *ALWAYS)
+    assert code == 2
+    assert "runs/.method=fedprox.checkpoint: cannot be read; remove it to begin anew: " in err.splitlines()[-1]
+    assert torn.read_bytes() == b"torn"

@@ -60,7 +60,7 @@ def simulator(monkeypatch):
             raise ConfigError(f"{source}: no such scenario")
         return SimpleNamespace(seed=3, method=SimpleNamespace(name="fedavg"), stop=SimpleNamespace(rounds=1))
 
-    def simulate(scenario, out, observer=None):
+    def simulate(scenario, out, observer=None, checkpoint=None):
         seen.folder, seen.observer = out, observer
         return write_fake(out, seen.status, scenario.seed, reason=seen.reason)
 
@@ -253,6 +253,19 @@ def test_progress_writes_a_line_every_tenth_of_the_rounds():
     # 2 s a round, 18 rounds to go; then the last known accuracy and 16 rounds to go.
     assert lines[0] == "round 2/20  2 h  2.5 kJ  host time left 36 s"
     assert lines[1] == "round 4/20  accuracy 0.5000  2 h  2.5 kJ  host time left 32 s"
+
+
+def test_progress_of_a_run_that_goes_on():
+    """The 14 rounds of an earlier run took no time now, so they say nothing about those to come."""
+    log, clock = io.StringIO(), SimpleNamespace(now_s=100.0)
+    progress = ProgressLine(20, Console(file=log, force_terminal=False, width=200), clock_s=lambda: clock.now_s)
+    for done in (15, 16):
+        clock.now_s += 3.0
+        progress.round_closed(closed(done, 0.5) | {"before": 14})
+    assert log.getvalue().splitlines() == [
+        "goes on after round 14",
+        "round 16/20  accuracy 0.5000  2 h  2.5 kJ  host time left 12 s",
+    ]
 
 
 def test_progress_on_a_terminal_is_taken_away_at_the_end():

@@ -161,7 +161,7 @@ def test_a_failing_cell_stops_no_other(here: Path) -> None:
 def test_an_interrupted_study_keeps_what_ended(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from edgesim.simulation import simulate
 
-    def interrupted(scenario: edgesim.Scenario, out: Path) -> Any:
+    def interrupted(scenario: edgesim.Scenario, out: Path, **_: Any) -> Any:
         if scenario.method.name == "fedpmt":
             raise KeyboardInterrupt
         return simulate(scenario, out)

@@ -33,18 +33,23 @@ def write_run(
     tables: Mapping[str, pd.DataFrame],
     manifest: Mapping[str, Any],
     weights: Mapping[str, Mapping[str, np.ndarray]],
+    replace: bool = False,
 ) -> None:
     """Write a run folder: a parquet file a table, manifest.json, and a safetensors file for each entry of `weights`.
 
     `folder` appears complete or not at all: its content grows in a hidden sibling that is renamed at the end.
-    Raises ConfigError if the folder exists, cannot be written, or if a table or column is missing.
+    With `replace` it takes the place of one that exists. Raises ConfigError if it exists without that, cannot be
+    written, or if a table or column is missing.
     """
-    check_writable(folder)
+    if not replace:
+        check_writable(folder)
     partial = folder.with_name(f".{folder.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)  # left by a run that was killed while it wrote
         partial.mkdir(parents=True)
         _fill(partial, tables, manifest, weights)
+        if replace:
+            shutil.rmtree(folder)
         partial.rename(folder)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written: {error}") from error

@@ -102,9 +102,11 @@ def _run(planned: Planned, checkpoint_s: float | None) -> str:
     growing = folder.with_name(f".{folder.name}.growing")
     try:
         shutil.rmtree(growing, ignore_errors=True)  # left by a study that was killed
-        checkpoint = Checkpoint.beside(folder, checkpoint_s, planned.stamp) if checkpoint_s else None
-        if checkpoint and not checkpoint.fits():
-            checkpoint.remove()
+        checkpoint = None
+        if checkpoint_s and planned.stamp["trains"]:
+            checkpoint = Checkpoint.beside(folder, checkpoint_s, planned.stamp)
+            if checkpoint.is_outdated():
+                checkpoint.remove()
         run = simulate(load_scenario(planned.scenario), growing, checkpoint=checkpoint)
         if run.manifest["status"] != "finished":
             raise KeyboardInterrupt
@@ -112,6 +114,8 @@ def _run(planned: Planned, checkpoint_s: float | None) -> str:
         if folder.exists():
             shutil.rmtree(folder)
         growing.rename(folder)
+        if checkpoint:
+            checkpoint.remove()
     except EdgesimError as error:
         return str(error)
     except OSError as error:
