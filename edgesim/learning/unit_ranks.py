@@ -84,9 +84,10 @@ def curvature_of(w: Bundle, context: Context, samples: int, steps: int, starts: 
     """Return the spectrum of the loss at `w`, by so many Lanczos steps from each start, or if these are 0 in full.
 
     The loss is that of so many samples of the device, its variables are the trained layers. With B(x) = H x - g(w + x)
-    and x = first - w the bound is |B(x) - B(0)| / |x|, 0 where |x| is.
+    and x = first - w the bound is |B(x) - B(0)| / |x|, 0 where |x| is; what is not trained stays as it is in w.
     """
-    batch, first = _batch(context, samples), context.copy(context.first)
+    batch, before = _batch(context, samples), {n: context.first["params"][n] for n in context.trained}
+    first = context.copy({**w, "params": {**w["params"], **before}})
     there = context.bind_for_test(first)
     first_slope = gradients(cross_entropy(first, batch, context), there)
     begin = _flat([t.detach() for t in there])

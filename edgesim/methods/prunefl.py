@@ -195,18 +195,17 @@ def worthwhile(squares: Tensor, seconds: Tensor, gain: float, spent: float) -> T
 def dense_flops(setting: Setting, part: Part, ids: Ids) -> Arr:
     """Return what the weights' own gradients cost devices beyond the price of their masked part, shape (k,).
 
-    Backward makes them whole, pruned ones too. What the cost model saves on a layer is forward, input and weight
-    gradient alike; the last is not saved. Nothing where it saves nothing on zeros.
+    Backward makes them whole, pruned ones too. Of a layer they take what forward does, so that what the cost model
+    saves on forward is what it must not save on them. Nothing where it saves nothing on zeros.
     """
     card, cost, stretch = setting.card, setting.cost, setting.training.stretch(0)
     samples, steps = (a.astype(float) for a in stretch.amount(setting.samples[ids], card.drop_single))
-    everything, total = frozenset(card.layer_names), samples * 0.0
+    total = samples * 0.0
     counts = dict(part.nnz)
     for layer in (layer for layer in card.layers if layer.name in counts):
         masked = Part(nnz=((layer.name, counts[layer.name]),))
-        prices = [cost.flops(card, Pass(), each, samples, steps) for each in (Part(), masked)]
-        whole = layer.forward_flops + layer.backward_flops(everything)
-        total = total + (prices[0] - prices[1]) * layer.weight_grad_flops / whole
+        prices = [cost.flops(card, Pass("forward"), each, samples, steps) for each in (Part(), masked)]
+        total = total + (prices[0] - prices[1]) * layer.weight_grad_flops / layer.forward_flops
     return total
 
 

@@ -115,7 +115,10 @@ def hessian_in_full(net, x, y, names):
 
 @pytest.mark.parametrize("frozen", [frozenset(), frozenset({"conv", "norm"})], ids=["all", "linear"])
 def test_curvature_of_a_network(frozen):
-    """Eigenvalues and the bound of B from torch's Hessian at w and gradients at w and at the first model."""
+    """Eigenvalues and the bound of B from torch's Hessian at w and gradients at w and on the way back from there.
+
+    What is frozen has moved too, and so have running statistics: both are those of w at either end.
+    """
     net = TinyNorm(2)
     images = torch.from_numpy(KEY.numpy().normal(size=(9, 8, 8)).astype(np.float32))
     labels = torch.arange(9)
@@ -123,11 +126,11 @@ def test_curvature_of_a_network(frozen):
     first = {name: p.detach().clone() for name, p in net.named_parameters()}
     draws = torch.Generator().manual_seed(KEY.word())
     names = [n for n in first if n.rpartition(".")[0] not in frozen]
-    moved = {n: p + 0.3 * torch.randn(p.shape, generator=draws) * (n in names) for n, p in first.items()}
-    w = context.copy({"params": moved, "buffers": bundle_of(net)["buffers"]})
+    moved = {n: p + 0.3 * torch.randn(p.shape, generator=draws) for n, p in first.items()}
+    buffers = {n: b + 1 if b.is_floating_point() else b for n, b in net.named_buffers()}
+    w = context.copy({"params": moved, "buffers": buffers})
     found = curvature_of(w, context, 9, 0, 1)
-    for name, p in net.named_parameters():
-        p.data = moved[name]
+    net.load_state_dict({name: tensor.clone() for name, tensor in {**moved, **buffers}.items()})
     matrix, here, loss = hessian_in_full(net.eval(), images.unsqueeze(1), labels, names)
     there = np.concatenate([first[n].numpy().ravel() for n in names])
     ends = [torch.from_numpy(end).float().requires_grad_(True) for end in (here, there)]
