@@ -50,10 +50,8 @@ class FleetBatteries:
         It is inf where the battery outlasts all of them.
         """
         lasting = np.full(len(ids), inf)
-        needed_s = np.sum([seconds for _, seconds in draws], axis=0)
         for batteries, at, rows in self._of(ids):
-            lasted_s = batteries.lasting(rows, [(w[at], s[at]) for w, s in draws], now_s)
-            lasting[at] = np.where(lasted_s < needed_s[at], lasted_s, inf)
+            lasting[at] = batteries.lasting(rows, [(w[at], s[at]) for w, s in draws], now_s)
         return lasting
 
     def empty_after_s(self, device: int, watts: float, now_s: float) -> float:

@@ -12,6 +12,15 @@ from edgesim.contracts import Arr, Ids
 from edgesim.world.daily import DailyWindows, seconds_until_zero, stored_after
 
 ON_TIME_S = 1e-9  # a battery that is empty this soon after an instant is empty at it
+_ROUNDINGS = (
+    8  # of a time; late in a long run they are more than that, as the seconds of a job are added up in two ways
+)
+
+
+def _about_now_s(now_s: Arr) -> Arr:
+    """Return how far from an instant a time may be that is meant to be the same, shape of `now_s`."""
+    near_s: Arr = ON_TIME_S + _ROUNDINGS * np.spacing(now_s)
+    return near_s
 
 
 class _State(NamedTuple):
@@ -91,15 +100,17 @@ class Batteries:
         return np.where(state.off, back_s, now_s)
 
     def lasting(self, ids: Ids, phases: Sequence[tuple[Arr | float, Arr | float]], now_s: Arr | float) -> Arr:
-        """Return for how long, shape (k,), devices would last from `now_s` on; nothing is drawn.
+        """Return after how many seconds from `now_s` on devices would be empty, shape (k,); nothing is drawn.
 
-        `phases`: watts on top of idle power, and seconds, one after the other. Devices that do not empty last for all.
+        `phases`: watts on top of idle power, and seconds, one after the other. It is inf for those that last for all.
         """
         state, at_s = self._at(ids, now_s), np.full(len(ids), now_s)
+        total_s, outlasts = np.zeros(len(ids)), np.ones(len(ids), dtype=bool)
         for watts, seconds in phases:
             lasted_s, state = self._drained(ids, state, at_s, watts, seconds)
-            at_s = at_s + lasted_s
-        return at_s - now_s
+            at_s, total_s = at_s + lasted_s, total_s + lasted_s
+            outlasts &= lasted_s == seconds  # sums of seconds cannot tell, as they are rounded
+        return np.where(outlasts, np.inf, total_s)
 
     def drain(self, ids: Ids, watts: Arr | float, seconds: Arr | float, now_s: Arr | float) -> Arr:
         """Draw `watts` on top of idle power for `seconds` from `now_s` on, and return for how long, shape (k,).
@@ -119,7 +130,7 @@ class Batteries:
     ) -> tuple[Arr, _State]:
         """Return for how long devices last, and their state then."""
         empty_s = self._empty_after(ids, state, at_s, watts)
-        dies = empty_s <= seconds + ON_TIME_S
+        dies = empty_s <= seconds + _about_now_s(at_s)
         lasted_s = np.minimum(empty_s, seconds)
         kept_j = self._store_after(ids, state, at_s, watts, lasted_s)
         left_j = np.where(state.off, state.store_j, np.where(dies, self._a.restart_j[ids], kept_j))
@@ -129,7 +140,7 @@ class Batteries:
         """Return the state of devices at `now_s`, past every change of condition up to then."""
         store_j, off, off_s = (column[ids] for column in self._state)
         at_s, until_s = self._since_s[ids], np.broadcast_to(now_s, len(ids))
-        early = at_s > until_s + ON_TIME_S
+        early = at_s > until_s + _about_now_s(until_s)
         if early.any():
             raise ValueError(
                 f"device {ids[early][0]} is drained until {at_s[early][0]} s, asked for {until_s[early][0]} s"
@@ -138,7 +149,7 @@ class Batteries:
         while len(todo):
             rows, then, end_s = ids[todo], _State(store_j[todo], off[todo], off_s[todo]), until_s[todo]
             after_s = self._change_after(rows, then, at_s[todo], 0.0)
-            changes = at_s[todo] + after_s <= end_s + ON_TIME_S
+            changes = at_s[todo] + after_s <= end_s + _about_now_s(end_s)
             step_s = np.where(changes, after_s, end_s - at_s[todo])
             kept_j = self._store_after(rows, then, at_s[todo], 0.0, step_s)
             store_j[todo] = np.where(changes, self._a.restart_j[rows], kept_j)

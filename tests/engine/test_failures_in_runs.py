@@ -50,6 +50,19 @@ def test_both_kinds_of_links_crash_alike(links):
     assert jobs["end_s"].to_numpy() == pytest.approx(reference["end_s"].to_numpy(), rel=1e-12)
 
 
+@pytest.mark.parametrize("slower", [1, 1e5], ids=["minutes", "years"])
+@pytest.mark.parametrize("links", LINKS)
+def test_a_battery_that_lasts_is_never_empty(links, slower):
+    """However the seconds of latencies and phases are rounded, and however late in a run: a year has 3e7 seconds."""
+    block = {"cpu": {"flops_per_s": {"uniform": [PSI / slower, 2 * PSI / slower]}}, "battery": {"capacity": "1 TJ"}}
+    network = {**LINKS[links], "latency": {"uniform": ["5 ms", "500 ms"]}}
+    run = simulate_null(
+        timing_scenario(energy=POWER, network=network, fleet=[{"count": 20, **block}], stop={"rounds": 40})
+    )
+    assert frames(run)["jobs"]["outcome"].tolist() == ["ok"] * 800
+    assert run.engine.now_s > 250 * slower
+
+
 @pytest.mark.parametrize("links", LINKS)
 def test_a_battery_dies_at_the_same_instant(links):
     """By hand: 2 W idle for the whole time, 0.5 W more on air, 3 W more while computing, from 40 J.

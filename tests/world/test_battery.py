@@ -154,8 +154,18 @@ def test_a_job_of_several_phases_can_be_tried_first():
     now_s = np.full(2, 50.0)
     for watts, seconds in phases:
         now_s = now_s + two.drain(ids, watts, seconds, now_s)
-    assert (now_s - 50).tolist() == lasted_s.tolist()
+    assert (now_s - 50).tolist() == pytest.approx(lasted_s.tolist())
     assert two.available(1e4).tolist() == [False, False]
+
+
+def test_a_job_that_a_battery_outlasts():
+    """To be empty at the very end of a phase is to have lasted for it; whoever is off lasts for no seconds at all."""
+    two = battery(level_j=[36e3, 0.0])
+    ids = np.arange(2)
+    assert two.lasting(ids, [(9.0, 1800.0), (9.0, 1800.0)], 0.0).tolist() == [math.inf, 0]
+    assert two.lasting(ids, [(9.0, 3600.0), (0.0, 0.0)], 0.0).tolist() == [math.inf, 0]
+    assert two.lasting(ids, [(9.0, 3600.0), (0.0, 1.0)], 0.0).tolist() == [3600, 0]
+    assert two.lasting(ids, [(9.0, 0.0)], 0.0).tolist() == [math.inf, math.inf]
 
 
 # --- brute force ------------------------------------------------------------------------------------------
