@@ -45,7 +45,7 @@ class Carriers:
             flows = OwnFlows(env, fleet, key)
         else:
             transfers = Transfers(env, shared.links)
-            self._server = Journeys(env, shared, transfers, fleet, batteries, links_up, arrive, fail)
+            self._server = Journeys(env, shared, transfers, fleet, batteries, links_up, price_compute, arrive, fail)
             flows = SharedFlows(env, shared, transfers)
         self._peers = Peers(env, flows, price_compute, arrive, fail)
 

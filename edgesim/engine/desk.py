@@ -8,7 +8,7 @@ from math import inf
 
 import numpy as np
 
-from edgesim.contracts import SERVER, Ids, Job, ModelRef, Order, Plan, Setting
+from edgesim.contracts import SERVER, Arr, Ids, Job, ModelRef, Order, Plan, Setting
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.fate import Fate, Fates
 from edgesim.engine.pricing import Pricer, memory_bytes
@@ -68,8 +68,8 @@ class Desk:
         draws = Draws(self._key, devices, self._dispatched[devices])
         self._dispatched[devices] += 1
         before = self._trainings[devices].tolist()
-        prices = self._pricer.prices(orders, now_s, draws)
-        limits = self._cut_short(orders, prices, draws)
+        share, limits = self._cut_short(orders, draws)
+        prices = self._pricer.prices(orders, now_s, draws, share)
         fates = self._fates.of(devices, prices, draws, now_s)
         battery_s = self._battery_s(devices, prices, now_s)
         jobs = [
@@ -118,23 +118,27 @@ class Desk:
         return job
 
     def price_compute(self, job: Job, start_s: float) -> None:
-        """Set what a job's computation takes if it starts at `start_s`, where that depends on the time."""
+        """Set what a job's computation takes if it starts at `start_s`, where that depends on the time.
+
+        For jobs that were sent without knowing when they would compute.
+        """
         if self._fleet.steady:
             return
         draws = Draws(self._key, np.array([job.device]), self._dispatched[[job.device]] - 1)
         job.compute_s, job.compute_j = self._pricer.compute(job, start_s, draws)
 
-    def _cut_short(self, orders: Sequence[Order], prices: np.ndarray, draws: Draws) -> Sequence[int | None]:
-        """Reduce the computation of jobs that stop early; return the steps that they do take, None: all."""
+    def _cut_short(self, orders: Sequence[Order], draws: Draws) -> tuple[Arr, Sequence[int | None]]:
+        """Return the shares of their computation that jobs do, and the steps of those that stop early, None: all."""
+        all_of_it = np.ones(len(orders))
         if self._failures is None:
-            return [None] * len(orders)
+            return all_of_it, [None] * len(orders)
         share = self._failures.work_share(draws)
         if (share >= 1.0).all():
-            return [None] * len(orders)
+            return all_of_it, [None] * len(orders)
         steps = self._pricer.steps(orders)
         taken = np.where(share < 1.0, np.maximum(np.floor(share * steps), np.minimum(steps, 1.0)), steps)
-        prices[_COMPUTATION] *= np.divide(taken, steps, out=np.ones(len(orders)), where=steps > 0)
-        return [int(t) if t < s else None for t, s in zip(taken.tolist(), steps.tolist(), strict=True)]
+        limits = [int(t) if t < s else None for t, s in zip(taken.tolist(), steps.tolist(), strict=True)]
+        return np.divide(taken, steps, out=all_of_it, where=steps > 0), limits
 
     def _battery_s(self, devices: Ids, prices: np.ndarray, now_s: float) -> Sequence[float] | None:
         """Return after how many seconds of their job the devices' batteries are empty, inf: they outlast it."""
@@ -152,6 +156,3 @@ class Desk:
             legs += [(np.zeros(len(devices)), seconds - on_s), (watts, on_s)]
         lasting: Sequence[float] = self._batteries.lasting_s(devices, legs, now_s).tolist()
         return lasting
-
-
-_COMPUTATION = [1, 3, 7]  # rows compute_s, flops and compute_j of prices

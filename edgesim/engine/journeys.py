@@ -51,6 +51,7 @@ class Journeys:
         fleet: Fleet,
         batteries: FleetBatteries,
         links_up: OnOff | None,
+        price_compute: Callable[[Job, float], None],
         arrive: Callable[[Job], None],
         fail: Callable[[Job, Outcome], None],
     ) -> None:
@@ -61,6 +62,7 @@ class Journeys:
         self._fleet = fleet
         self._batteries = batteries
         self._links_up = links_up  # None: links never fail
+        self._price_compute = price_compute  # of a job that starts to compute at a given time
         self._arrive = arrive
         self._fail = fail
         self._under_way: dict[int, _Journey] = {}
@@ -97,8 +99,13 @@ class Journeys:
         if phase > UP:
             self._arrive(job)
             return
+        crashes_s = journey.fate.crashes_s
+        if phase == COMPUTE:
+            foreseen_s = job.compute_s
+            self._price_compute(job, self._env.now)
+            crashes_s *= job.compute_s / foreseen_s if foreseen_s > 0 else 1.0  # after the same share of the work
         if journey.fate.phase == phase:
-            self._watch(journey.fate.crashes_s, journey, phase, "crashed")
+            self._watch(crashes_s, journey, phase, "crashed")
         if phase == COMPUTE:
             self._draw(journey, job.compute_j / job.compute_s if job.compute_s > 0 else 0.0)
             self._after(job.compute_s, journey, phase, lambda: self._leave(journey))

@@ -33,6 +33,7 @@ class _Visit:
     inputs: dict[int, ModelRef]  # messages that existed when the round started, by sender
     awaited: set[int]  # peers of whose fresh messages nothing is known yet
     fetched_s: float  # when all inputs are there, as far as is known
+    foreseen_s: float  # what computing was to take when the job was sent
     missing: int = 0  # inputs of which that is not known
     came: list[tuple[float, int]] = field(default_factory=list)  # when fresh messages are there, and whose
     flows: list[Flow] = field(default_factory=list)  # to this job
@@ -75,7 +76,7 @@ class Peers:
                 version, nbytes = self._newest.get(source) or (_UNTRAINED, job.up_bytes)
                 inputs[source] = ModelRef(1 + source, version)
                 edges.append((source, job.device, nbytes))
-            visit = _Visit(job, fate, inputs, set(job.wait.peers).difference(refused), job.sent_s)
+            visit = _Visit(job, fate, inputs, set(job.wait.peers).difference(refused), job.sent_s, job.compute_s)
             self._visits[job.device] = visit
             self._sent[job.device] = [flow for flow in self._sent.get(job.device, ()) if not flow.over]
             for peer in visit.awaited:
@@ -171,7 +172,9 @@ class Peers:
         self._price_compute(job, start_s)
         self._at(start_s + job.compute_s, lambda: self._computed(visit) if visit.starts_s == start_s else None)
         if fate.phase == COMPUTE:
-            self._at(start_s + fate.crashes_s, lambda: self._crash(visit) if visit.starts_s == start_s else None)
+            slower = job.compute_s / visit.foreseen_s if visit.foreseen_s > 0 else 1.0
+            crashes_s = start_s + slower * fate.crashes_s  # after the same share of the work
+            self._at(crashes_s, lambda: self._crash(visit) if visit.starts_s == start_s else None)
 
     def _computed(self, visit: _Visit) -> None:
         job = visit.job

@@ -65,22 +65,26 @@ class Pricer:
             last = self._last = last._replace(task=task) if task == last.task else self._of_everybody(task)
         return last.prices[order.device], last.memory_bytes
 
-    def prices(self, orders: Sequence[Order], now_s: float, draws: Draws) -> np.ndarray:
+    def prices(self, orders: Sequence[Order], now_s: float, draws: Draws, share: Arr | float = 1.0) -> np.ndarray:
         """Return the prices of orders that start at `now_s`, float64, shape (len(ROWS), orders).
 
-        `draws`: of these jobs, in their order; energies are what a job adds to idle power. The messages of peers are
-        no part of it: only their size stands in the row up_bytes.
+        `draws`: of these jobs, in their order; `share`: of the computation that is done, shape (orders,). Energies are
+        what a job adds to idle power. The messages of peers are no part of it: only their size stands in the row
+        up_bytes.
         """
-        prices = np.empty((len(ROWS), len(orders)))
+        prices, share = np.empty((len(ROWS), len(orders))), np.broadcast_to(share, len(orders))
         for task, where in _by_task(orders):
             some = Draws(draws.key, draws.ids[where], draws.nth[where])
-            prices[:, where] = self._of_task(task, now_s, some)
+            prices[:, where] = self._of_task(task, now_s, some, share[where])
         return prices
 
     def compute(self, job: Job, start_s: float, draws: Draws) -> tuple[float, float]:
         """Return seconds and joules of a job's computation that starts at `start_s`; `draws`: of this job."""
         work = self._work(job.task, draws.ids)
-        seconds, joules = self._compute(job.task, work, np.zeros(1), np.array([start_s]), draws)
+        comm_s = np.zeros(1)
+        if job.task.home == "server":
+            comm_s = self._comm_s(draws.ids, np.array([job.down_s]), np.array([float(job.up_bytes)]))
+        seconds, joules = self._compute(job.task, work, comm_s, np.array([start_s]), draws)
         share = 1.0 if job.steps is None else job.steps / float(work.steps[0])
         return share * float(seconds[0]), share * float(joules[0])
 
@@ -98,31 +102,37 @@ class Pricer:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             everybody = np.arange(len(self._fleet))
-            prices = self._of_task(task, 0.0, Draws(Key(0), everybody, everybody)).T.tolist()
+            draws, all_of_it = Draws(Key(0), everybody, everybody), np.ones(len(everybody))
+            prices = self._of_task(task, 0.0, draws, all_of_it).T.tolist()
             self._known[key] = _Known(task, prices, memory_bytes(task, self._setting))
         return self._known[key]._replace(task=task)
 
-    def _of_task(self, task: Task, now_s: float, draws: Draws) -> np.ndarray:
+    def _of_task(self, task: Task, now_s: float, draws: Draws, share: Arr) -> np.ndarray:
         fleet, ids = self._fleet, draws.ids
         work = self._work(task, ids)
         begin_s, nothing = np.full(len(ids), now_s), np.zeros(len(ids))
         up_bytes = np.full(len(ids), _nbytes(task.up, task, self._setting, self._setting.encoding_up))
         if task.home == "self":  # no transfer from or to the server
-            compute_s, compute_j = self._compute(task, work, nothing, begin_s, draws)
-            spent = (nothing, compute_s, nothing, work.flops, nothing, up_bytes, nothing, compute_j, nothing)
+            compute_s, compute_j = (share * of_all for of_all in self._compute(task, work, nothing, begin_s, draws))
+            spent = (nothing, compute_s, nothing, share * work.flops, nothing, up_bytes, nothing, compute_j, nothing)
             return np.stack([*spent, nothing, nothing])
         down_bytes = np.full(len(ids), _nbytes(task.down, task, self._setting, self._setting.encoding_down))
         down_s, down_air_s, down_quiet_s = self._transfer(down_bytes, False, begin_s, draws)
-        comm_s = down_s + fleet.latency_s[ids] + 8.0 * up_bytes / fleet.up_bps[ids]
-        compute_s, compute_j = self._compute(task, work, comm_s, begin_s + down_s, draws)
+        priced = self._compute(task, work, self._comm_s(ids, down_s, up_bytes), begin_s + down_s, draws)
+        compute_s, compute_j = (share * of_all for of_all in priced)
         up_s, up_air_s, up_quiet_s = self._transfer(up_bytes, True, begin_s + down_s + compute_s, draws)
         down_j, up_j = fleet.receive_w[ids] * down_air_s, fleet.transmit_w[ids] * up_air_s
-        spent = (down_s, compute_s, up_s, work.flops, down_bytes, up_bytes, down_j, compute_j, up_j)
+        spent = (down_s, compute_s, up_s, share * work.flops, down_bytes, up_bytes, down_j, compute_j, up_j)
         return np.stack([*spent, down_quiet_s, up_quiet_s])
 
     def _work(self, task: Task, ids: Ids) -> _Work:
         samples, steps = self._amount(task, ids)
         return _Work(samples, steps, _flops(task, samples, steps, self._setting))
+
+    def _comm_s(self, ids: Ids, down_s: Arr, up_bytes: Arr) -> Arr:
+        """Return the seconds that a governor expects its device's transfers to take, shape (k,)."""
+        comm_s: Arr = down_s + self._fleet.latency_s[ids] + 8.0 * up_bytes / self._fleet.up_bps[ids]
+        return comm_s
 
     def _compute(self, task: Task, work: _Work, comm_s: Arr, start_s: Arr, draws: Draws) -> tuple[Arr, Arr]:
         items = _items(task, work.samples, work.steps, self._setting) if self._fleet.itemised else None

@@ -129,6 +129,27 @@ def test_partial_work_returns_what_it_has(tmp_path):
     assert part["compute_s"].to_numpy() == pytest.approx((full["compute_s"] * ratio).to_numpy())
 
 
+def test_partial_work_is_sent_when_it_is_done(tmp_path):
+    """The uplink is ten times as fast from second 8 on, when all of the 10 s of computing would end after it."""
+    series = tmp_path / "rates.csv"
+    series.write_text("time_s,up_bps,down_bps\n0,1e6,1e9\n8,1e7,1e9\n")
+    network = {"name": "trace", "file": str(series), "repeat": False}
+    run = simulate_null(
+        timing_scenario(
+            energy=POWER,
+            network=network,
+            fleet=[{"count": 20, "cpu": {"flops_per_s": PSI}}],
+            failures={"name": "partial_work", "probability": 1.0},
+        )
+    )
+    jobs = frames(run)["jobs"]
+    begins_s = jobs["down_s"] + jobs["compute_s"]
+    before_s = np.maximum(8.0 - begins_s, 0.0)  # of the upload, at 1 Mbit/s; a whole one is 18 Mbit
+    assert (begins_s < 8).sum() > 10 < len(jobs)
+    assert jobs["up_s"].to_numpy() == pytest.approx((before_s + (BITS - 1e6 * before_s) / 1e7).to_numpy())
+    assert jobs["up_j"].to_numpy() == pytest.approx(jobs["up_s"].to_numpy())
+
+
 def _with_steps(run):
     """Return the jobs of a run, each with the steps that reached its merge."""
     return run.jobs.merge(run.notes.query("name == 'steps'"), on=["round", "device"])

@@ -191,6 +191,37 @@ def test_slow_downs_stretch_time_and_energy(tmp_path):
     assert jobs["compute_j"].tolist() == pytest.approx([3 * 15])
 
 
+CROWDED = {"network": {"name": "shared", "up": "1 Gbit/s", "down": "4 Mbit/s"}}
+CROWDED |= {"topology": {"name": "star", "server_up": "4 Mbit/s"}}  # two downloads take twice as long as one
+
+
+def test_slow_downs_over_shared_links_count_from_when_computing_starts(tmp_path):
+    """Half speed from second 6 on: a download alone would end at 4.5 s, both end at 9.1 s, and 10 s of work take 20."""
+    series = tmp_path / "speed.csv"
+    series.write_text("time_s,speed\n0,1\n6,0.5\n")
+    load = {"name": "replay", "file": str(series), "repeat": False}
+    jobs = frames(simulate_null(timing_scenario(**{**one_kind(2), **CROWDED}, energy=POWER, slowdown=load)))["jobs"]
+    assert (jobs["down_s"] > 9).all()
+    assert jobs["compute_s"].tolist() == pytest.approx([20, 20])
+    assert jobs["compute_j"].tolist() == pytest.approx([3 * 20, 3 * 20])
+
+
+def test_slower_work_crashes_after_the_same_share_of_it(tmp_path):
+    """Whatever the speed turns out to be when computing starts."""
+    series = tmp_path / "speed.csv"
+    series.write_text("time_s,speed\n0,1\n6,0.5\n")
+    load = {"name": "replay", "file": str(series), "repeat": False}
+    crash = {"name": "crash", "probability": 1.0, "phase": "training"}
+    alike, slower = (
+        frames(simulate_null(timing_scenario(**{**one_kind(2), **CROWDED}, failures=crash, **more)))["jobs"]
+        for more in ({}, {"slowdown": load})
+    )
+    alike, slower = (jobs.sort_values("device").reset_index() for jobs in (alike, slower))
+    assert set(slower["outcome"]) == {"crashed"}
+    assert slower["compute_s"].tolist() == pytest.approx((2 * alike["compute_s"]).tolist())
+    assert slower["flops"].tolist() == pytest.approx(alike["flops"].tolist())
+
+
 def test_slow_downs_do_not_depend_on_who_else_is_asked():
     """The first three devices compute for as long alone as among nine, round by round."""
     noise = {"name": "log_normal", "sigma": 0.5}
