@@ -60,8 +60,13 @@ class Accounts:
             down_bytes, peer_j = self._book_senders(spent.flows)
             up_bytes = down_bytes
         if self._links_draw:
-            link_j = 8.0 * float(self._fleet.j_per_bit[device]) * (down_bytes + up_bytes)
-            self.ledger.charge_link(device, link_j)
+            j_per_bit = self._fleet.j_per_bit
+            own_bytes = (
+                down_bytes + up_bytes if task.home == "server" else down_bytes
+            )  # peers send over their own links
+            link_j = 8.0 * float(j_per_bit[device]) * own_bytes
+            link_j += sum(8.0 * float(j_per_bit[flow.source]) * int(flow.moved_bytes) for flow in spent.flows)
+            self.ledger.charge_link(link_j)
         self._received_bytes[device] += down_bytes
         self.flops += flops
         self.down_bytes += down_bytes

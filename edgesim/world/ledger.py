@@ -34,7 +34,6 @@ class EnergyLedger:
         self._spent: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
         self.server_busy_s = 0.0
         self.link_j = 0.0  # of all links
-        self.device_link_j = np.zeros(len(idle_w))  # of that, what the links of single devices took
         self._idle_w = idle_w
         self._sleep_w = idle_w if sleep_w is None else sleep_w
         self._off_s = off_s  # seconds so far in which devices drew no idle power either; None: never
@@ -77,11 +76,9 @@ class EnergyLedger:
         """Add seconds of server work."""
         self.server_busy_s += busy_s
 
-    def charge_link(self, device: int | None, joules: float) -> None:
-        """Add what the link of a device took, or, if None, a link of the network behind those of devices."""
+    def charge_link(self, joules: float) -> None:
+        """Add what links took."""
         self.link_j += joules
-        if device is not None:
-            self.device_link_j[device] += joules
 
     def idle_j(self, horizon_s: float) -> Arr:
         """Return the idle joules of every device until `horizon_s` while it was on and awake, shape (devices,)."""

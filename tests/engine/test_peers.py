@@ -277,6 +277,14 @@ def test_a_fresh_message_slows_an_old_one(tmp_path):
     assert jobs["down_j"][1] == pytest.approx(0.5 * 2 * message_s)
 
 
+def test_links_take_joules_at_both_ends(tmp_path):
+    """Only device 0's link takes any: for the message that it hears, and for its own on the way to device 1."""
+    blocks = [{"network": {**OWN, "energy_per_bit": "100 nJ/bit"}}, {}, {}]
+    jobs, simulation = run(tmp_path, LINE, by_number(0), blocks=blocks, network=OWN)
+    assert jobs["link_j"].tolist() == pytest.approx([1e-7 * BITS, 1e-7 * BITS, 0])
+    assert simulation.ledger.link_j == pytest.approx(2e-7 * BITS)
+
+
 # --- failures ---------------------------------------------------------------------------------------------------
 
 
