@@ -47,6 +47,7 @@ class Rounds:
         self._server = server
         self._observer = observer
         self._start_s = 0.0
+        self._works_since_s: float | None = None  # on a merge; None: the server has nothing to do
         self._before: dict[str, Any] = dict.fromkeys(_TOTALS, 0)
 
     @property
@@ -63,7 +64,11 @@ class Rounds:
             flops = result.server_flops + averaging_flops(used, engine.setting)
             server_s = flops / self._server.flops_per_s
         if server_s > 0:
+            self._works_since_s = engine.now_s
             yield engine.env.timeout(server_s)
+            if self.stopped:  # at this very instant; it has been charged
+                return
+            self._works_since_s = None
             engine.ledger.charge_server(server_s)
         engine.model = result.model
         engine.last = arrivals
@@ -81,9 +86,11 @@ class Rounds:
         self._apply_stop_rules(accuracy, energy_j)
 
     def end(self, reason: str) -> None:
-        """End the run; the coordinator sees it at its next look at `stopped`."""
+        """End the run; the coordinator sees it at its next look at `stopped`. What the server is at is charged."""
         if not self.stopped:
             self.stop_reason = reason
+            if self._works_since_s is not None:
+                self.engine.ledger.charge_server(self.engine.now_s - self._works_since_s)
             self.ended.succeed(reason)
 
     def _write_merge(self, result: MergeResult, arrivals: Sequence[Arrival], server_s: float) -> None:

@@ -32,6 +32,18 @@ def test_averaging_takes_two_flops_a_number():
     assert run.ledger.server_j(run.engine.now_s) == pytest.approx((2 * (jobs_s + merge_s), 3 * merge_s))
 
 
+@pytest.mark.parametrize("share", [0.25, 1.0])
+def test_a_run_that_ends_in_mid_merge_charges_what_was_done(share):
+    """A quarter of the work or, at the instant in which it is done, all of it; the round is not closed."""
+    given = {"server": {"flops_per_s": SPEED, "idle": "2 W", "busy": "5 W"}}
+    merge = frames(simulate_null(timing_scenario(**given)))["merges"].iloc[0]
+    ends_s = merge["now_s"] - (1 - share) * merge["server_s"]
+    run = simulate_null(timing_scenario(**given, stop={"sim_time": float(ends_s)}))
+    assert run.engine.now_s == ends_s
+    assert run.ledger.server_j(ends_s) == pytest.approx((2 * ends_s, 3 * share * merge["server_s"]))
+    assert len(frames(run)["merges"]) == 0
+
+
 def test_training_and_timing_agree(tmp_path):
     """A run that trains spends the same seconds and joules on the server as one that does not."""
     given = {"server": {"flops_per_s": "1 MFLOP/s", "busy": "3 W"}, "stop": {"rounds": 2}}
