@@ -41,7 +41,7 @@ class Carriers:
         self._server: Direct | Journeys
         flows: Flows
         if shared is None:
-            self._server = Direct(env, fleet, batteries, arrive, fail)
+            self._server = Direct(env, fleet, batteries, links_up, arrive, fail)
             flows = OwnFlows(env, fleet, key)
         else:
             transfers = Transfers(env, shared.links)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from math import inf
 from typing import cast
 
+import numpy as np
 import simpy
 
 from edgesim.contracts import Job, Outcome
@@ -13,6 +14,7 @@ from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.fate import Fate, first_end
 from edgesim.engine.spending import Spending, joules_of, spent_alone
 from edgesim.world.fleet import Fleet
+from edgesim.world.onoff import OnOff
 
 
 class Direct:
@@ -23,12 +25,14 @@ class Direct:
         env: simpy.Environment,
         fleet: Fleet,
         batteries: FleetBatteries,
+        links_up: OnOff | None,
         arrive: Callable[[Job], None],
         fail: Callable[[Job, Outcome], None],
     ) -> None:
         self._env = env
         self._fleet = fleet
         self._batteries = batteries
+        self._links_up = links_up  # None: links never fail
         self._arrive = arrive
         self._fail = fail
 
@@ -50,9 +54,26 @@ class Direct:
     def end(self, job: Job, through: bool) -> Spending:
         """Return what a job that is through, or was broken off now, has spent."""
         spent = spent_alone(job, inf if through else self._env.now - job.sent_s)
+        if not through and self._links_up is not None:
+            spent = spent._replace(shares=self._flowed(job, spent.shares, self._links_up))
         if self._batteries:
             self._batteries.draw_job(job, spent, joules_of(job, spent, self._fleet))
         return spent
+
+    def _flowed(self, job: Job, shares: tuple[float, float, float], links_up: OnOff) -> tuple[float, float, float]:
+        """Return the shares of a job broken off now: nothing flows in the seconds in which its link is down."""
+        row, (down, compute, up) = np.array([job.device]), shares
+
+        def flowed(share: float, begins_s: float, ends_s: float) -> float:
+            if not 0 < share < 1:
+                return share
+            so_far_s, all_s = (links_up.on_s(row, until_s, begins_s)[0] for until_s in (self._env.now, ends_s))
+            return min(1.0, float(so_far_s / all_s)) if all_s > 0 else 0.0
+
+        computes_s = job.sent_s + job.down_s
+        sends_s = computes_s + job.compute_s
+        down = flowed(down, job.sent_s + job.down_latency_s, computes_s)
+        return down, compute, flowed(up, sends_s + job.up_latency_s, sends_s + job.up_s)
 
     def _arrived(self, event: simpy.Event) -> None:
         job = cast(Job, event.value)

@@ -90,10 +90,10 @@ class OnOff:
         now_s = np.broadcast_to(np.float64(now_s), rows.shape)
         return self._next_s(rows, now_s, self.on(rows, now_s))
 
-    def on_s(self, rows: Ids, now_s: Arr | float) -> Arr:
-        """Return seconds of [0, now_s] in the state on, shape (k,); visits every change up to now_s."""
+    def on_s(self, rows: Ids, now_s: Arr | float, since_s: Arr | float = 0.0) -> Arr:
+        """Return seconds of [since_s, now_s] in the state on, shape (k,); visits every change between the two."""
         end_s = np.broadcast_to(np.float64(now_s), rows.shape)
-        at_s, total_s = np.zeros(len(rows)), np.zeros(len(rows))
+        at_s, total_s = np.array(np.broadcast_to(np.float64(since_s), rows.shape)), np.zeros(len(rows))
         on = self.on(rows, at_s)
         todo = np.flatnonzero(at_s < end_s)
         while len(todo):

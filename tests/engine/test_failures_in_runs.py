@@ -115,6 +115,23 @@ def test_transfers_stand_still_while_the_link_is_down(links):
     assert jobs["compute_s"].to_numpy() == pytest.approx(np.full(30, COMPUTE_S))
 
 
+@pytest.mark.parametrize("deadline_s", [4.0, 25.0])
+def test_what_is_broken_off_has_sent_what_flowed(deadline_s):
+    """A deadline in mid-transfer: over own links, too, nothing flows and no radio draws while the link is down."""
+    outage = {"name": "link_outage", "up": "3 s", "down": "2 s"}
+    late = {"name": "deadline", "deadline": deadline_s}
+    own, shared = (
+        frames(run_of(links, devices=30, failures=[outage], coordinator=late))["jobs"].sort_values("device")
+        for links in LINKS
+    )
+    assert own["outcome"].tolist() == shared["outcome"].tolist()
+    assert (own["outcome"] == "late").sum() > 20
+    for column in ("down_bytes", "up_bytes", "down_j", "up_j"):
+        assert own[column].to_numpy() == pytest.approx(shared[column].to_numpy(), rel=1e-9, abs=1.001)
+    busy_s = own["down_s"] + own["up_s"] - 0.1 - (own["up_s"] > 0) * 0.1
+    assert (own["down_j"] / 0.5 + own["up_j"] / 1.0 < busy_s - 0.5).sum() > 10
+
+
 def test_partial_work_returns_what_it_has(tmp_path):
     """Devices stop after part of their steps: the true count reaches `merge`, and the price is in proportion."""
     given = {"stop": {"rounds": 2}, "method": "tests.plugins.counting:CountsSteps"}
