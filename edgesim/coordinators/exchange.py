@@ -10,9 +10,10 @@ from typing import Any
 import simpy
 
 from edgesim.contracts import DELIVERED, Arrival, Job, Learner
-from edgesim.engine.engine import ON_TIME_S, Engine
+from edgesim.engine.engine import Engine
 from edgesim.engine.inbox import Inbox
 from edgesim.engine.rounds import Rounds
+from edgesim.engine.transfers import ON_TIME_S
 
 NOBODY_LEFT = "no device can take part any more: none is there and on, and none will ever be again"
 NOBODY_FITS = "no device of the fleet has the memory to train what the method asks for"

@@ -22,6 +22,7 @@ from edgesim.engine.inbox import Inbox
 from edgesim.engine.presence import Presence
 from edgesim.engine.spending import NOTHING
 from edgesim.engine.trained_models import TrainedModels
+from edgesim.engine.transfers import ON_TIME_S
 from edgesim.engine.view import FleetView, PeerGraphs
 from edgesim.errors import ContractError
 from edgesim.records.table import Table
@@ -31,8 +32,6 @@ from edgesim.world.failure import Failure
 from edgesim.world.fleet import Fleet
 from edgesim.world.ledger import EnergyLedger
 from edgesim.world.shared_network import SharedNetwork
-
-ON_TIME_S = 1e-9  # an arrival this close to the deadline counts as exactly on it
 
 
 class Engine:

@@ -97,9 +97,9 @@ class OwnFlows:
         """Start the flow of a fresh message now."""
         if not self._fleet.steady:
             ids = np.array([source]), np.array([target])
-            key, nth = self._key.at(_AWAITED), occasion * len(self._fleet) + ids[1]
-            up = self._fleet_leg(ids[0], np.array([nbytes]), True, Draws(key.at(_SENDER), ids[0], nth))
-            into = self._fleet_leg(ids[1], np.array([nbytes]), False, Draws(key.at(_RECEIVER), ids[1], nth))
+            key, first = self._key.at(_AWAITED), occasion * len(self._fleet)  # each end tells the other ends apart
+            up = self._fleet_leg(ids[0], np.array([nbytes]), True, Draws(key.at(_SENDER), ids[0], first + ids[1]))
+            into = self._fleet_leg(ids[1], np.array([nbytes]), False, Draws(key.at(_RECEIVER), ids[1], first + ids[0]))
             latency_s, up_air_s, down_air_s = float(up[0][0] + into[0][0]), float(up[1][0]), float(into[1][0])
         else:
             latency_s = self._latency_s[source] + self._latency_s[target]

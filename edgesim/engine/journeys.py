@@ -16,7 +16,7 @@ from edgesim.contracts import Job, Outcome
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.fate import COMPUTE, DOWN, SENDING, UP, Fate
 from edgesim.engine.spending import Spending
-from edgesim.engine.transfers import Transfers
+from edgesim.engine.transfers import ON_TIME_S, Transfers
 from edgesim.world.fleet import Fleet
 from edgesim.world.onoff import OnOff
 from edgesim.world.shared_network import SharedNetwork
@@ -70,7 +70,8 @@ class Journeys:
     def start(self, job: Job, fate: Fate | None, battery_s: float) -> None:
         """Send a job off now; its battery is watched on the way."""
         journey = self._under_way[job.id] = _Journey(job, fate or Fate())
-        self._watch(journey.fate.leaves_s - self._env.now, journey, None, "offline")
+        if journey.fate.leaves_s < inf:
+            self._after(max(0.0, journey.fate.leaves_s - self._env.now), journey, None, lambda: self._go(journey))
         if journey.fate.phase == SENDING:
             self._watch(journey.fate.crashes_s, journey, None, "crashed")
         self._enter(journey, DOWN)
@@ -142,6 +143,12 @@ class Journeys:
         if lasts_s < inf:
             leg = journey.legs
             self._after(lasts_s, journey, None, lambda: self._die(journey) if journey.legs == leg else None)
+
+    def _go(self, journey: _Journey) -> None:
+        """Let a device leave; what is through at this very instant has been delivered."""
+        self._transfers.settle(ON_TIME_S)
+        if journey.job.id in self._under_way:
+            self._fail(journey.job, "offline")
 
     def _die(self, journey: _Journey) -> None:
         self._fail(journey.job, "battery")

@@ -19,6 +19,7 @@ from edgesim.contracts import Job, ModelRef, Outcome
 from edgesim.engine.fate import COMPUTE, DOWN, SENDING, UNHARMED, UP, Fate
 from edgesim.engine.flows import Flow, Flows
 from edgesim.engine.spending import Spending
+from edgesim.engine.transfers import ON_TIME_S
 from edgesim.errors import ContractError
 
 _UNTRAINED = -1  # version of the message that a device has before it ever trained
@@ -202,7 +203,9 @@ class Peers:
             self._fail(visit.job, "crashed")
 
     def _leave(self, visit: _Visit) -> None:
-        """Let a device go, which may have done its job and be sending what it made."""
+        """Let a device go, which may have done its job, be it at this very instant, and be sending what it made."""
+        if visit.starts_s + visit.job.compute_s <= self._env.now + ON_TIME_S:
+            self._computed(visit)
         if visit.job.ended:
             self._cut_off(visit.job.device)
         else:

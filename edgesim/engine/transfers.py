@@ -9,6 +9,8 @@ import simpy
 from edgesim.world.graph import Hop
 from edgesim.world.sharing import SharedLinks
 
+ON_TIME_S = 1e-9  # what ends this soon after a deadline, or after its device leaves, ends at that instant
+
 
 class Transfers:
     """Starts and ends transfers and keeps the clock informed of the next one to end."""

@@ -87,6 +87,15 @@ def test_who_leaves_in_mid_job_is_offline(links):
     assert job["compute_s"] == pytest.approx(7 - DOWN_S)
 
 
+@pytest.mark.parametrize("links", LINKS)
+def test_who_leaves_when_its_job_arrives_has_delivered(links):
+    """At that very instant; a microsecond before it has not."""
+    (end_s,) = frames(run_of(links))["jobs"]["end_s"]
+    for leave_s, outcome in (end_s, "ok"), (end_s - 1e-6, "offline"):
+        run = run_of(links, availability={"name": "lifetime", "leave": leave_s})
+        assert frames(run)["jobs"]["outcome"].tolist() == [outcome]
+
+
 def test_a_run_that_nobody_can_continue_says_so():
     """The only device leaves for ever in its second job: the run ends with that reason, not with an error."""
     run = run_of(availability={"name": "lifetime", "leave": "40 s"}, stop={"rounds": 5})

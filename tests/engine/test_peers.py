@@ -277,6 +277,18 @@ def test_a_fresh_message_slows_an_old_one(tmp_path):
     assert jobs["down_j"][1] == pytest.approx(0.5 * 2 * message_s)
 
 
+def test_messages_to_one_device_are_not_all_delayed_alike(tmp_path):
+    """Only device 0's latency varies: fresh messages that start at one instant are there at different ones."""
+    jitter = {"network": {**LATENCY_ONLY, "jitter": "20 ms"}}
+    everybody = [(1, 2, 3), (0,), (0,), (0,)]
+    arrivals = set()
+    for need in (1, 2, 3):
+        waits = [Wait((1, 2, 3), need=need), Wait(), Wait(), Wait()]
+        jobs, _ = run(tmp_path, everybody, by_hand(*waits), blocks=[jitter, {}, {}, {}], network=LATENCY_ONLY)
+        arrivals.add(jobs["start_s"][0])
+    assert len(arrivals) == 3
+
+
 def test_links_take_joules_at_both_ends(tmp_path):
     """Only device 0's link takes any: for the message that it hears, and for its own on the way to device 1."""
     blocks = [{"network": {**OWN, "energy_per_bit": "100 nJ/bit"}}, {}, {}]
@@ -309,6 +321,16 @@ def test_a_crashed_device_keeps_what_it_had_trained(tmp_path):
     assert simulation.sent[4].received == (ModelRef(1, 0),)
     _, simulation = run(tmp_path, LINE, by_number(0), rounds=2, failures=struck([0], COMPUTATION, 0.5))
     assert simulation.sent[4].received == (ModelRef(1, -1),)
+
+
+@pytest.mark.parametrize(("leaves_s", "outcome"), [(1.0, "ok"), (0.999, "offline")])
+def test_who_leaves_when_it_has_trained_has_done_its_job(tmp_path, leaves_s, outcome):
+    """At that very instant; over ideal links device 1, which waits for it, still gets its message."""
+    there = there_until(tmp_path, 3, {0: leaves_s})
+    jobs, simulation = run(tmp_path, LINE, by_number(1), availability=there, network="ideal")
+    assert jobs["outcome"].tolist() == [outcome, "ok", "ok"]
+    assert simulation.sent[1].received == ((ModelRef(1, 0),) if outcome == "ok" else ())
+    assert jobs["start_s"].tolist() == pytest.approx([0, leaves_s, leaves_s + 1])
 
 
 def test_a_round_of_the_dead_ends(tmp_path):
