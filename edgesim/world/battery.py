@@ -12,9 +12,7 @@ from edgesim.contracts import Arr, Ids
 from edgesim.world.daily import DailyWindows, seconds_until_zero, stored_after
 
 ON_TIME_S = 1e-9  # a battery that is empty this soon after an instant is empty at it
-_ROUNDINGS = (
-    8  # of a time; late in a long run they are more than that, as the seconds of a job are added up in two ways
-)
+_ROUNDINGS = 8  # of a time, as the seconds of a job are added up in several ways; late in a long run they are more
 
 
 def _about_now_s(now_s: Arr) -> Arr:
