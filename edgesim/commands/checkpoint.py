@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -14,14 +15,17 @@ Every = Annotated[str | None, typer.Option("--checkpoint", metavar="TIME", help=
 
 
 def seconds(given: str | None) -> float | None:
-    """Return a time in seconds. Raises ConfigError if it is none."""
+    """Return a time in seconds; a number without a unit is in seconds. Raises ConfigError if it is none."""
     if given is None:
         return None
     from pydantic import TypeAdapter, ValidationError
 
     from edgesim.units import Seconds, reason
 
+    value: float | str = given
+    with suppress(ValueError):
+        value = float(given)
     try:
-        return TypeAdapter[float](Seconds).validate_python(given)
+        return TypeAdapter[float](Seconds).validate_python(value)
     except ValidationError as error:
         raise ConfigError(f"--checkpoint: {reason(error)}") from error

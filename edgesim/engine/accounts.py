@@ -61,10 +61,8 @@ class Accounts:
             up_bytes = down_bytes
         if self._links_draw:
             j_per_bit = self._fleet.j_per_bit
-            own_bytes = (
-                down_bytes + up_bytes if task.home == "server" else down_bytes
-            )  # peers send over their own links
-            link_j = 8.0 * float(j_per_bit[device]) * own_bytes
+            own_bytes = down_bytes + (up_bytes if task.home == "server" else 0)
+            link_j = 8.0 * float(j_per_bit[device]) * own_bytes  # what peers send crosses their own links
             link_j += sum(8.0 * float(j_per_bit[flow.source]) * int(flow.moved_bytes) for flow in spent.flows)
             self.ledger.charge_link(link_j)
         self._received_bytes[device] += down_bytes
