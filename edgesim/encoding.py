@@ -13,6 +13,7 @@ Values: TypeAlias = Literal["float32", "float16", "int8", "qsgd", "gsgd"]
 Zeros: TypeAlias = Literal["sent", "bitmap", "indices", "cheapest", "known"]
 
 NAMED_BITS: Mapping[str, int] = {"float32": 32, "float16": 16, "int8": 8}  # of values whose name says how many
+_WITHOUT_SPARE = ("qsgd", "gsgd")  # all numbers that their bits can write are levels
 SCALE_BYTES = 4
 INDEX_BYTES = 4
 
@@ -48,6 +49,8 @@ class Encoding:
     `zeros`: of weights that a mask covers, "bitmap" and "indices" send those that it keeps and which they are, in one
     bit for each weight or 4 bytes for each that is kept, once for all kinds; "cheapest" is the least of these and
     "sent". "known" sends only values: the mask is an old one, or one drawn from a seed that both sides have.
+    The receiver always learns which weights a mask keeps, also of those that were rounded to 0. For "sent" the number 0
+    says it, but for "qsgd" and "gsgd", which have no number to spare for it and need one bit more for each weight.
     Raises ValueError if `bits` are given where the name of the values says them, or missing where it does not.
     Source: Alistarh et al., "QSGD" (2017); gsgd: Zhao et al., "BEER" (2022).
     """
@@ -78,7 +81,10 @@ class Encoding:
 
     def _nbytes(self, held: Contents, zeros: str) -> int:
         sent = held.masked if zeros == "sent" else held.nonzero
-        mask_bytes = {"bitmap": -(-held.masked // 8), "indices": INDEX_BYTES * held.nonzero}.get(zeros, 0)
+        bitmap_bytes = -(-held.masked // 8)
+        mask_bytes = {"bitmap": bitmap_bytes, "indices": INDEX_BYTES * held.nonzero}.get(zeros, 0)
+        if zeros == "sent" and held.nonzero < held.masked and self.values in _WITHOUT_SPARE:
+            mask_bytes = bitmap_bytes
         weight_bits = held.kinds * (held.whole + sent) * (self.bits or NAMED_BITS[self.values])
         vector_bytes = held.vectors * (4 if self.scaled else NAMED_BITS[self.values] // 8)
         scale_bytes = SCALE_BYTES * held.kinds * held.layers * self.scaled

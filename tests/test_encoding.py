@@ -187,6 +187,22 @@ def test_a_price_is_the_length_of_a_message_that_can_be_read(
     assert model.nbytes(payload, part, cheapest) == min(lengths.values())
 
 
+@pytest.mark.parametrize(
+    ("values", "nonzero", "sent", "cheapest"),
+    [
+        ("int8", 90, 100 + 4, 90 + 13 + 4),  # beside 255 levels a byte has one number to spare
+        ("qsgd", 90, 100 + 13 + 4, 90 + 13 + 4),  # all 256 are levels
+        ("gsgd", 100, 100 + 4, 100 + 4),  # nothing is left out
+    ],
+)
+def test_where_no_number_is_to_spare_zeros_take_a_bit(values: str, nonzero: int, sent: int, cheapest: int) -> None:
+    """The receiver has to tell a weight that was rounded to 0 from one that is not there."""
+    held = Contents(kinds=1, layers=1, whole=0, masked=100, nonzero=nonzero, vectors=0)
+    bits = None if values == "int8" else 8
+    assert Encoding(values=values, bits=bits).nbytes(held) == sent  # type: ignore[arg-type]
+    assert Encoding(values=values, bits=bits, zeros="cheapest").nbytes(held) == min(sent, cheapest)  # type: ignore[arg-type]
+
+
 # --- scenarios ----------------------------------------------------------------------------------------------------
 
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
 from edgesim.backends.training import TrainingBackend
 from edgesim.contracts import Assignment, Bundle, Result, Score
 from edgesim.learning.device import check_device
@@ -15,16 +13,11 @@ from edgesim.learning.trainer import ChunkScore, Trainer
 
 
 class SerialBackend(TrainingBackend):
-    """One trainer in this process, on one thread so that results equal those of the worker processes."""
+    """One trainer in this process."""
 
     def __init__(self, trainer: Trainer) -> None:
+        super().__init__()
         self._trainer = trainer
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-
-    def close(self) -> None:
-        """Give the process its threads back."""
-        torch.set_num_threads(self._threads)
 
     def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
         """Train one assignment after another."""

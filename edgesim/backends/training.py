@@ -1,4 +1,4 @@
-"""What the training backends share: evaluation in fixed chunks."""
+"""What the training backends share: one thread a process, and evaluation in fixed chunks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+import torch
+
 from edgesim.contracts import Assignment, Bundle, Result, Score
 from edgesim.learning.trainer import ChunkScore, total
 
 
 class TrainingBackend(ABC):
-    """Carries out assignments and scores models."""
+    """Carries out assignments and scores models.
+
+    Until it is closed this process computes on one thread, merges too: sums must not depend on how many there are.
+    """
 
     trains: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
 
     @abstractmethod
     def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
@@ -27,9 +36,9 @@ class TrainingBackend(ABC):
     def evaluate_personal(self, models: Mapping[int, Bundle]) -> Mapping[int, Score]:
         """Return the score of each device's model on the device's own test set."""
 
-    @abstractmethod
     def close(self) -> None:
-        """Release processes and memory. May be called twice."""
+        """Release processes and memory, and give this process its threads back. May be called twice."""
+        torch.set_num_threads(self._threads)
 
     @abstractmethod
     def _score(self, model: Bundle) -> Sequence[ChunkScore]:

@@ -24,20 +24,24 @@ def uplinked(body: Bundle, task: Task, usual: Encoding, key: Key) -> Bundle:
     """Return what others get of the message of a job whose assignment has `key`, on the CPU.
 
     Asking twice gives the same, so that a method whose devices have to know what others got may ask too.
-    `usual`: the encoding of a payload that names none.
+    `usual`: the encoding of a payload that names none. Of a part under a mask, a weight that is rounded to 0 arrives as
+    the least number above 0, so that it still counts as one that is there.
     """
     carried = {kind: {n: t.detach().cpu() for n, t in ts.items()} for kind, ts in _carried(body, task.up).items()}
-    return _decoded(carried, task.up.encoding or usual, key.at(_UP))
+    got = _decoded(carried, task.up.encoding or usual, key.at(_UP))
+    return _still_there(got, carried) if task.part.nnz else got
 
 
 def downlinked(base: Bundle, task: Task, usual: Encoding, key: Key) -> Bundle:
     """Return the model that a device got from the server, for a job whose assignment has `key`.
 
-    What its payload does not carry stays as it is. `usual`: as for `uplinked`.
+    What its payload does not carry stays as it is. `usual`, and weights under a mask: as for `uplinked`.
     """
     if task.home == "self" or task.down is None:
         return base
-    got = _decoded(_carried(base, task.down), task.down.encoding or usual, key.at(_DOWN))
+    carried = _carried(base, task.down)
+    got = _decoded(carried, task.down.encoding or usual, key.at(_DOWN))
+    got = _still_there(got, carried) if task.part.nnz else got
     return {kind: {**tensors, **got.get(kind, {})} for kind, tensors in base.items()}
 
 
@@ -106,6 +110,17 @@ def _decoded(bundle: dict[str, dict[str, Tensor]], encoding: Encoding, key: Key)
     if not encoding.scaled:
         return {kind: {n: _cast(t, encoding, generator) for n, t in ts.items()} for kind, ts in bundle.items()}
     return {kind: ts if kind == "buffers" else _scaled(ts, encoding, generator) for kind, ts in bundle.items()}
+
+
+def _still_there(got: Bundle, carried: Bundle) -> Bundle:
+    """Return what arrived, with the least normal number for weights that were rounded to 0."""
+
+    def telling(there: Tensor, sent: Tensor) -> Tensor:
+        if there is sent or sent.dim() < 2 or not sent.is_floating_point():
+            return there
+        return there.masked_fill((there == 0) & (sent != 0), torch.finfo(there.dtype).tiny)
+
+    return {kind: {n: telling(t, carried[kind][n]) for n, t in tensors.items()} for kind, tensors in got.items()}
 
 
 def _cast(tensor: Tensor, encoding: Encoding, generator: torch.Generator) -> Tensor:

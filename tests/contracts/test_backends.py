@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from edgesim.catalogue import parts_of
 from edgesim.contracts import SERVER, ModelRef
@@ -244,3 +245,27 @@ def test_workers_agree_with_serial(name, coordinator, counts):
         outcomes.append(results_of(simulation))
     assert all(outcome == outcomes[0] for outcome in outcomes[1:])
     assert outcomes[0]["memory"] != fingerprint({})
+
+
+@pytest.fixture
+def many_threads():
+    """Let this process compute on as many threads as it may have on another host."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield 4
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("backend", ["serial", {"name": "workers", "workers": 1}])
+def test_results_do_not_depend_on_the_threads_of_the_host(backend, many_threads):
+    """Sums over a network large enough to be split between threads are those of one thread; these are given back."""
+    scenario = mixed_scenario(method="fedadp", model="fcnn", backend=backend, stop={"rounds": 2})
+    outcomes = []
+    for threads in (1, many_threads):
+        torch.set_num_threads(threads)
+        simulation = prepare(scenario)
+        simulation.run()
+        simulation.learner.backend.close()
+        assert torch.get_num_threads() == threads
+        outcomes.append(results_of(simulation))
+    assert outcomes[0] == outcomes[1]

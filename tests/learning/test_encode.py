@@ -242,6 +242,20 @@ def test_only_what_travels_down_is_decoded() -> None:
         assert all(downlinked(base, task, HALF, KEY)[k][n].equal(t) for k, ts in base.items() for n, t in ts.items())
 
 
+@pytest.mark.parametrize("encoding", [HALF, INT8, Encoding(values="qsgd", bits=4), Encoding(values="gsgd", bits=4)])
+def test_a_weight_rounded_to_nothing_is_still_under_its_mask(encoding: Encoding) -> None:
+    """Where a part has a mask, zeros stay zeros, and only they; what else was rounded to 0 is next to nothing."""
+    weight = normal(400, 16).reshape(20, 20) * torch.tensor([1.0, 1e-12, 0.0, 1e-3]).repeat(5)
+    body = {"params": {"a.weight": weight, "a.bias": torch.tensor([0.0, 1e-12])}}
+    plain, masked = Task(), Task(part=Part(nnz=(("a", 300),)))
+    for crossing in (uplinked, downlinked):
+        got, told = (crossing(body, task, encoding, KEY)["params"] for task in (plain, masked))
+        assert torch.equal(told["a.weight"] != 0, weight != 0)
+        assert not torch.equal(got["a.weight"] != 0, weight != 0)
+        torch.testing.assert_close(told["a.weight"], got["a.weight"], rtol=0, atol=2e-38)
+        assert told["a.bias"].equal(got["a.bias"])
+
+
 # --- runs ---------------------------------------------------------------------------------------------------------
 
 
@@ -343,3 +357,25 @@ def test_workers_draw_the_same_random_numbers(method: str) -> None:
     backends = ("serial", {"name": "workers", "workers": 2})
     first, second = (results_of(run(mixed_scenario(**scenario, backend=backend))) for backend in backends)
     assert first == second
+
+
+FULL = {"peers": {"name": "full"}}
+
+
+@pytest.mark.parametrize(
+    ("sparse", "dense", "more"),
+    [
+        ({"name": "feddst", "sparsity": 0.0, "alpha": 0.0}, "fedavg", {"stop": {"rounds": 1}}),  # sums differ by 1e-8,
+        ({"name": "dispfl", "sparsity": 0.0}, "dfedavg", FULL),  # which the next rounds' rounding would make larger
+        ({"name": "dadpfl", "sparsity": 0.0, "target_sparsity": 0.0, "reuse": 0}, "dfedavg", FULL),
+    ],
+)
+def test_rounding_takes_no_weight_out_of_a_mask(sparse: Any, dense: str, more: dict[str, Any]) -> None:
+    """Sparse methods with nothing left out are their dense ones, also if most weights are rounded to 0."""
+    coarse = {"values": "qsgd", "bits": 4, "zeros": "cheapest"}
+    one, other = (
+        run(mixed_scenario(method=method, encoding={"up": coarse}, **more)).learner.weights()["params"]
+        for method in (sparse, dense)
+    )
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, other[name], rtol=1e-5, atol=1e-7)
