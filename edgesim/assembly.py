@@ -117,6 +117,7 @@ def assemble(scenario: Scenario) -> Assembly:
         labels=_label_counts(scenario, data, split),
         encoding_up=scenario.encoding.up,
         encoding_down=scenario.encoding.down,
+        speeds=fleet.full_speed_s if fleet.itemised else None,
     )
     availability, failures = _churn(scenario, fleet)
     _check_outages(failures, setting)
@@ -144,9 +145,16 @@ def _server_set(scenario: Scenario, data: Dataset | None) -> ServerRows | None:
     wanted = getattr(scenario.method.value, "server_set", None)
     if wanted is None or data is None:
         return None
-    labels = data.y_test if wanted.split == "test" else data.y_train
-    key = Key(scenario.seed).at(Purpose.SERVER_SET)
+    of_test = wanted.split == "test"
+    labels = data.y_test if of_test else data.y_train
+    seed = scenario.seed if of_test else _data_seed(scenario)  # what devices cannot have is part of the partition
+    key = Key(seed).at(Purpose.SERVER_SET)
     return ServerRows(wanted, draw_server_rows(wanted, labels.numpy(), data.classes, key))
+
+
+def _data_seed(scenario: Scenario) -> int:
+    """Return the seed from which everything is drawn that says who has which samples."""
+    return scenario.seed if scenario.data_seed is None else scenario.data_seed
 
 
 def _for_others(server_set: ServerRows | None, split: str, samples: int) -> Ids:
@@ -161,21 +169,22 @@ def _partition(
     scenario: Scenario, data: Dataset | None, devices: int, server_set: ServerRows | None
 ) -> tuple[Split | None, np.ndarray]:
     """Return who holds which samples (None: timing only) and the local data sizes, shape (devices,), read-only."""
-    seed = scenario.seed if scenario.data_seed is None else scenario.data_seed
-    part, key = scenario.partition.value, Key(seed).at(Purpose.DATA)
+    part, key = scenario.partition.value, Key(_data_seed(scenario))
     if hasattr(part, "counts"):
-        split, samples = None, part.counts(devices, key)
+        split, samples = None, part.counts(devices, key.at(Purpose.DATA))
     elif data is None:
         raise ConfigError(f"data: partition {scenario.partition.name} needs a data set")
     else:
-        rows = _for_others(server_set, "train", len(data.y_train))
-        split = part.split(data.y_train.numpy()[rows], data.y_test.numpy(), devices, data.classes, key)
-        split = Split(tuple(rows[of_device] for of_device in split.train), split.test)
+        rows, tests = (
+            _for_others(server_set, of, len(y)) for of, y in (("train", data.y_train), ("test", data.y_test))
+        )
+        y_train, y_test = data.y_train.numpy()[rows], data.y_test.numpy()[tests]
+        split = part.split(y_train, y_test, devices, data.classes, key.at(Purpose.DATA))
         if scenario.evaluation.personal and split.test is None:
-            draws = Key(scenario.seed).at(Purpose.EVAL).numpy()
-            split = replace(
-                split, test=local_tests(split.train, data.y_train.numpy(), data.y_test.numpy(), data.classes, draws)
-            )
+            draws = key.at(Purpose.EVAL).numpy()
+            split = replace(split, test=local_tests(split.train, y_train, y_test, data.classes, draws))
+        own = None if split.test is None else tuple(tests[of_device] for of_device in split.test)
+        split = Split(tuple(rows[of_device] for of_device in split.train), own)
         samples = split.samples
     if scenario.backend.value.trains and split is None:
         raise ConfigError(

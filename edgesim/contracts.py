@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from edgesim.rng import Key
 Ids: TypeAlias = np.ndarray  # int64, shape (k,)
 Arr: TypeAlias = np.ndarray  # float64, shape (k,)
 Fn: TypeAlias = Callable[..., Any]
+Speeds: TypeAlias = Callable[[Ids, Arr, Mapping[str, Arr] | None], Arr]
 Bundle: TypeAlias = Mapping[str, Mapping[str, Any]]  # kind ("params", "buffers", own) -> name -> tensor
 Outcome: TypeAlias = Literal[
     "ok",  # delivered
@@ -68,6 +69,17 @@ class CostModel(Protocol):
         """Return FLOPs, shape (k,), of one pass over `samples` in `steps` SGD steps."""
 
 
+@runtime_checkable
+class Itemised(Protocol):
+    """A cost model that knows of what its FLOPs consist, so that devices may have a speed for each kind of layer."""
+
+    def amounts(self, card: Any, work: Pass, part: Part, samples: Arr, steps: Arr) -> Mapping[str, Arr]:
+        """Return how much of each term of edgesim.config.profiles one pass does, each of shape (k,).
+
+        `samples` and `steps`: as for `flops`, which is one of the terms.
+        """
+
+
 # --- what a method sees -------------------------------------------------------------------------------------
 
 
@@ -89,6 +101,7 @@ class Setting:
     labels: Arr | None = None  # label counts, shape (devices, classes), if the method asks for reports
     encoding_up: Encoding = FLOAT32  # of payloads that name none: to the server or to peers
     encoding_down: Encoding = FLOAT32  # and from the server
+    speeds: Speeds | None = None  # devices, FLOPs and their terms -> seconds at full speed; None: by flops_per_s alone
 
 
 class View(Protocol):

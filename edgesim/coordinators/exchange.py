@@ -40,11 +40,15 @@ class Policy:
 
 
 @dataclass
-class _Late:
-    """Jobs of the last round that go on, and where they will arrive."""
+class _Asked:
+    """Jobs, and where they arrive."""
 
     jobs: list[Job] = field(default_factory=list)
     inboxes: list[Inbox] = field(default_factory=list)
+
+    def updates(self, engine: Engine) -> int:
+        """Return how many updates the server has of these jobs."""
+        return sum(inbox.delivered for inbox in self.inboxes) - engine.held.lost(self.jobs)
 
 
 @dataclass
@@ -75,16 +79,16 @@ def run_rounds(engine: Engine, rounds: Rounds, learner: Learner, policy: Policy)
     one exchange before it plans the next. Whoever is too late is
     cancelled untrained and charged up to then. Without arrivals the model stays as it is.
     """
-    late, vain = _Late(), _Vain()
+    late, vain = _Asked(), _Vain()
     while not rounds.stopped:
         engine.presence.new_occasion()
         yield from wait_for_somebody(engine, rounds)
         if rounds.stopped:
             return
         arrivals: list[Arrival] = []
-        more, closes_s, still_late = True, engine.now_s + policy.within_s(), _Late()
+        more, closes_s, still_late = True, engine.now_s + policy.within_s(), _Asked()
         while more:
-            ended, more = yield from _exchange(engine, learner, policy, closes_s, still_late)
+            ended, more = yield from _exchange(engine, learner, policy, closes_s, late, still_late)
             arrivals += ended
         arrivals += _collect_late(engine, learner, late, policy.late_weight)
         late = still_late
@@ -127,9 +131,11 @@ def _next_change(engine: Engine) -> simpy.Event | None:
 
 
 def _exchange(
-    engine: Engine, learner: Learner, policy: Policy, closes_s: float, still_late: _Late
+    engine: Engine, learner: Learner, policy: Policy, closes_s: float, late: _Asked, still_late: _Asked
 ) -> Generator[Any, Any, tuple[list[Arrival], bool]]:
     """Carry out one exchange of a round; jobs that may come late are put into `still_late`.
+
+    `late`: those of the round before, whose updates count towards the minimum of this one.
 
     Return its arrivals, and whether another is to follow. An exchange that asks nobody closes the round, as all who
     answered the one before may have left since; only the first one must ask somebody.
@@ -141,8 +147,9 @@ def _exchange(
     learner.start(jobs)
     enough = policy.enough(len(jobs))
     yield from _until(engine, inbox, jobs, enough, closes_s)
-    if inbox.delivered - engine.held.lost(jobs) < min(policy.minimum, enough):
-        yield from _until(engine, inbox, jobs, policy.minimum, inf)
+    of_both = _Asked([*jobs, *late.jobs], [inbox, *late.inboxes])
+    while of_both.updates(engine) < policy.minimum and not all(job.ended for job in of_both.jobs):
+        yield engine.any_end()
     goes_on = policy.late_weight > 0 and not plan.more
     cancelled = engine.abort([j for j in jobs if not goes_on or j.due_s - engine.now_s <= ON_TIME_S], "late")
     if goes_on:
@@ -175,7 +182,7 @@ def _first(engine: Engine, ended: list[Arrival], enough: int) -> list[Arrival]:
     return [a._replace(outcome="late") if a.job.id in surplus else a for a in ended]
 
 
-def _collect_late(engine: Engine, learner: Learner, late: _Late, weight: float) -> list[Arrival]:
+def _collect_late(engine: Engine, learner: Learner, late: _Asked, weight: float) -> list[Arrival]:
     """Return the arrivals of the last round's late jobs; those that are still not there are cancelled now."""
     cancelled = engine.abort(late.jobs, "late")
     ended = [arrival._replace(weight=weight) for inbox in late.inboxes for arrival in inbox.take()]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from edgesim.card import update_flops
-from edgesim.contracts import Arr, Encoding, Ids, Job, Order, Pass, Payload, Setting, Task
+from edgesim.contracts import Arr, Encoding, Ids, Job, Order, Payload, Setting, Task
 from edgesim.rng import Draws, Key
-from edgesim.world.costs.seam import Itemised
+from edgesim.workload import amount, flops_of, items_of
 from edgesim.world.failure import stretched_s
 from edgesim.world.fleet import Fleet
 from edgesim.world.onoff import OnOff
@@ -92,7 +91,7 @@ class Pricer:
         """Return the SGD steps of orders, shape (orders,)."""
         steps = np.empty(len(orders))
         for task, where in _by_task(orders):
-            steps[where] = self._amount(task, np.array([orders[place].device for place in where]))[1]
+            steps[where] = amount(task, self._setting, np.array([orders[place].device for place in where]))[1]
         return steps
 
     def _of_everybody(self, task: Task) -> _Known:
@@ -126,8 +125,8 @@ class Pricer:
         return np.stack([*spent, down_quiet_s, up_quiet_s])
 
     def _work(self, task: Task, ids: Ids) -> _Work:
-        samples, steps = self._amount(task, ids)
-        return _Work(samples, steps, _flops(task, samples, steps, self._setting))
+        samples, steps = amount(task, self._setting, ids)
+        return _Work(samples, steps, flops_of(task, self._setting, samples, steps))
 
     def _comm_s(self, ids: Ids, down_s: Arr, up_bytes: Arr) -> Arr:
         """Return the seconds that a governor expects its device's transfers to take, shape (k,)."""
@@ -135,7 +134,7 @@ class Pricer:
         return comm_s
 
     def _compute(self, task: Task, work: _Work, comm_s: Arr, start_s: Arr, draws: Draws) -> tuple[Arr, Arr]:
-        items = _items(task, work.samples, work.steps, self._setting) if self._fleet.itemised else None
+        items = items_of(task, self._setting, work.samples, work.steps) if self._fleet.itemised else None
         return self._fleet.compute(draws.ids, work.flops, comm_s, self._setting.deadline_s, start_s, draws, items)
 
     def _transfer(self, nbytes: Arr, up: bool, begin_s: Arr, draws: Draws) -> tuple[Arr, Arr, Arr]:
@@ -148,15 +147,6 @@ class Pricer:
         if self._links_up is not None:
             seconds = latency_s + stretched_s(self._links_up, draws.ids, air_s, begin_s + latency_s)
         return seconds, air_s, latency_s
-
-    def _amount(self, task: Task, ids: Ids) -> tuple[Arr, Arr]:
-        """Return the samples and SGD steps of a task, both of shape (k,)."""
-        samples, steps = np.zeros(len(ids)), np.zeros(len(ids))
-        for stretch in task.stretches:
-            done, taken = stretch.amount(self._setting.samples[ids], self._setting.card.drop_single)
-            samples += done
-            steps += taken
-        return samples, steps
 
 
 def memory_bytes(task: Task, setting: Setting) -> int:
@@ -184,39 +174,3 @@ def _by_task(orders: Sequence[Order | Job]) -> Iterator[tuple[Task, list[int]]]:
 
 def _nbytes(payload: Payload | None, task: Task, setting: Setting, usual: Encoding) -> float:
     return 0.0 if payload is None else float(setting.card.nbytes(payload, task.part, usual))
-
-
-def _flops(task: Task, samples: Arr, steps: Arr, setting: Setting) -> Arr:
-    total = np.zeros(len(samples))
-    for work in _passes(task, setting):
-        total += setting.cost.flops(setting.card, work, task.part, samples, steps)
-    return total
-
-
-def _items(task: Task, samples: Arr, steps: Arr, setting: Setting) -> Mapping[str, Arr] | None:
-    """Return the amount of every term of the work, or None if the cost model knows only FLOPs."""
-    if not isinstance(setting.cost, Itemised):
-        return None
-    total: dict[str, Arr] = {}
-    for work in _passes(task, setting):
-        for term, amount in setting.cost.amounts(setting.card, work, task.part, samples, steps).items():
-            total[term] = total.get(term, 0.0) + amount
-    return total
-
-
-def _passes(task: Task, setting: Setting) -> list[Pass]:
-    """Return the passes of a task with the FLOPs of its optimiser, and what its encodings cost the device."""
-    momentum = any(stretch.momentum > 0 for stretch in task.stretches)
-    decay = any(stretch.weight_decay > 0 for stretch in task.stretches)
-    passes = [replace(work, update_flops=update_flops(momentum, decay)) for work in task.passes]
-    coding_flops = _coding_flops(task, setting)
-    return [*passes, Pass("flops", coding_flops)] if coding_flops else passes
-
-
-def _coding_flops(task: Task, setting: Setting) -> float:
-    """Return the FLOPs of a device that encodes what it sends and decodes what the server sent it."""
-    ways = [(task.up, setting.encoding_up)]
-    if task.home == "server" and task.down is not None:
-        ways.append((task.down, setting.encoding_down))
-    each = [((payload.encoding or usual).flops_per_number, payload) for payload, usual in ways]
-    return float(sum(flops * setting.card.numbers(payload, task.part) for flops, payload in each if flops))

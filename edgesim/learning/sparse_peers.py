@@ -12,6 +12,7 @@ from graphlib import TopologicalSorter
 from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+import numpy as np
 from torch import Tensor
 
 from edgesim.card import ModelCard
@@ -21,6 +22,7 @@ from edgesim.learning.context import Context
 from edgesim.learning.merge import finite, is_finite
 from edgesim.learning.packed import packed
 from edgesim.rng import Key
+from edgesim.workload import full_speed_s
 
 Maskable: TypeAlias = Literal["2d", "authors"]
 Initial: TypeAlias = Literal["per_device", "shared"]
@@ -119,18 +121,11 @@ def impatient(orders: Sequence[Order], setting: Setting, times: float) -> tuple[
     chain = _trainings_before({order.device: order.wait.peers for order in orders})
     found = []
     for order in orders:
-        allowed_s = chain[order.device] * training_s(setting, order)
+        training_s = full_speed_s(order.task, setting, np.array([order.device]))
+        allowed_s = chain[order.device] * float(training_s[0])
         wait = order.wait._replace(within_s=times * allowed_s) if allowed_s else order.wait
         found.append(order._replace(wait=wait))
     return tuple(found)
-
-
-def training_s(setting: Setting, order: Order) -> float:
-    """Return how long an order's work takes at the device's nominal speed."""
-    samples, steps = order.task.stretches[0].amount(setting.samples[[order.device]], setting.card.drop_single)
-    task, amounts = order.task, (samples.astype(float), steps.astype(float))
-    flops = sum(float(setting.cost.flops(setting.card, work, task.part, *amounts)[0]) for work in task.passes)
-    return flops / float(setting.flops_per_s[order.device])
 
 
 def _trainings_before(waits: Mapping[int, Sequence[int]]) -> dict[int, int]:

@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from edgesim.card import UnitGroup
-from edgesim.contracts import Arr, Ids, Part, Pass, Payload, Setting
+from edgesim.contracts import Arr, Ids, Part, Payload, Setting, Task
+from edgesim.workload import full_speed_s
 
 RankNorm: TypeAlias = Literal["layer_max", "none"]
 
@@ -62,11 +63,11 @@ def round_seconds(setting: Setting, part: Part, round_: int) -> Arr:
 
     Links are taken as they are without others on them, and the payload as the plain weights.
     """
-    stretch, card, model = setting.training.stretch(round_), setting.card, Payload()
-    done, steps = (amount.astype(float) for amount in stretch.amount(setting.samples, card.drop_single))
+    card, model = setting.card, Payload()
     down_s = 8.0 * card.nbytes(model, part, setting.encoding_down) / setting.down_bps
     up_s = 8.0 * card.nbytes(model, part, setting.encoding_up) / setting.up_bps
-    compute_s = setting.cost.flops(card, Pass(), part, done, steps) / setting.flops_per_s
+    task = Task(part=part, stretches=(setting.training.stretch(round_),))
+    compute_s = full_speed_s(task, setting, np.arange(len(setting.samples)))
     seconds: Arr = down_s + compute_s + up_s + 2.0 * setting.latency_s
     return seconds
 

@@ -22,7 +22,6 @@ from edgesim.contracts import (
     Needs,
     Order,
     Part,
-    Pass,
     Payload,
     Plan,
     Setting,
@@ -33,6 +32,7 @@ from edgesim.errors import ConfigError
 from edgesim.learning.merge import Absent, mean_by_size
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.rng import Key
+from edgesim.workload import full_speed_s
 
 _REPORT_BYTES = 8  # a device's capability, one float64
 
@@ -130,14 +130,12 @@ class FedPMT:
         if setting.deadline_s == math.inf:
             raise ConfigError("method.rule: 'deadline' needs a coordinator with a deadline")
         best = np.ones(len(setting.samples), dtype=np.int64)
-        stretch = setting.training.stretch(0)
-        done, steps = (a.astype(float) for a in stretch.amount(setting.samples, setting.card.drop_single))
+        everybody = np.arange(len(best))
         for width in range(1, len(self._depths(setting)) + 1):
             task = self._task(width, setting, 0)
-            flops = setting.cost.flops(setting.card, Pass(), task.part, done, steps)
             down_s = 8.0 * setting.card.nbytes(task.down, task.part, setting.encoding_down) / setting.down_bps
             up_s = 8.0 * setting.card.nbytes(task.up, task.part, setting.encoding_up) / setting.up_bps
-            seconds = flops / setting.flops_per_s + down_s + up_s + 2.0 * setting.latency_s
+            seconds = full_speed_s(task, setting, everybody) + down_s + up_s + 2.0 * setting.latency_s
             best[seconds <= setting.deadline_s + 1e-9] = width
         return best
 

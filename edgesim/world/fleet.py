@@ -115,6 +115,14 @@ class Fleet:
             joules[at] = cpu.compute_w(hz) * seconds[at]
         return seconds, joules
 
+    def full_speed_s(self, ids: Ids, flops: Arr, items: Mapping[str, Arr] | None) -> Arr:
+        """Return seconds of computing at the highest frequency and without slow-downs, shape (k,); `items` as above."""
+        seconds = np.empty(len(ids))
+        for block, at, rows in self._by_block(ids):
+            own = items and {term: amount[at] for term, amount in items.items()}
+            seconds[at] = block.cycles(rows, flops[at], own) / block.cpu.max_hz[rows]
+        return seconds
+
     def _by_block(self, ids: Ids) -> Iterator[tuple[Block, Any, Ids]]:
         """Yield each block that has some of `ids`, where they are in `ids`, and their rows in the block."""
         if len(self.blocks) == 1:

@@ -23,21 +23,22 @@ ARROWS: dict[str, set[str]] = {
     "contracts": {"encoding", "rng", "local_sgd", "orders"},
     "units": {"errors"},
     "card": {"contracts", "encoding", "errors"},
+    "workload": {"card", "contracts"},
     "peering": {"contracts", "errors", "rng"},
     "catalogue": {"errors"},
     "devices": set(),  # data files
     "config": {"catalogue", "contracts", "encoding", "errors", "numbers", "units"},
     # when and how much: no torch
     "world": {"card", "config", "contracts", "errors", "numbers", "peering", "rng", "units"},
-    "engine": {"card", "config", "contracts", "errors", "numbers", "peering", "records", "rng", "world"},
+    "engine": {"card", "config", "contracts", "errors", "numbers", "peering", "records", "rng", "world", "workload"},
     "coordinators": {"contracts", "engine", "errors", "numbers", "units"},
     "store": {"contracts"},
     "pending": {"contracts"},
     "learner": {"contracts", "errors", "pending", "rng", "store"},
     "checkpoint": {"contracts", "errors", "learner", "rng"},
     # what values: no SimPy
-    "learning": {"card", "config", "contracts", "encoding", "errors", "numbers", "peering", "rng"},
-    "methods": {"contracts", "errors", "learning", "numbers", "peering", "rng"},
+    "learning": {"card", "config", "contracts", "encoding", "errors", "numbers", "peering", "rng", "workload"},
+    "methods": {"contracts", "errors", "learning", "numbers", "peering", "rng", "workload"},
     "backends": {"contracts", "errors", "learning"},
     # tables, and all that is read from them
     "records": {"errors"},

@@ -238,6 +238,18 @@ def test_weights_zero_and_one_are_drop_and_keep():
     assert [number for _, number in numbers(late_by_a_round(late="drop"))[1]] == [1, 2, 3]
 
 
+def test_late_updates_count_towards_the_minimum():
+    """Round 0 is extended to 5 s for its third update. At 8 s there are two of round 1 and two late ones: enough."""
+    tables, _ = run([1, 1.1, 5, 5.5, 5.7], rounds=4, coordinator=within(deadline=3, late="keep", minimum=3))
+    assert merges_of(tables, "now_s", "used") == [(5, 3), (8, 4), (11, 3), (14, 4)]
+
+
+def test_a_late_update_may_end_an_extension():
+    """Round 1 starts at 3 s. At its deadline, 5 s, it has one update; device 2's of round 0 comes before device 1's."""
+    tables, _ = run([1, 3, 5.5], coordinator=within(deadline=2, late="keep", minimum=2))
+    assert merges_of(tables, "now_s", "used") == [(3, 2), (5.5, 2)]
+
+
 def test_later_than_one_round_is_too_late():
     """Device 1 needs 10 s. Round 1 ends at 3 s with device 0: device 1 is cancelled then, and asked again."""
     tables, _ = run([1, 10], rounds=3, coordinator=within(deadline=2, late="keep"))

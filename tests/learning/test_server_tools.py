@@ -32,9 +32,9 @@ class Trained(FedAvg):
     server_set = ServerSet(100, split="train", draw="balanced", reserved=True)
 
 
-def parts_of(method):
+def parts_of(method, **changes):
     """Return an assembled scenario on digits with this method."""
-    return assemble(digits_scenario(method={"name": f"{__name__}:{method}"}))
+    return assemble(digits_scenario(method={"name": f"{__name__}:{method}"}, **changes))
 
 
 def test_rows_are_the_first_any_or_equally_many_of_each_class():
@@ -85,6 +85,35 @@ def test_reserved_samples_are_nobody_elses():
     assert len(held) == 100
     assert held.isdisjoint(np.concatenate(trained.split.train).tolist())
     assert np.bincount(trained.data.y_train[list(held)].numpy()).tolist() == [10] * 10
+
+
+@pytest.mark.parametrize("partition", ["dirichlet_label", "pathological"])
+def test_reserved_samples_are_in_nobodys_own_test_set(partition):
+    """Neither drawn for devices nor given by a partition; all others may be there, each with its own label."""
+    watched = parts_of("Watched", evaluation={"personal": True}, partition=partition)
+    own = np.concatenate(watched.split.test)
+    assert own.min() >= 120 and own.max() == len(watched.data.y_test) - 1
+    shares = [
+        [np.bincount(labels[rows], minlength=10) > 0 for rows in of_devices]
+        for labels, of_devices in (
+            (watched.data.y_train.numpy(), watched.split.train),
+            (watched.data.y_test.numpy(), watched.split.test),
+        )
+    ]
+    assert np.array_equal(*shares)
+
+
+def test_a_data_seed_keeps_what_the_server_takes_out_of_training():
+    """So that devices have the same samples, to train on and to be tested on, with all seeds."""
+    first, second, free = (
+        parts_of("Trained", seed=seed, data_seed=data_seed, evaluation={"personal": True})
+        for seed, data_seed in [(1, 7), (2, 7), (2, None)]
+    )
+
+    def rows(parts):
+        return np.concatenate([parts.server_set.rows, *parts.split.train, *parts.split.test]).tolist()
+
+    assert rows(first) == rows(second) != rows(free)
 
 
 def test_loss_and_gradient_are_those_of_pytorch_on_these_samples_and_are_counted():

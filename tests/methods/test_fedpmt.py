@@ -185,6 +185,28 @@ def test_transfers_count_against_the_deadline():
         assert FedPMT(rule="deadline").init(setting, KEY) == {"width": [width]}
 
 
+WORK = {
+    "optimiser": {"training": {"batch": 1, "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4}},
+    "coding": {"encoding": {"up": {"flops_per_number": 300}, "down": {"flops_per_number": 300}}},
+    "overhead": {"fleet": {"step_overhead": "50 ms"}},
+}
+
+
+@pytest.mark.parametrize("changes", WORK.values(), ids=WORK)
+def test_all_that_is_charged_counts_against_the_deadline(changes):
+    """Nobody is late with more than the last layer, whatever else than forward and backward takes time."""
+    cpu = {"flops_per_s": {"log_uniform": [5e6, 1e8]}, **changes.get("fleet", {})}
+    plain = {"training": {"batch": 1, "lr": 0.01}, "fleet": [{"count": 100, "cpu": cpu}], "network": "ideal"}
+    scenario = digits_scenario(
+        method={"name": "fedpmt", "rule": "deadline"}, coordinator={"name": "deadline", "deadline": "1 s"},
+        cost={"name": "measured", "include": "all"}, partition={"name": "sizes", "samples_per_device": 15},
+        selection="all", backend="null", stop={"rounds": 1}, **{**plain, **changes, "fleet": plain["fleet"]},
+    )  # fmt: skip
+    jobs = simulate_null(scenario).tables["jobs"].frame()
+    assert set(jobs["part"][jobs["outcome"] == "late"]) <= {"last1"}
+    assert jobs["part"].nunique() == 3
+
+
 @pytest.mark.parametrize(
     ("method", "changes", "message"),
     [

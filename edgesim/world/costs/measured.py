@@ -40,7 +40,7 @@ class Measured:
                 return np.full_like(samples, work.times)
 
     def amounts(self, card: ModelCard, work: Pass, part: Part, samples: Arr, steps: Arr) -> dict[str, Arr]:
-        """Return the amounts of all terms, each of shape (k,); see edgesim.world.costs.seam.Itemised.
+        """Return the amounts of all terms, each of shape (k,); see edgesim.contracts.Itemised.
 
         Steps, layers and parameter bytes are those of the SGD steps of training on the stretches' own samples; of other
         work only the FLOPs count.
