@@ -12,7 +12,7 @@ from edgesim.analysis.plots import PALETTE, STYLE, save
 from edgesim.analysis.readable import unit_for
 from edgesim.analysis.stats import energy_by_kind
 
-COMPONENTS = {"down_j": "download", "compute_j": "compute", "up_j": "upload", "idle_j": "idle"}
+COMPONENTS = {"down_j": "download", "compute_j": "compute", "up_j": "upload", "idle_j": "idle", "sleep_j": "sleep"}
 
 
 def main(runs: list[Path], out: Path = Path("energy_breakdown")) -> None:
@@ -30,7 +30,9 @@ def main(runs: list[Path], out: Path = Path("energy_breakdown")) -> None:
             axis.grid(visible=False, axis="x")
             seaborn.despine(ax=axis)
         axes[0].set_ylabel(f"energy ({unit.symbol})")
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
+        figure.legend(
+            *axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COMPONENTS), frameon=False
+        )
         for path in save(figure, out):
             print(path)
 

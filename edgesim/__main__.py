@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,8 +54,11 @@ def run(
     from edgesim.simulation import simulate
     from edgesim.study.stamp import data_digest, stamp_of
 
-    backend = [f'backend={{ name = "workers", workers = {workers} }}'] if workers else []
-    loaded = _load(scenario, [*(set_ or []), *backend])
+    loaded = _load(scenario, set_)
+    if workers:
+        torch_device = json.dumps(getattr(loaded.backend.value, "device", "cpu"))
+        backend = f'backend={{ name = "workers", workers = {workers}, device = {torch_device} }}'
+        loaded = _load(scenario, [*(set_ or []), backend])
     folder = out or Path("runs") / f"{scenario.stem}-{loaded.method.name}-{loaded.seed}"
     every_s = seconds(checkpoint)
     saved = None
@@ -260,6 +265,8 @@ def calibrate(
     """Measure the training speed of this host and write a device profile."""
     from edgesim.commands.calibrate import run as measure
 
+    if not math.isfinite(seconds):
+        raise ConfigError(f"--seconds: must be finite, got {seconds}")
     measure(models or [], batch or [10, 32], seconds, out, as_json)
 
 

@@ -18,7 +18,7 @@ from edgesim.backends.null import NullBackend
 from edgesim.backends.serial import Serial
 from edgesim.card import F32_BYTES
 from edgesim.config.scenario import Scenario, Stop
-from edgesim.contracts import Assignment, Backend, Part, Plan, Stretch, Task
+from edgesim.contracts import DELIVERED, Assignment, Backend, Part, Plan, Stretch, Task
 from edgesim.engine.presence import Presence
 from edgesim.engine.pricing import ROWS, Pricer
 from edgesim.engine.selections.rules import All
@@ -40,7 +40,8 @@ class Estimate:
     """`levels`: a row for each capability level and part of the model. `totals`: of the whole run; None = unknown.
 
     Columns of levels: level, devices, part, and the means over those devices of one job of round 0: flops,
-    down_bytes, up_bytes, seconds, and joules above idle power.
+    down_bytes, up_bytes, seconds, and joules above idle power. Among peers with the messages that a device fetches,
+    what others spend on sending them, and its waits.
     Keys of totals: rounds, jobs, flops, host_minutes, memory_bytes, sim_time_s.
     """
 
@@ -70,9 +71,13 @@ def estimate(scenario: Scenario) -> Estimate:
     others = ~_first_of_levels(parts.fleet.level)
     there = Presence(Always().build(len(others), Key(0), "availability"), None)
     everyone = replace(view, presence=there, busy=others, at_work=int(others.sum()), selection=All())
-    typical = _typical_round(parts, start.learner.plan(view))
-    totals = _totals(parts, typical, _rounds(scenario.stop, typical))
-    return Estimate(_levels(parts, start.learner.plan(everyone)), totals)
+    first = start.learner.plan(view if len(view.idle) else everyone)
+    if scenario.method.value.needs.peers:
+        trial = _trial(parts, len(first.orders))
+        typical, jobs = _means(trial), _jobs_of_peers(trial)
+    else:
+        typical, jobs = _typical_round(parts, first), _jobs(parts, start.learner.plan(everyone))
+    return Estimate(_levels(parts, jobs), _totals(parts, typical, _rounds(scenario.stop, typical)))
 
 
 # --- one job ------------------------------------------------------------------------------------------------
@@ -86,8 +91,8 @@ def _first_of_levels(level: np.ndarray) -> np.ndarray:
     return mask
 
 
-def _prices(parts: Assembly, plan: Plan) -> pd.DataFrame:
-    """Return the prices of a plan, a row an order, with the seconds and joules of the whole job.
+def _jobs(parts: Assembly, plan: Plan) -> pd.DataFrame:
+    """Return the prices of a plan, a row an order: device, part, flops, bytes, and seconds and joules of the whole job.
 
     Over shared links these are the prices of a job that has them to itself.
     """
@@ -95,15 +100,27 @@ def _prices(parts: Assembly, plan: Plan) -> pd.DataFrame:
     draws = Draws(Key(parts.scenario.seed).at(Purpose.CHANNEL), ids, np.zeros_like(ids))
     priced = Pricer(parts.fleet, parts.setting).prices(plan.orders, 0.0, draws)
     prices = pd.DataFrame(priced.T, columns=list(ROWS))
-    prices["seconds"] = prices[["down_s", "compute_s", "up_s"]].sum(axis=1)
-    prices["joules"] = prices[["down_j", "compute_j", "up_j"]].sum(axis=1)
-    return prices
+    return prices.assign(
+        device=ids,
+        part=[order.task.part.shape_id for order in plan.orders],
+        seconds=prices[["down_s", "compute_s", "up_s"]].sum(axis=1),
+        joules=prices[["down_j", "compute_j", "up_j"]].sum(axis=1),
+    )
 
 
-def _levels(parts: Assembly, plan: Plan) -> pd.DataFrame:
-    level = parts.fleet.level[[order.device for order in plan.orders]]
-    part = [order.task.part.shape_id for order in plan.orders]
-    groups = _prices(parts, plan).assign(level=level, part=part).groupby(["level", "part"], as_index=False)
+def _jobs_of_peers(trial: Simulation) -> pd.DataFrame:
+    """Return the same of the first round of a trial, as what peers exchange and wait for shows only there."""
+    jobs = trial.tables["jobs"].frame()
+    first: pd.DataFrame = jobs[(jobs["round"] == 0) & jobs["outcome"].isin(DELIVERED)]
+    return first.assign(
+        seconds=first["end_s"] - first["sent_s"],
+        joules=first[["down_j", "compute_j", "up_j", "peer_j"]].sum(axis=1),
+    )
+
+
+def _levels(parts: Assembly, jobs: pd.DataFrame) -> pd.DataFrame:
+    level = parts.fleet.level[jobs["device"]]
+    groups = jobs.assign(level=level).groupby(["level", "part"], as_index=False)
     means = groups[["flops", "down_bytes", "up_bytes", "seconds", "joules"]].mean()
     seen_of_level = np.bincount(level)[means["level"]]
     devices = groups.size()["size"] * np.bincount(parts.fleet.level)[means["level"]] / seen_of_level
@@ -115,20 +132,33 @@ def _levels(parts: Assembly, plan: Plan) -> pd.DataFrame:
 
 
 def _typical_round(parts: Assembly, first: Plan) -> _Round:
-    """Return the means of the first rounds, simulated without training; the server's work takes no time.
+    """Return the means of the first rounds, simulated without training.
 
     A method that plans from training results cannot be simulated so: then the prices of its first exchange count.
     """
+    if not parts.scenario.method.value.needs.feedback:
+        return _means(_trial(parts, len(first.orders)))
+    jobs = _jobs(parts, first)
+    seconds = min(float(jobs["seconds"].max()), parts.setting.deadline_s)
+    joules = float(jobs["joules"].sum() + parts.fleet.idle_w.sum() * seconds)
+    return _Round(len(jobs), float(jobs["flops"].sum()), seconds, joules)
+
+
+def _trial(parts: Assembly, asked: int) -> Simulation:
+    """Return the first rounds without training, `asked` jobs each; the server's work takes no time.
+
+    It is one round of a method that plans from training results: nobody has any before.
+    """
     scenario = parts.scenario
-    if scenario.method.value.needs.feedback:
-        prices = _prices(parts, first)
-        seconds = min(float(prices["seconds"].max()), parts.setting.deadline_s)
-        joules = float(prices["joules"].sum() + parts.fleet.idle_w.sum() * seconds)
-        return _Round(len(prices), float(prices["flops"].sum()), seconds, joules)
-    limit = min(scenario.stop.rounds or _ROUNDS, _ROUNDS, _JOBS // max(1, len(first.orders)))
-    short = scenario.model_copy(update={"stop": Stop(rounds=max(1, limit))})
+    limit = min(scenario.stop.rounds or _ROUNDS, _ROUNDS, _JOBS // max(1, asked))
+    rounds = 1 if scenario.method.value.needs.feedback else max(1, limit)
+    short = scenario.model_copy(update={"stop": Stop(rounds=rounds)})
     trial = Simulation(replace(parts, scenario=short), NullBackend(), Silent())
     trial.run()
+    return trial
+
+
+def _means(trial: Simulation) -> _Round:
     merges = trial.tables["merges"].frame()
     asked, end = float(merges["asked"].mean()), merges[["total_flops", "now_s", "total_energy_j"]].iloc[-1]
     return _Round(asked, *(float(total) / len(merges) for total in end))

@@ -9,8 +9,11 @@ from urllib.error import URLError
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from safetensors.numpy import save_file
 
+from edgesim.analysis.plots import save
+from edgesim.errors import ConfigError
 from tests.calling import TINY, call
 from tests.learning.made_up_data import pixels, write_idx_set, write_parquet
 
@@ -146,6 +149,26 @@ VALUES = {
         "coordinator.buffer: must be greater than or equal to 1, got 0",
         ["method=fedbuff", "coordinator={name='buffered', concurrency=2, buffer=0}"],
     ),
+    "batches of one for batch normalisation": Bad(
+        "training.batch: must be at least 2, as the model's batch normalisation needs two samples",
+        ["model=resnet18_bn", "training.batch=1"],
+    ),
+    "steps of one sample": Bad(
+        "method.batch_size: must be at least 2, as the model's batch normalisation needs two",
+        ["model=resnet18_bn", "method={name='fedsgd', batch_size=1}"],
+    ),
+    "level beyond bounds": Bad("fleet.0.level: must be less than or equal to 100000000", ["fleet.0.level=200000000"]),
+    "more devices than atoms": Bad(
+        "fleet.0.count: must be less than or equal to 100000000", ["fleet.0.count=10000000000"]
+    ),
+    "batch beyond bounds": Bad(
+        "training.batch: must be less than or equal to 2147483647", ["training.batch=3000000000"]
+    ),
+    "block named as the server": Bad("fleet.0.name: is the name of the server in tables", ["fleet.0.name=server"]),
+    "profile that is a list": Bad(
+        "fleet: profile: must be the name of a device or of a file, got ['raspberry_pi_4']",
+        ["fleet.0.profile=['raspberry_pi_4']"],
+    ),
     "no stop": Bad("stop: needs at least one of rounds, accuracy, sim_time, energy", ["stop={}"]),
     "no end without training": Bad("stop: would never end, as the null backend", [*UNTRAINED, "stop={accuracy=0.5}"]),
     "no end without energy": Bad("stop: would never end, as the null", ["stop={energy='1 J'}", "energy=none"]),
@@ -266,6 +289,12 @@ FILES = {
         ["data={name='npz', file='words.npz'}"],
         prepare=words,
     ),
+    "home of nobody": Bad("'~nosuchuser/devices.csv' is no path: ", ["fleet=~nosuchuser/devices.csv"]),
+    "one array": Bad(
+        "{here}/one.npy: not a readable .npz archive of plain arrays: ",
+        ["data={name='npz', file='one.npy'}"],
+        prepare=lambda here: np.save(here / "one.npy", np.ones(3)),
+    ),
     "no such fleet file": Bad("{here}/fleet.csv: cannot be read: No such file", ["fleet=fleet.csv"]),
     "bad cell of a fleet file": Bad(
         f"{{here}}/fleet.csv line 3: cpu.flops_per_s: 'fast' is not a computing speed; {SPEED}",
@@ -333,13 +362,18 @@ def test_a_bad_scenario_is_one_line(here: Path, bad: Bad) -> None:
             ["run", "scenario.toml", "--out", "scenario.toml/run"],
             "scenario.toml/run: cannot be made, as {here}/scenario.toml is not a writable folder",
         ),
+        (["run", "scenario.toml", "--out", "x" * 300], "x" * 300 + ": cannot be made: File name too long"),
+        (["calibrate", "--out", "folder.toml"], "--out: folder.toml cannot be written"),
+        (["calibrate", "--seconds", "inf"], "--seconds: must be finite, got inf"),
+        (["card", "os:path"], "model: must be the name of a class, got <module"),
+        (["card", "numpy:array"], "model.object: is missing"),
         (["run", "scenario.toml", "--what"], "No such option: --what (see edgesim run --help)"),
         (["run", "scenario.toml", "--workers", "0"], "Invalid value for '--workers': "),
         (["run"], "Missing argument 'SCENARIO' (see edgesim run --help)"),
         (["rum"], "No such command 'rum'. Did you mean 'run'? (see edgesim --help)"),
         (["validate", "scenario.toml", "--set", "seed=one"], "seed: must be a valid integer, got 'one'"),
         (["estimate", "scenario.toml", "--set", "seed=one"], "seed: must be a valid integer, got 'one'"),
-        (["card", "cnn_digit"], "model: unknown model 'cnn_digit'; did you mean 'cnn_digits'? (known: "),
+        (["card", "cnn_digit"], "model.name: unknown model 'cnn_digit'; did you mean 'cnn_digits'? (known: "),
         (["card", "lenet5", "--input", "1x8x8"], "model.name: Lenet5 needs images of at least 16x16 pixels"),
         (["list", "metod"], "unknown kind 'metod' (known: data, partition, model"),
         (["table", "taken"], "taken: not a run folder: no manifest.json, jobs.parquet"),
@@ -350,7 +384,14 @@ def test_a_bad_scenario_is_one_line(here: Path, bad: Bad) -> None:
 def test_a_bad_command_is_one_line(here: Path, words: Sequence[str], says: str) -> None:
     (here / "scenario.toml").write_text(TINY)
     (here / "taken").mkdir()
+    (here / "folder.toml").mkdir()
     check(here, words, says)
+
+
+@pytest.mark.parametrize("name", [".", "", "/", ".."])
+def test_a_picture_needs_a_file_name(here: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^--out: '{Path(name)}' is no file name"):
+        save(Figure(), Path(name))
 
 
 def test_a_download_that_fails_says_what_to_do(

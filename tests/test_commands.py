@@ -58,7 +58,10 @@ def simulator(monkeypatch):
         seen.overrides = list(overrides)
         if not Path(source).exists():
             raise ConfigError(f"{source}: no such scenario")
-        return SimpleNamespace(seed=3, method=SimpleNamespace(name="fedavg"), stop=SimpleNamespace(rounds=1))
+        backend = SimpleNamespace(value=SimpleNamespace(device="cuda:1"))
+        return SimpleNamespace(
+            seed=3, method=SimpleNamespace(name="fedavg"), stop=SimpleNamespace(rounds=1), backend=backend
+        )
 
     def simulate(scenario, out, observer=None, checkpoint=None):
         seen.folder, seen.observer = out, observer
@@ -125,7 +128,7 @@ def scenario(tmp_path, monkeypatch):
 def test_run_prints_a_table_and_the_folder(call, simulator, scenario):
     code, out, _ = call("run", scenario, "--set", "seed=3", "--workers", "2")
     assert code == 0
-    assert simulator.overrides == ["seed=3", 'backend={ name = "workers", workers = 2 }']
+    assert simulator.overrides == ["seed=3", 'backend={ name = "workers", workers = 2, device = "cuda:1" }']
     assert simulator.folder == Path("runs/quick-fedavg-3")
     for text in ("fedavg", "0.6250", "2 h", "2.5 kJ", "2 MB", "4 MB", "run folder: runs/quick-fedavg-3"):
         assert text in out

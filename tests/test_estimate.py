@@ -119,13 +119,32 @@ def test_run_costs_what_was_estimated(digits, changes, asked):
     assert 0 < found["host_minutes"] < 10
 
 
-def test_peers_pay_for_no_server(digits):
-    # A job among peers computes; what it fetches depends on whom it hears. 6090 parameters stand for its message.
-    [row] = estimate(
-        digits(method="dfedavg", peers="full", fleet=[{"count": 4, "cpu": {"flops_per_s": 1e8}}])
-    ).levels.itertuples()
-    assert (row.devices, row.down_bytes, row.up_bytes) == (4, 0, 4 * 6090)
-    assert row.seconds == pytest.approx(row.flops / 1e8, rel=1e-12)
+@pytest.mark.parametrize("method", [{"name": "dfedavg", "reuse": 2}, {"name": "dadpfl", "reuse": 2}])
+def test_peers_pay_for_what_they_exchange_and_wait(digits, method):
+    # A device hears three others, a message of 6090 parameters each; of the first round everything is foreseen.
+    energy = {"name": "power", "idle": "1 W", "busy": "4 W", "transmit": "1 W", "receive": "0.5 W"}
+    scenario = digits(
+        method=method, peers="full", fleet=[{"count": 4, "cpu": {"flops_per_s": 1e8}}], energy=energy, network=LINKS,
+        stop={"rounds": 1}, coordinator="sync",
+    )  # fmt: skip
+    found = estimate(scenario)
+    [row] = found.levels.itertuples()
+    done = edgesim.run(scenario)
+    jobs = done.jobs.assign(seconds=done.jobs["end_s"] - done.jobs["sent_s"])
+    assert (row.devices, row.down_bytes, row.up_bytes) == (4, 3 * 4 * 6090, 3 * 4 * 6090)
+    assert row.seconds == pytest.approx(jobs["seconds"].mean(), rel=1e-12)
+    assert row.seconds > row.flops / 1e8 + 3 * 8 * 4 * 6090 / 8e6
+    of_devices = done.devices[["down_j", "compute_j", "up_j"]].to_numpy().sum()
+    assert row.joules == pytest.approx(of_devices / 4, rel=1e-12)
+    assert found.totals["sim_time_s"] == pytest.approx(done.merges["now_s"].iloc[-1], rel=1e-12)
+
+
+def test_who_is_not_there_at_first_is_priced_as_well(digits, tmp_path):
+    # At the start nobody is there: a method that plans from results is priced by what it would ask of everybody.
+    (tmp_path / "there.csv").write_text("device,start,end\n0,100,1000\n", encoding="utf-8")
+    there = {"name": "trace", "file": str(tmp_path / "there.csv")}
+    found = estimate(digits(method="fedpns", selection="all", availability=there))
+    assert found.totals["jobs"] > 0 and found.totals["sim_time_s"] > 0
 
 
 def test_memory_is_that_of_the_closed_form(digits):

@@ -353,6 +353,15 @@ BAD = {
         f"{JOBS} line 3: 'method=slim,seed=1' is no cell of golden{ANEW}", JOBS, "method=fedavg", "method=slim"
     ),
     "cell twice": Bad(f"{CELLS} line 4: cell method=fedavg,seed=1 has a row already", CELLS, "=thin", "=fedavg"),
+    "job twice": Bad(
+        f"{JOBS} line 4: job 0 of cell method=fedavg,seed=1 has a row already",
+        JOBS,
+        r'(\n"method=fedavg,seed=1",0,.*)',
+        r"\1\1",
+    ),
+    "rounds that are true": Bad(
+        f"{SETTINGS}: rounds: must be a valid integer, got True", SETTINGS, r"^", "rounds = true\n"
+    ),
     "short row": Bad(f"{CELLS} line 3: has not as many values as the header has names", CELLS, f"{VALUE},", ""),
     "text for a number": Bad(f"{JOBS} line 3: job must be a number, got 'x'", JOBS, VALUE, "x"),
     "NaN in an exact column": Bad(f"{CELLS} line 3: energy_j must be a finite number, got nan", CELLS, VALUE, "nan"),

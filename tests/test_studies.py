@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import edgesim
@@ -20,7 +22,7 @@ from edgesim.records.table import new_tables
 from edgesim.study import stamp
 from edgesim.study.column import parse_column
 from edgesim.study.study import load_study
-from edgesim.study.table import mean_and_interval
+from edgesim.study.table import as_markdown, mean_and_interval
 from tests.calling import TINY, call
 from tests.records.written import write
 
@@ -274,6 +276,26 @@ def three_rounds(tmp_path: Path) -> Run:
 )
 def test_columns(three_rounds: Any, column: str, value: float | None) -> None:
     assert parse_column(column).of(three_rounds) == (None if value is None else pytest.approx(value))
+
+
+def test_a_round_that_never_closed_has_no_busiest_device(three_rounds: Any) -> None:
+    three_rounds.__dict__["merges"] = three_rounds.merges[:2]
+    assert parse_column("busiest_round_in_bytes").of(three_rounds) == 25
+
+
+def test_markdown_says_how_many_runs_got_there() -> None:
+    """A mean of those that did looks better than it is."""
+    of_two = {"column": "sim_time_s@0.5", "runs": 2, "sd": math.nan, "published": 8.0}
+    rows = pd.DataFrame(
+        [
+            {"method": "a", **of_two, "values": 1, "mean": 10.0},
+            {"method": "b", **of_two, "values": 2, "mean": 30.0},
+        ]
+    )
+    assert as_markdown(rows[["method", *of_two, "values", "mean"]]).splitlines()[2:] == [
+        "| a | 10, 1 of 2 runs (8) |",
+        "| b | 30 (8) |",
+    ]
 
 
 def test_no_personal_accuracy_without_its_evaluation(three_rounds: Any) -> None:

@@ -91,12 +91,14 @@ def _about(run: Run, number: int) -> _Round:
     path = critical_jobs(run.jobs, run.merges)
     critical = path.loc[path["round"] == merge["round"], "device"].tolist()
     length_s = merge["now_s"] - merge["start_s"]
+    coordinator = run.manifest["scenario"].get("coordinator", {})
+    fixed_s = coordinator.get("deadline") if coordinator.get("rule", "fixed") == "fixed" else None
     decided = f", decided by device {critical[-1]}" if critical else ""
     return _Round(
         number,
         length_s,
         merge["server_s"],
-        float(run.manifest["scenario"].get("coordinator", {}).get("deadline", 0.0)),
+        float(fixed_s or 0.0),  # one that is learnt is another in each round
         f"{text('_s', length_s)}{decided}, {merge['used']} of {merge['asked']} merged",
         critical,
         dict(zip(run.devices["device"].tolist(), run.devices["kind"].tolist(), strict=True)),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from edgesim.errors import ConfigError
@@ -33,9 +34,12 @@ class Run:
         """Return what manifest.json says: scenario, versions, status, host seconds."""
         path = self.folder / MANIFEST
         try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
+            found = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ConfigError(f"{path}: not valid JSON: {error}") from error
+        if not (isinstance(found, dict) and isinstance(found.get("scenario"), dict)):
+            raise ConfigError(f"{path}: not the manifest of a run: it has no scenario")
+        return found
 
     @cached_property
     def method(self) -> str:
@@ -83,11 +87,17 @@ class Run:
         return sorted(path.stem for path in self.folder.glob("*.safetensors"))
 
     def weights(self, which: str = "final") -> dict[str, np.ndarray]:
-        """Return the saved global model "final" or "best", arrays by name. Raises ConfigError if it was not saved."""
+        """Return the saved global model "final" or "best", arrays by name.
+
+        Raises ConfigError if it was not saved or cannot be read.
+        """
         path = self.folder / f"{which}.safetensors"
         if which not in self.saved_weights:
             raise ConfigError(f"{path}: not saved; this run has {', '.join(self.saved_weights) or 'no weights'}")
-        return dict(load_file(path))
+        try:
+            return dict(load_file(path))
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from error
 
     def table(self, table: str) -> pd.DataFrame:
         """Read a table by name from its file. Raises ConfigError if that is not possible."""

@@ -66,6 +66,8 @@ def plot_runs(
 def save(figure: Figure, out: Path) -> list[Path]:
     """Write OUT.png and OUT.svg and return their paths. Raises ConfigError if that is not possible."""
     FigureCanvasAgg(figure)
+    if out.name in ("", ".."):
+        raise ConfigError(f"--out: {str(out)!r} is no file name")
     written = [out.with_name(f"{out.name}.{ending}") for ending in ("png", "svg")]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -29,7 +30,10 @@ def run(models: Sequence[str], batches: Sequence[int], seconds: float, out: Path
     else:
         _print(found, profile)
     if out:
-        out.write_text(to_toml(profile), encoding="utf-8")
+        try:
+            out.write_text(to_toml(profile), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--out: {out} cannot be written: {error.strerror}") from error
         print_note(f"profile: {out}")
 
 
@@ -74,3 +78,5 @@ def _check_writable(out: Path | None) -> None:
         raise ConfigError(f"--out: {out} must end with .toml, so that scenarios can name it as a profile")
     if not out.resolve().parent.is_dir():
         raise ConfigError(f"--out: {out.parent} is not a folder")
+    if out.is_dir() or not os.access(out if out.exists() else out.resolve().parent, os.W_OK):
+        raise ConfigError(f"--out: {out} cannot be written")

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
+from pydantic_core import PydanticCustomError
 
 from edgesim.commands.show import print_table
 from edgesim.errors import ConfigError
@@ -35,7 +36,10 @@ def measured_card(name: str, shape: tuple[int, ...] | None, classes: int | None)
     try:
         model = PartOf("model").read(name).value
     except ValidationError as error:
-        raise ConfigError(f"model: {error.errors()[0]['msg']}") from error
+        first = error.errors()[0]
+        raise ConfigError(f"{'.'.join(['model', *map(str, first['loc'])])}: {first['msg']}") from error
+    except PydanticCustomError as error:
+        raise ConfigError(f"model: {error.message()}") from error
     card: ModelCard = card_of(model, name, shape, classes, Key(0))[
         1
     ]  # whatever weights are drawn, the card is the same

@@ -17,8 +17,11 @@ class FileText(str):
     folder: Path
 
     def path(self) -> Path:
-        """Return the path that this string gives, absolute."""
-        return (self.folder / Path(self).expanduser()).resolve()
+        """Return the path that this string gives, absolute. Raises ConfigError if it names an unknown user's folder."""
+        try:
+            return (self.folder / Path(self).expanduser()).resolve()
+        except RuntimeError as error:  # there is no such user
+            raise ConfigError(f"{str(self)!r} is no path: {error}") from error
 
 
 def located(value: Any, folder: Path, where: str) -> Any:

@@ -235,6 +235,8 @@ def find(name: str | Path) -> Profile:
 
     Raises ConfigError that offers the nearest name if there is none, or that names the file and key at fault.
     """
+    if not isinstance(name, str | Path):
+        raise ConfigError(f"profile: must be the name of a device or of a file, got {name!r}")
     if str(name).endswith(".toml"):
         return read(name.path() if isinstance(name, FileText) else Path(name))
     files = _files()

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
-from annotated_types import Ge, Gt, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -100,18 +100,28 @@ class Cpu(_Table):
         return self
 
 
+_MOST_DEVICES = 100_000_000  # a few of their columns are all that fits a large machine
+
+
 class FleetBlock(_Table):
     """Devices of one kind. `network`, `energy` and `slowdown` replace those of the scenario for it."""
 
-    count: Annotated[int, Ge(1)] = 1
+    count: Annotated[int, Ge(1), Le(_MOST_DEVICES)] = 1
     name: Annotated[str, MinLen(1)] = "block"  # a scenario numbers those left unnamed
-    level: Annotated[int, Ge(1)] = 1  # of capability; 1 is the weakest
+    level: Annotated[int, Ge(1), Le(_MOST_DEVICES)] = 1  # of capability; 1 is the weakest
     cpu: Cpu
     network: Annotated[Chosen, PartOf("network")] | None = None
     energy: Annotated[Chosen, PartOf("energy")] | None = None
     slowdown: Annotated[Chosen, PartOf("slowdown")] | None = None
     memory: Memory | None = None  # for training; None: never too small
     battery: Annotated[Chosen, PartOf("battery", "rechargeable")] | None = None  # None: it never empties
+
+    @field_validator("name")
+    @classmethod
+    def _not_the_server(cls, name: str) -> str:
+        if name == "server":
+            raise refusal("is the name of the server in tables; use another one")
+        return name
 
 
 class Server(_Table):

@@ -28,8 +28,8 @@ class Deadline:
     go on and count in the next round with `late_weight` (1: like any other; 0: the same as "drop").
     `rule`: "fixed"; or from the seconds that the jobs of the last `rounds` rounds took, "quantile" (the `quantile`-th,
     jobs cancelled as longer than any other) or "mad" (median + `k` median absolute deviations); before there are any,
-    `deadline` if given, else none. A round with fewer than `minimum` updates at its deadline is extended until it has
-    them; if they never come, it brings nothing.
+    `deadline` if given, else none. A round that has fewer than `minimum` updates at its deadline, late ones of the last
+    round among them, is extended until it has them; if they never come, it brings nothing.
     Source: FedPMT paper, experiments "with constraint", for the fixed deadline.
     """
 

@@ -77,7 +77,7 @@ class DADPFL:
     equal parts of the `end_round` rounds. It waits as long as it takes or, once nothing else is missing, `wait_timeout`
     times its own training time for each training in the longest chain of waits before it. If that is over or a
     neighbour fails it does without ("drop"), or takes the model of the round's start, which it has fetched as well
-    ("stale").
+    ("stale"); by "first_finish" it has fetched those of all neighbours anyway.
     A device votes for pruning if its `distance` to its first model changed by less than `change_below` of what it did
     in its first round. After the round in which a share `majority` of the votes says so, devices prune in the rounds of
     the `clock`, which goes by `b` and `c`, at most `max_prunings` times and until a share `target_sparsity` is zero: of

@@ -21,7 +21,11 @@ MANIFEST = "manifest.json"
 
 def check_writable(folder: Path) -> None:
     """Raise ConfigError if a run folder cannot be made at this path. Asked before a run, so that none is lost."""
-    if folder.exists():
+    try:
+        exists = folder.exists()
+    except OSError as error:  # such as a name that is too long
+        raise ConfigError(f"{folder}: cannot be made: {error.strerror}") from error
+    if exists:
         raise ConfigError(f"{folder}: already exists; remove it or choose another run folder")
     ancestor = next(parent for parent in folder.absolute().parents if parent.exists())
     if not (ancestor.is_dir() and os.access(ancestor, os.W_OK | os.X_OK)):

@@ -142,7 +142,8 @@ def _personal(run: Run, quantity: str) -> float | None:
 
 def _busiest(run: Run, quantity: str) -> float:
     if quantity == "busiest_round_in_bytes":
-        received = run.jobs.groupby(["round", "device"])["down_bytes"].sum()
+        closed = run.jobs[run.jobs["round"].isin(run.merges["round"])]
+        received = closed.groupby(["round", "device"])["down_bytes"].sum()
         return float(received.groupby("round").max().sum() / max(1, len(run.merges)))
     directions = {"busiest_in_bytes": ["down_bytes"], "busiest_out_bytes": ["up_bytes"]}
     of_devices = run.devices[run.devices["device"] >= 0]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Ge
-from pydantic import Field, PlainValidator
+from pydantic import Field, PlainValidator, Strict
 
 from edgesim.errors import ConfigError
 from edgesim.study.column import parse_column
@@ -73,7 +73,7 @@ class GoldenFile(FixedKeys):
     study: str
     only: tuple[str, ...] = ()
     tolerances: Mapping[str, Annotated[Tolerance, PlainValidator(_tolerance)]] = Field(default_factory=dict)
-    rounds: Annotated[int, Ge(1)] | None = None
+    rounds: Annotated[int, Strict(), Ge(1)] | None = None
 
 
 @dataclass(frozen=True)

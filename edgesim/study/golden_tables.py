@@ -106,10 +106,13 @@ def read_numbers(golden: Golden) -> Numbers:
     lost = [name for name in known if name not in cells]
     if lost:
         raise DataError(f"{path}: has no row of cell {lost[0]}; {_anew(golden)}")
-    jobs: dict[str, list[Job]] = {name: [] for name in known}
+    jobs: dict[str, dict[int, Job]] = {name: {} for name in known}
     for where, cell, row in _rows(golden, golden.folder / JOBS, JOB, known):
-        jobs[cell].append({column: _job_value(column, text, where) for column, text in row.items()})
-    return Numbers(cells, jobs)
+        job = {column: _job_value(column, text, where) for column, text in row.items()}
+        if job["job"] in jobs[cell]:
+            raise DataError(f"{where}: job {job['job']} of cell {cell} has a row already")
+        jobs[cell][job["job"]] = job
+    return Numbers(cells, {cell: list(of_cell.values()) for cell, of_cell in jobs.items()})
 
 
 def _rows(

@@ -131,6 +131,6 @@ def _stamp_in(folder: Path) -> dict[str, Any] | None:
         stamp = dict(json.loads((folder / _STAMP).read_text(encoding="utf-8")))
         run = open_run(folder)
         whole = run.manifest["status"] == "finished" and all(run.table(table) is not None for table in TABLES)
-    except (OSError, ValueError, KeyError, ConfigError):
+    except (OSError, ValueError, TypeError, KeyError, ConfigError):
         return None
     return stamp if whole else None

@@ -34,8 +34,8 @@ def tabulate(study: Study, runs: Iterable[tuple[Cell, Run]]) -> pd.DataFrame:
 def as_markdown(rows: pd.DataFrame) -> str:
     """Return a table from `tabulate` as Markdown: a line for each combination of labels, a column for each of ours.
 
-    Means over the seeds, with the standard deviation where there is one and in brackets what was published. Columns
-    without a number are left out.
+    Means over the seeds, with the standard deviation where there is one and in brackets what was published; if some
+    runs have no such number, as they never got there, how many have. Columns without a number are left out.
     """
     labels = list(rows.columns[: list(rows.columns).index("column")])
     found = set(rows["column"][rows["mean"].notna()])
@@ -52,8 +52,9 @@ def _cell(row: Mapping[Any, Any]) -> str:
     if math.isnan(row["mean"]):
         return ""
     spread = "" if math.isnan(row["sd"]) else f" ± {row['sd']:.2g}"
+    reached = "" if row["values"] == row["runs"] else f", {row['values']} of {row['runs']} runs"
     published = "" if math.isnan(row["published"]) else f" ({_short(row['published'])})"
-    return _short(row["mean"]) + spread + published
+    return _short(row["mean"]) + spread + reached + published
 
 
 def _short(value: float) -> str:

@@ -37,7 +37,7 @@ def test_energy_breakdown(two_runs, tmp_path):
     main_of("energy_breakdown.py")([run.folder for run in two_runs[:2]], out=tmp_path / "energy")
     drawn = (tmp_path / "energy.svg").read_text()
     # The largest bar is 77 J (fast: 2 + 70 + 4 + 1), so the axis stays in joules; each run has its panel.
-    for label in ("energy (J)", ">server<", ">fast<", ">slow<", ">compute<", ">idle<", ">a<", ">b<"):
+    for label in ("energy (J)", ">server<", ">fast<", ">slow<", ">compute<", ">idle<", ">sleep<", ">a<", ">b<"):
         assert label in drawn
 
 

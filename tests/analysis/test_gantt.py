@@ -1,6 +1,7 @@
 """The picture of a round: which bars are drawn, and what is written beside them."""
 
 import re
+import shutil
 
 import pytest
 
@@ -79,6 +80,15 @@ def test_only_what_there_is_has_a_legend(make_run, tmp_path):
 def test_a_round_that_ends_at_its_deadline_has_one_line(make_run, tmp_path):
     drawn = plot_round(make_run(deadline=20.0), 1, tmp_path / "x")[1].read_text()
     assert ">end of the round, at its deadline<" in drawn and ">deadline<" not in drawn
+
+
+def test_a_deadline_that_is_learnt_is_not_drawn(make_run, tmp_path):
+    """It is another one in each round; before there is any, the scenario may have none."""
+    for first in (None, 40.0):
+        run = make_run()
+        run.manifest["scenario"]["coordinator"] = {"name": "deadline", "rule": "quantile", "deadline": first}
+        assert "deadline" not in plot_round(run, 2, tmp_path / "x")[1].read_text()
+        shutil.rmtree(run.folder)
 
 
 def test_of_many_devices_the_slowest_are_drawn(make_run, tmp_path):

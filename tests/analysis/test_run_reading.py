@@ -41,6 +41,13 @@ def test_what_is_not_a_run_folder_is_refused(fake_run, tmp_path):
     (run.folder / "manifest.json").write_text("{")
     with pytest.raises(ConfigError, match=r"manifest\.json: not valid JSON"):
         _ = open_run(run.folder).manifest
+    for other in ("{}", "[]", "null", "5", '{"scenario": 1}'):
+        (run.folder / "manifest.json").write_text(other)
+        with pytest.raises(ConfigError, match=r"manifest\.json: not the manifest of a run"):
+            _ = open_run(run.folder).manifest
+    (run.folder / "final.safetensors").write_bytes(b"cut")
+    with pytest.raises(ConfigError, match=r"final\.safetensors: cannot be read"):
+        run.weights()
     (run.folder / "jobs.parquet").unlink()
     with pytest.raises(ConfigError, match=r"no jobs\.parquet$"):
         open_run(run.folder)

@@ -17,7 +17,7 @@ from torchvision import datasets
 from edgesim.errors import ConfigError, DataError
 from edgesim.learning.data import locate
 from edgesim.learning.data.dataset import Dataset
-from tests.learning.made_up_data import load, pixels, write_idx_set, write_parquet_pair
+from tests.learning.made_up_data import load, pixels, write_idx_set, write_parquet, write_parquet_pair
 
 
 @pytest.fixture
@@ -151,6 +151,16 @@ def test_emnist_letters_count_from_zero(nowhere: Path) -> None:
     write_idx_set(nowhere / "EMNIST" / "raw", ("emnist-letters-train", "emnist-letters-test"), first=1)
     data = load("emnist", root=nowhere, split="letters")
     assert data.classes == 26 and data.y_train.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_emnist_as_parquet_is_the_split_that_its_labels_say(nowhere: Path) -> None:
+    letters = np.arange(1, 27)
+    write_parquet(nowhere / "emnist" / "train-0.parquet", pixels(26, 6, 6, 1)[..., 0], letters)
+    write_parquet(nowhere / "emnist" / "test-0.parquet", pixels(2, 6, 6, 1)[..., 0], [26, 1])
+    data = load("emnist", root=nowhere, split="letters")
+    assert (data.classes, data.y_train.tolist(), data.y_test.tolist()) == (26, [*range(26)], [25, 0])
+    with pytest.raises(DataError, match=r"emnist: its training set has 26 classes, data\.split 'balanced' has 47"):
+        load("emnist", root=nowhere)
 
 
 def test_cifar10_is_found_as_parquet(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

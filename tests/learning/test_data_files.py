@@ -71,6 +71,9 @@ def test_npz_truncated_or_missing_is_refused(tmp_path: Path) -> None:
         load("npz", file=path)
     with pytest.raises(DataError, match=r"b\.npz: not a readable"):
         load("npz", file=tmp_path / "b.npz")
+    np.save(tmp_path / "one.npy", np.ones(3))
+    with pytest.raises(DataError, match=r"one\.npy: not a readable"):
+        load("npz", file=tmp_path / "one.npy")
 
 
 def test_vectors_cannot_be_cropped(tmp_path: Path) -> None:

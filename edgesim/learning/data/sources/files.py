@@ -102,7 +102,7 @@ class Npz(Source):
                 if missing:
                     raise DataError(f"{path}: lacks {', '.join(missing)}; it has {', '.join(archive.files)}")
                 return Raw(*(archive[key] for key in wanted))
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:  # TypeError: one array alone
             raise DataError(f"{path}: not a readable .npz archive of plain arrays: {error}") from error
 
 

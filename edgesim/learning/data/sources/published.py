@@ -145,11 +145,21 @@ class Emnist(Mnist):
     def own_layout(self, folder: Path) -> Raw | None:
         """Return the arrays of the split, labels counted from 0: those of the letters are published from 1."""
         arrays = read_idx_set(folder, self.prefixes())
-        if arrays is None:
+        return None if arrays is None else self._from_zero(Raw(*arrays))
+
+    def _parquet(self, folder: Path) -> Raw | None:
+        """Return the same; these files' names do not say of which split they are, but their labels do."""
+        raw = super()._parquet(folder)
+        if raw is None:
             return None
-        x_train, y_train, x_test, y_test = arrays
-        first = y_train.min()
-        return Raw(x_train, y_train - first, x_test, y_test - first, _EMNIST_CLASSES[self.split])
+        found, classes = len(np.unique(raw.y_train)), _EMNIST_CLASSES[self.split]
+        if found != classes:
+            raise DataError(f"{folder}: its training set has {found} classes, data.split {self.split!r} has {classes}")
+        return self._from_zero(raw)
+
+    def _from_zero(self, raw: Raw) -> Raw:
+        first = raw.y_train.min()
+        return raw._replace(y_train=raw.y_train - first, y_test=raw.y_test - first, classes=_EMNIST_CLASSES[self.split])
 
     def fetch(self, folder: Path) -> None:
         """Download all splits into a folder."""
