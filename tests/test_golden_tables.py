@@ -354,7 +354,7 @@ BAD = {
     ),
     "cell twice": Bad(f"{CELLS} line 4: cell method=fedavg,seed=1 has a row already", CELLS, "=thin", "=fedavg"),
     "job twice": Bad(
-        f"{JOBS} line 4: job 0 of cell method=fedavg,seed=1 has a row already",
+        f"{JOBS} line 5: job 0 of cell method=fedavg,seed=1 has a row already",
         JOBS,
         r'(\n"method=fedavg,seed=1",0,.*)',
         r"\1\1",
