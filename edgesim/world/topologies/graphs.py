@@ -83,7 +83,10 @@ class RandomRegular(_WithServer):
 
 @dataclass(frozen=True, kw_only=True)
 class File:
-    """A CSV file of links, columns a,b,bps_ab,bps_ba,latency_s; node 0 is the server and 1 + i device i."""
+    """A CSV file of links, columns a,b,bps_ab,bps_ba,latency_s; node 0 is the server and 1 + i device i.
+
+    These are all links that there are: rates and latency of the devices' `network` are told to methods, no more.
+    """
 
     only_access: ClassVar[bool] = False
     file: ScenarioPath
