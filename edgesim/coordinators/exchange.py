@@ -148,7 +148,8 @@ def _exchange(
     enough = policy.enough(len(jobs))
     yield from _until(engine, inbox, jobs, enough, closes_s)
     of_both = _Asked([*jobs, *late.jobs], [inbox, *late.inboxes])
-    while of_both.updates(engine) < policy.minimum and not all(job.ended for job in of_both.jobs):
+    needed = min(policy.minimum, enough) if engine.exchange else policy.minimum  # a later one may ask fewer than that
+    while of_both.updates(engine) < needed and not all(job.ended for job in of_both.jobs):
         yield engine.any_end()
     goes_on = policy.late_weight > 0 and not plan.more
     cancelled = engine.abort([j for j in jobs if not goes_on or j.due_s - engine.now_s <= ON_TIME_S], "late")
