@@ -102,7 +102,7 @@ def assemble(scenario: Scenario) -> Assembly:
     server_set = _server_set(scenario, data)
     split, samples = _partition(scenario, data, len(fleet), server_set)
     module, card = _model(scenario, data)
-    if card.drop_single and scenario.training.batch == 1:
+    if card.needs_two and scenario.training.batch == 1:
         raise ConfigError("training.batch: must be at least 2, as the model's batch normalisation needs two samples")
     setting = Setting(
         card=card,

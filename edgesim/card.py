@@ -141,7 +141,8 @@ class ModelCard:
     layers: tuple[LayerCost, ...]
     other_forward_flops: float = 0.0  # counted outside every layer
     products: tuple[ProductCost, ...] = ()
-    drop_single: bool = False  # batch normalisation: cannot train on a batch of one sample
+    drop_single: bool = False  # batch normalisation: a last batch of one sample is left out
+    needs_two: bool = False  # and cannot be trained on at all, as some layer would see one number a channel
     groups: tuple[UnitGroup, ...] = ()  # that can be thinned, in forward order
     operations: tuple[OperationCost, ...] = ()
     left_at_zero: tuple[str, ...] = ()  # operations of the training step that have no price

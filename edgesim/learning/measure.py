@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.hooks import RemovableHandle
 
@@ -43,6 +44,7 @@ def measure(module: nn.Module, name: str, input_shape: Sequence[int], classes: i
     kept, larger = (trace_on_cpu(module, input_shape, size) for size in (batch, batch + 1))
     layers = [layer for layer, inner in module.named_modules() if any(_sizes(inner))]
     layers.sort(key=lambda layer: costs.position.get(layer, math.inf))  # buffers alone leave no trace: they come last
+    normed = any(isinstance(inner, BATCH_NORMS) for inner in module.modules())
     card = ModelCard(
         model=name,
         input_shape=tuple(input_shape),
@@ -50,7 +52,8 @@ def measure(module: nn.Module, name: str, input_shape: Sequence[int], classes: i
         layers=tuple(_layer(module, layer, costs, per_layer, batch, layout) for layer in layers),
         other_forward_flops=sum(flops for layer, flops in per_layer.items() if layer not in layers) / batch,
         products=tuple(ProductCost(flops / batch, upstream) for upstream, flops in costs.products.items()),
-        drop_single=any(isinstance(inner, BATCH_NORMS) for inner in module.modules()),
+        drop_single=normed,
+        needs_two=normed and _refuses_one(module, input_shape),
         groups=layout.groups,
         operations=_operations(trace, layout),
         left_at_zero=left_at_zero(trace),
@@ -63,6 +66,16 @@ def measure(module: nn.Module, name: str, input_shape: Sequence[int], classes: i
             f"a training step counts {step_flops / batch:.0f}"
         )
     return card
+
+
+def _refuses_one(module: nn.Module, input_shape: Sequence[int]) -> bool:
+    """Whether PyTorch refuses to train on a single sample: normalised over one number, all would be 0."""
+    one = torch.empty(1, *input_shape, device="meta")
+    try:
+        functional_call(module, on_meta(module), (one,))
+    except ValueError:
+        return True
+    return False
 
 
 def flop_counter() -> FlopCounterMode:

@@ -37,7 +37,7 @@ class FedSGD:
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the empty state: FedSGD remembers nothing. Raises ConfigError if batches are too small."""
         setting.cost.check(widths=0)
-        if setting.card.drop_single and self.batch_size == 1:
+        if setting.card.needs_two and self.batch_size == 1:
             raise ConfigError("method.batch_size: must be at least 2, as the model's batch normalisation needs two")
         return {}
 
