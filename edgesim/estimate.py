@@ -145,7 +145,7 @@ def _typical_round(parts: Assembly, first: Plan) -> _Round:
 
 
 def _trial(parts: Assembly, asked: int) -> Simulation:
-    """Return the first rounds without training, `asked` jobs each; the server's work takes no time.
+    """Return the first rounds without training, `asked` jobs each; of the server's work only averaging takes time.
 
     It is one round of a method that plans from training results: nobody has any before.
     """

@@ -158,7 +158,7 @@ VALUES = {
         ["model=resnet18_bn", "method={name='fedsgd', batch_size=1}"],
     ),
     "level beyond bounds": Bad("fleet.0.level: must be less than or equal to 100000000", ["fleet.0.level=200000000"]),
-    "more devices than atoms": Bad(
+    "more devices than fit": Bad(
         "fleet.0.count: must be less than or equal to 100000000", ["fleet.0.count=10000000000"]
     ),
     "batch beyond bounds": Bad(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import ClassVar
 
-import torch
-
 from edgesim.contracts import Assignment, Bundle, Result, Score
+from edgesim.learning.device import one_thread
 from edgesim.learning.trainer import ChunkScore, total
 
 
@@ -21,8 +21,8 @@ class TrainingBackend(ABC):
     trains: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)
+        self._open = ExitStack()
+        self._open.enter_context(one_thread())
 
     @abstractmethod
     def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
@@ -38,7 +38,7 @@ class TrainingBackend(ABC):
 
     def close(self) -> None:
         """Release processes and memory, and give this process its threads back. May be called twice."""
-        torch.set_num_threads(self._threads)
+        self._open.close()
 
     @abstractmethod
     def _score(self, model: Bundle) -> Sequence[ChunkScore]:

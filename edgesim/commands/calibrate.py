@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from datetime import date
@@ -20,8 +21,11 @@ _TITLE = "This host, one thread"
 def run(models: Sequence[str], batches: Sequence[int], seconds: float, out: Path | None, as_json: bool = False) -> None:
     """Time SGD steps of models, all that edgesim ships if none is named, and print residuals and the profile.
 
-    `out`: profile file to write. Raises ConfigError before anything is timed if it cannot be one.
+    `out`: profile file to write. Raises ConfigError before anything is timed if it cannot be one, or if there would be
+    no end.
     """
+    if not math.isfinite(seconds):
+        raise ConfigError(f"--seconds: must be finite, got {seconds}")
     _check_writable(out)
     found = calibrate(time_steps(models or model_names(), batches, seconds))
     profile = found.profile(out.stem if out else "host", _TITLE, date.today().year)

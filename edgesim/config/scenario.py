@@ -100,15 +100,15 @@ class Cpu(_Table):
         return self
 
 
-_MOST_DEVICES = 100_000_000  # a few of their columns are all that fits a large machine
+_MOST = 100_000_000  # devices of a block: a few of their columns are all that fits a large machine; and levels
 
 
 class FleetBlock(_Table):
     """Devices of one kind. `network`, `energy` and `slowdown` replace those of the scenario for it."""
 
-    count: Annotated[int, Ge(1), Le(_MOST_DEVICES)] = 1
+    count: Annotated[int, Ge(1), Le(_MOST)] = 1
     name: Annotated[str, MinLen(1)] = "block"  # a scenario numbers those left unnamed
-    level: Annotated[int, Ge(1), Le(_MOST_DEVICES)] = 1  # of capability; 1 is the weakest
+    level: Annotated[int, Ge(1), Le(_MOST)] = 1  # of capability; 1 is the weakest
     cpu: Cpu
     network: Annotated[Chosen, PartOf("network")] | None = None
     energy: Annotated[Chosen, PartOf("energy")] | None = None

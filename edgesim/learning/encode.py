@@ -28,8 +28,7 @@ def uplinked(body: Bundle, task: Task, usual: Encoding, key: Key) -> Bundle:
     the least number above 0, so that it still counts as one that is there.
     """
     carried = {kind: {n: t.detach().cpu() for n, t in ts.items()} for kind, ts in _carried(body, task.up).items()}
-    got = _decoded(carried, task.up.encoding or usual, key.at(_UP))
-    return _still_there(got, carried) if task.part.nnz else got
+    return _crossed(carried, task, task.up.encoding or usual, key.at(_UP))
 
 
 def downlinked(base: Bundle, task: Task, usual: Encoding, key: Key) -> Bundle:
@@ -39,9 +38,7 @@ def downlinked(base: Bundle, task: Task, usual: Encoding, key: Key) -> Bundle:
     """
     if task.home == "self" or task.down is None:
         return base
-    carried = _carried(base, task.down)
-    got = _decoded(carried, task.down.encoding or usual, key.at(_DOWN))
-    got = _still_there(got, carried) if task.part.nnz else got
+    got = _crossed(_carried(base, task.down), task, task.down.encoding or usual, key.at(_DOWN))
     return {kind: {**tensors, **got.get(kind, {})} for kind, tensors in base.items()}
 
 
@@ -101,6 +98,11 @@ def _carried(bundle: Bundle, payload: Payload) -> dict[str, dict[str, Tensor]]:
         for kind, tensors in bundle.items()
         if kind in payload.kinds
     }
+
+
+def _crossed(carried: dict[str, dict[str, Tensor]], task: Task, encoding: Encoding, key: Key) -> Bundle:
+    got = _decoded(carried, encoding, key)
+    return _still_there(got, carried) if task.part.nnz else got
 
 
 def _decoded(bundle: dict[str, dict[str, Tensor]], encoding: Encoding, key: Key) -> Bundle:
