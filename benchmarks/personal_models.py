@@ -24,6 +24,7 @@ from torch import Tensor
 import edgesim
 from edgesim.assembly import assemble
 from edgesim.contracts import Bundle
+from edgesim.learning.device import one_thread
 from edgesim.simulation import Simulation
 
 GIB = 2.0**30
@@ -113,7 +114,8 @@ def main() -> None:
     simulation = Simulation(parts, backend, watch)
     watch.learner = simulation.learner
     watch._mark_s = time.perf_counter()
-    profile.runcall(simulation.run)
+    with one_thread():
+        profile.runcall(simulation.run)
     report(pstats.Stats(profile, stream=sys.stdout), given.devices * given.rounds)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 import edgesim
 from edgesim.assembly import assemble
 from edgesim.backends.null import NullBackend
+from edgesim.learning.device import one_thread
 from edgesim.simulation import Silent, Simulation
 from tests.calling import TINY
 
@@ -60,6 +61,13 @@ def simulate_null(scenario: edgesim.Scenario) -> Simulation:
     simulation = Simulation(assemble(scenario), NullBackend(), Silent())
     simulation.run()
     return simulation
+
+
+@pytest.fixture(scope="session", autouse=True)
+def on_one_thread() -> Iterator[None]:
+    """Compute as a run does, also where a test plays only a part of one."""
+    with one_thread():
+        yield
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ class SerialBackend(TrainingBackend):
     """One trainer in this process."""
 
     def __init__(self, trainer: Trainer) -> None:
-        super().__init__()
         self._trainer = trainer
 
     def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
@@ -26,6 +25,9 @@ class SerialBackend(TrainingBackend):
     def evaluate_personal(self, models: Mapping[int, Bundle]) -> Mapping[int, Score]:
         """Score one model after another."""
         return {device: self._trainer.score_personal(device, model) for device, model in models.items()}
+
+    def close(self) -> None:
+        """Do nothing: there is nothing but this process."""
 
     def _score(self, model: Bundle) -> Sequence[ChunkScore]:
         return self._trainer.score_chunks(model, range(self._trainer.chunks()))

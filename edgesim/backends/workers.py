@@ -32,7 +32,6 @@ class WorkersBackend(TrainingBackend):
     """A pool of processes. Jobs are pure, so results do not depend on who trained what in which order."""
 
     def __init__(self, trainer: Trainer, workers: int) -> None:
-        super().__init__()
         trainer.data.share()
         self._chunks = trainer.chunks()
         self._workers = workers
@@ -41,9 +40,8 @@ class WorkersBackend(TrainingBackend):
         )
 
     def close(self) -> None:
-        """End the worker processes too."""
+        """End the worker processes."""
         self._pool.shutdown(cancel_futures=True)
-        super().close()
 
     def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
         """Train in all processes at once."""

@@ -22,7 +22,10 @@ def check_device(name: str) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute on one thread, so that times and sums do not depend on how many there are."""
+    """Compute on one thread, so that times and sums do not depend on how many the host has.
+
+    To be left in the order of entering, so for functions and with-blocks, not for objects that live as long as they do.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -11,7 +11,6 @@ from torch import Tensor
 from edgesim.card import ModelCard
 from edgesim.contracts import Bundle, Merged, Message
 from edgesim.errors import ContractError
-from edgesim.learning.device import one_thread
 from edgesim.learning.entry_mean import Held, mean_by_entry
 from edgesim.learning.packed import numbers_of
 from edgesim.learning.parts import Cut
@@ -53,8 +52,7 @@ def mean_of_holders(
         whole = all(each.rows is None and each.columns is None for each in held) and everybody is None
         return _mean_of_whole(old, held) if whole else mean_by_entry(old, held, everybody)
 
-    with one_thread():  # several would wait for each other at every step, long if the processor has other work
-        return {kind: {name: mean(kind, name, old) for name, old in tensors.items()} for kind, tensors in base.items()}
+    return {kind: {name: mean(kind, name, old) for name, old in tensors.items()} for kind, tensors in base.items()}
 
 
 def _cut(message: Message, card: ModelCard | None) -> Cut | None:

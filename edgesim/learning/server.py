@@ -18,7 +18,6 @@ from edgesim.errors import ConfigError
 from edgesim.learning.context import copy_for, load
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import by_class
-from edgesim.learning.device import one_thread
 from edgesim.learning.loop import gradients
 from edgesim.learning.trace import layer_of
 from edgesim.learning.trainer import CHUNK
@@ -98,7 +97,7 @@ class ServerTools:
     def loss(self, model: Bundle, places: Tensor | None = None) -> float:
         """Return the mean cross-entropy of a model in eval mode on the server's samples, or on those at `places`."""
         rows = self._rows(places)
-        with one_thread(), torch.no_grad():
+        with torch.no_grad():
             self._load(model)
             total = math.fsum(float(self._loss(chunk)) for chunk in torch.split(rows, CHUNK))
         self._spent_flops += self.card.forward_flops() * len(rows)
@@ -119,15 +118,14 @@ class ServerTools:
         chunks = torch.split(rows, CHUNK)
         targets = [None] * len(chunks) if soft is None else soft.split(CHUNK)
         frozen = frozenset[str]() if layers is None else frozenset(self.card.layer_names).difference(layers)
-        with one_thread():
-            self._load(model)
-            for name, parameter in self.module.named_parameters():
-                parameter.requires_grad_(layer_of(name) not in frozen)
-            wrt = {name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad}
-            total = [torch.zeros_like(p, dtype=torch.float64) for p in wrt.values()]
-            for chunk, target in zip(chunks, targets, strict=True):
-                for sum_, part in zip(total, gradients(self._loss(chunk, target), list(wrt.values())), strict=True):
-                    sum_ += part
+        self._load(model)
+        for name, parameter in self.module.named_parameters():
+            parameter.requires_grad_(layer_of(name) not in frozen)
+        wrt = {name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad}
+        total = [torch.zeros_like(p, dtype=torch.float64) for p in wrt.values()]
+        for chunk, target in zip(chunks, targets, strict=True):
+            for sum_, part in zip(total, gradients(self._loss(chunk, target), list(wrt.values())), strict=True):
+                sum_ += part
         self._spent_flops += self.card.train_flops(frozen) * len(rows)
         return {name: (sum_ / len(rows)).cpu() for name, sum_ in zip(wrt, total, strict=True)}
 

@@ -15,7 +15,6 @@ from edgesim.contracts import Assignment, Stretch, Task
 from edgesim.errors import ConfigError
 from edgesim.learning.build import build_model, bundle_of
 from edgesim.learning.context import Context
-from edgesim.learning.device import one_thread
 from edgesim.learning.loop import train_stretch
 from edgesim.learning.measure import measure
 from edgesim.learning.rules import PLAIN_SGD
@@ -59,7 +58,7 @@ def taught(name: str, tools: ServerTools, stretch: Stretch, key: Key) -> Taught:
     job = Assignment(-1, -1, Task("teach", stretches=(stretch,)), key, bundle_of(module), None)
     context = Context(module, data, rows, job, card.drop_single)
     w = context.copy(job.base)
-    with one_thread(), seeded(key.at(1)):
+    with seeded(key.at(1)):
         train_stretch(w, stretch, PLAIN_SGD.phases[0], context, key.at(2))
         looks = [data.batch("train", chunk)[0].to(device) for chunk in torch.split(rows, CHUNK)]
         logits = torch.cat([context.tested_features(w, x)[0] for x in looks])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from safetensors.numpy import load_file
 
+import edgesim
 from edgesim.catalogue import parts_of
 from edgesim.contracts import SERVER, ModelRef
 from edgesim.errors import ConfigError
 from edgesim.learning.trainer import Trainer
+from edgesim.records.schema import TABLES
 from tests.contracts.support import (
     CLAIMS,
     COORDINATORS,
@@ -263,9 +266,8 @@ def test_results_do_not_depend_on_the_threads_of_the_host(backend, many_threads)
     outcomes = []
     for threads in (1, many_threads):
         torch.set_num_threads(threads)
-        simulation = prepare(scenario)
-        simulation.run()
-        simulation.learner.backend.close()
+        run = edgesim.run(scenario)
         assert torch.get_num_threads() == threads
-        outcomes.append(results_of(simulation))
+        models = [load_file(run.folder / f"{which}.safetensors") for which in ("final", "best")]
+        outcomes.append([fingerprint(models), *(run.table(name).to_csv() for name in TABLES)])
     assert outcomes[0] == outcomes[1]

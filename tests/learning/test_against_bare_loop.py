@@ -17,15 +17,6 @@ from tests.learning import bare_loop
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "fedavg_fashion.toml"
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Let the bare loop compute on one thread, as the order of its sums depends on their number."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def batches(parts: Assembly, run: Run) -> Iterator[list[list[torch.Tensor]]]:
     """Yield of every round, of every device asked, the rows of the training set in each SGD step."""
     training, seed = parts.scenario.training, parts.scenario.seed
@@ -41,7 +32,7 @@ def batches(parts: Assembly, run: Run) -> Iterator[list[list[torch.Tensor]]]:
 
 
 @pytest.mark.skipif(not bare_loop.FOLDER.is_dir(), reason="needs the Debian package dataset-fashion-mnist")
-def test_same_accuracy_in_every_round(one_thread, tmp_path):
+def test_same_accuracy_in_every_round(tmp_path):
     scenario = edgesim.load(SCENARIO)
     run = edgesim.run(scenario, out=tmp_path / "run")
     parts = assemble(scenario)

@@ -1,6 +1,5 @@
 """Thinner networks against published sizes, networks built by hand and full networks with silenced units."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,15 +17,6 @@ from edgesim.learning.parts import extract, scatter, thinner
 from edgesim.rng import Key
 
 RESNET_INNER = [f"blocks.{block}.conv1" for block in range(8)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small networks on several threads wait more than they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def network(name: str, classes: int | None = None) -> tuple[nn.Module, ModelCard]:

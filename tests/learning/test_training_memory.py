@@ -1,7 +1,5 @@
 """Predicted training memory against torch's saved-tensor hooks on real steps, and by hand."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
@@ -17,15 +15,6 @@ from edgesim.rng import Key
 
 MODELS = ("lenet5", "cnn_m", "cnn_3conv", "resnet18_bn", "vgg11_gn", "torchvision:squeezenet1_0")
 SMALL = {"torchvision:squeezenet1_0": (3, 64, 64)}  # its own 224 pixels take longer and show no more
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small networks on several threads wait more than they work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def network(name: str) -> tuple[nn.Module, ModelCard]:
