@@ -260,13 +260,13 @@ def many_threads():
 
 
 @pytest.mark.parametrize("backend", ["serial", {"name": "workers", "workers": 1}])
-def test_results_do_not_depend_on_the_threads_of_the_host(backend, many_threads):
+def test_results_do_not_depend_on_the_threads_of_the_host(backend, many_threads, tmp_path):
     """Sums over a network large enough to be split between threads are those of one thread; these are given back."""
     scenario = mixed_scenario(method="fedadp", model="fcnn", backend=backend, stop={"rounds": 2})
     outcomes = []
     for threads in (1, many_threads):
         torch.set_num_threads(threads)
-        run = edgesim.run(scenario)
+        run = edgesim.run(scenario, out=tmp_path / str(threads))
         assert torch.get_num_threads() == threads
         models = [load_file(run.folder / f"{which}.safetensors") for which in ("final", "best")]
         outcomes.append([fingerprint(models), *(run.table(name).to_csv() for name in TABLES)])
