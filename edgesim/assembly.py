@@ -102,8 +102,10 @@ def assemble(scenario: Scenario) -> Assembly:
     server_set = _server_set(scenario, data)
     split, samples = _partition(scenario, data, len(fleet), server_set)
     module, card = _model(scenario, data)
-    if card.needs_two and scenario.training.batch == 1:
-        raise ConfigError("training.batch: must be at least 2, as the model's batch normalisation needs two samples")
+    card.check_batch("training.batch", scenario.training.batch)
+    lr, floor = scenario.training.lr, scenario.training.lr_floor
+    if floor > lr:
+        raise ConfigError(f"training.lr_floor: must be at most training.lr, {lr:g}, got {floor:g}")
     setting = Setting(
         card=card,
         cost=scenario.cost.value,

@@ -97,8 +97,16 @@ class Calibration:
 
     @property
     def best(self) -> str:
-        """The form with the least median error; the first of equals, which has the fewest terms."""
-        return min(self.residuals, key=self.median_error)
+        """The form with the least median error; the first of equals, which has the fewest terms.
+
+        A form whose FLOPs of some kind seem to take no time is none, as with few models or on a busy host: networks of
+        such layers would be free.
+        """
+        return min(filter(self._prices_flops, self.residuals), key=self.median_error, default=next(iter(FORMS)))
+
+    def _prices_flops(self, form: str) -> bool:
+        terms = [term for term, quantity in FORMS[form].items() if quantity.endswith("flops_per_s")]
+        return all(self.fits[form].seconds_per[term] > 0 for term in terms)
 
     def median_error(self, form: str) -> float:
         """Return the median of the absolute relative errors of a form when each model is left out in turn."""

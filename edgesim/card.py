@@ -32,6 +32,7 @@ class UnitGroup:
 
     name: str  # of the first layer that has them as outputs
     size: int
+    splits: int = 1  # group normalisation splits those that are there into so many groups of equal size
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,13 @@ class ModelCard:
     left_at_zero: tuple[str, ...] = ()  # operations of the training step that have no price
     saved: tuple[SavedBytes, ...] = ()
     integer_buffer_bytes: int = 0  # counters, which stay on the device
+
+    def check_batch(self, key: str, batch: int) -> None:
+        """Raise ConfigError, naming the key, for batches of one sample if the model cannot be trained on them."""
+        if self.needs_two and batch == 1:
+            raise ConfigError(
+                f"{key}: must be at least 2, as the batch normalisation of {self.model} needs two samples"
+            )
 
     @property
     def layer_names(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from edgesim.contracts import DELIVERED, Assignment, Backend, Part, Plan, Stretc
 from edgesim.engine.presence import Presence
 from edgesim.engine.pricing import ROWS, Pricer
 from edgesim.engine.selections.rules import All
+from edgesim.errors import ConfigError
 from edgesim.learning.build import bundle_of, on_meta
 from edgesim.learning.device import one_thread
 from edgesim.learning.trainer import CHUNK
@@ -64,7 +65,8 @@ def estimate(scenario: Scenario) -> Estimate:
     """Return what a scenario will cost, from prices, a trial run without training and a probe of this host's speed.
 
     The number of rounds follows from the limits on rounds, simulated time and energy; what training decides, such as
-    when an accuracy is reached, is not foreseen. Raises ConfigError or DataError as `assemble` does.
+    when an accuracy is reached, is not foreseen. Raises ConfigError or DataError as `assemble` does, and ConfigError if
+    the trial ends before its first round.
     """
     parts = assemble(scenario)
     start = Simulation(parts, NullBackend(), Silent())
@@ -156,6 +158,10 @@ def _trial(parts: Assembly, asked: int) -> Simulation:
     short = scenario.model_copy(update={"stop": Stop(rounds=rounds)})
     trial = Simulation(replace(parts, scenario=short), NullBackend(), Silent())
     trial.run()
+    if not len(trial.tables["merges"]):
+        raise ConfigError(
+            f"estimate: no round would close; a run without training ended with {trial.rounds.stop_reason!r}"
+        )
     return trial
 
 
@@ -184,7 +190,7 @@ def _totals(parts: Assembly, typical: _Round, rounds: int | None) -> dict[str, A
         "flops": flops,
         "host_minutes": _host_s(parts, flops + _evaluation_flops(parts, rounds)) / 60.0,
         "memory_bytes": memory_bytes,
-        "sim_time_s": rounds * typical.seconds,
+        "sim_time_s": min(rounds * typical.seconds, parts.scenario.stop.sim_time or np.inf),
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import edgesim
+from tests.calling import call
 from tests.conftest import digits_scenario
 from tests.test_bad_input import Bad, check
 from tests.test_bad_physics import settings
@@ -100,14 +101,35 @@ SERVER_SETS = {
     "feddhad takes more": server("500 train samples, allowed are 1 to 199", f"name='feddhad', {ON_SAMPLES}500"),
     "feddhe takes all": server("200 train samples, allowed are 1 to 199", "name='feddhe', server_samples=200"),
     "feddhe of a rare class": server(
-        "190 train samples, equally many of each of 10 classes; the rarest has 18", "name='feddhe', server_samples=190"
+        "190 train samples, equally many of each of 10 classes; allowed are multiples of 10 up to 180",
+        "name='feddhe', server_samples=190",
     ),
     "feddh takes none": method(
         "server_samples: must be greater than or equal to 1, got 0", "name='feddh', server_samples=0"
     ),
 }
 
-TABLES = {"share": SHARES, "together": TOGETHER, "model": MODELS, "server set": SERVER_SETS}
+GROUPED = "tests.plugins.networks:Grouped"
+SPLITS = (
+    f"of the 8 units of conv would stay, which {GROUPED}'s group normalisation cannot split into 2 groups; needed is"
+)
+NORMED = "tests.plugins.networks:NormedUnits"
+TWO = "must be at least 2, as the batch normalisation of"
+NORMALISED = {
+    "fjord": method(f"widths: at 0.3: 3 {SPLITS}", "name='fjord', widths=[0.3, 1]", f"model={GROUPED}"),
+    "heterofl": method(f"rates: at 0.3: 3 {SPLITS}", "name='heterofl', rates=[0.3, 1]", f"model={GROUPED}"),
+    "afd": method(f"rate: at 0.4: 5 {SPLITS}", "name='afd', rate=0.4", f"model={GROUPED}"),
+    "feddrop": method(f"keep: at 0.4: 3 {SPLITS}", "name='feddrop', keep=0.4, units='all'", f"model={GROUPED}"),
+    "feddrop by chance": method(
+        f"keep: at 0.5: any number {SPLITS}",
+        "name='feddrop', keep=0.5, units='all', draw='bernoulli'",
+        f"model={GROUPED}",
+    ),
+    "fedad": Bad(f"model.name: any number {SPLITS}", ["method=fedad", f"model={GROUPED}"]),
+    "fedas": method(f"align_batch: {TWO} {NORMED}", "name='fedas', align_batch=1", f"model={NORMED}"),
+    "augfl": method(f"teacher_batch: {TWO} resnet18_bn", "name='augfl', teacher_batch=1, server_samples=10"),
+}
+TABLES = {"normalised": NORMALISED, "share": SHARES, "together": TOGETHER, "model": MODELS, "server set": SERVER_SETS}
 REFUSED = {f"{table}: {name}": bad for table, cases in TABLES.items() for name, bad in cases.items()}
 
 
@@ -125,3 +147,10 @@ def test_a_spectrum_that_does_not_converge_is_no_error(tmp_path: Path, name: str
     noted = run.notes.groupby("name")["value"].agg(set)
     assert run.manifest["status"] == "finished"
     assert (noted["fallback"], noted["rho"]) == ({1.0}, {0.8})
+
+
+@pytest.mark.parametrize("keys", ["name='fjord', widths=[0.25, 1]", "name='feddrop', keep=0.5, units='all'"])
+def test_thinner_groups_of_equal_size_can_be_normalised(here: Path, keys: str) -> None:
+    """Two and four of eight channels split into two groups."""
+    words = ["run", "scenario.toml", "--out", "run", "--quiet", *settings([f"method={{{keys}}}", f"model={GROUPED}"])]
+    assert call(*words).code == 0

@@ -105,6 +105,16 @@ def test_a_term_without_cost_is_none():
     assert all(min(fit(shrinking, form).seconds_per.values()) >= 0 for form in FORMS)
 
 
+def test_layers_that_seem_free_make_no_profile():
+    """More FLOPs of other layers than convolutions seem to take less time here: then no network of them has a price."""
+    noisy = timings(lambda work: by_kinds(replace(work, linear_flops=0.0)) - work.linear_flops / 1e13)
+    found = calibrate(noisy)
+    assert found.fits["layer kinds"].seconds_per["linear_flops"] == 0
+    assert found.median_error("layer kinds") < found.median_error("whole step")
+    assert found.best == "whole step"
+    assert found.profile("host", "a host", 2026).si.keys() <= {"step_overhead", "flops_per_s"}
+
+
 def test_work_of_a_network():
     """LeNet-5 by hand: multiply-accumulates x 2 FLOPs, x 3 for training, x 2 in the first layer (no input gradient)."""
     part, _ = find("model", "lenet5")

@@ -8,6 +8,7 @@ import pytest
 import edgesim
 import edgesim.estimate
 from edgesim.contracts import Needs
+from edgesim.errors import ConfigError
 from edgesim.estimate import estimate
 from edgesim.methods.fedavg import FedAvg
 
@@ -117,6 +118,24 @@ def test_run_costs_what_was_estimated(digits, changes, asked):
     assert found["flops"] == pytest.approx(last["total_flops"], rel=1e-12)
     assert found["sim_time_s"] == pytest.approx(last["now_s"], rel=1e-12)
     assert 0 < found["host_minutes"] < 10
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fleet": [{"cpu": {"flops_per_s": 1e6}, "battery": {"capacity": 10.0, "level": 0.0}}], "selection": "all"},
+        {"method": "fedbuff", "coordinator": BUFFERED, "failures": [{"name": "crash", "probability": 1.0}]},
+    ],
+)
+def test_a_run_without_a_round_costs_nothing_that_could_be_told(digits, changes):
+    with pytest.raises(ConfigError, match=r"^estimate: no round would close; a run without training ended with '"):
+        estimate(digits(**changes))
+
+
+def test_a_limit_on_time_is_the_most_that_a_run_takes(digits):
+    """The first round alone would take longer."""
+    whole = estimate(digits(stop={"rounds": 1})).totals["sim_time_s"]
+    assert estimate(digits(stop={"sim_time": whole / 2})).totals["sim_time_s"] == whole / 2
 
 
 @pytest.mark.parametrize("method", [{"name": "dfedavg", "reuse": 2}, {"name": "dadpfl", "reuse": 2}])

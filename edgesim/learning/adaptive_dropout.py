@@ -33,7 +33,7 @@ from edgesim.errors import ConfigError
 from edgesim.learning.context import Context
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.learning.spectrum import dense_flops, lanczos_flops, product_flops, share_below_gap
-from edgesim.learning.submodels import Which, check_groups, groups_of
+from edgesim.learning.submodels import Which, check_groups, check_kept, groups_of
 from edgesim.learning.unit_ranks import NeuronWeight, curvature_of, is_linear, rank_flops, ranks_of, source_of
 from edgesim.learning.unit_rates import (
     WAITING,
@@ -117,6 +117,7 @@ class AdaptiveDropout:
         """Return that nothing is known and nothing is left out. Raises ConfigError if model or keys do not fit."""
         state = super().init(setting, key)  # type: ignore[misc]  # of the method that this class stands before
         check_groups(setting.card, self.units, "choose a model that has some")
+        check_kept(self._groups(setting), setting.card, "model.name", None)
         size = setting.card.part_params(self._curved(setting), trained_only=True)
         most = _MOST_DENSE if self.rate_source == "dense" else math.inf
         if self.rate_source in _CURVED and not 0 < size <= most:

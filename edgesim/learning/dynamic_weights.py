@@ -98,17 +98,17 @@ def pseudo_gradient(
 ) -> dict[str, Tensor]:
     """Return the mean gradient that devices saw while they went from `base` to what they sent, by parameter, float64.
 
-    Device k's is its move against the sign, divided by `lr` and its number of steps; who took none saw none. Each
-    entry is averaged by `sizes`, shape (k,), over the devices that hold it, and is zero if nobody does. `card`: of the
-    model, where messages come from thinner parts.
+    Device k's is its move against the sign, divided by `lr` and its number of steps; who took none saw none, nor does
+    anybody at a rate of 0. Each entry is averaged by `sizes`, shape (k,), over the devices that hold it, and is zero if
+    nobody does. `card`: of the model, where messages come from thinner parts.
     """
     cuts = _cuts(got, card)
-    weights = [size if message.steps else 0.0 for message, size in zip(got, sizes.tolist(), strict=True)]
+    weights = [size if message.steps and lr else 0.0 for message, size in zip(got, sizes.tolist(), strict=True)]
 
     def mean(name: str, old: Tensor) -> Tensor:
         total, weight = torch.zeros_like(old, dtype=torch.float64), torch.zeros_like(old, dtype=torch.float64)
         for k, tensor, index in _holders(got, cuts, name, old):
-            total[index] += (old[index].double() - tensor) * (weights[k] / (lr * max(got[k].steps, 1)))
+            total[index] += (old[index].double() - tensor) * (weights[k] / ((lr or 1.0) * max(got[k].steps, 1)))
             weight[index] += weights[k]
         return total / weight.where(weight > 0, 1.0)
 

@@ -71,7 +71,8 @@ def densities(shapes: Shapes, sparsity: float, allocation: Allocation) -> dict[s
     """Return the share of weights that each tensor keeps so that a share `sparsity` in [0, 1) of all is left out.
 
     Both rules spare tensors whose dimensions add up to much beside their product. "erk" makes densities proportional
-    to sum / product, at most 1. "feddst" makes sparsities proportional to 1 - sum / product.
+    to sum / product, at most 1. "feddst" makes sparsities proportional to 1 - sum / product, at least 0. Raises
+    ConfigError for more than "feddst" can leave out, as one tensor would then have less than nothing.
     Source: Evci et al., "Rigging the Lottery" (2020), ERK; published code of Bibikar et al., "FedDST" (2022).
     """
     raw = {name: sum(shape) / math.prod(shape) for name, shape in shapes.items()}
@@ -80,11 +81,18 @@ def densities(shapes: Shapes, sparsity: float, allocation: Allocation) -> dict[s
         return dict.fromkeys(sizes, 1.0)
     if allocation == "erk":
         return _erk(raw, sizes, 1 - sparsity)
-    spread = sum((1 - raw[name]) * size for name, size in sizes.items())
+    sparing = {name: max(0.0, 1 - raw[name]) for name in sizes}
+    spread = sum(sparing[name] * size for name, size in sizes.items())
     if not spread:  # tensors of two by two alone
         return dict.fromkeys(sizes, 1 - sparsity)
     factor = sparsity * sum(sizes.values()) / spread
-    return {name: min(1.0, max(0.0, 1 - (1 - raw[name]) * factor)) for name in sizes}
+    if factor * max(sparing.values()) > 1:
+        most = sparsity / (factor * max(sparing.values()))
+        raise ConfigError(
+            f"method.sparsity: method.allocation 'feddst' can leave out at most a share {math.floor(1e3 * most) / 1e3} "
+            f"of this model's weights, found {sparsity}; 'erk' has no such limit"
+        )
+    return {name: 1 - sparing[name] * factor for name in sizes}
 
 
 def _erk(raw: Mapping[str, float], sizes: Counts, density: float) -> dict[str, float]:

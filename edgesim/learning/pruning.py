@@ -38,8 +38,9 @@ def pq_index(weights: Tensor, p: float, q: float) -> float:
     """
     sizes = weights.abs().double()
     sizes = sizes / sizes.max()  # the index is that of any multiple; so no power is too large or too small
-    norms = [float(sizes.pow(x).sum()) ** (1 / x) for x in (p, q)]
-    return max(0.0, 1 - weights.numel() ** (1 / q - 1 / p) * norms[0] / norms[1])
+    # Means instead of sums take the factor of d in; logarithms, as a small p makes numbers that no float can hold.
+    logs = [math.log(float(sizes.pow(x).mean())) / x for x in (p, q)]
+    return max(0.0, 1 - math.exp(logs[0] - logs[1]))
 
 
 def needed(weights: Tensor, rule: PQ) -> float:

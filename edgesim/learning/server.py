@@ -73,7 +73,7 @@ def draw_server_rows(wanted: ServerSet, labels: Ids, classes: int, key: Key) -> 
     if over or each > min(len(found) for found in rows):
         raise ConfigError(
             f"{asked_by}: the server asks for {samples} {wanted.split} samples, equally many of each of {classes} "
-            f"classes; the rarest has {min(len(found) for found in rows)}"
+            f"classes; allowed are multiples of {classes} up to {classes * min(len(found) for found in rows)}"
         )
     return np.sort(np.concatenate([generator.choice(found, each, replace=False) for found in rows]))
 

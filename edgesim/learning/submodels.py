@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Iterable
 from typing import Literal, TypeAlias
 
 from edgesim.card import ModelCard, UnitGroup
@@ -32,6 +33,22 @@ def check_groups(card: ModelCard, which: Which, otherwise: str) -> None:
         )
 
 
+def check_kept(groups: Iterable[UnitGroup], card: ModelCard, option: str, kept: Callable[[int], int] | None) -> None:
+    """Raise ConfigError if group normalisation cannot split what a method keeps of a model's unit groups.
+
+    `option`: the key and value that say how many stay, or what the method does. `kept`: the units that stay of so many;
+    None: any number may.
+    """
+    for group in groups:
+        found = group.size if kept is None else kept(group.size)
+        if group.splits > 1 and (kept is None or found % group.splits):
+            stays = "any number" if kept is None else f"{found}"
+            raise ConfigError(
+                f"{option}: {stays} of the {group.size} units of {group.name} would stay, which {card.model}'s group "
+                f"normalisation cannot split into {group.splits} groups; needed is a multiple of {group.splits}"
+            )
+
+
 def units_at(width: float, size: int) -> int:
-    """Return ceil(width x size), the units of a layer at a width."""
-    return math.ceil(width * size - 1e-9)  # 0.55 x 20 is a little more than 11
+    """Return ceil(width x size), the units of a layer at a width in (0, 1]; at least one."""
+    return max(1, math.ceil(width * size - 1e-9))  # 0.55 x 20 is a little more than 11

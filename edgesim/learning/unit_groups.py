@@ -50,7 +50,7 @@ def find_groups(trace: Trace, module: nn.Module, own_work: Collection[str]) -> L
     for layer, axis in search.columns.items():
         if layer not in own_work or not _plain(module.get_submodule(layer)):
             search.pin((search.rows[layer], axis))
-    return _layout(search)
+    return _layout(search, module)
 
 
 def _has_buffers(layer: nn.Module) -> bool:
@@ -215,7 +215,7 @@ _RULES: dict[str, Callable[[_Search, Node], Axes | None]] = {
 }
 
 
-def _layout(search: _Search) -> Layout:
+def _layout(search: _Search, module: nn.Module) -> Layout:
     """Name each group after the first layer that has it as outputs."""
     names: dict[int, str] = {}
     for layer in search.columns:  # in forward order, and only these make units
@@ -226,9 +226,15 @@ def _layout(search: _Search) -> Layout:
     def name(axis: Axis | None) -> str:
         return "" if axis is None else names.get(search.root(axis.units), "")
 
+    rows = {layer: name(axis) for layer, axis in search.rows.items()}
+    splits = dict.fromkeys(names.values(), 1)
+    for layer, group in rows.items():
+        inner = module.get_submodule(layer)
+        if group and isinstance(inner, nn.GroupNorm):
+            splits[group] = math.lcm(splits[group], inner.num_groups)
     return Layout(
-        groups=tuple(UnitGroup(layer, search.sizes[root]) for root, layer in names.items()),
-        rows={layer: name(axis) for layer, axis in search.rows.items()},
+        groups=tuple(UnitGroup(layer, search.sizes[root], splits[layer]) for root, layer in names.items()),
+        rows=rows,
         columns={layer: (name(axis), axis.spread if axis else 1) for layer, axis in search.columns.items()},
         axes={node: tuple(name(axis) for axis in axes) for node, axes in search.axes.items()},
     )

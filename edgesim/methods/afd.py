@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -35,7 +36,7 @@ from edgesim.contracts import (
 from edgesim.learning.context import Batch, Context
 from edgesim.learning.merge import Absent, finite, mean_of_holders
 from edgesim.learning.rules import cross_entropy
-from edgesim.learning.submodels import Units, Which, check_groups, groups_of
+from edgesim.learning.submodels import Units, Which, check_groups, check_kept, groups_of
 from edgesim.numbers import PositiveNumber
 from edgesim.rng import Key
 
@@ -71,6 +72,8 @@ class AFD:
         """Return a server that has heard of nobody. Raises ConfigError if the model has no unit to leave out."""
         if self.rate > 0:
             check_groups(setting.card, self.units, f"method.rate must be 0 for it, found {self.rate:g}")
+        groups = groups_of(setting.card, self.units)
+        check_kept(groups, setting.card, f"method.rate: at {self.rate:g}", partial(kept_count, self.rate))
         setting.cost.check(widths=1)
         return {"known": {}}
 
@@ -99,10 +102,11 @@ class AFD:
             return Merged(state, None, notes=notes)
         weights = [m.samples * m.weight for m in usable]
         known = dict(state["known"])
-        for owner, units, loss in self._heard(usable, weights):
+        for owner, units, loss in self._heard([(m, w) for m, w in zip(usable, weights, strict=True) if m.steps]):
             known[owner] = self._learned(known.get(owner), units, loss, view.setting)
-        repeats = sum(known[owner]["repeats"] for owner in {self._owner(m.device) for m in usable})
-        losses = {m.device: m.signals["loss"] for m in usable}
+        owners = {self._owner(m.device) for m in usable} & known.keys()
+        repeats = sum(known[owner]["repeats"] for owner in owners)
+        losses = {m.device: m.signals["loss"] for m in usable if m.steps}
         model = mean_of_holders(base, usable, weights, absent=self.absent, card=view.setting.card)
         return Merged({"known": known}, model, notes={"train_loss": losses, "repeats": float(repeats), **notes})
 
@@ -125,15 +129,17 @@ class AFD:
             chances = {name: chances_of(score, self.eps) for name, score in old["scores"].items()}
         return tuple((name, _drawn(chance, self.rate, draws)) for name, chance in chances.items())
 
-    def _heard(self, got: Sequence[Message], weights: Sequence[float]) -> list[tuple[int, Units, float]]:
-        """Return whose scores change, the units that they had and the training loss.
+    def _heard(self, got: Sequence[tuple[Message, float]]) -> list[tuple[int, Units, float]]:
+        """Return whose scores change, the units that they had and the training loss, of messages and their weights.
 
-        If all share one network and one of an earlier round came late, the newest counts.
+        If all share one network and one of an earlier round came late, the newest counts. Who took no step has no loss.
         """
         if self.variant == "multi":
-            return [(m.device, m.task.part.units, m.signals["loss"]) for m in got]
-        units = got[-1].task.part.units
-        same = [(m.signals["loss"], w) for m, w in zip(got, weights, strict=True) if m.task.part.units == units]
+            return [(m.device, m.task.part.units, m.signals["loss"]) for m, _ in got]
+        if not got:
+            return []
+        units = got[-1][0].task.part.units
+        same = [(m.signals["loss"], w) for m, w in got if m.task.part.units == units]
         losses, shares = zip(*same, strict=True)
         return [(_EVERYBODY, units, float(np.average(losses, weights=shares)))]
 

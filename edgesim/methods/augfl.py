@@ -14,6 +14,7 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
+from edgesim.card import ModelCard
 from edgesim.contracts import (
     Bundle,
     LocalPhase,
@@ -32,6 +33,7 @@ from edgesim.contracts import (
 )
 from edgesim.learning.context import Batch, Context
 from edgesim.learning.masks import dense_gradient
+from edgesim.learning.measure import measure
 from edgesim.learning.merge import finite, is_finite, mean_of_holders
 from edgesim.learning.rules import cross_entropy
 from edgesim.learning.seeding import seeded
@@ -91,7 +93,10 @@ class AugFL:
         """Return a server that has heard nobody. Raises ConfigError for a teacher that does not fit."""
         setting.cost.check(widths=0)
         if self.lam:
-            teacher_network(self.teacher, setting.card.input_shape, setting.card.classes, key)
+            shape, classes = setting.card.input_shape, setting.card.classes
+            network = teacher_network(self.teacher, shape, classes, key)
+            if self.teacher_batch == 1:
+                measure(network, self.teacher, shape, classes).check_batch("method.teacher_batch", 1)
         return {"seed": key.exact_word(), "logits": None, "first": {}, "heard": {}}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
@@ -99,7 +104,7 @@ class AugFL:
         samples, ids = view.setting.samples, view.choose(key)
         tasks: dict[int, Task] = {}
         for n in set(samples[ids].tolist()):
-            tasks[n] = self._task(n, n / max(1, int(samples.sum())), state["seed"])
+            tasks[n] = self._task(n, n / max(1, int(samples.sum())), state["seed"], view.setting.card)
         return Plan(tuple(Order(d, tasks[int(samples[d])]) for d in ids.tolist()))
 
     def local(self, task: Task) -> LocalRule:
@@ -134,12 +139,13 @@ class AugFL:
         """Return the model that a device adapted at its last turn, the global one if it had none."""
         return base if own is None else {"params": own["adapted"], "buffers": own["buffers"]}
 
-    def _task(self, samples: int, share: float, seed: int) -> Task:
+    def _task(self, samples: int, share: float, seed: int, card: ModelCard) -> Task:
         """Return the task of devices with so many samples, a share of all."""
-        support, query = split_sizes(samples, self.support)
-        knobs = {"share": share, **({"seed": float(seed)} if self.split == "fixed" else {})}
+        least = 2 if card.needs_two else 1
+        support, query = split_sizes(samples, self.support, least)
+        knobs = {"share": share, "support": float(support), **({"seed": float(seed)} if self.split == "fixed" else {})}
         return Task(
-            stretches=(Stretch(batch=max(1, support), lr=1 / self.rho, steps=1),),
+            stretches=(Stretch(batch=max(least, support), lr=1 / self.rho, steps=1),),
             passes=(Pass(), Pass("train", samples=2 * support + query)),
             knobs=knobs,
         )
@@ -162,12 +168,12 @@ class AugFL:
         }
 
     def _batches(self, context: Context) -> tuple[Batch, Batch]:
-        """Return the samples to adapt on and the query; who has a single sample takes it for both."""
+        """Return the samples to adapt on and the query; who has too few to split takes them for both."""
         knobs, n = context.task.knobs, len(context.shard)
         key = Key(int(knobs["seed"])).at(context.device) if "seed" in knobs else context.key.at(_SPLIT)
-        order, (support, _) = torch.from_numpy(key.numpy().permutation(n)), split_sizes(n, self.support)
+        order, support = torch.from_numpy(key.numpy().permutation(n)), int(knobs["support"])
         augmenting = torch.Generator().manual_seed(context.key.at(_SPLIT, 1).word())
-        places = order[:support], order[support:] if n > 1 else order
+        places = order[:support], order[support:] if support < n else order
         return context.batch(places[0], augmenting), context.batch(places[1], augmenting)
 
     def _meta_gradient(self, grads: list[Tensor], w: Bundle, context: Context) -> list[Tensor]:
@@ -240,11 +246,11 @@ class AugFL:
         return absent + first + (self.lam > 0)
 
 
-def split_sizes(samples: int, share: float) -> tuple[int, int]:
-    """Return how many samples are for adaptation and how many for the query: one each at least, if need be the same."""
-    if samples <= 1:
+def split_sizes(samples: int, share: float, least: int = 1) -> tuple[int, int]:
+    """Return how many samples are for adaptation and how many for the query: `least` each, if need be the same."""
+    if samples < 2 * least:
         return samples, samples
-    support = min(max(1, round(share * samples)), samples - 1)
+    support = min(max(least, round(share * samples)), samples - least)
     return support, samples - support
 
 

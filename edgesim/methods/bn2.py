@@ -99,10 +99,13 @@ class BN2:
 
 
 def _report(w: Bundle, context: Context) -> tuple[Bundle, Bundle, dict[str, float]]:
-    """Return the model to keep, and the norm of how far it lies from the one received, divided by the learning rate."""
+    """Return the model to keep, and the norm of how far it lies from the one received, divided by the learning rate.
+
+    A rate that has decayed to 0 moves nothing.
+    """
     base, lr = context.base["params"], context.task.stretches[0].lr
     moves = [w["params"][name].detach().cpu().double() - base[name].cpu() for name in base]
-    norm = math.sqrt(sum(float(move.square().sum()) for move in moves)) / lr
+    norm = math.sqrt(sum(float(move.square().sum()) for move in moves)) / lr if lr else 0.0
     kept = {kind: {name: tensor.detach().cpu() for name, tensor in tensors.items()} for kind, tensors in w.items()}
     return w, kept, {"norm": norm}
 

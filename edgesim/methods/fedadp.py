@@ -73,7 +73,8 @@ class FedAdp:
         sizes = np.array([message.samples * message.weight for message in usable])
         spread = _spread(base, usable, sizes / sizes.sum())
         state, weights, columns = self._weighed(state, usable, sizes, self._angles_rad(spread), view.round)
-        columns["divergence"] = spread.distance / view.setting.training.lr_at(view.round)
+        lr = view.setting.training.lr_at(view.round)
+        columns["divergence"] = spread.distance / lr if lr else np.zeros(len(usable))  # decayed to 0: nobody moves
         devices = [message.device for message in usable]
         notes = {name: dict(zip(devices, column.tolist(), strict=True)) for name, column in columns.items()}
         mean = float(columns["divergence"].mean())

@@ -76,8 +76,10 @@ class FedAS:
     needs: ClassVar[Needs] = Needs(keep="computed")
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return the empty state. Raises ConfigError for a model of a single layer."""
+        """Return the empty state. Raises ConfigError for a model of a single layer, or batches that are too small."""
         setting.cost.check(widths=0)
+        if self.align_epochs:
+            setting.card.check_batch("method.align_batch", self.align_batch)
         _head(setting.card)
         return {}
 

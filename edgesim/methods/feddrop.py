@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ from edgesim.contracts import Bundle, LocalRule, Merged, Message, Needs, Order, 
 from edgesim.errors import ConfigError
 from edgesim.learning.merge import Absent, mean_by_size
 from edgesim.learning.rules import PLAIN_SGD
+from edgesim.learning.submodels import check_kept
 from edgesim.rng import Key
 
 _MASKS = 1  # sub-stream of a plan's key; selection draws from the key itself and from those of one index
@@ -71,6 +73,9 @@ class FedDrop:
                 f"method.units: {self.units!r} finds no unit to leave out in {card.model} (unit groups: "
                 f"{', '.join(group.name for group in card.groups) or 'none'}); method.keep must be 1 for it"
             )
+        for share in (share for share in keep if share < 1):
+            counts = partial(_count, share) if self.draw == "exact" else None
+            check_kept(self._groups(card), card, f"method.keep: at {share:g}", counts)
         setting.cost.check(widths=len(keep))
         return {"keep": list(keep)}
 

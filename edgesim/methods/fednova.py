@@ -60,11 +60,11 @@ class FedNova:
         return proximal_sgd(self.mu)
 
     def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
-        """Apply the normalised mean of the moves; the model stays if nobody took a step."""
-        usable, notes = finite(got)
-        usable = [message for message in usable if message.steps]
+        """Apply the normalised mean of the moves of those that took a step; the old model stays if nothing arrived."""
+        arrived, notes = finite(got)
+        usable = [message for message in arrived if message.steps]
         if not usable:
-            return Merged(state, None, notes=notes)
+            return Merged(state, base if arrived else None, notes=notes)
         sizes = [message.samples * message.weight for message in usable]
         weights = self._weights(usable, np.array(sizes) / sum(sizes))
         step = {name: _weighted_moves(name, old, usable, weights) for name, old in base["params"].items()}

@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from annotated_types import Ge
 
 from edgesim.contracts import Bundle, LocalRule, Merged, Message, Needs, Order, Plan, Setting, Task, View
-from edgesim.errors import ConfigError
 from edgesim.learning.merge import finite, mean_of_holders
 from edgesim.learning.rules import PLAIN_SGD
 from edgesim.rng import Key
@@ -37,8 +36,8 @@ class FedSGD:
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the empty state: FedSGD remembers nothing. Raises ConfigError if batches are too small."""
         setting.cost.check(widths=0)
-        if setting.card.needs_two and self.batch_size == 1:
-            raise ConfigError("method.batch_size: must be at least 2, as the model's batch normalisation needs two")
+        if self.batch_size != "full":
+            setting.card.check_batch("method.batch_size", self.batch_size)
         return {}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -39,7 +40,7 @@ from edgesim.learning.context import Batch, Context
 from edgesim.learning.loop import gradients
 from edgesim.learning.merge import Absent, mean_by_size
 from edgesim.learning.rules import cross_entropy
-from edgesim.learning.submodels import Units, Which, check_groups, groups_of, units_at
+from edgesim.learning.submodels import Units, Which, check_groups, check_kept, groups_of, units_at
 from edgesim.numbers import PositiveShare
 from edgesim.rng import Key
 
@@ -74,6 +75,9 @@ class Ordered:
             raise ConfigError(f"method.widths: must rise to 1, the whole model; found {list(self.widths)}")
         if count > 1:
             check_groups(setting.card, self.units, f"method.widths must be [1.0] for it, found {list(self.widths)}")
+        groups = groups_of(setting.card, self.units)
+        for width in self.widths:
+            check_kept(groups, setting.card, f"method.widths: at {width:g}", partial(units_at, width))
         setting.cost.check(widths=count)
         return {"tier": self._tiers(setting, key).tolist()}
 

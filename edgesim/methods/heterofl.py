@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -32,7 +33,7 @@ from edgesim.errors import ConfigError
 from edgesim.learning.merge import finite, mean_of_holders
 from edgesim.learning.own_classes import masked_cross_entropy, of_own_classes, with_labels
 from edgesim.learning.rules import PLAIN_SGD
-from edgesim.learning.submodels import groups_of, units_at
+from edgesim.learning.submodels import check_kept, groups_of, units_at
 from edgesim.numbers import PositiveNumber, PositiveShare
 from edgesim.rng import Key
 
@@ -112,6 +113,8 @@ class HeteroFL:
             raise ConfigError(
                 f"method.proportions: must be as many as the {count} of method.rates, found {len(self.proportions)}"
             )
+        if self.tiers == "level" and self.proportions is not None:
+            raise ConfigError("method.proportions: are those of rates that are drawn, found method.tiers 'level'")
         if self.tiers == "level" and setting.level.max() > count:
             raise ConfigError(
                 f"fleet.level: method.rates has a rate for {count} levels, found level {setting.level.max()}"
@@ -121,6 +124,9 @@ class HeteroFL:
                 f"model.name: {setting.card.model} has no hidden unit to leave out; method.rates must be [1.0] for it, "
                 f"found {found}"
             )
+        for rate in self.rates:
+            groups = groups_of(setting.card, "all")
+            check_kept(groups, setting.card, f"method.rates: at {rate:g}", partial(units_at, rate))
         setting.cost.check(widths=count)
 
     def _ranks(self, shares: np.ndarray) -> Ids:

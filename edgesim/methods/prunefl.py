@@ -80,7 +80,7 @@ class PruneFL:
         if not any(layer.weights for layer in setting.card.layers):
             raise ConfigError(f"model.name: {setting.card.model} has no tensor of two dimensions or more to prune")
         setting.cost.check(widths=0)
-        return {"nonzero": {}, "changed": -1}
+        return {"nonzero": {}, "changed": -1, "squares": {}}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices to train under the mask, and before a new choice to send their squares."""
@@ -111,13 +111,13 @@ class PruneFL:
             return Merged(state, None, notes=notes)
         models = [m._replace(body={kind: m.body[kind] for kind in m.body if kind in _MODEL}) for m in usable]
         mean = mean_of_holders(masks.without_masks(base), models, [m.samples * m.weight for m in usable])
-        mask, squares = masks.masks_in(base), [m.body[_SQUARES] for m in usable if _SQUARES in m.body]
-        if squares:
-            total = {name: sum(sent[name].double() for sent in squares) for name in mean["params"]}
+        mask, squares = masks.masks_in(base), _added(state["squares"], usable)
+        state = {**state, "squares": squares}
+        if squares and self._chooses_after(view.round + 1):
             share = self.share(view.round + 1)
-            mask = chosen(mean["params"], mask, total, share, seconds_of(view.setting))
+            mask = chosen(mean["params"], mask, squares, share, seconds_of(view.setting))
             nonzero = dict(masks.nonzeros(masks.counts_of(mask)))
-            state = {"nonzero": nonzero, "changed": view.round}
+            state = {"nonzero": nonzero, "changed": view.round, "squares": {}}
         if not mask:
             return Merged(state, mean, notes={"density": 1.0, **notes})
         size = sum(m.numel() for m in mask.values())
@@ -213,6 +213,14 @@ def _fastest(view: View) -> Ids:
     """Return the fastest device that is there, shape (1,)."""
     place = int(view.setting.flops_per_s[view.idle].argmax())
     return view.idle[place : place + 1]
+
+
+def _added(total: Mapping[str, Tensor], got: Sequence[Message]) -> dict[str, Tensor]:
+    """Return a total, float64, with the squares that were sent. Those that come late wait there for the next choice."""
+    result = dict(total)
+    for sent in (message.body[_SQUARES] for message in got if _SQUARES in message.body):
+        result = {name: result[name] + square if result else square.double() for name, square in sent.items()}
+    return result
 
 
 def _upload(setting: Setting, part: Part, reports: bool) -> Payload:

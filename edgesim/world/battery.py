@@ -59,6 +59,8 @@ class Batteries:
         self._windows = windows
         self._state = _State(np.where(empty, arrays.restart_j, arrays.level_j), empty, np.zeros(n))
         self._since_s = np.zeros(n)
+        # where a device was at its last change of condition that somebody asked beyond, if nothing is drawn meanwhile
+        self._changed, self._changed_s = _State(*(column.copy() for column in self._state)), np.zeros(n)
         # the interval for which `available` knows the answer; nobody's at first
         self._known_from_s, self._known_until_s = np.full(n, np.inf), np.full(n, -np.inf)
         self._known_on = ~empty
@@ -117,9 +119,10 @@ class Batteries:
         Later calls may not ask for times before the end of the draining. Raises ValueError for such times.
         """
         lasted_s, state = self._drained(ids, self._at(ids, now_s), np.full(len(ids), now_s), watts, seconds)
-        for column, new in zip(self._state, state, strict=True):
-            column[ids] = new
-        self._since_s[ids] = now_s + lasted_s
+        for known in (self._state, self._changed):
+            for column, new in zip(known, state, strict=True):
+                column[ids] = new
+        self._since_s[ids] = self._changed_s[ids] = now_s + lasted_s
         self._known_until_s[ids] = -np.inf
         return lasted_s
 
@@ -136,13 +139,19 @@ class Batteries:
 
     def _at(self, ids: Ids, now_s: Arr | float) -> _State:
         """Return the state of devices at `now_s`, past every change of condition up to then."""
-        store_j, off, off_s = (column[ids] for column in self._state)
-        at_s, until_s = self._since_s[ids], np.broadcast_to(now_s, len(ids))
-        early = at_s > until_s + _about_now_s(until_s)
+        since_s, until_s = self._since_s[ids], np.broadcast_to(now_s, len(ids))
+        early = since_s > until_s + _about_now_s(until_s)
         if early.any():
             raise ValueError(
-                f"device {ids[early][0]} is drained until {at_s[early][0]} s, asked for {until_s[early][0]} s"
+                f"device {ids[early][0]} is drained until {since_s[early][0]} s, asked for {until_s[early][0]} s"
             )
+        # Whether it starts from the last draining or from a change since then, the way goes through the same changes.
+        known = self._changed_s[ids] <= until_s
+        at_s = np.where(known, self._changed_s[ids], since_s)
+        store_j, off, off_s = (
+            np.where(known, changed[ids], drained[ids])
+            for changed, drained in zip(self._changed, self._state, strict=True)
+        )
         todo = np.flatnonzero(at_s < until_s)
         while len(todo):
             rows, then, end_s = ids[todo], _State(store_j[todo], off[todo], off_s[todo]), until_s[todo]
@@ -154,6 +163,10 @@ class Batteries:
             off_s[todo] += np.where(then.off, step_s, 0.0)
             off[todo] ^= changes
             at_s[todo] = np.where(changes, at_s[todo] + step_s, end_s)
+            new = todo[changes & (at_s[todo] > self._changed_s[rows])]
+            for column, value in zip(self._changed, (store_j, off, off_s), strict=True):
+                column[ids[new]] = value[new]
+            self._changed_s[ids[new]] = at_s[new]
             todo = todo[at_s[todo] < until_s[todo]]
         return _State(store_j, off, off_s)
 

@@ -224,6 +224,11 @@ def test_pseudo_gradient_is_of_holders_who_moved():
     assert float(pseudo_gradient(BASE, some[2:], SIZES[2:], 0.5)["x.weight"]) == 0.0
 
 
+def test_at_a_rate_of_zero_nobody_saw_a_gradient():
+    """Rates decay until a float holds no smaller one."""
+    assert all(float(g.abs().max()) == 0 for g in pseudo_gradient(BASE, messages(steps=5), SIZES, 0.0).values())
+
+
 # --- any model, any parts ---------------------------------------------------------------------------------------
 
 NETWORK = nn.Sequential(

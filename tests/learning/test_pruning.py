@@ -76,6 +76,15 @@ def test_the_index_has_no_unit():
         assert pq_index(tensor(MIXED) * scale, 0.5, 1) == pytest.approx(0.400741, abs=1e-6)
 
 
+@pytest.mark.parametrize("p", [1e-3, 1e-6])
+def test_the_index_of_a_small_p(p):
+    """Towards p = 0 the mean of order p becomes the geometric one, whatever powers of ten lie on the way."""
+    sizes = np.abs(MIXED)
+    geometric = np.exp(np.log(sizes).mean())
+    assert pq_index(tensor(MIXED), p, 1) == pytest.approx(1 - geometric / sizes.mean(), abs=2 * p)
+    assert pq_index(tensor([*MIXED, 0.0]), p, 1) == pytest.approx(1, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("draw", "limit"),
     [

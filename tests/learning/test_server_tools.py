@@ -57,9 +57,9 @@ def test_rows_are_the_first_any_or_equally_many_of_each_class():
         (ServerSet(10, split="train", reserved=True), "asks for 10 train samples, allowed are 1 to 9"),
         (
             ServerSet(7, draw="balanced", option="n"),
-            r"^method\.n: .* equally many of each of 3 classes; the rarest has 2",
+            r"^method\.n: .* equally many of each of 3 classes; allowed are multiples of 3 up to 6",
         ),
-        (ServerSet(9, draw="balanced"), "equally many of each of 3 classes; the rarest has 2"),
+        (ServerSet(9, draw="balanced"), "equally many of each of 3 classes; allowed are multiples of 3 up to 6"),
     ],
 )
 def test_too_many_samples_are_refused(wanted, message):

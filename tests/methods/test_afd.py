@@ -186,6 +186,18 @@ def test_a_late_network_of_another_round_does_not_speak_for_this_one():
     assert [(each["loss"], each["units"]) for each in known.values()] == [(2.0, (("a", KEPT),))]
 
 
+@pytest.mark.parametrize("variant", ["multi", "single"])
+def test_who_took_no_step_has_no_loss(variant):
+    """Device 1 has a single sample, which batch normalisation cannot train on: its 0.0 is no good news."""
+    method = AFD(variant=variant)
+    state = method.init(setting(), KEY)
+    idle = message(1, 0.0)._replace(steps=0)
+    merged = method.merge(state, BASE, [message(0, 2.0), idle], view_of(setting()), None, KEY)
+    assert [known["loss"] for known in merged.state["known"].values()] == [2.0]
+    assert merged.notes == {"train_loss": {0: 2.0}, "repeats": 0.0}
+    assert method.merge(state, BASE, [idle], view_of(setting()), None, KEY).state["known"] == {}
+
+
 @pytest.mark.parametrize(("absent", "second"), [("skip", 4.0), ("keep_old", 6.0)])
 def test_units_are_averaged_over_who_kept_them(absent, second):
     """Two samples say 1, one says 4; the old model has 7. Unit 1 was kept by the second alone, unit 4 by nobody."""

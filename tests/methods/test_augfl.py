@@ -77,7 +77,7 @@ def step_of_one_number(monkeypatch, method, taken=0, steps=1):
     monkeypatch.setattr(augfl, "cross_entropy", loss)
     monkeypatch.setattr(masks, "cross_entropy", loss)
     stretch = Stretch(batch=1, lr=1 / method.rho, steps=1)
-    task = Task(stretches=(stretch,), knobs={"share": 0.25})
+    task = Task(stretches=(stretch,), knobs={"share": 0.25, "support": 1.0})
     received, own = model_of({"w": [0.0]}), own_of(0.1, taken)
     context = Context(
         module, Ones(samples=2).load(), torch.arange(2), Assignment(0, 0, task, KEY, received, own), False
@@ -390,3 +390,23 @@ def test_settings_out_of_range(wrong):
     (key,) = wrong
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
         digits_scenario(method={"name": "augfl", **wrong})
+
+
+def test_networks_that_need_two_samples():
+    """As for batch normalisation of single numbers: 2 and 3 samples are for both, and who has one takes no step."""
+    assert [split_sizes(n, 0.8, least=2) for n in (1, 2, 3, 4, 5, 20)] == [
+        (1, 1),
+        (2, 2),
+        (3, 3),
+        (2, 2),
+        (3, 2),
+        (16, 4),
+    ]
+    for samples, steps in ((1, 0), (2, 1), (5, 1)):
+        scenario = mixed_scenario(
+            method={"name": "augfl", "lam": 0.0},
+            model="tests.plugins.networks:NormedUnits",
+            partition={"name": "iid", "samples_per_device": samples},
+        )
+        got = merge_arguments(prepare(scenario))[2]
+        assert {m.steps for m in got} == {steps}

@@ -198,3 +198,11 @@ def test_devices_that_stay_far_are_heard():
         assert len(of_name) == least
         one_label = of_name["device"] >= 10
         assert of_name["value"][one_label].mean() > of_name["value"][~one_label].mean()
+
+
+def test_a_rate_of_zero_is_a_norm_of_zero():
+    """Rates decay until a float holds no smaller one."""
+    training = {"batch": 16, "lr": 0.1, "lr_decay": 1e-200}
+    simulation = run(mixed_scenario(method="bn2", training=training, stop={"rounds": 3}))
+    norms = frames(simulation)["notes"].query("name == 'norm'").groupby("round")["value"].max()
+    assert norms[0] > 0 and norms[2] == 0

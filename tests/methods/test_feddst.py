@@ -276,6 +276,14 @@ def test_settings_out_of_range(wrong):
         digits_scenario(method={"name": "feddst", **wrong})
 
 
+def test_more_than_the_allocation_can_leave_out():
+    """Shapes 10 x 10 and 2 x 10 spare 0.8 and 0.4: at most, with all of the first gone, (100 + 0.5 x 20) / 120."""
+    shapes = {"a": (10, 10), "b": (2, 10)}
+    assert masks.densities(shapes, 110 / 120, "feddst") == pytest.approx({"a": 0, "b": 0.5})
+    with pytest.raises(ConfigError, match=r"method\.sparsity: .* at most a share 0\.916 of .*, found 0\.92; 'erk'"):
+        masks.densities(shapes, 0.92, "feddst")
+
+
 def test_a_model_without_weights():
     with pytest.raises(ConfigError, match=r"model\.name: by hand has no tensor of two dimensions or more"):
         FedDST().init(setting_of((1,), {"w": 1}), KEY)

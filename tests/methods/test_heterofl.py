@@ -105,7 +105,9 @@ def test_who_has_no_sample_says_nothing():
 
 def test_sizes_of_resnet18():
     """Ten classes, without its normalisation: ceil(r n) channels along the shortcuts too."""
-    parts, card = parts_of("resnet18_gn", {"name": "heterofl", "rates": A_TO_E, "tiers": "level"})
+    _, card = parts_of("resnet18_gn", {"name": "heterofl", "rates": [1.0], "tiers": "level"})
+    method = HeteroFL(rates=tuple(A_TO_E), tiers="level")  # which is for other normalisations
+    parts = [method._part(rank, card, 0) for rank in range(1, 1 + len(A_TO_E))]
     plain = replace(card, layers=tuple(layer for layer in card.layers if layer.weights))
     assert [plain.part_params(part) for part in parts] == [44022, 175202, 699066, 2792810, 11164362]
     assert [plain.forward_flops(part) / 2 for part in parts] == [2273600, 8872576, 35046656, 139299328, 555422720]
@@ -260,6 +262,7 @@ def test_levels_and_a_cost_table():
         ({"rates": [0.5, 1.5]}, {}, r"method\.rates"),
         ({"proportions": [0.5, 0.5]}, {}, r"method\.proportions: must be as many as the 5 of method\.rates, found 2"),
         ({"proportions": [1, 1, 1, 1, 0]}, {}, r"method\.proportions"),
+        ({"tiers": "level", "proportions": [1] * 5}, {}, r"method\.proportions: .*, found method\.tiers 'level'"),
         ({"rates": [0.5, 1.0], "tiers": "level"}, {}, r"fleet\.level: method\.rates .* for 2 levels, found level 3"),
         ({"tiers": "random"}, {}, r"method\.tiers"),
         ({"weights": "loss"}, {}, r"method\.weights"),

@@ -176,6 +176,28 @@ def test_density_falls_and_models_are_zero_outside_their_masks():
     assert keeping == {device for device, round_ in latest.items() if round_ % 2 == 0}
 
 
+def test_a_late_report_waits_for_the_next_choice():
+    """Device 0 is asked in every other round. Its report of the third arrives in the fourth, which chooses no mask."""
+    scenario = mixed_scenario(
+        method={**EVERY_TWO, "interval": 3},
+        coordinator={"name": "deadline", "deadline": "0.6 s", "late": "keep"},
+        network={"name": "fixed", "up": "8 Mbit/s", "down": "8 Mbit/s"},
+        fleet=[{"cpu": {"flops_per_s": "25 MFLOP/s"}}, {"count": 3, "cpu": {"flops_per_s": "50 MFLOP/s"}}],
+        stop={"rounds": 6},
+    )
+    simulation = prepare(scenario)
+    spy = simulation.learner.method = Spy(simulation.learner.method)
+    simulation.run()
+    reports = [{m.device: m.body["squares"] for m in got if "squares" in m.body} for _, _, got, *_ in spy.merges]
+    assert [sorted(report) for report in reports] == [[], [], [1, 2, 3], [0], [], [1, 2, 3]]
+    density = frames(simulation)["notes"].query("name == 'density'")["value"].tolist()
+    assert density[0] == density[1] == 1 > density[2] == density[3] == density[4] > density[5]
+    waiting = [merge[0]["squares"] for merge in spy.merges]
+    assert [bool(squares) for squares in waiting] == [False, False, False, False, True, True]
+    assert all(torch.equal(waiting[5][n], square.double()) for n, square in reports[3][0].items())
+    assert simulation.learner.state["squares"] == {}
+
+
 def test_what_comes_back_starts_from_zero():
     """A pruned weight whose squares are by far the largest joins, and its value is zero until it is trained."""
     simulation = prepare(mixed_scenario(method={**EVERY_TWO, "interval": 1}))

@@ -294,6 +294,39 @@ def test_times_of_death_and_return_equal_those_of_small_steps(drawn, windows, wa
         assert found > 4 * DAY_S - 1e-3 if math.isinf(dead_s) else found == pytest.approx(dead_s, abs=1e-3)
 
 
+def test_what_was_asked_before_changes_no_bit():
+    """Three devices go off and on hundreds of times: asked often, now and then back, or once, they are equal."""
+    ids, arrays = np.arange(3), {"capacity_j": 3, "level_j": [3, 0, 1.3], "restart_j": 0.7, "phase_s": [0, 7e3, 5e4]}
+    often, seldom = (battery([(0, 0.9 * DAY_S)], charge_w=0.4, **arrays) for _ in range(2))
+    generator = Key(3).numpy()
+    now_s = 0.0
+    for _ in range(40):
+        ahead_s = np.sort(generator.uniform(0, 60, 6))
+        for asked_s in now_s + ahead_s[generator.permutation(6)]:
+            often.available(float(asked_s))
+            often.next_available(ids, float(asked_s))
+        now_s += float(generator.uniform(0, 60))
+        for found, alone in ((often.level, seldom.level), (often.off_s, seldom.off_s)):
+            assert found(ids, now_s).tolist() == alone(ids, now_s).tolist()
+        seconds = generator.uniform(0, 1)
+        lasted_s = [one.drain(ids[:2], 0.1, seconds, now_s).tolist() for one in (often, seldom)]
+        assert lasted_s[0] == lasted_s[1]
+        now_s += 1.0
+    assert often.off_s(ids, now_s).min() > 0
+
+
+def test_changes_are_gone_through_once(monkeypatch):
+    """Off and on 25 times a minute: asking ever later looks at each change about once, not at all every time."""
+    one = battery([(0, DAY_S)], charge_w=0.5, capacity_j=3, level_j=3, restart_j=0.6)
+    looked = []
+    really = Batteries._change_after
+    monkeypatch.setattr(Batteries, "_change_after", lambda *given: looked.append(1) or really(*given))
+    for minute in range(1, 101):
+        one.off_s(ZERO, 60.0 * minute)
+    changes = 100 * 60 * 2 / (0.6 / 0.5 + 0.6 / 0.5)
+    assert changes < len(looked) < 1.1 * changes
+
+
 def test_many_batteries_are_each_their_own():
     """Arrays give what single batteries give, bit for bit, and asking in another order changes nothing."""
     draw = KEY.numpy()

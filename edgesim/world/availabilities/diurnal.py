@@ -38,6 +38,8 @@ class Slots(Availability):
 
     def until_s(self, ids: Ids, now_s: Arr | float) -> Arr:
         """Return the start of the next slot in which devices are off, shape (k,)."""
+        if self.rule.mean - self.rule.amplitude >= 1.0:  # nobody is ever off, which no search would find
+            return np.full(len(ids), inf)
         now_s = np.broadcast_to(np.float64(now_s), ids.shape)
         next_s = (cell_of(now_s, self.rule.slot) + 1.0) * self.rule.slot
         return self._first_s(ids, next_s, on=False)
