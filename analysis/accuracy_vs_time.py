@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import typer
-
 from edgesim.analysis.load import open_run
 from edgesim.analysis.plots import plot_runs
+from edgesim.commands.script import run_script
 
 
 def main(runs: list[Path], out: Path = Path("accuracy_vs_time")) -> None:
@@ -15,4 +14,4 @@ def main(runs: list[Path], out: Path = Path("accuracy_vs_time")) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

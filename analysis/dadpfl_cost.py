@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 
 from edgesim.analysis.load import Run, open_run
 from edgesim.analysis.plots import PALETTE, STYLE, save
+from edgesim.commands.script import run_script
 from edgesim.config import profiles
 from edgesim.world.total_cost import (
     SCALINGS,
@@ -178,4 +179,4 @@ def main(runs: Annotated[list[Path] | None, typer.Argument()] = None, out: Path 
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -6,7 +6,7 @@ DA-DPFL paper, and prints a Markdown table of both. A number too far from its re
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ import typer
 import edgesim
 from edgesim.assembly import assemble
 from edgesim.backends.null import NullBackend
+from edgesim.commands.script import run_script
 from edgesim.simulation import Silent, Simulation
 
 ROOT = Path(__file__).parents[1]
@@ -77,7 +78,7 @@ def line(row: Mapping[str, Any], rounds: int) -> str:
     return f"| {row['M']} | {row['N']} | {row['wait_select']} | {' | '.join(cells)} |"
 
 
-def main(rounds: int = 1_000) -> None:
+def main(rounds: Annotated[int, typer.Option(min=1)] = 1_000) -> None:
     """Print the table."""
     print(f"| M | N | wait_select | {' | '.join(NUMBERS)} |\n|{'---|' * (3 + len(NUMBERS))}")
     too_far = False
@@ -88,4 +89,4 @@ def main(rounds: int = 1_000) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

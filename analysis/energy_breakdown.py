@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import seaborn
-import typer
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -11,6 +10,7 @@ from edgesim.analysis.load import open_run
 from edgesim.analysis.plots import PALETTE, STYLE, save
 from edgesim.analysis.readable import unit_for
 from edgesim.analysis.stats import energy_by_kind
+from edgesim.commands.script import run_script
 
 COMPONENTS = {"down_j": "download", "compute_j": "compute", "up_j": "upload", "idle_j": "idle", "sleep_j": "sleep"}
 
@@ -38,4 +38,4 @@ def main(runs: list[Path], out: Path = Path("energy_breakdown")) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

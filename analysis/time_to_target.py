@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pandas as pd
-import typer
 
 from edgesim.analysis.load import open_run
 from edgesim.analysis.plots import groups
 from edgesim.analysis.stats import targets_table
+from edgesim.commands.script import run_script
 
 COSTS = ["round", "sim_time_s", "energy_j", "up_bytes"]
 
@@ -22,4 +22,4 @@ def main(runs: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_script(main)

@@ -28,7 +28,7 @@ from edgesim.world.shared_network import SharedNetwork, shared_network
 
 _MOST_SPANS = 100_000  # of a link that is up, for one model: beyond it a run would see no end
 
-# What a part of each kind is asked for, one of these. A class from outside may be fit for something else.
+# What a part of each kind is asked for: one of these, or all. A class from outside may be fit for something else.
 _ASKED = {
     "data": ("load",),
     "partition": ("split", "counts"),
@@ -40,11 +40,13 @@ _ASKED = {
     "availability": ("build",),
     "failures": ("build",),
     "peers": ("graph",),
-    "selection": ("choose",),
-    "method": ("plan",),
-    "coordinator": ("run",),
+    "selection": ("check", "choose"),
+    "method": ("needs", "init", "plan", "local", "merge"),
+    "coordinator": ("protocol", "deadline_s", "check", "run"),
     "backend": ("open",),
 }
+_ALL_ASKED = {"selection", "method", "coordinator"}
+_VALUES = {"needs", "protocol", "deadline_s"}  # the others are functions
 
 
 @dataclass(frozen=True)
@@ -283,9 +285,12 @@ def _check_kinds(scenario: Scenario) -> None:
     single = [kind for kind in _ASKED if not isinstance(getattr(scenario, kind), tuple)]
     of_lists = [*scenario.availability, *scenario.failures]
     for part in [*(getattr(scenario, kind) for kind in single), *of_lists, *of_blocks]:
-        asked = () if part is None else _ASKED.get(part.kind, ("build",))
-        if part is not None and not any(hasattr(part.value, name) for name in asked):
-            wanted = " or ".join(f"{name}()" for name in asked)
+        if part is None:
+            continue
+        asked, enough = _ASKED.get(part.kind, ("build",)), all if part.kind in _ALL_ASKED else any
+        if not enough(hasattr(part.value, name) for name in asked):
+            joined = " and " if part.kind in _ALL_ASKED else " or "
+            wanted = joined.join(name if name in _VALUES else f"{name}()" for name in asked)
             raise ConfigError(f"{part.kind}.name: {part.name} must be a dataclass with {wanted}")
 
 

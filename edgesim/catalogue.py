@@ -63,5 +63,5 @@ def _outside(kind: str, name: str) -> Any:
     module_name, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except (ImportError, SyntaxError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"{kind}.name: cannot import {name!r}: {error}") from error

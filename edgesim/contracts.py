@@ -74,10 +74,7 @@ class Itemised(Protocol):
     """A cost model that knows of what its FLOPs consist, so that devices may have a speed for each kind of layer."""
 
     def amounts(self, card: Any, work: Pass, part: Part, samples: Arr, steps: Arr) -> Mapping[str, Arr]:
-        """Return how much of each term of edgesim.config.profiles one pass does, each of shape (k,).
-
-        `samples` and `steps`: as for `flops`, which is one of the terms.
-        """
+        """Return how much of each term of edgesim.config.profiles one pass does, shape (k,); one of them is `flops`."""
 
 
 # --- what a method sees -------------------------------------------------------------------------------------
@@ -380,10 +377,24 @@ class MergeResult(NamedTuple):
     notes: Mapping[str, Any] = {}
 
 
-class Coordinator(Protocol):
-    """The protocol of a run as one SimPy process; it ends when the engine has stopped."""
+class Selection(Protocol):
+    """Who is asked: a frozen dataclass. `engine/selections/rules.py` has those that come with edgesim."""
 
+    def check(self, level: Ids) -> None:
+        """Raise ConfigError if the rule does not fit devices of these levels, shape (devices,)."""
+
+    def choose(self, idle: Ids, level: Ids, key: Key) -> Ids:
+        """Return distinct ids of `idle`, ascending; a pure function of its arguments."""
+
+
+class Coordinator(Protocol):
+    """The protocol of a run as one SimPy process: a frozen dataclass. `coordinators/sync.py` is the shortest."""
+
+    protocol: str  # by which methods say what they run on, in `Needs.coordinators`
     deadline_s: float  # of a round; inf if there is none
 
-    def run(self, engine: Any, learner: Learner) -> Iterator[Any]:
-        """Ask, wait and merge until `engine.stopped`."""
+    def check(self, devices: int, asked: int) -> None:
+        """Raise ConfigError if it cannot work with a fleet of so many devices, of which so many are asked."""
+
+    def run(self, engine: Any, rounds: Any, learner: Learner) -> Iterator[Any]:
+        """Ask, wait and merge until `rounds` are stopped: a generator of the SimPy events that it waits for."""

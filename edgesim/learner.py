@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from edgesim.contracts import (
     DELIVERED,
@@ -13,6 +13,7 @@ from edgesim.contracts import (
     Backend,
     Bundle,
     Job,
+    Merged,
     MergeResult,
     Message,
     Method,
@@ -29,6 +30,7 @@ from edgesim.pending import Pending
 from edgesim.rng import Key, Purpose
 from edgesim.store import ModelStore
 
+_T = TypeVar("_T")
 _FIRST = ModelRef(SERVER, 0)
 _UNTRAINED = Task("first", home="self")  # of the message that a device has before it ever trained
 
@@ -85,8 +87,9 @@ class FederatedLearner:
         self.state, self.memory, self.best = values["state"], values["memory"], values["best"]
 
     def plan(self, view: View) -> Plan:
-        """Ask the method for the orders of the next exchange."""
-        return self.method.plan(self.state, view, self._key.at(Purpose.PLAN, view.round, view.exchange))
+        """Ask the method for the orders of the next exchange. Raises ContractError if it gives something else."""
+        plan = self.method.plan(self.state, view, self._key.at(Purpose.PLAN, view.round, view.exchange))
+        return self._promised(plan, Plan, "plan")
 
     def start(self, jobs: Sequence[Job]) -> None:
         """Pin the models that jobs start from; nothing is trained yet."""
@@ -116,7 +119,10 @@ class FederatedLearner:
         self.state = self.method.hear(self.state, self._trained(arrivals), view, key)  # type: ignore[attr-defined]
 
     def merge(self, arrivals: Sequence[Arrival], view: View) -> MergeResult:
-        """Train the arrivals that delivered, let the method merge them in job order, name the new model."""
+        """Train the arrivals that delivered, let the method merge them in job order, name the new model.
+
+        Raises ContractError if the method gives no Merged, or a model of other tensors.
+        """
         version = ModelRef(SERVER, self.model.version + 1)
         used = _delivered(arrivals)
         if not self.trains:
@@ -125,8 +131,10 @@ class FederatedLearner:
         got = self._trained(used)
         key = self._key.at(Purpose.MERGE, view.round)
         merged = self.method.merge(self.state, self.weights(), got, view, self._tools, key)
+        merged = self._promised(merged, Merged, "merge")
         self.state = merged.state
         if merged.model is not None:
+            self._check_model(merged.model)
             self._models.release(self.model)
             self._models.put(version, merged.model)
             self.model = version
@@ -136,6 +144,23 @@ class FederatedLearner:
         self._forget_old_messages()
         spent_flops = 0.0 if self._tools is None else self._tools.take_flops()
         return MergeResult(self.model, merged.server_flops + spent_flops, merged.notes)
+
+    def _promised(self, given: Any, cls: type[_T], function: str) -> _T:
+        if not isinstance(given, cls):
+            name = type(self.method).__name__
+            raise ContractError(f"{name}.{function}() must return a {cls.__name__}, got {type(given).__name__}")
+        return given
+
+    def _check_model(self, model: Bundle) -> None:
+        """Raise ContractError unless a model has the tensors of the one before; it may have more kinds."""
+        old, name = self.weights(), f"{type(self.method).__name__}.merge()"
+        for kind in ("params", "buffers"):
+            shapes, wanted = ({n: tuple(t.shape) for n, t in m.get(kind, {}).items()} for m in (model, old))
+            for tensor in sorted(shapes.keys() ^ wanted.keys()):
+                found = "has no" if tensor in wanted else "has an unknown"
+                raise ContractError(f"{name}: the model {found} tensor {tensor!r} in {kind!r}")
+            for tensor in (tensor for tensor, shape in wanted.items() if shapes[tensor] != shape):
+                raise ContractError(f"{name}: {tensor!r} must have shape {wanted[tensor]}, got {shapes[tensor]}")
 
     def evaluate(self, model: ModelRef) -> Mapping[str, Score]:
         """Score a global model; without training there is nothing to score. Remembers the best one."""

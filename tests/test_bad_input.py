@@ -87,7 +87,10 @@ KEYS = {
     "no class": Bad("model.name: cannot import 'math:Net': module 'math' has no attribute 'Net'", ["model=math:Net"]),
     "model of another kind": Bad(f"model.name: {OUTSIDE} must be a torch.nn.Module or", [f"model={OUTSIDE}"]),
     "data of another kind": Bad(f"data.name: {OUTSIDE} must be a dataclass with load()", [f"data={OUTSIDE}"]),
-    "no dataclass": Bad("method.name: torch.nn:Identity must be a dataclass with plan()", ["method=torch.nn:Identity"]),
+    "no dataclass": Bad(
+        "method.name: torch.nn:Identity must be a dataclass with needs and init() and plan() and local() and merge()",
+        ["method=torch.nn:Identity"],
+    ),
     "override of an unknown key": Bad("a: unknown key (allowed: seed", ["a.b=3"]),
     "override without a value": Bad("override 'seed': write key=value, such as stop.rounds=3", ["seed"]),
     "override without a key": Bad("override '=3': write key=value, such as stop.rounds=3", ["=3"]),

@@ -113,7 +113,7 @@ def test_a_changed_scenario_is_run_again_and_not_shown_before(here: Path) -> Non
     call("study", "run", "study.toml", *FULL)
     (here / "base.toml").write_text(TINY.replace("8 Mbit/s", "9 Mbit/s"))
     code, _, err = call("study", "table", "study.toml", *FULL)
-    assert code == 2 and "no cell has been run" in err
+    assert code == 2 and "no cell has been run as the study is now, 4 as it was before" in err
     assert call("study", "run", "study.toml", *FULL).err.startswith("0 of 4 cells are done\n")
 
 

@@ -18,6 +18,7 @@ from edgesim.analysis.load import Run
 from edgesim.analysis.readable import unit_for
 from edgesim.analysis.stats import curve
 from edgesim.errors import ConfigError
+from edgesim.records.whole import whole_file
 
 STYLE = seaborn.axes_style("whitegrid") | {
     "grid.color": "0.92",
@@ -72,7 +73,8 @@ def save(figure: Figure, out: Path) -> list[Path]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         for path, metadata in zip(written, ({}, {"Date": None}), strict=True):
-            figure.savefig(path, dpi=160, metadata=metadata)
+            with whole_file(path) as growing:
+                figure.savefig(growing, format=path.suffix[1:], dpi=160, metadata=metadata)
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written: {error}") from error
     return written

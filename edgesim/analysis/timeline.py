@@ -18,6 +18,7 @@ from edgesim.analysis.critical_path import ROUNDING_S, phase_intervals_s, round_
 from edgesim.analysis.load import Run
 from edgesim.errors import ConfigError
 from edgesim.records.schema import DELIVERED
+from edgesim.records.whole import whole_file
 
 Event: TypeAlias = dict[str, Any]
 _Intervals: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]  # start_ns, end_ns, amount, all of shape (k,)
@@ -61,9 +62,9 @@ def write_trace(run: Run, out: Path, rounds: tuple[int, int] | None = None, devi
     about = json.dumps({"run": run.name, "method": run.method, "seed": run.seed})
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(
-            f'{{"displayTimeUnit": "ms", "otherData": {about}, "traceEvents": [\n{lines}\n]}}\n', encoding="utf-8"
-        )
+        text = f'{{"displayTimeUnit": "ms", "otherData": {about}, "traceEvents": [\n{lines}\n]}}\n'
+        with whole_file(out) as growing:
+            growing.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written: {error}") from error
     return out

@@ -14,6 +14,7 @@ from edgesim.commands.device import describe
 from edgesim.commands.show import print_json, print_note, print_table
 from edgesim.config.profiles import Profile, to_toml
 from edgesim.errors import ConfigError
+from edgesim.records.whole import whole_file
 
 _TITLE = "This host, one thread"
 
@@ -35,7 +36,8 @@ def run(models: Sequence[str], batches: Sequence[int], seconds: float, out: Path
         _print(found, profile)
     if out:
         try:
-            out.write_text(to_toml(profile), encoding="utf-8")
+            with whole_file(out) as growing:
+                growing.write_text(to_toml(profile), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"--out: {out} cannot be written: {error.strerror}") from error
         print_note(f"profile: {out}")

@@ -77,7 +77,9 @@ def table(
     loaded, planned = _planned(study, only, size, out)
     kept = [(each, found) for each in planned if (found := each.kept()) is not None]
     if not kept:
-        raise EdgesimError(f"{study}: no cell has been run; first: edgesim study run {study} --size {size}")
+        others = sum(each.folder.exists() for each in planned)
+        stale = f" as the study is now, {others} as it was before" if others else ""
+        raise EdgesimError(f"{study}: no cell has been run{stale}; first: edgesim study run {study} --size {size}")
     missing = f"{len(planned) - len(kept)} of {len(planned)} cells are missing" if len(kept) < len(planned) else ""
     if missing:
         print_note(missing)

@@ -171,6 +171,10 @@ class Engine:
             raise ContractError(f"round {self.round}: the method asked no device")
         busy = self._busy
         for order in plan.orders:
+            if not 0 <= order.device < len(busy):
+                raise ContractError(
+                    f"round {self.round}: the method asked device {order.device}; there are 0 to {len(busy) - 1}"
+                )
             if busy[order.device]:
                 raise ContractError(
                     f"round {self.round}: the method asked device {order.device} twice, or while it is busy"

@@ -13,6 +13,7 @@ from edgesim.config.scenario import Evaluation, Server, Stop
 from edgesim.contracts import DELIVERED, Arrival, Learner, MergeResult, Score
 from edgesim.engine.engine import Engine
 from edgesim.engine.pricing import averaging_flops
+from edgesim.errors import ContractError
 from edgesim.records.table import Table
 
 _TOTALS = ("flops", "down_bytes", "up_bytes", "energy_j")
@@ -115,8 +116,12 @@ class Rounds:
     def _write_notes(self, notes: Mapping[str, Any]) -> None:
         for name, value in notes.items():
             by_device = value if isinstance(value, Mapping) else {-1: value}
-            for device, number in by_device.items():
-                self._tables["notes"].append((self.engine.round, name, int(device), float(number)))
+            try:
+                rows = [(self.engine.round, name, int(device), float(number)) for device, number in by_device.items()]
+            except (TypeError, ValueError) as error:
+                raise ContractError(f"note {name!r} must be a number, or one for each device, got {value!r}") from error
+            for row in rows:
+                self._tables["notes"].append(row)
 
     def _evaluate(self, learner: Learner) -> float | None:
         """Score the new model if it is due; return its test accuracy. Evaluation takes no simulated time."""

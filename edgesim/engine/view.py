@@ -11,6 +11,7 @@ import numpy as np
 
 from edgesim.contracts import Arrival, Ids, Setting
 from edgesim.engine.presence import Presence
+from edgesim.errors import ContractError
 from edgesim.peering import PeerGraph
 from edgesim.rng import Key
 
@@ -83,9 +84,21 @@ class FleetView:
         if alone and getattr(self.selection, "everybody", False):
             return self._anybody(key)
         chosen: Ids = self.selection.choose(self.idle, self.setting.level, key)
+        if chosen is not self.idle:
+            self._check(chosen)
         if len(chosen) <= self.free_places:
             return chosen
         return np.sort(key.at(_PLACES).numpy().choice(chosen, self.free_places, replace=False))
+
+    def _check(self, chosen: Any) -> None:
+        rule = type(self.selection).__name__
+        if not (isinstance(chosen, np.ndarray) and chosen.ndim == 1 and chosen.dtype.kind == "i"):
+            raise ContractError(f"{rule}.choose() must return an array of device ids, got {chosen!r}")
+        places = np.searchsorted(self.idle, chosen)
+        strangers = chosen[(places == len(self.idle)) | (self.idle[places % max(1, len(self.idle))] != chosen)]
+        if len(strangers) or (np.diff(chosen) <= 0).any():
+            found = f"device {strangers[0]}, which is not idle" if len(strangers) else f"{chosen.tolist()}"
+            raise ContractError(f"{rule}.choose() must return distinct idle devices, ascending, got {found}")
 
     @property
     def _simple(self) -> bool:

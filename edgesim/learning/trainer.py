@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgesim.card import ModelCard
-from edgesim.contracts import Assignment, Bundle, Encoding, Method, Part, Result, Score
+from edgesim.contracts import Assignment, Bundle, Encoding, LocalRule, Method, Part, Result, Score
 from edgesim.encoding import FLOAT32
+from edgesim.errors import ContractError
 from edgesim.learning.context import Context, copy_for, load
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.encode import downlinked, uplinked
@@ -58,6 +59,9 @@ class Trainer:
         """Train one assignment and return what the device sends and keeps."""
         task, key = assignment.task, assignment.key
         rule = self.method.local(task)
+        if not isinstance(rule, LocalRule):
+            name = type(self.method).__name__
+            raise ContractError(f"{name}.local() must return a LocalRule, got {type(rule).__name__}")
         module, assignment = self._cut(task.part, assignment)
         assignment = assignment._replace(base=downlinked(assignment.base, task, self.encoding_down, key))
         context = Context(module, self.data, self.shards[assignment.device], assignment, self.card.drop_single)

@@ -14,7 +14,6 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from edgesim.card import ModelCard
 from edgesim.contracts import (
     Bundle,
     LocalPhase,
@@ -139,7 +138,7 @@ class AugFL:
         """Return the model that a device adapted at its last turn, the global one if it had none."""
         return base if own is None else {"params": own["adapted"], "buffers": own["buffers"]}
 
-    def _task(self, samples: int, share: float, seed: int, card: ModelCard) -> Task:
+    def _task(self, samples: int, share: float, seed: int, card: Any) -> Task:
         """Return the task of devices with so many samples, a share of all."""
         least = 2 if card.needs_two else 1
         support, query = split_sizes(samples, self.support, least)

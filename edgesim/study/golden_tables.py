@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from edgesim.analysis.load import Run
 from edgesim.errors import ConfigError, DataError
 from edgesim.records.schema import INT, REAL, TABLES, TEXT
+from edgesim.records.whole import whole_file
 from edgesim.study.column import parse_column
 from edgesim.study.golden import Golden
 from edgesim.study.study import Cell
@@ -65,10 +66,9 @@ def write_numbers(golden: Golden, numbers: Numbers) -> None:
         JOBS: _csv(golden, JOB, ((cell, job) for cell, jobs in numbers.jobs.items() for job in jobs)),
     }
     for name, text in texts.items():
-        growing = golden.folder / f".{name}.growing"
         try:
-            growing.write_text(text, encoding="utf-8")
-            growing.replace(golden.folder / name)
+            with whole_file(golden.folder / name) as growing:
+                growing.write_text(text, encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"{golden.folder / name}: cannot be written: {error.strerror}") from error
 

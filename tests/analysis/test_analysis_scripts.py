@@ -50,6 +50,16 @@ def test_time_to_target(two_runs, capsys):
     assert lines[3] == "fedprox,0.5,1,0,,,,"
 
 
+@pytest.mark.parametrize("name", ["accuracy_vs_time.py", "energy_breakdown.py", "time_to_target.py"])
+def test_a_missing_run_is_one_line(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, str(tmp_path / "nothing")])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(SCRIPTS / name), run_name="__main__")
+    err = capsys.readouterr().err
+    assert end.value.code == 2
+    assert err.startswith(f"error: {tmp_path / 'nothing'}") and err.count("\n") == 1
+
+
 def test_the_notebook_runs_and_is_stored_without_outputs(two_runs, monkeypatch, tmp_path):
     (tmp_path / "runs").mkdir()
     for run in two_runs:

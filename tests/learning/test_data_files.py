@@ -57,6 +57,7 @@ def test_npz_of_vectors_is_kept_as_it_is(tmp_path: Path) -> None:
         ({"y_test": np.array([0.0, 1.5])}, "labels have type float64"),
         ({"x_test": np.zeros((2, 4))}, "training samples have shape"),
         ({"x_test": np.zeros(2)}, r"test has shape \(2,\)"),
+        ({"x_train": np.array([[0.0], [1.0], [np.nan], [0.0]])}, "train sample 2 has a number that is not finite"),
     ],
 )
 def test_npz_that_does_not_fit_is_refused(tmp_path: Path, replace: dict[str, np.ndarray | None], message: str) -> None:

@@ -85,6 +85,8 @@ class Source(ABC):
             raise DataError(
                 f"{self.name}: {split} has {len(x)} samples and {len(y)} labels; needs the same, at least 1"
             )
+        if x.dtype.kind == "f" and not (finite := np.isfinite(x).reshape(len(x), -1).all(axis=1)).all():
+            raise DataError(f"{self.name}: {split} sample {int(finite.argmin())} has a number that is not finite")
         return (x[..., None] if x.ndim == 3 else x), y
 
 

@@ -1,0 +1,81 @@
+"""Methods and rules that break a promise of edgesim.contracts in one place each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from edgesim.contracts import Ids, Merged, Task
+from edgesim.methods.fedavg import FedAvg
+from edgesim.rng import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrong(FedAvg):
+    """FedAvg, but for what one of its functions gives."""
+
+    function: str = "merge"
+    gives: str = "nothing"
+
+    def plan(self, *arguments: Any) -> Any:
+        """Return a plan or a list."""
+        plan = super().plan(*arguments)
+        if self.function != "plan":
+            return plan
+        return (
+            list(plan.orders) if self.gives == "list" else plan._replace(orders=(plan.orders[0]._replace(device=77),))
+        )
+
+    def local(self, task: Task) -> Any:
+        """Return a rule or nothing."""
+        return None if self.function == "local" else super().local(task)
+
+    def merge(self, *arguments: Any) -> Any:
+        """Return what `gives` says."""
+        merged = super().merge(*arguments)
+        if self.function != "merge":
+            return merged
+        if self.gives == "dict":
+            return merged._asdict()
+        if self.gives == "text":
+            return merged._replace(notes={"mood": "good"})
+        params = dict(merged.model["params"])
+        params["fc1.bias"] = torch.zeros(3) if self.gives == "shape" else params["fc1.bias"]
+        if self.gives == "less":
+            del params["fc1.bias"]
+        return Merged(merged.state, {**merged.model, "params": params})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chooses:
+    """Devices by number, whoever is idle."""
+
+    everybody: ClassVar[bool] = False
+    ids: tuple[float, ...]
+
+    def check(self, level: Ids) -> None:
+        """Accept every fleet."""
+
+    def choose(self, idle: Ids, level: Ids, key: Key) -> Any:
+        """Return the numbers."""
+        return np.array([int(i) if i == int(i) else i for i in self.ids])
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlyChooses:
+    """A rule without a check."""
+
+    def choose(self, idle: Ids, level: Ids, key: Key) -> Any:
+        """Return all."""
+        return idle
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlyRuns:
+    """A coordinator that does not say which protocol it is."""
+
+    def run(self, engine: Any, rounds: Any, learner: Any) -> Any:
+        """Do nothing."""

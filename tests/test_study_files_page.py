@@ -1,0 +1,39 @@
+"""docs/study_files.md tells the truth: its study loads and runs, and it names every key and column."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from edgesim.study.column import _ALLOWED, parse_column
+from edgesim.study.study import Study, load_study
+from tests.calling import TINY, call
+
+PAGE = (Path(__file__).parents[1] / "docs" / "study_files.md").read_text(encoding="utf-8")
+
+
+def shown(kind: str) -> set[str]:
+    """Return the words in code in the first column of the table whose head starts so."""
+    table = PAGE.partition(f"| {kind} |")[2].partition("\n\n")[0]
+    return {word for line in table.splitlines()[2:] for word in re.findall(r"`([^`]+)`", line.split(" | ")[0])}
+
+
+def test_its_study_runs(here: Path) -> None:
+    found = re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    assert found is not None
+    (here / "my_study.toml").write_text(found[1])
+    (here / "my_scenario.toml").write_text(TINY)
+    assert len(load_study(here / "my_study.toml").cells("full")) == 6
+    code, _, err = call("study", "run", "my_study.toml", "--only", "method=fedprox,seed=1")
+    assert code == 0, err
+    code, out, _ = call("study", "table", "my_study.toml", "--json")
+    assert code == 0 and '"column": "traffic_bytes"' in out
+
+
+def test_it_names_every_key_and_column() -> None:
+    assert shown("key") == set(Study.model_fields)
+    columns = shown("column")
+    for column in columns - {"note.NAME", "mean_note.NAME", "TABLE.COLUMN", "@0.8", "note.NAME[0-9]"}:
+        parse_column(column)
+    words = set(re.findall(r"[a-z]\w*", " ".join(columns))) | {"accuracy_last_K"}
+    assert set(re.findall(r"\b[a-z]+_\w+", _ALLOWED)) <= words | {"sim_time_s@0.75"}
