@@ -22,8 +22,8 @@ _NOTE = re.compile(r"note\.(\w+)(?:\[(\d+)-(\d+)\])?")
 _MEAN_OF_NOTES = re.compile(r"mean_note\.(\w+)")
 _PATTERNS = (_MEAN_OF_LAST, _NOTE, _MEAN_OF_NOTES)
 _ALLOWED = (
-    f"{', '.join(_SPENT)} and TABLE.COLUMN, each also until a test accuracy is reached as in sim_time_s@0.75, or from "
-    "when on it stays as in sim_time_s@0.75-on; "
+    f"{', '.join(_SPENT)} and TABLE.COLUMN, each also until a test accuracy below 1 is reached as in sim_time_s@0.75, "
+    "or from when on it stays as in sim_time_s@0.75-on; "
     f"{', '.join(_AT_END)}, accuracy_last_K, note.NAME, note.NAME[FIRST-LAST], mean_note.NAME"
 )
 

@@ -223,16 +223,21 @@ def test_a_failed_download_says_what_to_do_instead(nowhere: Path, name: str) -> 
         load(name, download=True)
     assert str(nowhere / "home/.cache/edgesim") in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert list((nowhere / "home/.cache/edgesim").iterdir()) == []
 
 
-def test_a_download_is_read_from_the_cache(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("root", "folder"), [(None, "home/.cache/edgesim"), ("own", "own")])
+def test_a_download_is_read_from_root_or_the_cache(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch, root: str | None, folder: str
+) -> None:
     def write(reader: datasets.MNIST) -> None:
         if not Path(reader.raw_folder).exists():
             write_idx_set(Path(reader.raw_folder))
 
     monkeypatch.setattr(datasets.MNIST, "download", write)
-    assert load("mnist", download=True).y_train.tolist() == [0, 1, 2, 0, 1, 2]
-    assert (nowhere / "home/.cache/edgesim/MNIST/raw").is_dir()
+    found = load("mnist", download=True, root=None if root is None else nowhere / root)
+    assert found.y_train.tolist() == [0, 1, 2, 0, 1, 2]
+    assert [path.name for path in (nowhere / folder).iterdir()] == ["MNIST"]
 
 
 # --- the real thing, where it is at hand --------------------------------------------------------------------

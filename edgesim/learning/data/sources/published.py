@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
+import tempfile
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +38,7 @@ class Published(Source):
     package: ClassVar[str] = ""  # Debian's, which puts the files on the search path
 
     root: ScenarioPath | None = None  # looked in first
-    download: bool = False  # to the user's cache folder, if it is found nowhere
+    download: bool = False  # to root, or else the user's cache folder, if it is found nowhere
 
     @abstractmethod
     def own_layout(self, folder: Path) -> Raw | None:
@@ -77,10 +79,17 @@ class Published(Source):
         return Raw(*train_set, *test_set, self.known_classes)
 
     def _download(self) -> None:
-        folder = cache_folder()
+        """Fetch the files into a folder of their own first, so that a download that breaks off leaves none."""
+        folder = cache_folder() if self.root is None else self.root.expanduser()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self.fetch(folder)
+            with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as growing:
+                self.fetch(Path(growing))
+                for fetched in Path(growing).iterdir():
+                    if fetched.is_dir():
+                        shutil.copytree(fetched, folder / fetched.name, copy_function=shutil.move, dirs_exist_ok=True)
+                    else:
+                        shutil.move(fetched, folder / fetched.name)
         except (OSError, RuntimeError, EOFError, HTTPException) as error:
             reason = " ".join(str(error).split())  # torchvision's own messages have several lines
             raise DataError(
