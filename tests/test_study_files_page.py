@@ -26,6 +26,8 @@ def test_its_study_runs(here: Path) -> None:
     assert len(load_study(here / "my_study.toml").cells("full")) == 6
     code, _, err = call("study", "run", "my_study.toml", "--only", "method=fedprox,seed=1")
     assert code == 0, err
+    says = "error: my_study.toml: is a study, not a scenario; run it with: edgesim study run my_study.toml\n"
+    assert call("run", "my_study.toml") == (2, "", says)
     code, out, _ = call("study", "table", "my_study.toml", "--json")
     assert code == 0 and '"column": "traffic_bytes"' in out
 

@@ -30,6 +30,8 @@ def load_scenario(source: str | Path | Mapping[str, Any], overrides: Sequence[st
         table = _extended(located(source, Path.cwd(), ""), ())
     else:
         table = _read_toml(Path(source), ())
+        if table.keys() >= {"base", "axes"}:
+            raise ConfigError(f"{source}: is a study, not a scenario; run it with: edgesim study run {source}")
     # coarse ones first, so that "method.mu=1" before "method=fedprox" is not lost
     for path, value in sorted(map(_parse_override, overrides), key=lambda override: _depth(override[0])):
         table = _replaced(table, path, value)
