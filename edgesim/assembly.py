@@ -289,8 +289,8 @@ def _check_kinds(scenario: Scenario) -> None:
             continue
         asked, enough = _ASKED.get(part.kind, ("build",)), all if part.kind in _ALL_ASKED else any
         if not enough(hasattr(part.value, name) for name in asked):
-            joined = " and " if part.kind in _ALL_ASKED else " or "
-            wanted = joined.join(name if name in _VALUES else f"{name}()" for name in asked)
+            joint = ", " if enough is all else " or "
+            wanted = joint.join(name if name in _VALUES else f"{name}()" for name in asked)
             raise ConfigError(f"{part.kind}.name: {part.name} must be a dataclass with {wanted}")
 
 

@@ -88,7 +88,7 @@ KEYS = {
     "model of another kind": Bad(f"model.name: {OUTSIDE} must be a torch.nn.Module or", [f"model={OUTSIDE}"]),
     "data of another kind": Bad(f"data.name: {OUTSIDE} must be a dataclass with load()", [f"data={OUTSIDE}"]),
     "no dataclass": Bad(
-        "method.name: torch.nn:Identity must be a dataclass with needs and init() and plan() and local() and merge()",
+        "method.name: torch.nn:Identity must be a dataclass with needs, init(), plan(), local(), merge()",
         ["method=torch.nn:Identity"],
     ),
     "override of an unknown key": Bad("a: unknown key (allowed: seed", ["a.b=3"]),

@@ -40,11 +40,11 @@ CASES = {
     ),
     "half a device": ("Chooses.choose() must return an array of device ids, got array([1.5])", chooses("[1.5]")),
     "a rule without check": (
-        f"selection.name: {BROKEN}:OnlyChooses must be a dataclass with check() and choose()",
+        f"selection.name: {BROKEN}:OnlyChooses must be a dataclass with check(), choose()",
         [f"selection='{BROKEN}:OnlyChooses'"],
     ),
     "a coordinator without protocol": (
-        f"coordinator.name: {BROKEN}:OnlyRuns must be a dataclass with protocol and deadline_s and check() and run()",
+        f"coordinator.name: {BROKEN}:OnlyRuns must be a dataclass with protocol, deadline_s, check(), run()",
         [f"coordinator='{BROKEN}:OnlyRuns'"],
     ),
 }  # fmt: skip

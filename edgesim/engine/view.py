@@ -95,7 +95,9 @@ class FleetView:
         if not (isinstance(chosen, np.ndarray) and chosen.ndim == 1 and chosen.dtype.kind == "i"):
             raise ContractError(f"{rule}.choose() must return an array of device ids, got {chosen!r}")
         places = np.searchsorted(self.idle, chosen)
-        strangers = chosen[(places == len(self.idle)) | (self.idle[places % max(1, len(self.idle))] != chosen)]
+        known = places < len(self.idle)
+        known[known] = self.idle[places[known]] == chosen[known]
+        strangers = chosen[~known]
         if len(strangers) or (np.diff(chosen) <= 0).any():
             found = f"device {strangers[0]}, which is not idle" if len(strangers) else f"{chosen.tolist()}"
             raise ContractError(f"{rule}.choose() must return distinct idle devices, ascending, got {found}")

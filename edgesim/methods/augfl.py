@@ -145,7 +145,7 @@ class AugFL:
         knobs = {"share": share, "support": float(support), **({"seed": float(seed)} if self.split == "fixed" else {})}
         return Task(
             stretches=(Stretch(batch=max(least, support), lr=1 / self.rho, steps=1),),
-            passes=(Pass(), Pass("train", samples=2 * support + query)),
+            passes=(Pass(), *((Pass("train", samples=2 * support + query),) if samples >= least else ())),
             knobs=knobs,
         )
 

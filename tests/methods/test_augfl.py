@@ -408,5 +408,7 @@ def test_networks_that_need_two_samples():
             model="tests.plugins.networks:NormedUnits",
             partition={"name": "iid", "samples_per_device": samples},
         )
-        got = merge_arguments(prepare(scenario))[2]
+        simulation = prepare(scenario)
+        got = merge_arguments(simulation)[2]
         assert {m.steps for m in got} == {steps}
+        assert bool(simulation.tables["jobs"].frame()["flops"].max()) == bool(steps)
