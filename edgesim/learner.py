@@ -121,7 +121,7 @@ class FederatedLearner:
     def merge(self, arrivals: Sequence[Arrival], view: View) -> MergeResult:
         """Train the arrivals that delivered, let the method merge them in job order, name the new model.
 
-        Raises ContractError if the method gives no Merged, or a model of other tensors.
+        Raises ContractError if the method gives no Merged.
         """
         version = ModelRef(SERVER, self.model.version + 1)
         used = _delivered(arrivals)
@@ -134,7 +134,6 @@ class FederatedLearner:
         merged = self._promised(merged, Merged, "merge")
         self.state = merged.state
         if merged.model is not None:
-            self._check_model(merged.model)
             self._models.release(self.model)
             self._models.put(version, merged.model)
             self.model = version
@@ -150,17 +149,6 @@ class FederatedLearner:
             name = type(self.method).__name__
             raise ContractError(f"{name}.{function}() must return a {cls.__name__}, got {type(given).__name__}")
         return given
-
-    def _check_model(self, model: Bundle) -> None:
-        """Raise ContractError unless a model has the tensors of the one before; it may have more kinds."""
-        old, name = self.weights(), f"{type(self.method).__name__}.merge()"
-        for kind in ("params", "buffers"):
-            shapes, wanted = ({n: tuple(t.shape) for n, t in m.get(kind, {}).items()} for m in (model, old))
-            for tensor in sorted(shapes.keys() ^ wanted.keys()):
-                found = "has no" if tensor in wanted else "has an unknown"
-                raise ContractError(f"{name}: the model {found} tensor {tensor!r} in {kind!r}")
-            for tensor in (tensor for tensor, shape in wanted.items() if shapes[tensor] != shape):
-                raise ContractError(f"{name}: {tensor!r} must have shape {wanted[tensor]}, got {shapes[tensor]}")
 
     def evaluate(self, model: ModelRef) -> Mapping[str, Score]:
         """Score a global model; without training there is nothing to score. Remembers the best one."""

@@ -24,8 +24,6 @@ CASES = {
     "plan asks a stranger": ("round 0: the method asked device 77; there are 0 to 3", wrong("plan")),
     "local is nothing": ("Wrong.local() must return a LocalRule, got NoneType", wrong("local")),
     "merge is a dict": ("Wrong.merge() must return a Merged, got dict", wrong("merge", "dict")),
-    "a tensor is missing": ("Wrong.merge(): the model has no tensor 'fc1.bias' in 'params'", wrong("merge", "less")),
-    "another shape": ("Wrong.merge(): 'fc1.bias' must have shape (10,), got (3,)", wrong("merge", "shape")),
     "a note is text": ("note 'mood' must be a number, or one for each device, got 'good'", wrong("merge", "text")),
     "a device that is not there": (
         "Chooses.choose() must return distinct idle devices, ascending, got device 77, which is not idle",
