@@ -85,17 +85,22 @@ class Published(Source):
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as growing:
                 self.fetch(Path(growing))
-                for fetched in Path(growing).iterdir():
-                    if fetched.is_dir():
-                        shutil.copytree(fetched, folder / fetched.name, copy_function=shutil.move, dirs_exist_ok=True)
-                    else:
-                        shutil.move(fetched, folder / fetched.name)
+                _move_below(Path(growing), folder)
         except (OSError, RuntimeError, EOFError, HTTPException) as error:
             reason = " ".join(str(error).split())  # torchvision's own messages have several lines
             raise DataError(
                 f"data.download: cannot download {self.name} ({reason}); put its files in {folder / self.folders[-1]}, "
                 f"or let {VARIABLE} name a folder that has them, or choose a source that needs no files such as digits"
             ) from error
+
+
+def _move_below(source: Path, folder: Path) -> None:
+    """Move all that lies in one folder into another, which may have folders of the same names."""
+    for found in source.iterdir():
+        if found.is_dir():
+            shutil.copytree(found, folder / found.name, copy_function=shutil.move, dirs_exist_ok=True)
+        else:
+            shutil.move(found, folder / found.name)
 
 
 @dataclass(frozen=True, kw_only=True)
