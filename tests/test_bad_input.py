@@ -153,14 +153,14 @@ VALUES = {
         ["method=fedbuff", "coordinator={name='buffered', concurrency=2, buffer=0}"],
     ),
     "batches of one for batch normalisation": Bad(
-        "training.batch: must be at least 2, as the batch normalisation of ",
+        "training.batch: must be at least 2, as the batch normalisation of resnet18_bn needs two samples",
         ["model=resnet18_bn", "training.batch=1"],
     ),
     "floor above the rate": Bad(
         "training.lr_floor: must be at most training.lr, 0.1, got 0.5", ["training.lr_floor=0.5"]
     ),
     "steps of one sample": Bad(
-        "method.batch_size: must be at least 2, as the batch normalisation of ",
+        "method.batch_size: must be at least 2, as the batch normalisation of resnet18_bn needs two samples",
         ["model=resnet18_bn", "method={name='fedsgd', batch_size=1}"],
     ),
     "level beyond bounds": Bad("fleet.0.level: must be less than or equal to 100000000", ["fleet.0.level=200000000"]),

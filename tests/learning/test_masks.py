@@ -106,8 +106,8 @@ def test_at_the_edges(allocation):
     """Sparsity 0 leaves every weight; near 1 a tensor still keeps one; tensors of two by two have no preference."""
     whole = masks.kept_counts(SMALL, masks.densities(SMALL, 0.0, allocation))
     assert whole == {"a": 216, "b": 1152, "c": 640}
-    most = {"erk": 0.9999, "feddst": 0.96}[allocation]  # FedDST's allocation has no more to give
-    assert min(masks.kept_counts(SMALL, masks.densities(SMALL, most, allocation)).values()) >= 1
+    if allocation == "erk":  # FedDST's allocation refuses so much, see tests/methods/test_feddst.py
+        assert min(masks.kept_counts(SMALL, masks.densities(SMALL, 0.9999, allocation)).values()) == 1
     assert min(masks.kept_counts(SMALL, dict.fromkeys(SMALL, 1e-9)).values()) == 1
     assert masks.densities({"a": (2, 2)}, 0.5, allocation) == {"a": 0.5}
 
