@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 import edgesim
 from edgesim.assembly import assemble
@@ -14,6 +16,12 @@ from edgesim.backends.null import NullBackend
 from edgesim.learning.device import one_thread
 from edgesim.simulation import Silent, Simulation
 from tests.calling import TINY
+
+# The examples of hypothesis are the same in every run, so that a test never fails by chance; HYPOTHESIS_PROFILE=random
+# draws new ones each time, to search further.
+settings.register_profile("default", derandomize=True, deadline=None)
+settings.register_profile("random", derandomize=False, deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # The five capability levels of the FedPMT study; psi trains the full CNN-CIFAR10 on 500 samples in 10 s.
 PSI = 7.3806e8

@@ -79,8 +79,13 @@ def stochastic(tensor: Tensor, bits: int, u: Tensor, shrunk: bool) -> Tensor:
 
 
 def _nearest(tensor: Tensor) -> Tensor:
-    scale = tensor.abs().max().double() / 127.0
-    return tensor if scale == 0 else _times(torch.round(tensor.double() / scale), scale, tensor)
+    """Return the nearest multiples of a 127th of the largest number, in the precision in which that 127th travels."""
+    exact_scale = tensor.abs().max().double() / 127.0
+    scale = exact_scale.to(tensor.dtype)
+    # A subnormal scale has few digits: rounded down it would not reach the largest number, or would be 0.
+    if scale < torch.finfo(tensor.dtype).tiny and scale.double() < exact_scale:
+        scale = torch.nextafter(scale, torch.ones_like(scale))
+    return tensor if scale == 0 else _times(torch.round(tensor.double() / scale.double()), scale, tensor)
 
 
 def _times(multiples: Tensor, scale: Tensor, like: Tensor) -> Tensor:
