@@ -24,7 +24,7 @@ from torch import Tensor
 import edgesim
 from edgesim.assembly import assemble
 from edgesim.contracts import Bundle
-from edgesim.learning.device import one_thread
+from edgesim.learning.device import plain_torch
 from edgesim.simulation import Simulation
 
 GIB = 2.0**30
@@ -114,7 +114,7 @@ def main() -> None:
     simulation = Simulation(parts, backend, watch)
     watch.learner = simulation.learner
     watch._mark_s = time.perf_counter()
-    with one_thread():
+    with plain_torch():
         profile.runcall(simulation.run)
     report(pstats.Stats(profile, stream=sys.stdout), given.devices * given.rounds)
 

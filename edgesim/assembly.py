@@ -16,6 +16,7 @@ from edgesim.errors import ConfigError
 from edgesim.learning.build import build_model
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split, local_tests
+from edgesim.learning.device import plain_torch
 from edgesim.learning.measure import measure
 from edgesim.learning.models.base import ModelPart
 from edgesim.learning.server import ServerRows, ServerTools, draw_server_rows
@@ -91,6 +92,7 @@ class Assembly:
         return ServerTools(self.module, self.data, self.setting.card, held.wanted.split, torch.from_numpy(held.rows))
 
 
+@plain_torch()
 def assemble(scenario: Scenario) -> Assembly:
     """Build and check everything that a scenario names. Raises ConfigError or DataError where it does not fit."""
     _check_kinds(scenario)
@@ -130,6 +132,7 @@ def assemble(scenario: Scenario) -> Assembly:
     return Assembly(scenario, fleet, data, split, module, setting, shared, availability, failures, server_set)
 
 
+@plain_torch()
 def card_of(model: Any, name: str, data_shape: tuple[int, ...] | None, classes: int | None, key: Key) -> Any:
     """Return a network and its card; shape and classes default to those the model is known for."""
     shape = data_shape or getattr(model, "native_input_shape", None)

@@ -24,7 +24,7 @@ from edgesim.errors import ConfigError
 from edgesim.learning.build import bundle_of
 from edgesim.learning.context import Context
 from edgesim.learning.data.dataset import Dataset
-from edgesim.learning.device import one_thread
+from edgesim.learning.device import plain_torch
 from edgesim.learning.loop import train_stretch
 from edgesim.learning.rules import cross_entropy
 from edgesim.learning.seeding import seeded
@@ -189,7 +189,7 @@ def time_steps(
     cases = [case for model in models for case in _cases(model, batches)]
     share_s = seconds / max(1, _PASSES * len(cases))
     best = [float("inf")] * len(cases)
-    with one_thread():
+    with plain_torch():
         for case in cases:
             case.steps(1)  # memory and kernels are set up by the first step
         for _ in range(_PASSES):

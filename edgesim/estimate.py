@@ -24,7 +24,7 @@ from edgesim.engine.pricing import ROWS, Pricer
 from edgesim.engine.selections.rules import All
 from edgesim.errors import ConfigError
 from edgesim.learning.build import bundle_of, on_meta
-from edgesim.learning.device import one_thread
+from edgesim.learning.device import plain_torch
 from edgesim.learning.trainer import CHUNK
 from edgesim.methods.fedavg import FedAvg
 from edgesim.rng import Draws, Key, Purpose
@@ -61,6 +61,7 @@ class _Round:
     joules: float
 
 
+@plain_torch()
 def estimate(scenario: Scenario) -> Estimate:
     """Return what a scenario will cost, from prices, a trial run without training and a probe of this host's speed.
 
@@ -212,7 +213,6 @@ def _host_s(parts: Assembly, flops: float) -> float:
     return flops / (at_once * _flops_per_s(parts, getattr(backend, "device", "cpu")))
 
 
-@one_thread()
 def _flops_per_s(parts: Assembly, torch_device: str) -> float:
     """Return the speed of one worker at plain SGD on the largest local data set: a warm-up, then about a second."""
     backend = Serial(device=torch_device).open(lambda name: replace(parts.make_trainer(name), method=FedAvg()))

@@ -26,7 +26,7 @@ from edgesim.engine.engine import Engine
 from edgesim.engine.rounds import Observer, Rounds
 from edgesim.learner import FederatedLearner
 from edgesim.learning.build import bundle_of
-from edgesim.learning.device import one_thread
+from edgesim.learning.device import plain_torch
 from edgesim.records.table import Table, new_tables
 from edgesim.records.writer import MANIFEST, check_writable, write_run
 from edgesim.rng import Key
@@ -162,7 +162,7 @@ class Simulation:
         self.ledger.check(jobs_j, devices_j, now_s)
 
 
-@one_thread()
+@plain_torch()
 def simulate(
     scenario: Scenario, out: Path | None = None, observer: Any = None, checkpoint: Checkpoint | None = None
 ) -> Run:

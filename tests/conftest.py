@@ -13,7 +13,7 @@ from hypothesis import settings
 import edgesim
 from edgesim.assembly import assemble
 from edgesim.backends.null import NullBackend
-from edgesim.learning.device import one_thread
+from edgesim.learning.device import plain_torch
 from edgesim.simulation import Silent, Simulation
 from tests.calling import TINY
 
@@ -74,7 +74,7 @@ def simulate_null(scenario: edgesim.Scenario) -> Simulation:
 @pytest.fixture(scope="session", autouse=True)
 def on_one_thread() -> Iterator[None]:
     """Compute as a run does, also where a test plays only a part of one."""
-    with one_thread():
+    with plain_torch():
         yield
 
 

@@ -21,7 +21,7 @@ from annotated_types import Ge
 from edgesim.backends.training import TrainingBackend
 from edgesim.contracts import Assignment, Bundle, Result, Score
 from edgesim.errors import EdgesimError
-from edgesim.learning.device import check_device
+from edgesim.learning.device import check_device, plain_torch
 from edgesim.learning.packed import with_others
 from edgesim.learning.trainer import ChunkScore, Trainer
 
@@ -95,9 +95,9 @@ def _ctrl_c_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@plain_torch()
 def _start_worker(trainer: Trainer) -> None:
     global _TRAINER
-    torch.set_num_threads(1)
     _TRAINER = replace(trainer, module=copy.deepcopy(trainer.module))  # its tensors came in memory shared by all
 
 
@@ -107,6 +107,7 @@ def _trainer() -> Trainer:
     return _TRAINER
 
 
+@plain_torch()  # a script may set more than this when the process loads it
 def _run_in_worker(parcel: Sequence[Assignment]) -> list[Result]:
     try:
         return [_trained(assignment) for assignment in parcel]
@@ -125,11 +126,13 @@ def _trained(assignment: Assignment) -> Result:
     return result._replace(body=_to_wire(result.body), keep=_to_wire(result.keep))
 
 
+@plain_torch()
 def _score_in_worker(work: tuple[Any, Sequence[int]]) -> list[ChunkScore]:
     model, chunks = work
     return _trainer().score_chunks(_from_wire(model), chunks)
 
 
+@plain_torch()
 def _score_personal_in_worker(parcel: Sequence[tuple[int, Any]]) -> list[tuple[int, Score]]:
     return [(device, _trainer().score_personal(device, _from_wire(model))) for device, model in parcel]
 

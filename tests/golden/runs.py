@@ -10,7 +10,7 @@ import pandas as pd
 
 import edgesim
 from edgesim.assembly import assemble
-from edgesim.learning.device import one_thread
+from edgesim.learning.device import plain_torch
 from edgesim.simulation import Silent, Simulation
 from tests.records.written import whole
 
@@ -40,7 +40,7 @@ RUNS: dict[str, dict[str, Any]] = {
 TABLES = ("jobs", "merges", "evals")
 
 
-@one_thread()
+@plain_torch()
 def tables_of(name: str) -> dict[str, pd.DataFrame]:
     """Run a scenario by name and return its tables."""
     parts = assemble(edgesim.load({**COMMON, **RUNS[name]}))
