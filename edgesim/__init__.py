@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 __all__ = ["Scenario", "load", "open", "run"]
 
 
-def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Scenario:
-    """Return the scenario of a TOML file or a mapping, with `key=value` overrides. Raises ConfigError."""
+def load(source: str | Path | Mapping[str, Any] | Scenario, overrides: Sequence[str] = ()) -> Scenario:
+    """Return the scenario of a TOML file, a mapping or an object, with `key=value` overrides. Raises ConfigError."""
     from edgesim.config.load import load_scenario
 
     return load_scenario(source, overrides)
@@ -24,12 +24,12 @@ def load(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) 
 def run(source: Any, overrides: Sequence[str] = (), out: str | Path | None = None) -> Run:
     """Run a scenario (an object, a file or a mapping) and return its tables as pandas frames and its weights.
 
-    `out` is the run folder to make, a temporary one if None. Raises ConfigError or DataError.
+    `overrides` are laid over any of the three. `out` is the run folder to make, a temporary one if None. Raises
+    ConfigError or DataError.
     """
     from edgesim.simulation import simulate
 
-    scenario = source if isinstance(source, Scenario) else load(source, overrides)
-    return simulate(scenario, None if out is None else Path(out))
+    return simulate(load(source, overrides), None if out is None else Path(out))
 
 
 def open(folder: str | Path) -> Run:

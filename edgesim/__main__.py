@@ -54,6 +54,8 @@ def run(
     from edgesim.study.stamp import data_digest, stamp_of
 
     loaded = _load(scenario, set_)
+    if workers and not loaded.backend.value.trains:
+        raise ConfigError(f"--workers: backend {loaded.backend.name!r} trains nothing that could be shared out")
     if workers:
         torch_device = json.dumps(getattr(loaded.backend.value, "device", "cpu"))
         backend = f'backend={{ name = "workers", workers = {workers}, device = {torch_device} }}'

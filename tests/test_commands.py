@@ -58,7 +58,7 @@ def simulator(monkeypatch):
         seen.overrides = list(overrides)
         if not Path(source).exists():
             raise ConfigError(f"{source}: no such scenario")
-        backend = SimpleNamespace(value=SimpleNamespace(device="cuda:1"))
+        backend = SimpleNamespace(value=SimpleNamespace(device="cuda:1", trains=True))
         return SimpleNamespace(
             seed=3, method=SimpleNamespace(name="fedavg"), stop=SimpleNamespace(rounds=1), backend=backend
         )

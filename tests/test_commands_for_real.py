@@ -112,6 +112,30 @@ def test_a_script_may_give_a_file_or_a_mapping_and_no_folder(tmp_path: Path) -> 
         edgesim.open(tmp_path)
 
 
+def test_overrides_are_laid_over_whatever_is_given(tmp_path: Path) -> None:
+    """A file, a mapping and an object."""
+    (tmp_path / "tiny.toml").write_text(TINY)
+    overrides = ["stop.rounds=3", "fleet.0.count=3", "method=fedprox", TARGETS]
+    for source in (tmp_path / "tiny.toml", tomllib.loads(TINY), edgesim.load(tmp_path / "tiny.toml")):
+        run = edgesim.run(source, overrides, tmp_path / type(source).__name__)
+        assert (len(run.merges), run.manifest["scenario"]["method"]["name"]) == (3, "fedprox")
+        assert run.jobs["device"].max() <= 4 and len(run.devices) == 3 + 2 + 1
+        assert edgesim.load(source, overrides).digest() == run.manifest["digest"]
+
+
+@pytest.mark.parametrize("overrides", ["stop.rounds=3", Path("run"), 3], ids=repr)
+def test_overrides_are_a_list(overrides: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^overrides: must be a list such as \['stop.rounds=3'\], got '"):
+        edgesim.run(tomllib.loads(TINY), overrides)
+
+
+def test_workers_do_not_make_a_run_train_that_trains_nothing(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY + "[backend]\nname = 'null'\n")
+    says = "error: --workers: backend 'null' trains nothing that could be shared out\n"
+    assert call("run", tmp_path / "tiny.toml", "--workers", 2, "--out", tmp_path / "run") == (2, "", says)
+    assert not (tmp_path / "run").exists()
+
+
 def test_validate_trains_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def train(*_: object) -> None:
         raise AssertionError("validate must not train")

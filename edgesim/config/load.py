@@ -19,19 +19,25 @@ from edgesim.config.toml_file import read_toml
 from edgesim.errors import ConfigError
 from edgesim.units import reason
 
+_SHOWN = 300  # characters of a wrong value
 
-def load_scenario(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Scenario:
-    """Return the scenario of a TOML file or a mapping, with "key=value" overrides applied.
+
+def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: Sequence[str] = ()) -> Scenario:
+    """Return the scenario of a TOML file, a mapping or an object, with "key=value" overrides applied.
 
     Relative paths are meant from the folder of the file that holds them; those of a mapping or an override
     from the current folder. Raises ConfigError, one line that names the key or file at fault.
     """
+    if isinstance(source, Scenario):
+        source = source.canonical()
     if isinstance(source, Mapping):
         table = _extended(located(source, Path.cwd(), ""), ())
     else:
         table = _read_toml(Path(source), ())
         if table.keys() >= {"base", "axes"}:
             raise ConfigError(f"{source}: is a study, not a scenario; run it with: edgesim study run {source}")
+    if isinstance(overrides, str) or not isinstance(overrides, Sequence):  # a text would be taken letter by letter
+        raise ConfigError(f"overrides: must be a list such as ['stop.rounds=3'], got {str(overrides)[:_SHOWN]!r}")
     # coarse ones first, so that "method.mu=1" before "method=fedprox" is not lost
     for path, value in sorted(map(_parse_override, overrides), key=lambda override: _depth(override[0])):
         table = _replaced(table, path, value)

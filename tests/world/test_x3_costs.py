@@ -139,7 +139,8 @@ def test_the_mean_is_of_the_models_whose_training_is_paid(tmp_path: Path, method
     """
     partition = {"name": "iid", "samples_per_device": 40}
     training = {"batch": 16, "lr": 0.1, "local_epochs": 3}
-    run = edgesim.run(digits_scenario(method=method, partition=partition, training=training, cost="x3"), tmp_path / "r")
+    scenario = digits_scenario(method=method, partition=partition, training=training, cost="x3")
+    run = edgesim.run(scenario, out=tmp_path / "run")
     flops = run.jobs["flops"][run.jobs["task"] == "train"]
     assert mean_of(run) == pytest.approx(flops.mean() / (6 * 120), rel=1e-12)
     assert (flops.nunique() > 1) == (method["name"] != "fedavg")
