@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,17 @@ def on_one_thread() -> Iterator[None]:
     """Compute as a run does, also where a test plays only a part of one."""
     with plain_torch():
         yield
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Let Ctrl-C through to a test and to the processes it starts, also where the tests run in the background.
+
+    A shell or a CI service may start them with the signal ignored, which processes inherit.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

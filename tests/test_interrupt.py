@@ -55,6 +55,23 @@ def test_an_interrupted_run_keeps_its_finished_rounds(here: Path, backend: list[
     assert sorted(path.name for path in here.iterdir()) == ["run", "scenario.toml"]
 
 
+@pytest.mark.parametrize("backend", [[], ["--workers", "2"]], ids=["serial", "workers"])
+def test_a_run_in_the_background_is_not_interrupted(here: Path, backend: list[str]) -> None:
+    """Who starts it with Ctrl-C ignored, as a shell does after `&`, wants it to go on."""
+    words = ["run", "scenario.toml", "--out", "run", "--set", "stop.rounds=20", *backend]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "edgesim", *words],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("round 2/20 ")
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    check_rounds(edgesim.open("run"), 20)
+
+
 def ctrl_c(*_: object, **__: object) -> None:
     """Stand in for a moment at which the user presses Ctrl-C."""
     signal.raise_signal(signal.SIGINT)
