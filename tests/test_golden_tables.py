@@ -324,7 +324,10 @@ BAD = {
         f"{SETTINGS}: only 'seed=3': no cell has seed=3 (seed: 1, 2)", SETTINGS, r"\[t", 'only = ["seed=3"]\n[t'
     ),
     "tolerance of no column": Bad(
-        f"{SETTINGS}: tolerances: 'loss' is no column of the study (energy_j, ", SETTINGS, r"\]\n", "]\nloss = 1\n"
+        f"{SETTINGS}: tolerances: 'loss' is no column of the study; did you mean 'flops'? (",
+        SETTINGS,
+        r"\]\n",
+        "]\nloss = 1\n",
     ),
     "tolerance below 0": Bad(f"{SETTINGS}: tolerances.rounds@0.3: must be a number in", SETTINGS, "= 2", "= -2"),
     "tolerance in words": Bad(

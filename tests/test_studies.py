@@ -465,10 +465,6 @@ BAD = {
         "seed = [1, 2]",
         "sed = [1]",
     ),
-    "axis of dates": Bad(
-        FILE + "size full, cell method=fedavg,seed=2026-01-01: seed: must be", "[1, 2]", "[2026-01-01]"
-    ),
-    "axis of tables": Bad(FILE + "axes.seed: '{{\"a\": 1}}' must be of letters, digits and", "[1, 2]", "[{ a = 1 }]"),
     "axis that changes nothing": Bad(
         FILE + "axes.place: names no key; give its labels overrides", "[axes]", "[axes.place]\nhere = []\n\n[axes]"
     ),
@@ -485,7 +481,7 @@ BAD = {
         FILE + "published.0.cell: a published value belongs to no seed", '{ method = "fedavg" }', '{ seed = "1" }'
     ),
     "published for no column": Bad(
-        FILE + "published.0.column: 'rounds' is no column of the study (round_s, accuracy)",
+        FILE + "published.0.column: 'rounds' is no column of the study; did you mean 'round_s'? (round_s, accuracy)",
         'n = "round_s"',
         'n = "rounds"',
     ),

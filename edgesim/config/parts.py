@@ -84,10 +84,14 @@ def check_keys(table: Mapping[str, Any], allowed: Collection[str]) -> None:
     """Raise ValidationError at the first key that is not allowed, offering the nearest."""
     for key in table:
         if key not in allowed:
-            near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
             names = ", ".join(allowed) or "none"
-            raise refusal_at(key, f"unknown key{hint} (allowed: {names})", table[key])
+            raise refusal_at(key, f"unknown key{did_you_mean(key, allowed)} (allowed: {names})", table[key])
+
+
+def did_you_mean(word: str, allowed: Collection[str]) -> str:
+    """Return an offer of the nearest of the allowed words, as the end of a message; nothing if none is near."""
+    near = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def read_dataclass(cls: type, table: Any, fixed: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

@@ -122,9 +122,8 @@ def _check(file: GoldenFile, study: Study) -> None:
     if SIZE not in study.sizes:
         raise ConfigError(f"study: {file.study} has no size {SIZE!r} (it has {', '.join(study.sizes)})")
     study.cells(SIZE, file.only)
-    unknown = [column for column in file.tolerances if column not in study.columns]
-    if unknown:
-        raise ConfigError(f"tolerances: {unknown[0]!r} is no column of the study ({', '.join(study.columns)})")
+    for column in file.tolerances:
+        study.check_column(column, "tolerances")
     for column in study.columns:
         if parse_column(column).is_learned and column not in file.tolerances:
             raise ConfigError(

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from annotated_types import MinLen
-from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator
 from pydantic import model_validator as validator
 
 from edgesim.config.load import load_scenario
-from edgesim.config.parts import check_keys
+from edgesim.config.parts import check_keys, did_you_mean, refusal_at
 from edgesim.config.scenario import Scenario
 from edgesim.config.toml_file import read_toml
 from edgesim.errors import ConfigError
@@ -24,6 +24,8 @@ from edgesim.units import reason
 
 SEED = "seed"  # the axis that statistics are taken over
 _LABEL = re.compile(r"[\w.+-]+")  # labels become names of folders and words of --only
+_NO_LABEL = re.compile(r"[^\w.+-]+")  # what stands in values, such as the blank of "30 s"
+_USUAL = "quick"  # the size that is meant if none is named
 
 Changes: TypeAlias = Mapping[str, tuple[str, ...]]  # label -> overrides
 
@@ -51,13 +53,21 @@ class Size(FixedKeys):
     only: tuple[str, ...] = ()
 
 
+def as_label(value: str) -> str:
+    """Return the label of a value: the same, with _ for each stretch of characters that labels do not have."""
+    return _NO_LABEL.sub("_", value.strip())
+
+
+Labels: TypeAlias = Mapping[str, Annotated[str, AfterValidator(as_label)]]  # axis -> label, or the value it stands for
+
+
 class Published(FixedKeys):
     """A published number in the unit of its column, for all cells that have the labels of `cell`.
 
     The seed is none of them; of several numbers for one cell and column the first holds.
     """
 
-    cell: Mapping[str, str]
+    cell: Labels
     column: str
     value: FiniteFloat
 
@@ -65,7 +75,7 @@ class Published(FixedKeys):
 class Where(FixedKeys):
     """Overrides of all cells that have the labels of `cell`: what no axis says alone, such as tuned rates."""
 
-    cell: Annotated[Mapping[str, str], MinLen(1)]
+    cell: Annotated[Labels, MinLen(1)]
     overrides: Annotated[tuple[str, ...], MinLen(1)]
 
 
@@ -103,7 +113,7 @@ class Study(FixedKeys):
     axes: Annotated[Mapping[str, Changes], MinLen(1)]
     where: tuple[Where, ...] = ()
     only: tuple[str, ...] = ()
-    sizes: Mapping[str, Size]
+    sizes: Annotated[Mapping[str, Size], MinLen(1)] = Field(default_factory=lambda: {_USUAL: Size()})
     columns: Annotated[tuple[str, ...], MinLen(1)]
     published: tuple[Published, ...] = ()
 
@@ -137,17 +147,27 @@ class Study(FixedKeys):
             wrong = [label for label in (axis, *changes) if not _LABEL.fullmatch(label)]
             if wrong:
                 raise ConfigError(f"axes.{axis}: {wrong[0]!r} must be of letters, digits and . _ + -")
+            for label, overrides in changes.items():
+                self._check_overrides(axis, label, overrides)
             if not any(changes.values()):
                 raise ConfigError(f"axes.{axis}: names no key; give its labels overrides, such as ['method=fedavg']")
-        for column in [*self.columns, *(entry.column for entry in self.published)]:
+        for column in self.columns:
             parse_column(column)
         for place, entry in enumerate(self.published):
             self._check_published(entry, f"published.{place}")
         for place, change in enumerate(self.where):
             self._check_labels(change.cell.items(), f"where.{place}.cell")
         for size in self.sizes:
+            if not _LABEL.fullmatch(size):
+                raise ConfigError(f"sizes: {size!r} must be of letters, digits and . _ + -")
             for cell in self.cells(size):
                 self.scenario(folder, cell, size)
+
+    def check_column(self, column: str, where: str) -> None:
+        """Raise ConfigError, offering the nearest, if the study has no such column."""
+        if column not in self.columns:
+            offer = did_you_mean(column, self.columns)
+            raise ConfigError(f"{where}: {column!r} is no column of the study{offer} ({', '.join(self.columns)})")
 
     def scenario(self, folder: Path, cell: Cell, size: str) -> Scenario:
         """Return the scenario of a cell. Raises ConfigError that names the cell and the key at fault."""
@@ -163,9 +183,17 @@ class Study(FixedKeys):
         changes += [change.overrides for change in self.where if change.cell.items() <= labels.items()]
         return Cell(labels, tuple(itertools.chain(*changes)))
 
+    def _check_overrides(self, axis: str, label: str, overrides: Sequence[str]) -> None:
+        """Raise ConfigError if a label has values in place of overrides, as TOML takes dots of a key for tables."""
+        wrong = [text for text in overrides if "=" not in text]
+        if wrong:
+            raise ConfigError(
+                f"axes.{axis}.{label}: {wrong[0]!r} is no override, key=value; an axis that is named after a key with "
+                f'dots needs quotation marks: "{axis}.{label}" = [...]'
+            )
+
     def _check_published(self, entry: Published, where: str) -> None:
-        if entry.column not in self.columns:
-            raise ConfigError(f"{where}.column: {entry.column!r} is no column of the study ({', '.join(self.columns)})")
+        self.check_column(entry.column, f"{where}.column")
         if SEED in entry.cell:
             raise ConfigError(f"{where}.cell: a published value belongs to no seed")
         self._check_labels(entry.cell.items(), f"{where}.cell")
@@ -202,14 +230,22 @@ def read_fixed(path: Path, kind: type[_Kind]) -> _Kind:
 
 
 def _values(axis: str, items: list[Any]) -> dict[str, tuple[str, ...]]:
-    texts = [
-        json.dumps(item, default=str) for item in items
-    ]  # of numbers, strings and truth values the same as in TOML
-    return {text.strip('"'): (f"{axis}={text}",) for text in texts}
+    """Return the labels of values and the overrides that they stand for."""
+    changes: dict[str, tuple[str, ...]] = {}
+    for item in items:
+        if not isinstance(item, str | int | float):
+            raise refusal_at(axis, f"values must be numbers, strings or true and false, got {item!r}", item)
+        text = repr(item) if isinstance(item, float) else json.dumps(item)  # as TOML has them, inf among them
+        label = as_label(item if isinstance(item, str) else text)
+        if label in changes:
+            raise refusal_at(axis, f"two values have the label {label!r}; give them labels in a table", item)
+        changes[label] = (f"{axis}={text}",)
+    return changes
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
-    return [(axis.strip(), label.strip()) for axis, _, label in (word.partition("=") for word in text.split(","))]
+    pairs = (word.partition("=") for word in text.split(","))
+    return [(axis.strip(), as_label(label)) for axis, _, label in pairs]
 
 
 def _kept(cell: Cell, only: Sequence[str]) -> bool:
