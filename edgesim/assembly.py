@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -92,9 +93,29 @@ class Assembly:
         return ServerTools(self.module, self.data, self.setting.card, held.wanted.split, torch.from_numpy(held.rows))
 
 
+def load_data(scenario: Scenario) -> Dataset | None:
+    """Return the data set of a scenario; None without one. Raises DataError if it is missing or damaged."""
+    return None if scenario.data is None else scenario.data.value.load()
+
+
+def build_network(scenario: Scenario, data: Dataset | None) -> tuple[nn.Module, ModelCard]:
+    """Return the network of a scenario with its starting weights, and its card. Raises ConfigError unless data fit."""
+    key = Key(scenario.seed).at(Purpose.INIT, 0)
+    shape, classes = (data.input_shape, data.classes) if data else (None, None)
+    module, card = card_of(scenario.model.value, scenario.model.name, shape, classes, key)
+    return module, card
+
+
 @plain_torch()
-def assemble(scenario: Scenario) -> Assembly:
-    """Build and check everything that a scenario names. Raises ConfigError or DataError where it does not fit."""
+def assemble(
+    scenario: Scenario,
+    load: Callable[[Scenario], Dataset | None] = load_data,
+    build: Callable[[Scenario, Dataset | None], tuple[nn.Module, ModelCard]] = build_network,
+) -> Assembly:
+    """Build and check everything that a scenario names. Raises ConfigError or DataError where it does not fit.
+
+    Who looks at many scenarios gives a `load` and a `build` that remember.
+    """
     _check_kinds(scenario)
     fleet = build_fleet(scenario)
     scenario.selection.value.check(fleet.level)
@@ -102,10 +123,10 @@ def assemble(scenario: Scenario) -> Assembly:
     _check_protocol(scenario, fleet)
     _check_end(scenario, fleet)
     shared = shared_network(scenario, fleet)
-    data = scenario.data.value.load() if scenario.data is not None else None
+    data = load(scenario)
     server_set = _server_set(scenario, data)
     split, samples = _partition(scenario, data, len(fleet), server_set)
-    module, card = _model(scenario, data)
+    module, card = build(scenario, data)
     card.check_batch("training.batch", scenario.training.batch)
     lr, floor = scenario.training.lr, scenario.training.lr_floor
     if floor > lr:
@@ -141,13 +162,6 @@ def card_of(model: Any, name: str, data_shape: tuple[int, ...] | None, classes: 
         raise ConfigError(f"model.name: {name} has no input shape of its own; give a data set")
     module = build_model(model, shape, classes, key)
     return module, measure(module, name, shape, classes)
-
-
-def _model(scenario: Scenario, data: Dataset | None) -> tuple[nn.Module, ModelCard]:
-    key = Key(scenario.seed).at(Purpose.INIT, 0)
-    shape, classes = (data.input_shape, data.classes) if data else (None, None)
-    module, card = card_of(scenario.model.value, scenario.model.name, shape, classes, key)
-    return module, card
 
 
 def _server_set(scenario: Scenario, data: Dataset | None) -> ServerRows | None:

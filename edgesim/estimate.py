@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.func import functional_call
 from edgesim.assembly import Assembly, assemble
 from edgesim.backends.null import NullBackend
 from edgesim.backends.serial import Serial
-from edgesim.card import F32_BYTES
+from edgesim.card import F32_BYTES, ModelCard
 from edgesim.config.scenario import Scenario, Stop
 from edgesim.contracts import DELIVERED, Assignment, Backend, Part, Plan, Stretch, Task
 from edgesim.engine.presence import Presence
@@ -34,6 +35,7 @@ from edgesim.world.availabilities.always import Always
 _DEVICES = 2_000  # of a level are looked at: enough for means
 _ROUNDS, _JOBS = 20, 20_000  # of the trial run without training, at most
 _PROBE_S = 0.5  # of training, to learn the speed of this host
+_TABLES_BYTES, _JOB_BYTES = 50_000, 100  # of a run folder without jobs, and of the rows of one; measured
 _PROCESS_BYTES = 450_000_000  # a Python process that has loaded PyTorch with its CUDA libraries, measured
 
 
@@ -44,7 +46,7 @@ class Estimate:
     Columns of levels: level, devices, part, and the means over those devices of one job of round 0: flops,
     down_bytes, up_bytes, seconds, and joules above idle power. Among peers with the messages that a device fetches,
     what others spend on sending them, and its waits.
-    Keys of totals: rounds, jobs, flops, host_minutes, memory_bytes, sim_time_s.
+    Keys of totals: rounds, jobs, flops, host_minutes, memory_bytes, disk_bytes (of the run folder), sim_time_s.
     """
 
     levels: pd.DataFrame
@@ -61,15 +63,20 @@ class _Round:
     joules: float
 
 
-@plain_torch()
 def estimate(scenario: Scenario) -> Estimate:
-    """Return what a scenario will cost, from prices, a trial run without training and a probe of this host's speed.
+    """Return what a scenario will cost, as `estimate_of` does. Raises ConfigError or DataError as `assemble` does."""
+    return estimate_of(assemble(scenario))
+
+
+@plain_torch()
+def estimate_of(parts: Assembly, speed: Callable[[Assembly], float] | None = None) -> Estimate:
+    """Return what a run will cost, from prices, a trial run without training and a probe of this host's speed.
 
     The number of rounds follows from the limits on rounds, simulated time and energy; what training decides, such as
-    when an accuracy is reached, is not foreseen. Raises ConfigError or DataError as `assemble` does, and ConfigError if
-    the trial ends before its first round.
+    when an accuracy is reached, is not foreseen. `speed` stands in for the probe, `host_flops_per_s`. Raises
+    ConfigError if the trial ends before its first round.
     """
-    parts = assemble(scenario)
+    scenario = parts.scenario
     start = Simulation(parts, NullBackend(), Silent())
     view = start.engine.view()
     others = ~_first_of_levels(parts.fleet.level)
@@ -81,7 +88,7 @@ def estimate(scenario: Scenario) -> Estimate:
         typical, jobs = _means(trial), _jobs_of_peers(trial)
     else:
         typical, jobs = _typical_round(parts, first), _jobs(parts, start.learner.plan(everyone))
-    return Estimate(_levels(parts, jobs), _totals(parts, typical, _rounds(scenario.stop, typical)))
+    return Estimate(_levels(parts, jobs), _totals(parts, typical, _rounds(scenario.stop, typical), speed))
 
 
 # --- one job ------------------------------------------------------------------------------------------------
@@ -179,17 +186,20 @@ def _rounds(stop: Stop, typical: _Round) -> int | None:
     return max(1, int(min(allowed))) if allowed else None
 
 
-def _totals(parts: Assembly, typical: _Round, rounds: int | None) -> dict[str, Any]:
+def _totals(
+    parts: Assembly, typical: _Round, rounds: int | None, speed: Callable[[Assembly], float] | None
+) -> dict[str, Any]:
     memory_bytes = _memory_bytes(parts, typical.jobs)
     if rounds is None:
-        unknown = dict.fromkeys(("rounds", "jobs", "flops", "host_minutes", "sim_time_s"))
+        unknown = dict.fromkeys(("rounds", "jobs", "flops", "host_minutes", "disk_bytes", "sim_time_s"))
         return {**unknown, "memory_bytes": memory_bytes}
-    flops = rounds * typical.flops
+    flops, jobs = rounds * typical.flops, round(rounds * typical.jobs)
     return {
         "rounds": rounds,
-        "jobs": round(rounds * typical.jobs),
+        "jobs": jobs,
         "flops": flops,
-        "host_minutes": _host_s(parts, flops + _evaluation_flops(parts, rounds)) / 60.0,
+        "host_minutes": _host_s(parts, flops + _evaluation_flops(parts, rounds), speed or host_flops_per_s) / 60.0,
+        "disk_bytes": _disk_bytes(parts, jobs),
         "memory_bytes": memory_bytes,
         "sim_time_s": min(rounds * typical.seconds, parts.scenario.stop.sim_time or np.inf),
     }
@@ -204,17 +214,18 @@ def _evaluation_flops(parts: Assembly, rounds: int) -> float:
     return float(times * samples * parts.setting.card.forward_flops())
 
 
-def _host_s(parts: Assembly, flops: float) -> float:
+def _host_s(parts: Assembly, flops: float, speed: Callable[[Assembly], float]) -> float:
     """Return seconds of training and evaluation on this host, as if workers did not slow each other down."""
     backend = parts.scenario.backend.value
     if not backend.trains:
         return 0.0
     at_once = min(getattr(backend, "workers", 1), os.cpu_count() or 1)
-    return flops / (at_once * _flops_per_s(parts, getattr(backend, "device", "cpu")))
+    return flops / (at_once * speed(parts))
 
 
-def _flops_per_s(parts: Assembly, torch_device: str) -> float:
+def host_flops_per_s(parts: Assembly) -> float:
     """Return the speed of one worker at plain SGD on the largest local data set: a warm-up, then about a second."""
+    torch_device = getattr(parts.scenario.backend.value, "device", "cpu")
     backend = Serial(device=torch_device).open(lambda name: replace(parts.make_trainer(name), method=FedAvg()))
     setting, device = parts.setting, int(parts.setting.samples.argmax())
     job = Assignment(0, device, Task(), Key(parts.scenario.seed).at(Purpose.PROBE, 0), bundle_of(parts.module), None)
@@ -246,12 +257,23 @@ def _memory_bytes(parts: Assembly, jobs: float) -> int:
     backend, card, training = parts.scenario.backend.value, parts.setting.card, parts.setting.training
     if not backend.trains:
         return held + _PROCESS_BYTES
-    model = F32_BYTES * sum(layer.params + layer.buffers for layer in card.layers)
+    model = _model_bytes(parts)
     # an output and the one that is made from it are all that evaluation keeps
     evaluating = model + F32_BYTES * 2 * CHUNK * _widest(parts.module, card.input_shape)
     network = model + max(evaluating, card.memory_bytes(Part(), training.batch, training.momentum > 0).total)
     workers = getattr(backend, "workers", 0)
     return int(held + (1 + workers) * _PROCESS_BYTES + (1 + jobs) * model + max(1, workers) * network)
+
+
+def _model_bytes(parts: Assembly) -> int:
+    card: ModelCard = parts.setting.card
+    return F32_BYTES * sum(layer.params + layer.buffers for layer in card.layers)
+
+
+def _disk_bytes(parts: Assembly, jobs: int) -> int:
+    """Return the size of the run folder in bytes: the tables, and the weights of the last model and the best one."""
+    models = 2 * _model_bytes(parts) if parts.scenario.backend.value.trains else 0
+    return models + _TABLES_BYTES + _JOB_BYTES * jobs
 
 
 def _widest(module: nn.Module, input_shape: tuple[int, ...]) -> int:

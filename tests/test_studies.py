@@ -150,16 +150,6 @@ def test_processes_change_no_table(here: Path) -> None:
         assert diff(one, two).empty
 
 
-def test_a_failing_cell_stops_no_other(here: Path) -> None:
-    (here / "study.toml").write_text(
-        (here / "study.toml").read_text().replace("fedavg = []", 'fedavg = ["peers=ring"]')
-    )
-    code, _, err = call("study", "run", "study.toml", "--out", "runs")
-    fault = "method=fedavg,seed=1: peers: fedavg has a server, its devices exchange nothing among themselves"
-    assert (code, err.splitlines()[-1]) == (2, f"error: 1 of 2 cells failed; {fault}")
-    assert [path.name for path in (here / "runs").iterdir()] == ["method=thin,seed=1"]
-
-
 def test_an_interrupted_study_keeps_what_ended(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from edgesim.simulation import simulate
 

@@ -100,10 +100,13 @@ def _run(planned: Sequence[tuple[Golden, Planned]], workers: int) -> dict[Path, 
     golden_of = {each.folder: golden for golden, each in planned}
     faults: dict[Path, str] = {}
     try:
-        for each, fault in run_all([each for _, each in planned], workers):
-            faults[each.folder] = fault
-            where = f"{golden_of[each.folder].folder}: {each.cell.name}"
-            print_note(f"{len(faults)} of {len(planned)}: {where}{' failed' if fault else ''}")
+        for step in run_all([each for _, each in planned], workers):
+            if step.ended is None:
+                continue
+            folder = step.ended.folder
+            faults[folder] = step.fault
+            where = f"{golden_of[folder].folder}: {step.ended.cell.name}"
+            print_note(f"{len(faults)} of {len(planned)}: {where}{' failed' if step.fault else ''}")
     except KeyboardInterrupt as stop:
         print_note("interrupted; nothing was compared")
         raise typer.Exit(130) from stop

@@ -1,9 +1,10 @@
-"""The commands about studies: run what is missing, print the table."""
+"""The commands about studies: what is missing and will take how long, run it, print the table."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,7 +14,7 @@ from edgesim.errors import EdgesimError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from edgesim.study.runs import Planned
+    from edgesim.study.runs import Planned, Step
     from edgesim.study.study import Study
 
 _EQUAL = 1e-9  # of a number; a mean of equal ones may be off by a last bit
@@ -29,6 +30,35 @@ Out = Annotated[Path | None, typer.Option(help="Folder of the runs; default runs
 
 
 @commands.command()
+def plan(
+    study: StudyFile,
+    only: Only = None,
+    size: SizeName = "quick",
+    out: Out = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Build every cell that is missing, train nothing, and say what running them will take on this host."""
+    from edgesim.analysis.readable import text
+    from edgesim.commands.show import print_json, print_table
+    from edgesim.study.outlook import bad, outlook
+
+    loaded, planned = _planned(study, only, size, out)
+    cells = outlook(planned, costs=True)
+    headings = {"cell": "cell", "state": "state", "host_s": "host time", "disk_bytes": "disk", "fault": "why"}
+    rows: list[dict[str, Any]] = [{"cell": each.planned.cell.name, **each.told()} for each in cells]
+    totals = {name: sum(row[name] or 0 for row in rows) for name in ("host_s", "disk_bytes")}
+    if as_json:
+        print_json({"study": loaded.name, "size": size, "cells": rows, "totals": totals})
+    else:
+        print_table(rows, headings, f"{loaded.name} ({size})")
+        unknown = any(row["host_s"] is None and row["state"] not in ("done", "bad") for row in rows)
+        spent = ", ".join(text(name, value) for name, value in totals.items())
+        print(f"to run: {spent} in one process{', without those that cannot be told' if unknown else ''}")
+    if faults := bad(cells):
+        raise EdgesimError(f"{len(faults)} of {len(cells)} cells cannot be run; {faults[0]}")
+
+
+@commands.command()
 def run(
     study: StudyFile,
     only: Only = None,
@@ -36,23 +66,33 @@ def run(
     size: SizeName = "quick",
     out: Out = None,
     checkpoint: Every = None,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Run the others where some cells cannot be; the exit code is then 1.")
+    ] = False,
 ) -> None:
-    """Run the cells that are missing, or whose scenario, data or edgesim's code have changed since."""
+    """Run the cells that are missing, or whose scenario, data or edgesim's code have changed since.
+
+    All are built before the first is run. Several of these commands at once share the cells among them.
+    """
     from edgesim.commands.show import print_note
-    from edgesim.study.runs import run_all, with_data
+    from edgesim.study.outlook import bad, outlook
 
     checkpoint_s = seconds(checkpoint)
-    planned = with_data(_planned(study, only, size, out)[1])
-    missing = [each for each in planned if not each.is_done()]
-    print_note(f"{len(planned) - len(missing)} of {len(planned)} cells are done")
-    failed = []
-    try:
-        for ended, (each, fault) in enumerate(run_all(missing, workers, checkpoint_s), 1):
-            failed += [f"{each.cell.name}: {fault}"] if fault else []
-            print_note(f"{ended} of {len(missing)}: {each.cell.name}{f' failed: {fault}' if fault else ''}")
-    except KeyboardInterrupt as stop:
-        print_note("interrupted; the cells that ended are kept")
-        raise typer.Exit(130) from stop
+    cells = outlook(_planned(study, only, size, out)[1])
+    faults = bad(cells)
+    done = [each.planned for each in cells if each.state == "done"]
+    print_note(f"{len(done)} of {len(cells)} cells are done")
+    if faults and not keep_going:
+        _print_lines(faults)
+        raise EdgesimError(
+            f"{len(faults)} of {len(cells)} cells cannot be run, so none was; --keep-going runs the others; {faults[0]}"
+        )
+    missing = [each.planned for each in cells if each.state not in ("done", "bad")]
+    failed = _run_missing(missing, done, workers, checkpoint_s)
+    if keep_going and (faults or failed):
+        _print_lines([*faults, *failed])
+        print_note(f"{len(faults)} of {len(cells)} cells cannot be run, {len(failed)} failed")
+        raise typer.Exit(1)
     if failed:
         raise EdgesimError(f"{len(failed)} of {len(missing)} cells failed; {failed[0]}")
 
@@ -100,12 +140,66 @@ def table(
             print(f"{equal} of {len(beside)} published numbers are equal")
 
 
+def _run_missing(
+    missing: Sequence[Planned], done: Sequence[Planned], workers: int, checkpoint_s: float | None
+) -> list[str]:
+    """Run cells and say how far that is; return a line for each that failed, its name and why."""
+    from edgesim.commands.show import print_note
+    from edgesim.study.host_times import HostTimes
+    from edgesim.study.runs import run_all
+
+    times, left, failed = HostTimes(done), {each.folder: each for each in missing}, []
+    try:
+        for step in run_all(missing, workers, checkpoint_s):
+            if step.ended and not step.elsewhere:
+                del left[step.ended.folder]
+                if step.fault:
+                    failed.append(f"{step.ended.cell.name}: {step.fault}")
+                else:
+                    times.add(step.ended)
+            told = _ended(step, f"{len(missing) - len(left)} of {len(missing)}: ")
+            cells = list(left.values())
+            print_note("; ".join(told + _ahead(step.running, cells, times.left_s(cells, workers))))
+    except KeyboardInterrupt as stop:
+        print_note("interrupted; the cells that ended are kept")
+        raise typer.Exit(130) from stop
+    return failed
+
+
+def _ended(step: Step, count: str) -> list[str]:
+    """Return what a step says of a cell that has ended, nothing at the start."""
+    if step.ended is None:
+        return []
+    name = step.ended.cell.name
+    if step.elsewhere:
+        return [f"{name}: another process is at it, looked at again at the end"]
+    return [f"{count}{name}{f' failed: {step.fault}' if step.fault else ''}"]
+
+
+def _ahead(running: Sequence[Planned], left: Sequence[Planned], left_s: float | None) -> list[str]:
+    """Return which cells are at work, how many are left with them, and how long these will take if that can be told."""
+    from edgesim.analysis.readable import text
+
+    if not left:
+        return []
+    about = "" if left_s is None else f", about {text('host_s', left_s)}"
+    names = ", ".join(each.cell.name for each in running)
+    return [*([f"running: {names}"] if running else []), f"{len(left)} left{about}"]
+
+
+def _print_lines(lines: Sequence[str]) -> None:
+    from edgesim.commands.show import print_note
+
+    for line in lines:
+        print_note(line)
+
+
 def _planned(file: Path, only: list[str] | None, size: str, out: Path | None) -> tuple[Study, list[Planned]]:
-    from edgesim.study.runs import plan
+    from edgesim.study.runs import plan as plan_cells
     from edgesim.study.study import load_study
 
     study = load_study(file)
-    return study, plan(study, file, size, only or [], out or Path("runs") / "studies" / file.stem / size)
+    return study, plan_cells(study, file, size, only or [], out or Path("runs") / "studies" / file.stem / size)
 
 
 def _print(found: pd.DataFrame, title: str) -> None:

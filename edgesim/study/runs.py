@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from edgesim.analysis.load import Run, open_run
 from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Scenario
 from edgesim.errors import ConfigError, EdgesimError
 from edgesim.records.schema import TABLES
-from edgesim.study.stamp import data_digest, stamp_of
+from edgesim.study.lock import held
+from edgesim.study.stamp import stamp_of
 from edgesim.study.study import Cell, Study
 
 _STAMP = "study.json"
@@ -54,47 +58,99 @@ def plan(study: Study, file: Path, size: str, only: Sequence[str], out: Path) ->
     return planned
 
 
-def with_data(planned: Sequence[Planned]) -> list[Planned]:
-    """Return the same with a digest of its data set in every stamp. Raises DataError if one cannot be loaded."""
-    digests: dict[str, str | None] = {}
-    stamped = []
-    for each in planned:
-        wanted = json.dumps(each.scenario["data"], sort_keys=True)
-        if wanted not in digests:
-            digests[wanted] = data_digest(load_scenario(each.scenario))
-        stamped.append(Planned(each.cell, each.folder, each.scenario, {**each.stamp, "data": digests[wanted]}))
-    return stamped
+class Step(NamedTuple):
+    """A cell that has ended, None at the start, with what went wrong ("": nothing); and those at work from then on.
 
-
-def run_all(
-    planned: Sequence[Planned], workers: int = 1, checkpoint_s: float | None = None
-) -> Iterator[tuple[Planned, str]]:
-    """Run cells in so many processes, one thread each; yield each as it ends, with what went wrong ("": nothing).
-
-    With `checkpoint_s` a cell is saved every so many seconds of the host; one that was cut off goes on, if nothing that
-    its stamp names has changed. Raises EdgesimError if a process died.
+    `elsewhere`: it has not ended, another process is at it.
     """
-    if workers == 1:
-        yield from ((each, _run(each, checkpoint_s)) for each in planned)
+
+    ended: Planned | None
+    fault: str
+    elsewhere: bool
+    running: Sequence[Planned]
+
+
+def run_all(planned: Sequence[Planned], workers: int = 1, checkpoint_s: float | None = None) -> Iterator[Step]:
+    """Run cells in so many processes, one thread each; yield a step at the start and as each cell ends.
+
+    A cell that another process is at is waited for at the end, and run if that has not made it. With `checkpoint_s` a
+    cell is saved every so many seconds of the host; one that was cut off goes on, if nothing that its stamp names has
+    changed. Raises EdgesimError if a process died.
+    """
+    busy = []
+    for step in _steps(planned, workers, partial(_run, checkpoint_s=checkpoint_s)):
+        yield step
+        busy += [step.ended] if step.ended and step.elsewhere else []
+    if busy:
+        yield from _steps(busy, workers, partial(_run, checkpoint_s=checkpoint_s, wait=True))
+
+
+def fault_of(error: Exception) -> str:
+    """Return what went wrong as one line; what no user is told of otherwise, such as an error of a part, is shown."""
+    if isinstance(error, EdgesimError):
+        return str(error)
+    traceback.print_exception(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _steps(cells: Sequence[Planned], workers: int, run: Callable[[Planned], str | None]) -> Iterator[Step]:
+    """Yield the steps of one pass over cells; `run` returns None for a cell that another process is at."""
+    if not cells:
         return
+    ends = _in_turn(cells, run) if workers == 1 else _at_once(cells, workers, run)
+    yield Step(None, "", False, cells[:workers])
+    for ended, fault, running in ends:
+        yield Step(ended, fault or "", fault is None, running)
+
+
+_Ends: TypeAlias = Iterator[tuple[Planned, str | None, Sequence[Planned]]]
+
+
+def _in_turn(cells: Sequence[Planned], run: Callable[[Planned], str | None]) -> _Ends:
+    for place, each in enumerate(cells, 1):
+        yield each, run(each), cells[place : place + 1]
+
+
+def _at_once(cells: Sequence[Planned], workers: int, run: Callable[[Planned], str | None]) -> _Ends:
+    waiting, running = iter(cells), dict[Future[str | None], Planned]()
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
     try:
-        futures = {pool.submit(_run, each, checkpoint_s): each for each in planned}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+        running |= {pool.submit(run, each): each for each in islice(waiting, workers)}
+        while running:
+            ended, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in ended:
+                each = running.pop(future)
+                running |= {pool.submit(run, new): new for new in islice(waiting, 1)}
+                yield each, future.result(), list(running.values())
     except BrokenProcessPool as error:
-        raise EdgesimError("--workers: a process died; with too little memory use fewer") from error
+        names = " or ".join(cell.cell.name for cell in (each, *running.values()))
+        raise EdgesimError(f"--workers: a process died at {names}; with too little memory use fewer") from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _alone(scenario: Scenario) -> dict[str, Any]:
     """Return a scenario as a table; training on workers becomes training in its one process, with equal results."""
-    trains = scenario.backend.value.trains
-    return scenario.canonical() | ({"backend": {"name": "serial"}} if trains else {})
+    backend = scenario.backend.value
+    if not hasattr(backend, "workers"):
+        return scenario.canonical()
+    return scenario.canonical() | {"backend": {"name": "serial", "device": backend.device}}
 
 
-def _run(planned: Planned, checkpoint_s: float | None) -> str:
+def _run(planned: Planned, checkpoint_s: float | None, wait: bool = False) -> str | None:
+    """Return what went wrong with a cell ("": nothing), None if another process is at it and was not waited for."""
+    try:
+        with held(planned.folder, wait) as mine:
+            if mine and not planned.is_done():  # else another process has made it meanwhile
+                _make(planned, checkpoint_s)
+            return "" if mine else None
+    except OSError as error:
+        return f"{planned.folder}: cannot be made: {error.strerror}: {error.filename}"
+    except Exception as error:
+        return fault_of(error)
+
+
+def _make(planned: Planned, checkpoint_s: float | None) -> None:
     from edgesim.checkpoint import Checkpoint  # these load torch, which a look at finished runs does not need
     from edgesim.simulation import simulate
 
@@ -116,13 +172,8 @@ def _run(planned: Planned, checkpoint_s: float | None) -> str:
         growing.rename(folder)
         if checkpoint:
             checkpoint.remove()
-    except EdgesimError as error:
-        return str(error)
-    except OSError as error:
-        return f"{folder}: cannot be written: {error.strerror}"
     finally:
         shutil.rmtree(growing, ignore_errors=True)
-    return ""
 
 
 def _stamp_in(folder: Path) -> dict[str, Any] | None:

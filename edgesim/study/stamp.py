@@ -8,10 +8,13 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import edgesim
 from edgesim.config.scenario import Scenario
+
+if TYPE_CHECKING:
+    from edgesim.learning.data.dataset import Dataset
 
 _SOURCES = {".py", ".toml"}  # code and the device catalogue
 
@@ -33,13 +36,15 @@ def stamp_of(scenario: Scenario) -> dict[str, Any]:
 
 def data_digest(scenario: Scenario) -> str | None:
     """Return the SHA-256 of the data set as it is loaded, None without one. Raises DataError if it cannot be."""
-    if scenario.data is None:
-        return None
-    data = scenario.data.value.load()
+    return None if scenario.data is None else digest_of(scenario.data.value.load())
+
+
+def digest_of(data: Dataset) -> str:
+    """Return the SHA-256 of a data set: its samples and labels."""
     found = hashlib.sha256()
     for tensor in (data.x_train, data.y_train, data.x_test, data.y_test):
         found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.numpy())
+        found.update(tensor.numpy())  # type: ignore[arg-type]
     return found.hexdigest()
 
 

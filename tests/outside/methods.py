@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from annotated_types import Gt, Le
 
-from edgesim.contracts import Bundle, Merged, Message, View
+from edgesim.contracts import Bundle, Merged, Message, Setting, View
 from edgesim.methods.fedavg import FedAvg
 from edgesim.rng import Key
 
@@ -49,3 +49,12 @@ class Breaks(FedAvg):
         if view.round == self.at:
             raise Broken("the server", view.round)
         return super().merge(state, base, got, view, tools, key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unready(FedAvg):
+    """FedAvg that breaks before its first round."""
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Raise Broken."""
+        raise Broken("the start", 0)
