@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from edgesim.analysis.readable import text
+from edgesim.analysis.readable import divergence, text
 
 _LINES = 10  # where there is no terminal, a log gets about this many lines
 
@@ -36,12 +36,15 @@ class ProgressLine:
         """Show a closed round.
 
         Keys of `info`: round (how many are done), accuracy (None if not evaluated), now_s, energy_j (of the fleet so
-        far), and in a run that goes on from a checkpoint before (how many an earlier run did).
+        far), diverged (how, in the round in which training did), and in a run that goes on from a checkpoint before
+        (how many an earlier run did).
         """
         done = info["round"]
         if info.get("before", 0) > self._before:
             self._before = info["before"]
             self._console.print(f"goes on after round {self._before}")
+        if info.get("diverged"):
+            self._console.print(divergence(info["diverged"]), soft_wrap=True)
         if info["accuracy"] is not None:
             self._accuracy = info["accuracy"]
         if self._live:

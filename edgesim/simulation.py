@@ -221,6 +221,7 @@ def _write(simulation: Simulation, out: Path, status: str, host_s: float, replac
         "status": status,
         "stop_reason": simulation.rounds.stop_reason,
         "rounds": simulation.engine.round,
+        "diverged": simulation.rounds.divergence.found,
         "forward_macs": simulation.engine.trained.forward_macs,
         "versions": {**{name: version(name) for name in _PACKAGES}, "python": platform.python_version()},
         "host_s": before_s + host_s,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 
 class Unit(NamedTuple):
@@ -36,6 +37,14 @@ def text(column: str, value: float | None) -> str:
         return "-"
     unit = unit_for(column, abs(value))
     return f"{_three(value / unit.size)} {unit.symbol}".rstrip()
+
+
+def divergence(found: Mapping[str, Any]) -> str:
+    """Return in words what a manifest says of a run that diverged; rounds count from 1."""
+    left_out = f"{found['left_out']} of {found['of']} updates were not finite and left out"
+    if found["loss"] is not None:
+        left_out = f"the test loss was {float(found['loss']):.3g}" + (f", {left_out}" if found["left_out"] else "")
+    return f"diverged in round {found['round'] + 1}: {left_out}"
 
 
 def _three(value: float) -> str:

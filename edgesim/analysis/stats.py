@@ -58,7 +58,8 @@ def summary(run: Run) -> dict[str, Any]:
     """Return the run in one object of plain numbers; accuracies are None if nothing was evaluated.
 
     Keys: method, rounds, accuracy (last evaluation), best_accuracy, sim_time_s, energy_j, up_bytes, down_bytes, flops
-    (all at the end of the last round), host_s, and targets, which maps each target to its first crossing or None.
+    (all at the end of the last round), host_s, diverged (None, or what the manifest says of it), and targets, which
+    maps each target to its first crossing or None.
     """
     points = curve(run)
     accuracy = points["accuracy"]
@@ -68,6 +69,7 @@ def summary(run: Run) -> dict[str, Any]:
         "accuracy": None if accuracy.empty else float(accuracy.iloc[-1]),
         "best_accuracy": None if accuracy.empty else float(accuracy.max()),
         "host_s": run.manifest["host_s"],
+        "diverged": run.manifest.get("diverged"),  # older runs do not say
         "targets": {f"{target:g}": first_crossing(points, target) for target in run.targets},
     }
 

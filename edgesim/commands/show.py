@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from edgesim.analysis.load import Run
-from edgesim.analysis.readable import text
+from edgesim.analysis.readable import divergence, text
 from edgesim.analysis.stats import summary, targets_table
 from edgesim.records.writer import plain_json
 
@@ -26,6 +26,9 @@ def print_runs(runs: Sequence[Run]) -> None:
     rows = [{"run": run.name} | summary(run) for run in runs]
     shown = {"run": "run", "method": "method", "rounds": "rounds", "accuracy": "accuracy", "best_accuracy": "best"}
     print_table(rows, shown | _COSTS | {"host_s": "host time"})
+    for run, row in zip(runs, rows, strict=True):
+        if row["diverged"]:
+            print(f"{run.name}: {divergence(row['diverged'])}")
     targets = targets_table(runs)
     if not targets.empty:
         keep = {"run": "run", "method": "method", "target": "target", "round": "round"}

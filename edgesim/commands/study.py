@@ -125,6 +125,9 @@ def table(
         print_note(missing)
     if not all(each.is_done() for each, _ in kept):
         print_note("some runs were made by other code; edgesim study run makes them anew")
+    astray = [each.cell.name for each, found in kept if found.manifest.get("diverged")]
+    if astray:
+        print_note(f"{len(astray)} of {len(kept)} runs diverged: {'; '.join(astray)}")
     rows = tabulate(loaded, [(each.cell, found) for each, found in kept])
     if as_json:
         records = rows.astype(object).where(rows.notna(), None).to_dict("records")

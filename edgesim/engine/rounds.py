@@ -11,6 +11,7 @@ import simpy
 
 from edgesim.config.scenario import Evaluation, Server, Stop
 from edgesim.contracts import DELIVERED, Arrival, Learner, MergeResult, Score
+from edgesim.engine.divergence import Divergence, middle
 from edgesim.engine.engine import Engine
 from edgesim.engine.pricing import averaging_flops
 from edgesim.errors import ContractError
@@ -23,7 +24,7 @@ class Observer(Protocol):
     """Is told after every round."""
 
     def round_closed(self, info: Mapping[str, Any]) -> None:
-        """Take round, accuracy (None: not evaluated), now_s and energy_j."""
+        """Take round, accuracy (None: not evaluated), now_s, energy_j, diverged (None but where it is first seen)."""
 
 
 class Rounds:
@@ -41,6 +42,7 @@ class Rounds:
     ) -> None:
         self.engine = engine
         self.stop_reason: str | None = None
+        self.divergence = Divergence()
         self.ended: simpy.Event = engine.env.event()
         self._tables = tables
         self._stop = stop
@@ -75,7 +77,8 @@ class Rounds:
         engine.last = arrivals
         self._write_merge(result, arrivals, server_s)
         self._write_notes(result.notes)
-        accuracy = self._evaluate(learner)
+        accuracy, losses = self._evaluate(learner)
+        diverged = self.divergence.notice(engine.round, result.notes, arrivals, losses)
         engine.round += 1
         engine.exchange = 0
         for table in self._tables.values():
@@ -83,6 +86,7 @@ class Rounds:
         energy_j = engine.ledger.total_j(engine.now_s)
         self._observer.round_closed(
             {"round": engine.round, "accuracy": accuracy, "now_s": engine.now_s, "energy_j": energy_j}
+            | {"diverged": diverged}
         )
         self._apply_stop_rules(accuracy, energy_j)
 
@@ -123,18 +127,24 @@ class Rounds:
             for row in rows:
                 self._tables["notes"].append(row)
 
-    def _evaluate(self, learner: Learner) -> float | None:
-        """Score the new model if it is due; return its test accuracy. Evaluation takes no simulated time."""
+    def _evaluate(self, learner: Learner) -> tuple[float | None, list[float]]:
+        """Score the new model if it is due; return its test accuracy and losses: its own, and the median device's.
+
+        Evaluation takes no simulated time.
+        """
         engine = self.engine
         done, end = engine.round + 1, self._stop.rounds
         if done % self._evaluation.every and (end is None or done <= end - self._evaluation.last):
-            return None
+            return None, []
         scores = learner.evaluate(engine.model)
         for split, score in scores.items():
             self._tables["evals"].append((engine.round, engine.model.version, engine.now_s, split, *score))
+        losses = [score.loss for score in scores.values()]
         if self._evaluation.personal:
-            self._write_personal(learner.evaluate_personal())
-        return scores["test"].accuracy if "test" in scores else None
+            personal = learner.evaluate_personal()
+            self._write_personal(personal)
+            losses += middle([score.loss for score in personal.values()])
+        return scores["test"].accuracy if "test" in scores else None, losses
 
     def _write_personal(self, scores: Mapping[int, Score]) -> None:
         """Write the mean over devices, the mean over the worst tenth of them, and every device's accuracy as a note."""

@@ -66,6 +66,7 @@ def test_summary_counts_rounds_from_one_and_takes_the_first_crossing(fake_run):
         "down_bytes": 800,
         "flops": 4e6,
         "host_s": 1.25,
+        "diverged": None,
         "targets": {
             "0.5": {"round": 2, "sim_time_s": 20.0, "energy_j": 10.0, "up_bytes": 200, "down_bytes": 400},
             "0.99": None,
