@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from edgesim.world.availability import Availability, all_of
 from edgesim.world.failure import Failure, combine
 from edgesim.world.fleet import Fleet, build_fleet
 from edgesim.world.shared_network import SharedNetwork, shared_network
+
+Network: TypeAlias = tuple[nn.Module, ModelCard]
 
 _MOST_SPANS = 100_000  # of a link that is up, for one model: beyond it a run would see no end
 
@@ -98,19 +100,19 @@ def load_data(scenario: Scenario) -> Dataset | None:
     return None if scenario.data is None else scenario.data.value.load()
 
 
-def build_network(scenario: Scenario, data: Dataset | None) -> tuple[nn.Module, ModelCard]:
+def build_network(scenario: Scenario, data: Dataset | None) -> Network:
     """Return the network of a scenario with its starting weights, and its card. Raises ConfigError unless data fit."""
     key = Key(scenario.seed).at(Purpose.INIT, 0)
     shape, classes = (data.input_shape, data.classes) if data else (None, None)
-    module, card = card_of(scenario.model.value, scenario.model.name, shape, classes, key)
-    return module, card
+    network: Network = card_of(scenario.model.value, scenario.model.name, shape, classes, key)
+    return network
 
 
 @plain_torch()
 def assemble(
     scenario: Scenario,
     load: Callable[[Scenario], Dataset | None] = load_data,
-    build: Callable[[Scenario, Dataset | None], tuple[nn.Module, ModelCard]] = build_network,
+    build: Callable[[Scenario, Dataset | None], Network] = build_network,
 ) -> Assembly:
     """Build and check everything that a scenario names. Raises ConfigError or DataError where it does not fit.
 

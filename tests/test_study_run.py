@@ -16,11 +16,11 @@ import pytest
 import edgesim
 from edgesim.errors import DataError
 from edgesim.learning.data.sources.digits import Digits
-from edgesim.study.host_times import HostTimes
 from edgesim.study.lock import held, is_held
 from edgesim.study.outlook import outlook
 from edgesim.study.runs import Planned, plan
 from edgesim.study.study import Cell, load_study
+from edgesim.study.tally import HostTimes
 from tests.calling import TINY, call
 
 STUDY = """

@@ -14,7 +14,7 @@ from edgesim.errors import EdgesimError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from edgesim.study.runs import Planned, Step
+    from edgesim.study.runs import Planned
     from edgesim.study.study import Study
 
 _EQUAL = 1e-9  # of a number; a mean of equal ones may be off by a last bit
@@ -148,46 +148,17 @@ def _run_missing(
 ) -> list[str]:
     """Run cells and say how far that is; return a line for each that failed, its name and why."""
     from edgesim.commands.show import print_note
-    from edgesim.study.host_times import HostTimes
     from edgesim.study.runs import run_all
+    from edgesim.study.tally import Tally
 
-    times, left, failed = HostTimes(done), {each.folder: each for each in missing}, []
+    tally = Tally(missing, done, workers)
     try:
         for step in run_all(missing, workers, checkpoint_s):
-            if step.ended and not step.elsewhere:
-                del left[step.ended.folder]
-                if step.fault:
-                    failed.append(f"{step.ended.cell.name}: {step.fault}")
-                else:
-                    times.add(step.ended)
-            told = _ended(step, f"{len(missing) - len(left)} of {len(missing)}: ")
-            cells = list(left.values())
-            print_note("; ".join(told + _ahead(step.running, cells, times.left_s(cells, workers))))
+            print_note(tally.take(step))
     except KeyboardInterrupt as stop:
         print_note("interrupted; the cells that ended are kept")
         raise typer.Exit(130) from stop
-    return failed
-
-
-def _ended(step: Step, count: str) -> list[str]:
-    """Return what a step says of a cell that has ended, nothing at the start."""
-    if step.ended is None:
-        return []
-    name = step.ended.cell.name
-    if step.elsewhere:
-        return [f"{name}: another process is at it, looked at again at the end"]
-    return [f"{count}{name}{f' failed: {step.fault}' if step.fault else ''}"]
-
-
-def _ahead(running: Sequence[Planned], left: Sequence[Planned], left_s: float | None) -> list[str]:
-    """Return which cells are at work, how many are left with them, and how long these will take if that can be told."""
-    from edgesim.analysis.readable import text
-
-    if not left:
-        return []
-    about = "" if left_s is None else f", about {text('host_s', left_s)}"
-    names = ", ".join(each.cell.name for each in running)
-    return [*([f"running: {names}"] if running else []), f"{len(left)} left{about}"]
+    return tally.failed
 
 
 def _print_lines(lines: Sequence[str]) -> None:

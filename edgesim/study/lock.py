@@ -19,17 +19,13 @@ def held(folder: Path, wait: bool = False) -> Iterator[bool]:
     """
     path = _file(folder)
     path.parent.mkdir(parents=True, exist_ok=True)
-    mine = False
-    while not mine:
-        with path.open("a") as file:
-            if not _locked(file, wait):
-                yield False
-                return
-            if mine := _is_at(path, file):
-                try:
-                    yield True
-                finally:
-                    path.unlink(missing_ok=True)
+    file = _taken(path, wait)
+    try:
+        yield file is not None
+    finally:
+        if file is not None:
+            path.unlink(missing_ok=True)
+            file.close()
 
 
 def is_held(folder: Path) -> bool:
@@ -43,6 +39,18 @@ def is_held(folder: Path) -> bool:
 
 def _file(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.lock")
+
+
+def _taken(path: Path, wait: bool) -> IO[str] | None:
+    """Return the file of a path, open and locked; None if another process has it."""
+    while True:
+        file = path.open("a")
+        if not _locked(file, wait):
+            file.close()
+            return None
+        if _is_at(path, file):
+            return file
+        file.close()
 
 
 def _locked(file: IO[str], wait: bool) -> bool:

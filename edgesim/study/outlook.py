@@ -7,10 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from torch import nn
-
-from edgesim.assembly import Assembly, assemble, build_network, load_data
-from edgesim.card import ModelCard
+from edgesim.assembly import Assembly, Network, assemble, build_network, load_data
 from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Scenario
 from edgesim.errors import ConfigError
@@ -94,7 +91,7 @@ class _Common:
         self._wanted = _text(None)  # the data set that is kept, as scenarios have it
         self._data: Dataset | Exception | None = None
         self._digest: str | None = None
-        self._networks: dict[str, tuple[nn.Module, ModelCard]] = {}
+        self._networks: dict[str, Network] = {}
         self._speeds: dict[str, float] = {}
 
     def load(self, scenario: Scenario) -> Dataset | None:
@@ -115,7 +112,7 @@ class _Common:
         """Return the digest of a scenario's data set, None without one. Raises as `load` does."""
         return None if self.load(scenario) is None else self._digest
 
-    def build(self, scenario: Scenario, data: Dataset | None) -> tuple[nn.Module, ModelCard]:
+    def build(self, scenario: Scenario, data: Dataset | None) -> Network:
         """Return the network of a scenario and its card; its weights may be those of another seed."""
         shape = None if data is None else (data.input_shape, data.classes)
         wanted = _text([scenario.canonical()["model"], shape])
