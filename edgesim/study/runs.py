@@ -145,7 +145,7 @@ def _run(planned: Planned, checkpoint_s: float | None, wait: bool = False) -> st
                 _make(planned, checkpoint_s)
             return "" if mine else None
     except OSError as error:
-        return f"{planned.folder}: cannot be made: {error.strerror}: {error.filename}"
+        return f"{planned.folder}: cannot be made: {error}"
     except Exception as error:
         return fault_of(error)
 
