@@ -362,7 +362,7 @@ def test_a_bad_scenario_is_one_line(here: Path, bad: Bad) -> None:
     ("words", "says"),
     [
         (["run", "none.toml"], "none.toml: cannot be read: No such file or directory"),
-        (["run", "."], ".: cannot be read: Is a directory"),
+        (["run", "."], ".: cannot be read: is a folder"),
         (["run", "scenario.toml", "--out", "taken"], "taken: already exists; remove it or choose another run folder"),
         (
             ["run", "scenario.toml", "--out", "scenario.toml/run"],

@@ -38,7 +38,7 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(write: Write, tmp_pat
     assert "line 4" in refused(broken)
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"name = '\xff'")
-    assert refused(binary).startswith(f"{binary}: not valid TOML: 'utf-8' codec can't decode byte 0xff")
+    assert refused(binary).startswith(f"{binary}: not UTF-8 text: byte 0xff")
 
 
 # --- extends ----------------------------------------------------------------------------------------------
