@@ -31,7 +31,9 @@ Kind = type[EdgesimError]
 
 def in_short(value: Any) -> str:
     """Return a text, or what an error says, on one line: printable, at most 160 characters."""
-    text = str(value) or type(value).__name__
+    text = str(value)
+    if not text and isinstance(value, BaseException):  # such as a bare MemoryError
+        text = type(value).__name__
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _SHOWN]).split())
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
 
@@ -132,6 +134,26 @@ def csv_rows(path: Path, kind: Kind = DataError) -> Iterator[tuple[int, list[str
         raise kind(f"{path}: not UTF-8 text: {_byte(error)}, after line {rows.line_num}") from error
     except csv.Error as error:
         raise kind(f"{path} line {rows.line_num}: not valid CSV: {in_short(error)}") from error
+
+
+def csv_records(path: Path, kind: Kind = DataError) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
+    """Return the header of a CSV file, and its rows by the names in it, each with its line; else as `csv_rows`.
+
+    Raises `kind` at a row that has not as many values as the header has names.
+    """
+    rows = csv_rows(path, kind)
+    _, header = next(rows, (1, list[str]()))
+    return header, _records(path, header, rows, kind)
+
+
+def _records(
+    path: Path, header: list[str], rows: Iterator[tuple[int, list[str]]], kind: Kind
+) -> Iterator[tuple[int, dict[str, str]]]:
+    for line, row in rows:
+        if len(row) != len(header):
+            fault = "has not as many values as the header has names"
+            raise kind(f"{path} line {line}: {fault}: {len(row)}, not {len(header)}")
+        yield line, dict(zip(header, row, strict=True))
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -309,7 +309,7 @@ FILES = {
     ),
     "no such availability": Bad("{here}/none.csv: cannot be read: ", ["availability={name='trace', file='none.csv'}"]),
     "no such peers": Bad(
-        "{here}/none.csv: cannot be read: [Errno 2] No such file",
+        "{here}/none.csv: cannot be read: No such file",
         ["method=dfedavg", "peers={name='file', file='none.csv'}"],
     ),
     "peer left alone": Bad(

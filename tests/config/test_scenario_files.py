@@ -185,7 +185,7 @@ def test_the_csv_file_lies_beside_the_scenario(base_file: Path, write: Write) ->
         ("cpu.flop_per_s\n5\n", " line 2: cpu.flop_per_s: unknown key; did you mean 'flops_per_s'?"),
         ("count\n5\n", " line 2: cpu: is missing"),
         ("count,count\n5,5\n", ": the header needs distinct, non-empty names, got count, count"),
-        ('count\n"5\n', ": not valid CSV: unexpected end of data"),
+        ('count\n"5\n', " line 2: not valid CSV: unexpected end of data"),
     ],
 )
 def test_a_wrong_row_is_named_with_file_and_line(base_file: Path, write: Write, text: str, message: str) -> None:
