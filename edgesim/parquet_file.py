@@ -14,10 +14,12 @@ from edgesim.reading import Kind, check_regular, check_room, in_short, reading
 _VALUE_BYTES = 8  # a number; what packs equal values small is a whole column again in memory
 
 
-def column_names(path: Path, kind: Kind = DataError) -> list[str]:
-    """Return the columns of a parquet file. Raises `kind` if it is none, or if two have one name."""
-    check_regular(path, kind)
-    with reading(path, "parquet file", kind), pq.ParquetFile(path) as file:
+def column_names(path: Path, kind: Kind = DataError, content: bytes | None = None) -> list[str]:
+    """Return the columns of a parquet file; `content`: its bytes, if they have been read.
+
+    Raises `kind` if it is none, or if two have one name.
+    """
+    with reading(path, "parquet file", kind), _opened(path, kind, content) as file:
         names = [str(name) for name in file.schema_arrow.names]
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
@@ -25,13 +27,12 @@ def column_names(path: Path, kind: Kind = DataError) -> list[str]:
     return names
 
 
-def read_columns(path: Path, columns: Sequence[str], kind: Kind = DataError) -> pa.Table:
+def read_columns(path: Path, columns: Sequence[str], kind: Kind = DataError, content: bytes | None = None) -> pa.Table:
     """Return these columns of a parquet file, which has them, in this order.
 
     Raises `kind` if it is no such file, damaged, or promises more than the memory of this machine holds.
     """
-    check_regular(path, kind)
-    with reading(path, "parquet file", kind), pq.ParquetFile(path) as file:
+    with reading(path, "parquet file", kind), _opened(path, kind, content) as file:
         about = file.metadata
         groups = (about.row_group(place) for place in range(about.num_row_groups))
         rows = sum(max(group.num_rows, 0) for group in groups)
@@ -39,3 +40,10 @@ def read_columns(path: Path, columns: Sequence[str], kind: Kind = DataError) -> 
         table = file.read(columns=list(columns)).select(list(columns))
         table.validate(full=True)
     return table
+
+
+def _opened(path: Path, kind: Kind, content: bytes | None) -> pq.ParquetFile:
+    if content is not None:
+        return pq.ParquetFile(pa.BufferReader(content))
+    check_regular(path, kind)
+    return pq.ParquetFile(path)

@@ -46,8 +46,8 @@ ARROWS: dict[str, set[str]] = {
     "methods": {"contracts", "errors", "learning", "numbers", "peering", "rng", "workload"},
     "backends": {"contracts", "errors", "learning"},
     # tables, and all that is read from them
-    "records": {"errors"},
-    "analysis": {"errors", "parquet_file", "reading", "records"},
+    "records": {"errors", "parquet_file", "reading"},
+    "analysis": {"errors", "reading", "records"},
     "progress": {"analysis"},
 }
 # Where everything is put together. Nothing above may know them.
