@@ -136,12 +136,15 @@ def csv_rows(path: Path, kind: Kind = DataError) -> Iterator[tuple[int, list[str
         raise kind(f"{path} line {rows.line_num}: not valid CSV: {in_short(error)}") from error
 
 
-def csv_records(path: Path, kind: Kind = DataError) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
+def csv_records(
+    path: Path, kind: Kind = DataError, rows: Iterator[tuple[int, list[str]]] | None = None
+) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
     """Return the header of a CSV file, and its rows by the names in it, each with its line; else as `csv_rows`.
 
-    Raises `kind` at a row that has not as many values as the header has names.
+    `rows`: what is left of its rows; None: all. Raises `kind` at a row that has not as many values as the header has
+    names.
     """
-    rows = csv_rows(path, kind)
+    rows = csv_rows(path, kind) if rows is None else rows
     _, header = next(rows, (1, list[str]()))
     return header, _records(path, header, rows, kind)
 

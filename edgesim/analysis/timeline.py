@@ -76,8 +76,8 @@ def trace_events(run: Run, rounds: tuple[int, int] | None = None, devices: int |
 
     `rounds`: only jobs that ended in these rounds, first and last, counted from 1, and counters from the start of the
     first to the end of the last. `devices`: only the spans of so many devices, those longest at work in that time;
-    counters are of the whole fleet all the same. Raises ConfigError if one of these rounds did not close, or for a run of
-    more than 292 years.
+    counters are of the whole fleet all the same. Raises ConfigError if one of these rounds did not close, or if the
+    run lasts more than 292 years.
 
     Times are simulated microseconds, exact to the nanosecond. The process of device i has the id i + 2 and that of the
     server 1, since viewers keep 0 for themselves. A job has its phases inside it on the track `jobs`; what they take of
