@@ -138,10 +138,12 @@ def main() -> None:
     if given.here:
         _work(names, given.cases, given.seed)
         return
-    found = faults_of(names, given.cases, given.seed)
-    for name, faults in found.items():
-        print(f"{name}: {given.cases} cases, {len(faults)} faults", *faults, sep="\n  ")
-    sys.exit(1 if any(found.values()) else 0)
+    any_fault = False
+    for name in names:
+        faults = faults_of([name], given.cases, given.seed)[name]
+        print(f"{name}: {given.cases} cases, {len(faults)} faults", *faults, sep="\n  ", flush=True)
+        any_fault |= bool(faults)
+    sys.exit(1 if any_fault else 0)
 
 
 if __name__ == "__main__":
