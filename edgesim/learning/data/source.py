@@ -111,7 +111,7 @@ class Source(ABC):
 
 def _classes(origin: str, raw: Raw) -> int:
     """Return the number of classes, read from all labels so that a limit does not change it."""
-    both = (raw.y_train, raw.y_test)
+    both = [np.asarray(labels) for labels in (raw.y_train, raw.y_test)]
     for labels in both:
         check_labels(origin, labels)
     low, high = min(int(y.min()) for y in both), max(int(y.max()) for y in both)
