@@ -277,11 +277,9 @@ FILES = {
     "extends itself": Bad("extends: scenario.toml -> scenario.toml never ends", text="extends = 'scenario.toml'"),
     "extends nothing": Bad("{here}/base.toml: cannot be read: No such file or directory", text="extends = 'base.toml'"),
     "no data folder": Bad("data.root: {here}/none needs train-images", ["data={name='idx', root='none'}"]),
-    "no data file": Bad(
-        "{here}/none.npz: not a readable .npz archive of plain arrays: ", ["data={name='npz', file='none.npz'}"]
-    ),
+    "no data file": Bad("{here}/none.npz: cannot be read: No such file", ["data={name='npz', file='none.npz'}"]),
     "truncated data file": Bad(
-        "{here}/cut/train-images-idx3-ubyte.gz: cannot be read, truncated or damaged: Compressed file ended before",
+        "{here}/cut/train-images-idx3-ubyte.gz: not a readable idx file, truncated or damaged: Compressed file",
         ["data={name='idx', root='cut'}"],
         prepare=cut_idx,
     ),
@@ -291,13 +289,13 @@ FILES = {
         prepare=other_columns,
     ),
     "words for numbers": Bad(
-        "npz: train has shape (1, 2) of <U1, expected numbers (n, features) or (n, h, w[, c])",
+        "{here}/words.npz: train has shape (1, 2) of <U1, expected numbers (n, features) or (n, h, w[, c])",
         ["data={name='npz', file='words.npz'}"],
         prepare=words,
     ),
     "home of nobody": Bad("'~nosuchuser/devices.csv' is no path: ", ["fleet=~nosuchuser/devices.csv"]),
     "one array": Bad(
-        "{here}/one.npy: not a readable .npz archive of plain arrays: ",
+        "{here}/one.npy: not a readable .npz archive of plain arrays, truncated or damaged: ",
         ["data={name='npz', file='one.npy'}"],
         prepare=lambda here: np.save(here / "one.npy", np.ones(3)),
     ),
@@ -309,7 +307,7 @@ FILES = {
     ),
     "no such availability": Bad("{here}/none.csv: cannot be read: ", ["availability={name='trace', file='none.csv'}"]),
     "no such peers": Bad(
-        "{here}/none.csv: cannot be read: [Errno 2] No such file",
+        "{here}/none.csv: cannot be read: No such file",
         ["method=dfedavg", "peers={name='file', file='none.csv'}"],
     ),
     "peer left alone": Bad(
@@ -318,10 +316,11 @@ FILES = {
         prepare=lambda here: (here / "peers.csv").write_text("source,target\n1,0\n0,2\n0,3\n"),
     ),
     "no such weights": Bad(
-        "model.init_from: cannot read {here}/none.safetensors", ["model.init_from=none.safetensors"]
+        "{here}/none.safetensors: cannot be read: No such file", ["model.init_from=none.safetensors"]
     ),
     "weights that are none": Bad(
-        "model.init_from: cannot read {here}/scenario.toml", ["model.init_from=scenario.toml"]
+        "model.init_from: {here}/scenario.toml: not a readable safetensors file, truncated or damaged: ",
+        ["model.init_from=scenario.toml"],
     ),
     "weights of another model": Bad(
         "model.init_from: {here}/other.safetensors does not fit: conv1.bias is missing; ",
@@ -362,7 +361,7 @@ def test_a_bad_scenario_is_one_line(here: Path, bad: Bad) -> None:
     ("words", "says"),
     [
         (["run", "none.toml"], "none.toml: cannot be read: No such file or directory"),
-        (["run", "."], ".: cannot be read: Is a directory"),
+        (["run", "."], ".: cannot be read: is a folder"),
         (["run", "scenario.toml", "--out", "taken"], "taken: already exists; remove it or choose another run folder"),
         (
             ["run", "scenario.toml", "--out", "scenario.toml/run"],

@@ -249,7 +249,7 @@ WIRES = {
     "wire into the past": fifth("latency_s must be at least 0 s, got -1.0", "0,4,1e6,1e6,-1\n"),
     "wire to oneself": fifth("a and b are one node, got 4 and 4", "4,4,1e6,1e6,0\n"),
     "two wires": fifth("a and b are wired already, got 3 and 0", "3,0,1e6,1e6,0\n"),
-    "negative rate": rates("2: up_bps must be a finite number of at least 0, got -1", "0,-1,1e6\n"),
+    "negative rate": rates("2: up_bps must be a finite number of at least 0, got '-1'", "0,-1,1e6\n"),
     "down for ever": rates(f"3: up_bps {NEVER}", "0,9,9\n5,0,9\n", "repeat=false"),
     "down in every period": rates(f"2: down_bps {NEVER}", "0,1e6,0\n"),
     "time runs back": rates("3: time_s must rise, got 0 after 0", "0,1e6,1e6\n0,1e6,1e6\n"),

@@ -371,7 +371,12 @@ BAD = {
     "nothing in an exact column": Bad(f"{CELLS} line 3: energy_j has no number", CELLS, VALUE, ""),
     "NaN in a job": Bad(f"{JOBS} line 3: end_s must be a finite number, got nan", JOBS, "(?<=,ok,)[^,]*", "nan"),
     "half-written run": Bad(f"{RUN}: not a run folder: no jobs.parquet", f"{RUN}/jobs.parquet", new=None, words=FROM),
-    "cut table": Bad(f"{RUN}/jobs.parquet: cannot be read: ", f"{RUN}/jobs.parquet", new="PAR1", words=ONE),
+    "cut table": Bad(
+        f"{RUN}/jobs.parquet: not a readable parquet file, truncated or damaged: ",
+        f"{RUN}/jobs.parquet",
+        new="PAR1",
+        words=ONE,
+    ),
     "interrupted run": Bad(
         f"{RUN}: not a finished run; manifest.json has the status 'interrupted'",
         f"{RUN}/manifest.json",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from edgesim.errors import ConfigError
-from edgesim.records.schema import TABLES, conform
+from edgesim.reading import check_regular, read_text, reading
+from edgesim.records.checked import check_devices, parse_manifest, read_table
+from edgesim.records.schema import TABLES
 from edgesim.records.writer import MANIFEST
 
 
@@ -31,15 +31,9 @@ class Run:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """Return what manifest.json says: scenario, versions, status, host seconds."""
+        """Return what manifest.json says: scenario, versions, status, host seconds. Raises ConfigError if damaged."""
         path = self.folder / MANIFEST
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ConfigError(f"{path}: not valid JSON: {error}") from error
-        if not (isinstance(found, dict) and isinstance(found.get("scenario"), dict)):
-            raise ConfigError(f"{path}: not the manifest of a run: it has no scenario")
-        return found
+        return parse_manifest(read_text(path, ConfigError), path)
 
     @cached_property
     def method(self) -> str:
@@ -94,19 +88,16 @@ class Run:
         path = self.folder / f"{which}.safetensors"
         if which not in self.saved_weights:
             raise ConfigError(f"{path}: not saved; this run has {', '.join(self.saved_weights) or 'no weights'}")
-        try:
+        check_regular(path, ConfigError)
+        with reading(path, "safetensors file", ConfigError):
             return dict(load_file(path))
-        except (OSError, SafetensorError) as error:
-            raise ConfigError(f"{path}: cannot be read: {error}") from error
 
     def table(self, table: str) -> pd.DataFrame:
-        """Read a table by name from its file. Raises ConfigError if that is not possible."""
+        """Read a table by name from its file. Raises ConfigError if it is damaged, or does not go with the others."""
         path = self.folder / f"{table}.parquet"
-        try:
-            frame = pd.read_parquet(path)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{path}: cannot be read: {error}") from error
-        return conform(table, frame, str(path))
+        frame = read_table(table, path)
+        check_devices(table, frame, frame if table == "devices" else self.devices, path)
+        return frame
 
 
 def open_run(path: str | Path) -> Run:

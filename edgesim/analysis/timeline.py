@@ -23,6 +23,7 @@ from edgesim.records.whole import whole_file
 Event: TypeAlias = dict[str, Any]
 _Intervals: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]  # start_ns, end_ns, amount, all of shape (k,)
 
+_MOST_S = 9.2e9  # what nanoseconds in 64 bits reach
 _SERVER = -1  # its device id in the tables
 _JOBS, _RADIO, _PROCESSOR = 1, 2, 3
 _DEVICE_TRACKS = {_JOBS: "jobs", _RADIO: "radio", _PROCESSOR: "processor"}
@@ -75,7 +76,8 @@ def trace_events(run: Run, rounds: tuple[int, int] | None = None, devices: int |
 
     `rounds`: only jobs that ended in these rounds, first and last, counted from 1, and counters from the start of the
     first to the end of the last. `devices`: only the spans of so many devices, those longest at work in that time;
-    counters are of the whole fleet all the same. Raises ConfigError if one of these rounds did not close.
+    counters are of the whole fleet all the same. Raises ConfigError if one of these rounds did not close, or if the
+    run lasts more than 292 years.
 
     Times are simulated microseconds, exact to the nanosecond. The process of device i has the id i + 2 and that of the
     server 1, since viewers keep 0 for themselves. A job has its phases inside it on the track `jobs`; what they take of
@@ -89,6 +91,8 @@ def trace_events(run: Run, rounds: tuple[int, int] | None = None, devices: int |
     sum. The delayed ones are the links' queue; both series together are all transfers in flight.
     """
     jobs, merges = run.jobs, run.merges
+    if (end_s := _end_s(jobs, merges)) > _MOST_S:
+        raise ConfigError(f"{run.folder}: lasts {end_s:g} s; a timeline can show {_MOST_S:g} s")
     window, rows = _window(jobs, merges, rounds)
     place = rounds_of(jobs, merges)
     shown = jobs if rounds is None else jobs[(place >= rows.start) & (place < rows.stop)]
@@ -98,7 +102,7 @@ def trace_events(run: Run, rounds: tuple[int, int] | None = None, devices: int |
     timed = [
         *_server_spans(merges.iloc[rows]),
         *_job_spans(shown),
-        *_counter("power of the fleet (W)", _power(jobs, run.devices, window, _end_s(jobs, merges))),
+        *_counter("power of the fleet (W)", _power(jobs, run.devices, window, end_s)),
         *_counter("devices at work", _at_work(jobs, window)),
         *_counter("transfers on the links", _on_links(jobs, window)),
         *_counter("arrivals waiting for their merge", _waiting(jobs, merges, place, window)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from edgesim.config.profiles import with_profile
 from edgesim.config.scenario import FleetBlock, Scenario
 from edgesim.config.toml_file import read_toml
 from edgesim.errors import ConfigError
+from edgesim.reading import csv_records, in_short
 from edgesim.units import reason
 
 _SHOWN = 300  # characters of a wrong value
@@ -92,25 +92,17 @@ def _name_of(section: Any) -> Any:
 
 def _read_fleet(path: Path) -> Iterator[FleetBlock]:
     """Yield a block for each row of a CSV file whose header has the dotted keys of a block."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = csv.DictReader(file, strict=True)
-            header = rows.fieldnames or []
-            if len(set(header)) < len(header) or not all(header):
-                raise ConfigError(f"{path}: the header needs distinct, non-empty names, got {', '.join(header)}")
-            for number, row in enumerate(rows):
-                yield _block(row, number, path, f"{path} line {rows.line_num}")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid CSV: {error}") from error
+    header, records = csv_records(path, ConfigError)
+    if len(set(header)) < len(header) or not all(header):
+        found = in_short(", ".join(header))
+        raise ConfigError(f"{path}: the header needs distinct, non-empty names, got {found}")
+    for number, (line, record) in enumerate(records):
+        yield _block(record, number, path, f"{path} line {line}")
 
 
-def _block(row: Mapping[str | None, Any], number: int, path: Path, where: str) -> FleetBlock:
-    if None in row or None in row.values():
-        raise ConfigError(f"{where}: has not as many values as the header has names")
+def _block(row: Mapping[str, str], number: int, path: Path, where: str) -> FleetBlock:
     block: dict[str, Any] = {"name": f"block{number}"}
-    cells = [(key.strip().split("."), cell.strip()) for key, cell in row.items() if key and cell.strip()]
+    cells = [(key.strip().split("."), cell.strip()) for key, cell in row.items() if cell.strip()]
     for keys, cell in sorted(cells, key=lambda item: _depth(item[0])):
         block = _replaced(block, keys, located(_value(cell), path.parent, f"{where}: {'.'.join(keys)}"))
     try:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from edgesim.errors import ConfigError
+from edgesim.reading import in_short, read_text
 
 
 def read_toml(file: Path | Traversable) -> dict[str, Any]:
     """Return the table in a TOML file. Raises ConfigError that names the file if it cannot be read or is not TOML."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not valid TOML: {error}") from error
+        return tomllib.loads(read_text(Path(str(file)), ConfigError))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: not valid TOML: {in_short(error)}") from error

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -15,6 +14,7 @@ from torch.func import functional_call
 from edgesim.errors import ConfigError
 from edgesim.learning.models.base import ModelPart
 from edgesim.learning.seeding import seeded
+from edgesim.reading import check_regular, reading
 from edgesim.rng import Key
 
 _SHOWN = 3  # differences named in an error line
@@ -91,10 +91,9 @@ def _call(part: Foreign) -> nn.Module:
 
 
 def _load(module: nn.Module, path: Path) -> None:
-    try:
+    check_regular(path, ConfigError)
+    with reading(f"model.init_from: {path}", "safetensors file", ConfigError):
         found = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"model.init_from: cannot read {path} as safetensors: {error}") from error
     travelling = {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
     differences = _differences(found, {**travelling, **{n: v for n, v in module.state_dict().items() if n in found}})
     if differences:

@@ -119,6 +119,9 @@ def _whole(folder: Path) -> Run:
 
 
 def _answers(planned: Planned, run: Run) -> bool:
-    scenario = load_scenario(run.manifest["scenario"])
+    try:
+        scenario = load_scenario(run.manifest["scenario"])
+    except ConfigError as error:
+        raise ConfigError(f"{run.folder / MANIFEST}: scenario.{error}") from error
     asked = (planned.stamp["scenario"], planned.stamp["trains"])
     return asked == (scenario.digest(), scenario.backend.value.trains)

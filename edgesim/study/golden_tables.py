@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from edgesim.analysis.load import Run
 from edgesim.errors import ConfigError, DataError
+from edgesim.reading import csv_records, csv_rows, quoted
 from edgesim.records.schema import INT, REAL, TABLES, TEXT
 from edgesim.records.whole import whole_file
 from edgesim.study.column import parse_column
@@ -119,32 +120,21 @@ def _rows(
     golden: Golden, path: Path, columns: Sequence[str], known: Sequence[str]
 ) -> Iterator[tuple[str, str, dict[str, str]]]:
     """Yield where each row stands, its cell and its other values. Raises DataError if it is not such a table."""
-    lines = _lines(golden, path)
-    reader = csv.DictReader(lines)
-    header = reader.fieldnames or []
+    if not path.exists():
+        raise DataError(f"{path}: not there yet; {_anew(golden)}")
+    rows = csv_rows(path)
+    _, title = next(rows, (1, list[str]()))
+    if (first := ",".join(title)) != _first_line(golden):
+        raise DataError(f"{path}: must begin with {_first_line(golden)!r}, found {quoted(first)}; {_anew(golden)}")
+    header, records = csv_records(path, rows=rows)
     for column in ("cell", *columns):
         if column not in header:
             raise DataError(f"{path}: has no column {column!r}; {_anew(golden)}")
-    for row in reader:
-        where = f"{path} line {reader.line_num + 1}"
-        if None in row or None in row.values():
-            raise DataError(f"{where}: has not as many values as the header has names")
+    for line, row in records:
+        where = f"{path} line {line}"
         if row["cell"] not in known:
-            raise DataError(f"{where}: {row['cell']!r} is no cell of {golden.folder}; {_anew(golden)}")
+            raise DataError(f"{where}: {quoted(row['cell'])} is no cell of {golden.folder}; {_anew(golden)}")
         yield where, row["cell"], {column: row[column] for column in columns}
-
-
-def _lines(golden: Golden, path: Path) -> list[str]:
-    """Return the lines of a table after the first, which says what it is a table of."""
-    try:
-        first, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: not there yet; {_anew(golden)}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
-    if first != _first_line(golden):
-        raise DataError(f"{path}: must begin with {_first_line(golden)!r}, found {first!r}; {_anew(golden)}")
-    return lines
 
 
 def _anew(golden: Golden) -> str:
@@ -176,4 +166,4 @@ def _number(text: str, kind: Callable[[str], Any], where: str) -> Any:
     try:
         return kind(text)
     except ValueError as error:
-        raise DataError(f"{where} must be a number, got {text!r}") from error
+        raise DataError(f"{where} must be a number, got {quoted(text)}") from error

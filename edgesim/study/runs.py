@@ -15,10 +15,13 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from pydantic_core import from_json
+
 from edgesim.analysis.load import Run, open_run
 from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Scenario
 from edgesim.errors import ConfigError, EdgesimError
+from edgesim.reading import read_text
 from edgesim.records.schema import TABLES
 from edgesim.study.lock import held
 from edgesim.study.stamp import stamp_of
@@ -179,9 +182,9 @@ def _make(planned: Planned, checkpoint_s: float | None) -> None:
 def _stamp_in(folder: Path) -> dict[str, Any] | None:
     """Return the stamp of a finished run, None where a run is missing or half-written: no table is taken on trust."""
     try:
-        stamp = dict(json.loads((folder / _STAMP).read_text(encoding="utf-8")))
+        stamp = dict(from_json(read_text(folder / _STAMP, ConfigError)))
         run = open_run(folder)
         whole = run.manifest["status"] == "finished" and all(run.table(table) is not None for table in TABLES)
-    except (OSError, ValueError, TypeError, KeyError, ConfigError):
+    except (ValueError, TypeError, ConfigError):  # no JSON, no table, no whole run
         return None
     return stamp if whole else None

@@ -6,7 +6,6 @@ the pair of its nodes in the direction of the transfer: (3, 0) is what node 3 se
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -20,6 +19,7 @@ from pydantic.dataclasses import dataclass
 
 from edgesim.contracts import Arr
 from edgesim.errors import ConfigError
+from edgesim.reading import csv_records, in_short, quoted
 from edgesim.rng import Key
 from edgesim.units import BitsPerSecondOrInf, Delay, reason
 
@@ -304,25 +304,19 @@ def read_graph(file: Path, devices: int, key: str = "topology") -> GraphPaths:
 
 
 def _edges(file: Path) -> Iterator[tuple[int, _Edge]]:
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as text:
-            rows = csv.DictReader(text, strict=True)
-            if tuple(rows.fieldnames or ()) != _COLUMNS:
-                raise ConfigError(f"{file}, line 1: the header must be {','.join(_COLUMNS)}, got {rows.fieldnames}")
-            for row in rows:
-                yield rows.line_num, _edge(row, f"{file}, line {rows.line_num}")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{file}: cannot be read: {error}") from error
+    header, records = csv_records(file, ConfigError)
+    if tuple(header) != _COLUMNS:
+        found = quoted(",".join(header))
+        raise ConfigError(f"{file}, line 1: the header must be {','.join(_COLUMNS)}, got {found}")
+    for line, record in records:
+        yield line, _edge(record, f"{file}, line {line}")
 
 
-def _edge(row: Mapping[str | None, Any], where: str) -> _Edge:
-    cells = [row[name] for name in _COLUMNS if row[name] is not None]
-    if len(cells) < len(_COLUMNS) or None in row:
-        raise ConfigError(f"{where}: must have {len(_COLUMNS)} values, got {len(cells) + len(row.get(None, ()))}")
+def _edge(record: Mapping[str, str], where: str) -> _Edge:
     try:
-        return _EDGE.validate_python({name: _number(row[name]) for name in _COLUMNS})
+        return _EDGE.validate_python({name: _number(text) for name, text in record.items()})
     except ValidationError as error:
-        raise ConfigError(f"{where}: {error.errors()[0]['loc'][0]} {reason(error)}") from error
+        raise ConfigError(f"{where}: {error.errors()[0]['loc'][0]} {in_short(reason(error))}") from error
 
 
 def _number(text: str) -> float | str:

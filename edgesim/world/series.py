@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from edgesim.contracts import Arr, Ids
-from edgesim.errors import DataError
-from edgesim.world.rows import Rows
+from edgesim.world.rows import Rows, read_rows
 
 _ROUNDING = 1e-12  # share of an amount that rounding may add to it
 # Stands for "never": unlike inf it can be multiplied by zero whole periods.
@@ -120,7 +115,7 @@ def read_series(path: Path, names: Sequence[str], repeat: bool) -> list[RateSeri
     without it there is one. Raises DataError that names file and line unless every series starts at 0 with rising
     times, its rates are finite and not below 0, and some rate above 0 goes on for ever.
     """
-    rows = _read(path, ("time_s", *names))
+    rows = read_rows(path, ("time_s", *names), optional=("device",))
     device = rows.columns.get("device", np.zeros(len(rows.numbers)))
     _check_values(rows, names)
     groups = [np.flatnonzero(device == label) for label in np.unique(device)]
@@ -138,14 +133,9 @@ def read_series(path: Path, names: Sequence[str], repeat: bool) -> list[RateSeri
 
 
 def _check_values(rows: Rows, names: Sequence[str]) -> None:
-    if not len(rows.numbers):
-        raise DataError(f"{rows.path}: holds no values")
     for name, values in rows.columns.items():
-        bad = ~np.isfinite(values) | ((values < 0) & (name in names))
-        if bad.any():
-            index = int(bad.argmax())
-            bound = " of at least 0" if name in names else ""
-            raise rows.refuse(index, f"{name} must be a finite number{bound}, got {values[index]:g}")
+        bound, least = (" of at least 0", 0.0) if name in names else ("", -np.inf)
+        rows.require(np.isfinite(values) & (values >= least), name, f"a finite number{bound}")
 
 
 def _check_times(rows: Rows, group: Ids, start_s: Arr) -> None:
@@ -155,46 +145,3 @@ def _check_times(rows: Rows, group: Ids, start_s: Arr) -> None:
     if falls.any():
         index = int(falls.argmax()) + 1
         raise rows.refuse(group[index], f"time_s must rise, got {start_s[index]:g} after {start_s[index - 1]:g}")
-
-
-def _read(path: Path, names: Sequence[str]) -> Rows:
-    try:
-        return _read_parquet(path, names) if path.suffix == ".parquet" else _read_csv(path, names)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (csv.Error, UnicodeDecodeError, pa.ArrowException) as error:
-        raise DataError(f"{path}: damaged or of another format: {error}") from error
-
-
-def _read_csv(path: Path, names: Sequence[str]) -> Rows:
-    numbers, values = [], []
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, strict=True)
-        header = _checked_header(path, reader.fieldnames or [], names)
-        for row in reader:
-            numbers.append(reader.line_num)
-            values.append(_cells(row, header, f"{path} line {reader.line_num}"))
-    table = np.array(values, dtype=np.float64).reshape(-1, len(header))
-    return Rows(path, "line", np.array(numbers), dict(zip(header, table.T, strict=True)))
-
-
-def _cells(row: Mapping[Any, Any], header: Sequence[str], where: str) -> list[float]:
-    if None in row or None in row.values():
-        raise DataError(f"{where}: has not as many values as the header has names")
-    try:
-        return [float(row[name]) for name in header]
-    except ValueError as error:
-        raise DataError(f"{where}: {error}") from error
-
-
-def _read_parquet(path: Path, names: Sequence[str]) -> Rows:
-    table = pq.read_table(path)
-    header = _checked_header(path, table.column_names, names)
-    columns = {name: table[name].cast(pa.float64()).to_numpy() for name in header}
-    return Rows(path, "row", np.arange(1, len(table) + 1), columns)
-
-
-def _checked_header(path: Path, found: Sequence[str], names: Sequence[str]) -> Sequence[str]:
-    if sorted(set(found) - {"device"}) != sorted(names) or len(set(found)) < len(found):
-        raise DataError(f"{path}: needs the columns {', '.join(names)} and optionally device; got {', '.join(found)}")
-    return found

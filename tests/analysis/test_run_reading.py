@@ -33,7 +33,7 @@ def test_what_is_not_a_run_folder_is_refused(fake_run, tmp_path):
     with pytest.raises(ConfigError, match="not saved"):
         run.weights("../run/final")
     (run.folder / "evals.parquet").write_text("not parquet")
-    with pytest.raises(ConfigError, match=r"evals\.parquet: cannot be read"):
+    with pytest.raises(ConfigError, match=r"evals\.parquet: not a readable parquet file, truncated or damaged: "):
         _ = open_run(run.folder).evals
     pd.DataFrame({"round": [1]}).to_parquet(run.folder / "notes.parquet")
     with pytest.raises(ConfigError, match="'notes' lacks name, device, value"):
@@ -46,7 +46,9 @@ def test_what_is_not_a_run_folder_is_refused(fake_run, tmp_path):
         with pytest.raises(ConfigError, match=r"manifest\.json: not the manifest of a run"):
             _ = open_run(run.folder).manifest
     (run.folder / "final.safetensors").write_bytes(b"cut")
-    with pytest.raises(ConfigError, match=r"final\.safetensors: cannot be read"):
+    with pytest.raises(
+        ConfigError, match=r"final\.safetensors: not a readable safetensors file, truncated or damaged: "
+    ):
         run.weights()
     (run.folder / "jobs.parquet").unlink()
     with pytest.raises(ConfigError, match=r"no jobs\.parquet$"):

@@ -38,7 +38,7 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(write: Write, tmp_pat
     assert "line 4" in refused(broken)
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"name = '\xff'")
-    assert refused(binary).startswith(f"{binary}: not valid TOML: 'utf-8' codec can't decode byte 0xff")
+    assert refused(binary).startswith(f"{binary}: not UTF-8 text: byte 0xff")
 
 
 # --- extends ----------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_the_csv_file_lies_beside_the_scenario(base_file: Path, write: Write) ->
         ("cpu.flop_per_s\n5\n", " line 2: cpu.flop_per_s: unknown key; did you mean 'flops_per_s'?"),
         ("count\n5\n", " line 2: cpu: is missing"),
         ("count,count\n5,5\n", ": the header needs distinct, non-empty names, got count, count"),
-        ('count\n"5\n', ": not valid CSV: unexpected end of data"),
+        ('count\n"5\n', " line 2: not valid CSV: unexpected end of data"),
     ],
 )
 def test_a_wrong_row_is_named_with_file_and_line(base_file: Path, write: Write, text: str, message: str) -> None:

@@ -15,6 +15,8 @@ from tests.conventions.source_tree import ROOT, Source, imported, loaded_at_impo
 ARROWS: dict[str, set[str]] = {
     # words and numbers that everybody shares
     "errors": set(),
+    "reading": {"errors"},
+    "parquet_file": {"errors", "reading"},
     "rng": set(),
     "numbers": set(),
     "local_sgd": {"numbers"},
@@ -27,9 +29,9 @@ ARROWS: dict[str, set[str]] = {
     "peering": {"contracts", "errors", "rng"},
     "catalogue": {"errors"},
     "devices": set(),  # data files
-    "config": {"catalogue", "contracts", "encoding", "errors", "numbers", "units"},
+    "config": {"catalogue", "contracts", "encoding", "errors", "numbers", "reading", "units"},
     # when and how much: no torch
-    "world": {"card", "config", "contracts", "errors", "numbers", "peering", "rng", "units"},
+    "world": {"card", "config", "contracts", "errors", "numbers", "parquet_file", "peering", "reading", "rng", "units"},
     "engine": {"card", "config", "contracts", "errors", "numbers", "peering", "records", "rng", "world", "workload"},
     "coordinators": {"contracts", "engine", "errors", "numbers", "units"},
     "store": {"contracts"},
@@ -37,12 +39,15 @@ ARROWS: dict[str, set[str]] = {
     "learner": {"contracts", "errors", "pending", "rng", "store"},
     "checkpoint": {"contracts", "errors", "learner", "rng"},
     # what values: no SimPy
-    "learning": {"card", "config", "contracts", "encoding", "errors", "numbers", "peering", "rng", "workload"},
+    "learning": {
+        *("card", "config", "contracts", "encoding", "errors", "numbers", "parquet_file", "peering", "reading", "rng"),
+        "workload",
+    },
     "methods": {"contracts", "errors", "learning", "numbers", "peering", "rng", "workload"},
     "backends": {"contracts", "errors", "learning"},
     # tables, and all that is read from them
-    "records": {"errors"},
-    "analysis": {"errors", "records"},
+    "records": {"errors", "parquet_file", "reading"},
+    "analysis": {"errors", "reading", "records"},
     "progress": {"analysis"},
 }
 # Where everything is put together. Nothing above may know them.
@@ -60,7 +65,7 @@ LIBRARIES: dict[str, set[str]] = {
 
 TORCH_FREE = {"world", "engine", "coordinators", "records", "analysis", "config", "card"}
 TORCH_FREE |= {"contracts", "orders", "local_sgd", "learner", "pending", "store", "progress", "devices"}
-TORCH_FREE |= {"catalogue", "encoding", "numbers", "units", "rng", "errors", "edgesim"}
+TORCH_FREE |= {"catalogue", "encoding", "numbers", "units", "rng", "errors", "reading", "parquet_file", "edgesim"}
 SIMPY_FREE = {"learning", "methods", "backends"}
 
 

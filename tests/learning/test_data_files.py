@@ -52,7 +52,7 @@ def test_npz_of_vectors_is_kept_as_it_is(tmp_path: Path) -> None:
     ("replace", "message"),
     [
         ({"x_test": None, "y_test": None}, "lacks x_test, y_test; it has x_train, y_train"),
-        ({"y_train": np.array([0, 1])}, "train has 4 samples and 2 labels"),
+        ({"y_train": np.array([0, 1])}, r"train has 4 samples of shape \(3,\) and 2 labels"),
         ({"y_train": np.array([0, -1, 2, 1])}, r"labels lie in \[-1, 2\]"),
         ({"y_test": np.array([0.0, 1.5])}, "labels have type float64"),
         ({"x_test": np.zeros((2, 4))}, "training samples have shape"),
@@ -70,7 +70,7 @@ def test_npz_truncated_or_missing_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:300])
     with pytest.raises(DataError, match=r"a\.npz: not a readable"):
         load("npz", file=path)
-    with pytest.raises(DataError, match=r"b\.npz: not a readable"):
+    with pytest.raises(DataError, match=r"b\.npz: cannot be read: No such file"):
         load("npz", file=tmp_path / "b.npz")
     np.save(tmp_path / "one.npy", np.ones(3))
     with pytest.raises(DataError, match=r"one\.npy: not a readable"):
@@ -107,8 +107,12 @@ def test_idx_reads_wider_numbers(tmp_path: Path) -> None:
         ("a", b"\x89PNG....", "not an idx file: starts with 89504e47"),
         ("a", b"", "starts with nothing"),
         ("a", bytes([0, 0, 8, 3, 0, 0]), "truncated: found 6 bytes, the header alone needs 16"),
-        ("a.gz", gzip.compress(idx_bytes(pixels(2, 3)), mtime=0)[:-9], r"a\.gz: cannot be read, truncated or damaged"),
-        ("a.gz", idx_bytes(pixels(2, 3)), r"a\.gz: cannot be read"),
+        (
+            "a.gz",
+            gzip.compress(idx_bytes(pixels(2, 3)), mtime=0)[:-9],
+            r"a\.gz: not a readable idx file, truncated or damaged: ",
+        ),
+        ("a.gz", idx_bytes(pixels(2, 3)), r"a\.gz: not a readable idx file"),
     ],
 )
 def test_damaged_idx_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:

@@ -381,15 +381,15 @@ def test_bad_rows_are_refused_by_file_and_line(tmp_path, row, fault):
 
 
 BAD_FILES = [
-    ("", "damaged or of another format: Empty CSV file"),
-    ("device,start,end\n", "holds no intervals"),
-    ("device,start,end\n\n\n", "holds no intervals"),
+    ("", "needs the columns device, start, end; got $"),
+    ("device,start,end\n", "holds no rows"),
+    ("device,start,end\n\n\n", "holds no rows"),
     ("device,start\n0,1\n", "needs the columns device, start, end; got device, start"),
     ("device,start,end,end\n0,1,2,2\n", "needs the columns device, start, end; got device, start, end, end"),
-    ("device,start,end\n0,1,2\n0,3\n", "damaged or of another format: .*Row #3: Expected 3 columns, got 2"),
+    ("device,start,end\n0,1,2\n0,3\n", "line 3: has not as many values as the header has names: 2, not 3"),
     ("device,start,end\n0,1,2\n0,noon,3\n", "line 3: start must be a finite number .*, got 'noon'"),
     ("device,start,end\n0,1,2\nbus,1,3\n", "line 3: device must be a number from 0 to 5, got 'bus'"),
-    (b"device,start,end\n0,\xff,2\n", "damaged or of another format: .*invalid UTF8"),
+    (b"device,start,end\n0,\xff,2\n", r"not UTF-8 text: byte 0xff \(invalid start byte\)"),
 ]
 
 
@@ -403,15 +403,15 @@ def test_bad_files_are_refused(tmp_path, content, fault):
 
 
 def test_files_that_are_not_there_or_something_else(tmp_path):
-    """A missing file, a folder, and parquet that is none or holds dates."""
+    """A missing file, a folder, and parquet that is none, or of dates."""
     for name in ("missing.csv", "missing.parquet", "."):
         with pytest.raises(DataError, match="cannot be read"):
             built(Trace, file=tmp_path / name)
     (tmp_path / "text.parquet").write_text("device,start,end\n")
-    with pytest.raises(DataError, match=r"text\.parquet: damaged or of another format"):
+    with pytest.raises(DataError, match=r"text\.parquet: not a readable parquet file, truncated or damaged: "):
         built(Trace, file=tmp_path / "text.parquet")
     dates = written(tmp_path / "dates.parquet", [(0, 1.0, pd.Timestamp("2024-01-01"))])
-    with pytest.raises(DataError, match=r"dates\.parquet row 1: end must be a finite number"):
+    with pytest.raises(DataError, match=r"dates\.parquet: column end is timestamp\[us\], numbers are needed"):
         built(Trace, file=dates)
 
 

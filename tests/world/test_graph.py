@@ -132,10 +132,10 @@ def test_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", r"line 1: the header must be a,b,bps_ab,bps_ba,latency_s, got None"),
+        ("", r"line 1: the header must be a,b,bps_ab,bps_ba,latency_s, got ''"),
         ("a,b,bps\n", r"line 1: the header must be"),
-        (f"{HEADER}\n0,1,1,1,0\n0,2,1,1\n", r"line 3: must have 5 values, got 4"),
-        (f"{HEADER}\n0,1,1,1,0,7\n", r"line 2: must have 5 values, got 6"),
+        (f"{HEADER}\n0,1,1,1,0\n0,2,1,1\n", r"line 3: has not as many values as the header has names: 4, not 5"),
+        (f"{HEADER}\n0,1,1,1,0,7\n", r"line 2: has not as many values as the header has names: 6, not 5"),
         (f"{HEADER}\n0,1.5,1,1,0\n", r"line 2: b must be a valid integer"),
         (f"{HEADER}\n0,-1,1,1,0\n", r"line 2: b must be greater than or equal to 0, got -1"),
         (f"{HEADER}\n0,1,0,1,0\n", r"line 2: bps_ab must be above 0 bit/s, got 0"),
@@ -145,7 +145,7 @@ def test_file(tmp_path: Path) -> None:
         (f"{HEADER}\n0,1,1,1,inf\n", r"line 2: latency_s must be finite, got inf"),
         (f"{HEADER}\n3,3,1,1,0\n", r"line 2: a and b are one node, got 3 and 3"),
         (f"{HEADER}\n0,1,1,1,0\n\n1,0,1,1,0\n", r"line 4: a and b are wired already, got 1 and 0"),
-        (f'{HEADER}\n0,"1,1,1,0\n', r"cannot be read: "),
+        (f'{HEADER}\n0,"1,1,1,0\n', r"line 2: not valid CSV: "),
     ],
 )
 def test_bad_files_are_refused_by_line(tmp_path: Path, text: str, words: str) -> None:

@@ -296,7 +296,7 @@ def test_file(tmp_path: Path) -> None:
         ("source,target\n1,0,4\n", r"line 2: must be two device numbers, got '1,0,4'"),
         ("a,b\n1,0\n", r"line 1: the header must be source,target, got 'a,b'"),
         ("", r"line 1: the header must be source,target, got ''"),
-        ('source,target\n"1,0\n', r"cannot be read: unexpected end of data"),
+        ('source,target\n"1,0\n', r"line 2: not valid CSV: unexpected end of data"),
     ],
 )
 def test_bad_file(tmp_path: Path, text: str, message: str) -> None:

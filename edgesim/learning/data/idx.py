@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import gzip
-import zlib
+import math
+import struct
 from pathlib import Path
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 import numpy as np
 
 from edgesim.errors import DataError
+from edgesim.reading import check_deflated, check_regular, reading
 
 # Source: the format description of the MNIST data base: two zero bytes, a type code, the number of axes, then each
 # axis length as a big-endian 32-bit integer, then the numbers, big-endian, last axis fastest.
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+_AXES = range(1, 5)  # labels have one, images of colours four
 
 
 IdxSet: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -39,25 +42,29 @@ def _find(folder: Path, prefix: str, kind: str) -> Path | None:
 
 def read_idx(path: Path) -> np.ndarray:
     """Return the array of an idx file, read-only. Raises DataError if it is truncated or not an idx file."""
-    data = _content(path)
-    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _TYPES:
-        raise DataError(
-            f"{path}: not an idx file: starts with {data[:4].hex() or 'nothing'}, expected 0000, type, axes"
-        )
-    dtype, axes = np.dtype(_TYPES[data[2]]), data[3]
-    start = 4 + 4 * axes
-    if len(data) < start:
-        raise DataError(f"{path}: truncated: found {len(data)} bytes, the header alone needs {start}")
-    shape = tuple(int(length) for length in np.frombuffer(data, ">u4", axes, 4))
-    expected = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    if len(data) != expected:
-        raise DataError(f"{path}: found {len(data)} bytes, its header {shape} promises {expected}")
-    return np.frombuffer(data, dtype, offset=start).reshape(shape)
+    packed = path.suffix == ".gz"
+    size = check_regular(path)
+    with reading(path, "idx file"), gzip.open(path) if packed else path.open("rb") as file:
+        dtype, shape = _header(path, file)
+        start, needed = file.tell(), dtype.itemsize * math.prod(shape)
+        if packed:
+            check_deflated(size, needed, path)
+        elif size != start + needed:
+            raise DataError(f"{path}: found {size} bytes, its header {shape} promises {start + needed}")
+        data = file.read(needed + 1)
+        if len(data) != needed:
+            found = "more" if len(data) > needed else f"{start + len(data)} bytes"
+            raise DataError(f"{path}: found {found}, its header {shape} promises {start + needed}")
+        return np.frombuffer(data, dtype).reshape(shape)
 
 
-def _content(path: Path) -> bytes:
-    try:
-        data = path.read_bytes()
-        return gzip.decompress(data) if path.suffix == ".gz" else data
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cannot be read, truncated or damaged: {error}") from error
+def _header(path: Path, file: IO[bytes] | gzip.GzipFile) -> tuple[np.dtype, tuple[int, ...]]:
+    """Return the type of the numbers and the lengths of the axes, 1 to 4 of them."""
+    magic = file.read(4)
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or magic[3] not in _AXES:
+        raise DataError(f"{path}: not an idx file: starts with {magic.hex() or 'nothing'}, expected 0000, type, axes")
+    axes = magic[3]
+    lengths = file.read(4 * axes)
+    if len(lengths) < 4 * axes:
+        raise DataError(f"{path}: truncated: found {4 + len(lengths)} bytes, the header alone needs {4 + 4 * axes}")
+    return np.dtype(_TYPES[magic[2]]), struct.unpack(f">{axes}I", lengths)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from edgesim.errors import DataError
 from edgesim.learning.data.pixels import decode, stack
+from edgesim.parquet_file import column_names, read_columns
+from edgesim.reading import in_short
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -50,20 +51,16 @@ def read_parquet(
 
 
 def _columns(path: Path, images: Sequence[str], labels: Sequence[str]) -> tuple[pa.Array, np.ndarray]:
-    try:
-        with pq.ParquetFile(path) as file:
-            names = file.schema_arrow.names
-            image, label = _pick(path, "image", images, names), _pick(path, "label", labels, names)
-            table = file.read(columns=[image, label])
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not a readable parquet file, truncated or damaged: {error}") from error
+    names = column_names(path)
+    image, label = _pick(path, "image", images, names), _pick(path, "label", labels, names)
+    table = read_columns(path, [image, label])
     encoded, label_column = table[image].combine_chunks(), table[label].combine_chunks()
     if pa.types.is_struct(encoded.type) and encoded.type.get_field_index("bytes") >= 0:
         encoded = encoded.field("bytes")
     if not (pa.types.is_binary(encoded.type) or pa.types.is_large_binary(encoded.type)) or encoded.null_count:
-        raise DataError(f"{path}: column {image!r} is {encoded.type}, expected encoded images without gaps")
+        raise DataError(f"{path}: column {image!r} is {in_short(encoded.type)}, expected encoded images without gaps")
     if not pa.types.is_integer(label_column.type) or label_column.null_count:
-        raise DataError(f"{path}: column {label!r} is {label_column.type}, expected integers without gaps")
+        raise DataError(f"{path}: column {label!r} is {in_short(label_column.type)}, expected integers without gaps")
     return encoded, label_column.to_numpy(zero_copy_only=False)
 
 
@@ -71,7 +68,7 @@ def _pick(path: Path, role: str, wanted: Sequence[str], names: Sequence[str]) ->
     for name in wanted:
         if name in names:
             return name
-    raise DataError(f"{path}: no {role} column {' or '.join(wanted)}; its columns are {', '.join(names)}")
+    raise DataError(f"{path}: no {role} column {' or '.join(wanted)}; its columns are {in_short(', '.join(names))}")
 
 
 def _decoded(path: Path, encoded: pa.Array) -> Iterator[np.ndarray]:

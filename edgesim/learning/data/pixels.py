@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
@@ -10,8 +11,12 @@ import numpy as np
 from PIL import Image
 
 from edgesim.errors import DataError
+from edgesim.reading import check_regular, check_room, reading
 
 Size = tuple[int, int]
+
+# Others are not only rarer: Pillow hands PostScript, whatever the name of its file, to an interpreter.
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 
 
 def decode(source: Path | BinaryIO, origin: str, grey: bool = True, size: Size | None = None) -> np.ndarray:
@@ -19,12 +24,13 @@ def decode(source: Path | BinaryIO, origin: str, grey: bool = True, size: Size |
 
     `size`: height and width to scale it to. Raises DataError that names `origin` if it cannot be decoded.
     """
-    try:
-        with Image.open(source) as image:
+    if isinstance(source, Path):
+        check_regular(source)
+    with warnings.catch_warnings(), reading(origin, "image"):
+        warnings.simplefilter("error", Image.DecompressionBombWarning)  # more than 89 million pixels
+        with Image.open(source, formats=_FORMATS) as image:
             mode = "L" if grey and image.mode in ("1", "L") else "RGB"
             plain = image.convert(mode)
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{origin}: not a readable image, truncated or damaged: {error}") from error
     scaled = plain if size is None else plain.resize(size[::-1], Image.Resampling.BILINEAR)
     return np.asarray(scaled).reshape(scaled.height, scaled.width, -1)
 
@@ -37,6 +43,7 @@ def stack(images: Iterable[np.ndarray], count: int, origin: str) -> np.ndarray:
     out = np.empty(0, dtype=np.uint8)
     for row, image in enumerate(images):
         if row == 0:
+            check_room(count * image.nbytes, origin)
             out = np.empty((count, *image.shape), dtype=np.uint8)
         if image.shape != out.shape[1:]:
             raise DataError(

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf, nan
-from pathlib import Path
-from typing import Any
+from math import inf
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
 
 from edgesim.config.paths import ScenarioPath
 from edgesim.contracts import Arr, Ids
-from edgesim.errors import DataError
 from edgesim.rng import Key
 from edgesim.world.availability import Availability
-from edgesim.world.rows import Rows
+from edgesim.world.rows import Rows, read_rows
 
 _COLUMNS = ("device", "start", "end")
 
@@ -71,7 +64,7 @@ class Trace:
 
     def build(self, n: int, key: Key, path: str) -> Availability:
         """Return when n devices can be reached. Raises DataError naming file and line (of a parquet file: row)."""
-        rows = _read(self.file.expanduser())
+        rows = read_rows(self.file.expanduser(), _COLUMNS)
         _check(rows, n)
         device, start_s, end_s = (rows.columns[name] for name in _COLUMNS)
         order = np.lexsort((start_s, device))
@@ -91,66 +84,13 @@ class Trace:
         )
 
 
-# --- files ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Rows(Rows):
-    """What a file holds, as numbers (nan: no number) and as it is written."""
-
-    written: Mapping[str, list[Any]]
-
-    def require(self, good: np.ndarray, name: str, needs: str) -> None:
-        if not good.all():
-            index = int(good.argmin())
-            raise self.refuse(index, f"{name} must be {needs}, got {self.written[name][index]!r}")
-
-
-def _check(rows: _Rows, n: int) -> None:
-    if not len(rows.numbers):
-        raise DataError(f"{rows.path}: holds no intervals")
+def _check(rows: Rows, n: int) -> None:
     device, start_s, end_s = (rows.columns[name] for name in _COLUMNS)
     rows.require((device >= 0) & (device < n) & (device == np.floor(device)), "device", f"a number from 0 to {n - 1}")
     for name in ("start", "end"):
         time_s = rows.columns[name]
         rows.require(np.isfinite(time_s) & (time_s >= 0), name, "a finite number of seconds of at least 0")
     rows.require(end_s > start_s, "end", "after start")
-
-
-def _read(path: Path) -> _Rows:
-    parquet = path.suffix == ".parquet"
-    try:
-        table = pq.read_table(path) if parquet else _read_csv(path)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except pa.ArrowException as error:
-        raise DataError(f"{path}: damaged or of another format: {error}") from error
-    if sorted(table.column_names) != sorted(_COLUMNS):
-        raise DataError(f"{path}: needs the columns {', '.join(_COLUMNS)}; got {', '.join(table.column_names)}")
-    rows = list(zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True))
-    # a blank line is three empty strings
-    kept = [index for index, row in enumerate(rows) if any(value != "" for value in row)]
-    written = {name: [rows[index][place] for index in kept] for place, name in enumerate(_COLUMNS)}
-    columns = {name: np.array([_number(value) for value in values]) for name, values in written.items()}
-    numbers = np.array(kept, dtype=np.int64) + (1 if parquet else 2)
-    return _Rows(path, "row" if parquet else "line", numbers, columns, written)
-
-
-def _read_csv(path: Path) -> pa.Table:
-    # as text and with blank lines, so that faults can be shown as they are written, with their lines
-    return pa.csv.read_csv(
-        path,
-        read_options=pa.csv.ReadOptions(use_threads=False),
-        parse_options=pa.csv.ParseOptions(ignore_empty_lines=False),
-        convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(_COLUMNS, pa.string())),
-    )
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return nan
 
 
 PARTS = {"trace": Trace}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,9 +15,11 @@ from edgesim.config.paths import ScenarioPath
 from edgesim.contracts import Ids
 from edgesim.errors import ConfigError
 from edgesim.peering import PeerGraph, from_edges
+from edgesim.reading import csv_rows, quoted
 from edgesim.rng import Key
 
 _HEADER = ["source", "target"]
+_DEVICE = re.compile(r"\s*\d{1,18}\s*")  # what an int64 holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,24 +59,21 @@ class File:
 
 def _read(file: Path) -> dict[tuple[int, int], int]:
     lines: dict[tuple[int, int], int] = {}
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as text:
-            rows = csv.reader(text, strict=True)
-            header = next(rows, [])
-            if header != _HEADER:
-                raise ConfigError(f"{file}, line 1: the header must be {','.join(_HEADER)}, got {','.join(header)!r}")
-            for row in rows:
-                _add(lines, row, rows.line_num, file)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{file}: cannot be read: {error}") from error
+    rows = csv_rows(file, ConfigError)
+    _, header = next(rows, (1, list[str]()))
+    if header != _HEADER:
+        found = quoted(",".join(header))
+        raise ConfigError(f"{file}, line 1: the header must be {','.join(_HEADER)}, got {found}")
+    for line, row in rows:
+        _add(lines, row, line, file)
     return lines
 
 
 def _add(lines: dict[tuple[int, int], int], row: Sequence[str], line: int, file: Path) -> None:
     """Add the edge of a row. Raises ConfigError unless it is a new one between two devices."""
     where = f"{file}, line {line}"
-    if len(row) != len(_HEADER) or not all(cell.strip().isdecimal() for cell in row):
-        raise ConfigError(f"{where}: must be two device numbers, got {','.join(row)!r}")
+    if len(row) != len(_HEADER) or not all(_DEVICE.fullmatch(cell) for cell in row):
+        raise ConfigError(f"{where}: must be two device numbers, got {quoted(','.join(row))}")
     source, target = (int(cell) for cell in row)
     if source == target:
         raise ConfigError(f"{where}: source and target are one device, got {source}")

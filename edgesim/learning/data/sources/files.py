@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,9 +14,11 @@ from edgesim.contracts import Ids
 from edgesim.errors import ConfigError, DataError
 from edgesim.learning.data.held_out import held_out
 from edgesim.learning.data.idx import read_idx_set
+from edgesim.learning.data.npz import read_npz
 from edgesim.learning.data.parquet import IMAGE_COLUMNS, LABEL_COLUMNS, parquet_files, read_parquet
 from edgesim.learning.data.pixels import decode, stack
 from edgesim.learning.data.source import Raw, Source
+from edgesim.reading import in_short
 from edgesim.rng import Key, Purpose
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class Idx(Source):
     name = "idx"
 
     root: ScenarioPath
+
+    @property
+    def origin(self) -> str:
+        """The folder."""
+        return str(self.root)
 
     def read(self) -> Raw:
         """Return the arrays of the four files."""
@@ -65,6 +71,11 @@ class Parquet(Source):
         if (self.root is None) == (self.train is None) or (self.train is None) != (self.test is None):
             raise ConfigError("data.root: parquet needs either root (a folder) or both train and test (files)")
 
+    @property
+    def origin(self) -> str:
+        """The folder, or the file of training samples."""
+        return str(self.root or self.train)
+
     def read(self) -> Raw:
         """Return the arrays of both splits."""
         images = IMAGE_COLUMNS if self.image is None else (self.image,)
@@ -92,18 +103,15 @@ class Npz(Source):
 
     file: ScenarioPath
 
+    @property
+    def origin(self) -> str:
+        """The file."""
+        return str(self.file)
+
     def read(self) -> Raw:
         """Return the four arrays."""
-        path = self.file.expanduser()
-        wanted = Raw._fields[:4]
-        try:
-            with np.load(path) as archive:
-                missing = [key for key in wanted if key not in archive.files]
-                if missing:
-                    raise DataError(f"{path}: lacks {', '.join(missing)}; it has {', '.join(archive.files)}")
-                return Raw(*(archive[key] for key in wanted))
-        except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:  # TypeError: one array alone
-            raise DataError(f"{path}: not a readable .npz archive of plain arrays: {error}") from error
+        x_train, y_train, x_test, y_test = read_npz(self.file.expanduser(), Raw._fields[:4])
+        return Raw(x_train, y_train, x_test, y_test)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +130,11 @@ class Folder(Source):
     test_share: Annotated[float, Gt(0), Lt(1)] | None = None
     seed: Annotated[int, Ge(0)] = 1  # of the split alone: runs that differ in their own seed share it
     replicate: tuple[Annotated[int, Ge(1)], ...] | None = None
+
+    @property
+    def origin(self) -> str:
+        """The folder."""
+        return str(self.root)
 
     def read(self) -> Raw:
         """Return all images in the order of their class and file names, or of the split."""
@@ -153,7 +166,7 @@ class Folder(Source):
             return ImageFolder(str(self.root.expanduser() / split))
         except OSError as error:
             wanted = f"{split}/<class>/<image files>".lstrip("/")
-            raise DataError(f"data.root: {self.root} needs {wanted}: {error}") from error
+            raise DataError(f"data.root: {self.root} needs {wanted}: {in_short(error)}") from error
 
     def _pixels(self, listed: ImageFolder, rows: Ids) -> np.ndarray:
         files = [listed.samples[row][0] for row in rows.tolist()]

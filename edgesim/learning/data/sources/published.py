@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import tempfile
 from abc import abstractmethod
@@ -21,7 +20,8 @@ from edgesim.learning.data.idx import read_idx_set
 from edgesim.learning.data.locate import VARIABLE, cache_folder, places, search_path
 from edgesim.learning.data.normalise import Moments, Preset
 from edgesim.learning.data.parquet import parquet_files, read_parquet
-from edgesim.learning.data.source import Raw, Source
+from edgesim.learning.data.source import Raw, Source, check_labels
+from edgesim.reading import in_short, reading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +87,9 @@ class Published(Source):
                 self.fetch(Path(growing))
                 _move_below(Path(growing), folder)
         except (OSError, RuntimeError, EOFError, HTTPException) as error:
-            reason = " ".join(str(error).split())  # torchvision's own messages have several lines
             raise DataError(
-                f"data.download: cannot download {self.name} ({reason}); put its files in {folder / self.folders[-1]}, "
+                f"data.download: cannot download {self.name} ({in_short(error)}); "
+                f"put its files in {folder / self.folders[-1]}, "
                 f"or let {VARIABLE} name a folder that has them, or choose a source that needs no files such as digits"
             ) from error
 
@@ -172,6 +172,7 @@ class Emnist(Mnist):
         return self._from_zero(raw)
 
     def _from_zero(self, raw: Raw) -> Raw:
+        check_labels(self.name, raw.y_train)
         first = raw.y_train.min()
         return raw._replace(y_train=raw.y_train - first, y_test=raw.y_test - first, classes=_EMNIST_CLASSES[self.split])
 
@@ -247,10 +248,8 @@ def _torchvision(name: str) -> Callable[..., Any]:
 
 
 def _read_torchvision(name: str, folder: Path, **which: Any) -> Any:
-    try:
+    with reading(folder, f"folder of {name}"):  # it knows the files by their checksums, and unpickles no others
         return _torchvision(name)(os.fspath(folder), **which)
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        raise DataError(f"{folder}: files are missing, truncated or damaged: {error}") from error
 
 
 PARTS = {part.name: part for part in (Mnist, FashionMnist, Emnist, Cifar10, Cifar100, Svhn)}

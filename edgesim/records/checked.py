@@ -1,0 +1,153 @@
+"""What a run folder has to say for anything to be told of it: asked once, where it is read, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic_core import from_json
+
+from edgesim.errors import ConfigError
+from edgesim.parquet_file import column_names, read_columns
+from edgesim.reading import in_short, quoted, reading
+from edgesim.records.schema import INT, REAL, TABLES, TEXT, conform
+
+SERVER = -1  # its device id in the tables; in other columns -1 is nobody
+
+
+class _Open(BaseModel):
+    """A table of which these keys are read; what else it holds is not looked at."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Method(_Open):
+    name: str
+
+
+class _Evaluation(_Open):
+    targets: list[FiniteFloat]
+
+
+class _Coordinator(_Open):
+    deadline: FiniteFloat | None = None
+    rule: str = "fixed"
+
+
+class _Scenario(_Open):
+    seed: int
+    method: _Method
+    evaluation: _Evaluation
+    coordinator: _Coordinator = Field(default_factory=_Coordinator)
+
+
+class _Manifest(_Open):
+    scenario: _Scenario
+    status: str
+    stop_reason: str | None = None
+    rounds: int
+    host_s: FiniteFloat
+    forward_macs: FiniteFloat | None = None
+
+
+def parse_manifest(text: str, path: Path) -> dict[str, Any]:
+    """Return what the text of a manifest says. Raises ConfigError with the key at fault unless it is that of a run."""
+    try:
+        found = from_json(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid JSON: {in_short(error)}") from error
+    try:
+        _Manifest.model_validate(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what = "is missing" if first["type"] == "missing" else f"{_begun(first['msg'])}, got {quoted(first['input'])}"
+        key = f"{'.'.join(map(str, first['loc']))}: ".removeprefix(": ")
+        raise ConfigError(f"{path}: not the manifest of a run: {key}{what}") from error
+    return dict(found)
+
+
+def _begun(sentence: str) -> str:
+    return in_short(sentence[:1].lower() + sentence[1:])
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+_ONCE: Mapping[str, Sequence[str]] = {
+    "jobs": ["job"],
+    "merges": ["round"],
+    "evals": ["round", "split"],
+    "devices": ["device"],
+}
+_ROUNDING_S = 1e-6  # differences of sums may be that much below 0
+_NEED_NOT_BE_NUMBERS = {"loss", "accuracy", "value"}  # of a model that diverged, or a method's own
+# What is no earlier, or no smaller, than what.
+_ORDER: Mapping[str, Sequence[tuple[str, str]]] = {"jobs": [("sent_s", "end_s")], "merges": [("start_s", "now_s")]}
+_RISING: Mapping[str, Sequence[str]] = {"merges": ["round", "now_s"]}  # from row to row
+_DEVICES: Mapping[str, str] = {"jobs": "device", "merges": "critical_device"}
+
+
+def read_table(table: str, path: Path, content: bytes | None = None) -> pd.DataFrame:
+    """Return a table of a run from its file, or from what was read of it: columns, order and types of the schema.
+
+    Raises ConfigError that names the file if it is damaged, and column or row if it is not what a run writes.
+    """
+    wanted = [name for name in column_names(path, ConfigError, content) if name in TABLES[table]]
+    found = read_columns(path, wanted, ConfigError, content)
+    for name in wanted:
+        _check_type(path, found[name], name, TABLES[table][name])
+    with reading(path, "table", ConfigError):
+        frame = conform(table, found.to_pandas(ignore_metadata=True), str(path))
+    _check_values(table, frame, path)
+    return frame
+
+
+def _check_type(path: Path, column: pa.ChunkedArray, name: str, dtype: str) -> None:
+    fits = {INT: pa.types.is_integer, REAL: pa.types.is_floating, TEXT: _is_text}[dtype](column.type)
+    gaps = column.null_count and dtype != REAL  # nan is written as a gap
+    if not fits or gaps:
+        found = f"{in_short(column.type)}{' with gaps' if gaps else ''}"
+        raise ConfigError(f"{path}: column {name} must be {dtype}, found {found}")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _check_values(table: str, frame: pd.DataFrame, path: Path) -> None:
+    """Raise ConfigError with the row at fault unless the values of a table can be those of a run.
+
+    Rows of one job, round or device come once, evaluations once a round and split; what counts seconds, joules, bytes
+    and FLOPs is a finite number; time does not run backwards.
+    """
+    for name, dtype in TABLES[table].items():
+        if dtype == REAL and name not in _NEED_NOT_BE_NUMBERS:
+            least, bound = (-_ROUNDING_S, " of at least 0") if name.endswith("_s") else (-np.inf, "")
+            fits = np.isfinite(frame[name]) & (frame[name] >= least)
+            _require(fits, frame, path, [name], f"must be a finite number{bound}")
+    keys = list(_ONCE.get(table, ()))
+    if keys:
+        _require(~frame.duplicated(keys), frame, path, keys, "must come once")
+    for first, second in _ORDER.get(table, ()):
+        _require(frame[first] <= frame[second], frame, path, [first, second], "must not go backwards")
+    for name in _RISING.get(table, ()):
+        _require(~(frame[name].diff() < 0), frame, path, [name], "must not fall from row to row")
+
+
+def check_devices(table: str, frame: pd.DataFrame, devices: pd.DataFrame, path: Path) -> None:
+    """Raise ConfigError with the row at fault if a table names a device that the table of devices lacks."""
+    if name := _DEVICES.get(table):
+        known = frame[name].isin(devices["device"]) | (frame[name] == SERVER)
+        _require(known, frame, path, [name], "must be a device of the devices table")
+
+
+def _require(good: Any, frame: pd.DataFrame, path: Path, names: Sequence[str], needs: str) -> None:
+    fits = np.asarray(good, dtype=bool)
+    if not fits.all():
+        row = int(fits.argmin())
+        found = ", ".join(quoted(frame[name].tolist()[row]) for name in names)
+        raise ConfigError(f"{path} row {row + 1}: {', '.join(names)} {needs}, got {found}")

@@ -1,0 +1,272 @@
+"""Every kind of file that edgesim reads: small ones, and how the program reads them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from PIL import Image
+from safetensors.numpy import save_file
+
+import edgesim
+from edgesim.analysis.load import open_run
+from edgesim.assembly import assemble
+from edgesim.config.profiles import find, to_toml
+from edgesim.errors import ConfigError
+from edgesim.study.golden import load_golden
+from edgesim.study.golden_tables import read_numbers
+from edgesim.study.study import load_study
+from tests.calling import TINY, call
+from tests.conftest import simulate_null
+from tests.learning.made_up_data import load, pixels, write_idx_set, write_images, write_parquet_pair
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "quickstart"
+_IN_FOLDER = ("scenario.toml", ["backend=null", "stop.rounds=2", "stop.sim_time='1000 s'", "failures=[]"])
+
+
+class Kind(NamedTuple):
+    """Files that are read in one way.
+
+    `make` writes into an empty folder and returns the files to damage; `read` reads them, in a case's own way, and
+    returns what there is to compare. `sealed`: a digest tells that a file was damaged, so no other answer is right.
+    """
+
+    make: Callable[[Path], Sequence[Path]]
+    read: Callable[[Path, int], Any]
+    sealed: Callable[[Path], bool] = lambda folder: False
+
+
+def text(name: str, content: str) -> Callable[[Path], Sequence[Path]]:
+    """Return a maker of one text file."""
+
+    def make(folder: Path) -> Sequence[Path]:
+        (folder / name).write_text(content, encoding="utf-8")
+        return [folder / name]
+
+    return make
+
+
+def asked(*words: object) -> str:
+    """Return what a command prints; raise ConfigError with its line if it ends with exit code 2."""
+    code, out, err = call(*words)
+    if code == 2:
+        raise ConfigError(err.removeprefix("error: ").removesuffix("\n"))
+    return out
+
+
+# --- texts ------------------------------------------------------------------------------------------------------
+
+STUDY = """
+name = "two methods"
+base = "base.toml"
+columns = ["best_accuracy", "sim_time_s"]
+published = [{ cell = { method = "fedavg" }, column = "sim_time_s", value = 12.5 }]
+[axes]
+seed = [1, 2]
+[axes.method]
+fedavg = []
+fedprox = ["method=fedprox", "method.mu=0.1"]
+[sizes.quick]
+overrides = ["stop.rounds=5"]
+"""
+
+
+def _study(folder: Path) -> Sequence[Path]:
+    (folder / "base.toml").write_text(TINY)
+    return text("study.toml", STUDY)(folder)
+
+
+def _read_study(folder: Path, case: int) -> Any:
+    study = load_study(folder / "study.toml")
+    for size in study.sizes:
+        for cell in study.cells(size):
+            study.scenario(folder, cell, size)
+    return study
+
+
+def _golden(folder: Path) -> Sequence[Path]:
+    files = [folder / "kept" / name for name in ("golden.toml", "cells.csv", "jobs.csv")]
+    shutil.copytree(GOLDEN, folder / "kept")
+    study = GOLDEN.parent / "../scenarios/studies/quickstart.toml"
+    settings = files[0].read_text().replace("../../scenarios/studies/quickstart.toml", str(study.resolve()))
+    files[0].write_text(settings)
+    return files
+
+
+def _of_profile(folder: Path, case: int) -> Any:
+    profile = [f"fleet.0={{ profile = {json.dumps(str(folder / 'phone.toml'))}, count = 2 }}"]
+    return edgesim.load(_scenario(folder), profile)
+
+
+# --- fleets, traces and graphs, in a scenario ---------------------------------------------------------------------
+
+
+def _scenario(folder: Path) -> Path:
+    path = folder / "scenario.toml"
+    path.write_text(TINY)
+    return path
+
+
+def simulated(*overrides: str) -> Callable[[Path, int], Any]:
+    """Return a reader that times a scenario, with these overrides; {here} is the folder."""
+
+    def read(folder: Path, case: int) -> Any:
+        given = [each.replace("{here}", str(folder)) for each in overrides]
+        limits = ["backend=null", "stop={ rounds = 2, sim_time = '1000 s' }", "partition.samples_per_device=50"]
+        without_data = {"data": None, "partition": {"name": "sizes", "samples_per_device": 50}}
+        table = edgesim.load(_scenario(folder), limits[:2]).canonical() | without_data
+        return simulate_null(edgesim.load(table, given)).tables["jobs"].frame().to_dict("records")
+
+    return read
+
+
+FLEET = "count,level,cpu.flops_per_s,network.name,network.up,network.down\n" + 4 * "2,1,5e7,fixed,1e6,8 Mbit/s\n"
+SEEN = "device,start,end\n" + "".join(f"{i % 4},{100 * (i // 4)},{100 * (i // 4) + 60.5}\n" for i in range(40))
+RATES = "time_s,up_bps,down_bps,device\n" + "".join(
+    f"{5 * i},{1e6 + i},2000000,{d}\n" for d in (0, 1) for i in range(9)
+)
+SPEEDS = "time_s,speed\n" + "".join(f"{3 * i},{1 - 0.1 * (i % 5):.2f}\n" for i in range(20))
+LINKS = "a,b,bps_ab,bps_ba,latency_s\n" + "".join(f"{i},{i + 1},20 Mbit/s,1e7,0.01\n" for i in range(4))
+PEERS = "source,target\n" + "".join(f"{i},{(i + s) % 4}\n" for i in range(4) for s in (1, 2))
+
+
+def parquet(name: str, content: str) -> Callable[[Path], Sequence[Path]]:
+    """Return a maker of one parquet file with the table of a CSV text."""
+
+    def make(folder: Path) -> Sequence[Path]:
+        [path] = text("made.csv", content)(folder)
+        pd.read_csv(path).to_parquet(folder / name, index=False)
+        return [folder / name]
+
+    return make
+
+
+# --- data sets ----------------------------------------------------------------------------------------------------
+
+
+def _idx(zipped: bool) -> Callable[[Path], Sequence[Path]]:
+    def make(folder: Path) -> Sequence[Path]:
+        write_idx_set(folder / "idx", zipped=zipped)
+        return sorted((folder / "idx").iterdir())
+
+    return make
+
+
+def _npz(folder: Path) -> Sequence[Path]:
+    arrays = {"x_train": np.linspace(-1, 1, 24).reshape(8, 3), "y_train": np.arange(8) % 3}
+    arrays |= {"x_test": np.zeros((2, 3), dtype=np.float32), "y_test": np.array([2, 0], dtype=np.uint8)}
+    np.savez(folder / "plain.npz", **arrays)
+    np.savez_compressed(folder / "packed.npz", **arrays)
+    return [folder / "plain.npz", folder / "packed.npz"]
+
+
+def _parquet_set(folder: Path) -> Sequence[Path]:
+    write_parquet_pair(folder / "set")
+    return sorted((folder / "set").iterdir())
+
+
+def _images(folder: Path) -> Sequence[Path]:
+    """One of each format that an image folder takes."""
+    write_images(folder / "set")
+    files = []
+    for ending in ("png", "jpg", "bmp", "ppm", "tif", "webp"):
+        file = folder / "set" / "train" / "ant" / f"9.{ending}"
+        Image.fromarray(pixels(1, 8, 4, 3)[0]).save(file)
+        files.append(file)
+    return files
+
+
+def learned(name: str, **keys: str) -> Callable[[Path, int], Any]:
+    """Return a reader of a data set; {here} is the folder."""
+
+    def read(folder: Path, case: int) -> Any:
+        data = load(name, **{key: value.replace("{here}", str(folder)) for key, value in keys.items()})
+        return [data.x_train, data.y_train, data.x_test, data.y_test]
+
+    return read
+
+
+def _both_npz(folder: Path, case: int) -> Any:
+    return [learned("npz", file=f"{{here}}/{name}.npz")(folder, case) for name in ("plain", "packed")]
+
+
+def _weights(folder: Path) -> Sequence[Path]:
+    save_file(
+        {"fc1.weight": np.ones((10, 64), np.float32), "fc1.bias": np.ones(10, np.float32)}, folder / "w.safetensors"
+    )
+    return [folder / "w.safetensors"]
+
+
+def _started(folder: Path, case: int) -> Any:
+    path = json.dumps(str(folder / "w.safetensors"))
+    return assemble(edgesim.load(_scenario(folder), [f"model={{ name = 'mlr', init_from = {path} }}"])).module
+
+
+# --- run folders --------------------------------------------------------------------------------------------------
+
+
+def _run(folder: Path) -> Sequence[Path]:
+    edgesim.run(_scenario(folder), ["stop.rounds=3", "evaluation={ targets = [0.1] }"], out=folder / "run")
+    shutil.copytree(folder / "run", folder / "whole")
+    return sorted(path for path in (folder / "run").iterdir() if path.suffix in {".json", ".parquet", ".safetensors"})
+
+
+COMMANDS: Sequence[Sequence[str]] = (
+    ("table", "{run}"),
+    ("explain", "{run}", "--round", "2"),
+    ("energy", "{run}", "--by", "device,activity"),
+    ("trace", "{run}", "--out", "{here}/trace.json"),
+    ("diff", "{run}", "{here}/whole"),
+    ("gantt", "{run}", "--round", "1", "--out", "{here}/round"),
+    ("plot", "{run}", "--out", "{here}/plot"),
+)
+
+
+def _told(folder: Path, case: int) -> str:
+    words = COMMANDS[case % len(COMMANDS)]
+    return asked(*(word.replace("{run}", str(folder / "run")).replace("{here}", str(folder)) for word in words))
+
+
+def _has_digests(folder: Path) -> bool:
+    return "files" in open_run(folder / "whole").manifest
+
+
+KINDS: dict[str, Kind] = {
+    "scenario": Kind(text("top.toml", TINY), lambda folder, case: assemble(edgesim.load(folder / "top.toml")).setting),
+    "study": Kind(_study, _read_study),
+    "golden": Kind(_golden, lambda folder, case: read_numbers(load_golden(folder / "kept"))),
+    "profile": Kind(text("phone.toml", to_toml(find("raspberry_pi_4"))), _of_profile),
+    "fleet": Kind(text("fleet.csv", FLEET), simulated("fleet={here}/fleet.csv")),
+    "availability": Kind(text("seen.csv", SEEN), simulated("availability={name='trace', file='{here}/seen.csv'}")),
+    "availability parquet": Kind(
+        parquet("seen.parquet", SEEN), simulated("availability={name='trace', file='{here}/seen.parquet'}")
+    ),
+    "rates": Kind(text("rates.csv", RATES), simulated("network={name='trace', file='{here}/rates.csv'}")),
+    "rates parquet": Kind(
+        parquet("rates.parquet", RATES), simulated("network={name='trace', file='{here}/rates.parquet'}")
+    ),
+    "speeds": Kind(text("speeds.csv", SPEEDS), simulated("slowdown={name='replay', file='{here}/speeds.csv'}")),
+    "topology": Kind(
+        text("links.csv", LINKS),
+        simulated(
+            "network={name='shared', up='5 Mbit/s', down='20 Mbit/s'}",
+            "topology={name='file', file='{here}/links.csv'}",
+        ),
+    ),
+    "peers": Kind(
+        text("peers.csv", PEERS),
+        simulated("method=dfedavg", "selection=all", "peers={name='file', file='{here}/peers.csv'}"),
+    ),
+    "idx": Kind(_idx(zipped=False), learned("idx", root="{here}/idx")),
+    "idx packed": Kind(_idx(zipped=True), learned("idx", root="{here}/idx")),
+    "npz": Kind(_npz, _both_npz),
+    "parquet": Kind(_parquet_set, learned("parquet", root="{here}/set")),
+    "images": Kind(_images, learned("image_folder", root="{here}/set")),
+    "weights": Kind(_weights, _started),
+    "run folder": Kind(_run, _told, _has_digests),
+}
