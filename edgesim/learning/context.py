@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from edgesim.contracts import Assignment, Bundle, Message, Part, Task
+from edgesim.learning.build import applied
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.parts import corners
 
@@ -90,7 +91,8 @@ class Context:
         buffers = w.get("buffers", self.base.get("buffers", {}))
         if buffers is not self._bound.get("buffers"):
             buffers = {name: buffer.clone() for name, buffer in buffers.items()}
-        return torch.func.functional_call(self._module, {**w["params"], **buffers}, (x,))
+        logits: Tensor = applied(self._module, {**w["params"], **buffers}, x)
+        return logits
 
     def features(self, w: Bundle, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits of weights `w` and what enters the last of their layers, shape (batch, features)."""
