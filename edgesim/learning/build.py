@@ -72,7 +72,7 @@ def applied(module: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Any:
     instead = {id(own): weights[name] for name, own in named if name in weights}
     places: dict[str, Tensor] = {}
     for path, inner in module.named_modules():  # each module once: what is replaced twice would not come back
-        for name, own in _own_tensors(inner):
+        for name, own in own_tensors(inner):
             if id(own) in instead:
                 places[f"{path}.{name}" if path else name] = instead[id(own)]
     return functional_call(module, places, (x,), tie_weights=False)
@@ -99,7 +99,7 @@ def bundle_of(module: nn.Module) -> dict[str, dict[str, Tensor]]:
     }
 
 
-def _own_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def own_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield the parameters and buffers of a module itself, under every name that they have there."""
     yield from layer.named_parameters(recurse=False, remove_duplicate=False)
     yield from layer.named_buffers(recurse=False, remove_duplicate=False)
@@ -109,7 +109,7 @@ def _keep_frozen(module: nn.Module) -> None:
     """Make buffers of the parameters that do not require gradients, as whoever wrote the network wants them to stay."""
     fixed = {id(value): value.detach() for value in module.parameters() if not value.requires_grad}
     for inner in module.modules():
-        for name, value in list(_own_tensors(inner)):
+        for name, value in list(own_tensors(inner)):
             if id(value) in fixed:
                 delattr(inner, name)
                 inner.register_buffer(name, fixed[id(value)])

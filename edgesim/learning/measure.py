@@ -205,7 +205,7 @@ def _by_sample(counts: Sequence[Mapping[str, float]], batch: int) -> tuple[dict[
     """Return forward FLOPs by module and sample, and those of a step, from counts for `batch` samples and one more."""
     one, other = counts[:2]
     if one.keys() != other.keys():
-        raise NotMeasured("its modules change with the size of the batch")
+        raise NotMeasured("its modules are not the same in every pass and for every batch")
     per_sample = {layer: other[layer] - flops for layer, flops in one.items()}
     return per_sample, sum(flops - batch * per_sample[layer] for layer, flops in one.items())
 

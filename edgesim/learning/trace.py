@@ -165,7 +165,7 @@ def grown(trace: Trace, larger: Trace) -> Collection[Node]:
     Raises NotMeasured if they are not traces of the same operations.
     """
     if [operation(node) for node in trace.nodes] != [operation(node) for node in larger.nodes]:
-        raise NotMeasured("its operations change with the size of the batch")
+        raise NotMeasured("its operations are not the same in every pass and for every batch")
     pairs = zip(trace.nodes, larger.nodes, strict=True)
     return {node for node, other in pairs if _shapes(node) != _shapes(other)}
 
