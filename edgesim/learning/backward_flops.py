@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.module_tracker import ModuleTracker
 
 from edgesim.learning.loop import backward_from, gradients
 from edgesim.learning.trace import Node, NotMeasured, Owners, Trace, operands, operation
 
 
 class NodeFlops(NamedTuple):
-    """Backward FLOPs of one node for a whole batch, in forward order of its operands: what lies behind each, and how
-    many FLOPs its gradient takes."""
+    """Backward FLOPs of one node for a whole batch.
+
+    `operands`: in forward order, what lies behind each and how many FLOPs its gradient takes.
+    """
 
     node: Node
     operands: tuple[tuple[Owners, float], ...]
@@ -38,13 +41,12 @@ def flop_counter() -> FlopCounterMode:
     return counter
 
 
-class _NoModules:
-    """Stands in for what tells the counter which modules run: everything counts to the whole."""
+class _NoModules(ModuleTracker):
+    """Watches no module, so that all FLOPs count to the whole."""
 
-    parents = frozenset({"Global"})
-
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         """Watch nothing."""
+        return self
 
     def __exit__(self, *_: object) -> None:
         """Leave nothing behind."""

@@ -37,13 +37,14 @@ def build_model(part: ModelPart | Foreign, input_shape: Sequence[int], classes: 
     """Return a new network in channels-last layout; equal keys give equal weights.
 
     `input_shape` is that of one sample, without the batch. Raises ConfigError if the inputs do not fit the
-    network, if its output is not (batch, classes), if it has nothing to train, or if `init_from` cannot be loaded into
-    it. Parameters that their author froze become buffers: never trained, but part of the model that travels.
+    network, if its output is not (batch, classes), if it has nothing to train or not in float32, or if `init_from`
+    cannot be loaded into it. Parameters that their author froze become buffers: never trained, but part of what travels.
     """
     with seeded(key):
         module = part.build(input_shape, classes) if isinstance(part, ModelPart) else _call(part)
     _keep_frozen(module)
     check_fits(module, input_shape, classes)
+    _check_numbers(module)
     if isinstance(part, ModelPart) and part.init_from is not None:
         _load(module, part.init_from)
     return module.to(memory_format=torch.channels_last)
@@ -58,8 +59,13 @@ def check_fits(module: nn.Module, input_shape: Sequence[int], classes: int) -> N
         output = applied(module, on_meta(module), torch.empty(2, *input_shape, device="meta"))
     except Exception as error:  # whatever a user's own network raises
         raise ConfigError(f"model.name: {name} cannot take inputs of {given}: {reason_of(error)}") from error
-    shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-    if shape != (2, classes):
+    if not isinstance(output, Tensor):
+        raise ConfigError(
+            f"model.name: {name} must give (2, {classes}) for two inputs of {given}, gives {type(output).__name__}; "
+            "in training too it has to give its main output alone, without auxiliary ones"
+        )
+    if tuple(output.shape) != (2, classes):
+        shape = tuple(output.shape)
         raise ConfigError(f"model.name: {name} must give (2, {classes}) for two inputs of {given}, gives {shape}")
 
 
@@ -114,6 +120,16 @@ def _keep_frozen(module: nn.Module) -> None:
                 delattr(inner, name)
                 inner.register_buffer(name, fixed[id(value)])
                 setattr(inner, name, fixed[id(value)])  # recurrent layers keep a list of their own up to date
+
+
+def _check_numbers(module: nn.Module) -> None:
+    """Raise ConfigError if a parameter has other numbers than those that are priced and averaged."""
+    for name, value in module.named_parameters():
+        if value.dtype != torch.float32:
+            raise ConfigError(
+                f"model.name: parameters of {type(module).__name__} must be of torch.float32, "
+                f"{name} is of {value.dtype}"
+            )
 
 
 def _call(part: Foreign) -> nn.Module:

@@ -99,7 +99,8 @@ class Context:
         entered: dict[str, Tensor] = {}
 
         def watch(_: nn.Module, given: tuple[Any, ...]) -> None:
-            entered["last"] = given[0]
+            if given:  # some only give a parameter of theirs
+                entered["last"] = given[0]
 
         layers = [layer for layer in self._module.modules() if next(layer.parameters(recurse=False), None) is not None]
         hooks = [layer.register_forward_pre_hook(watch) for layer in layers]

@@ -90,7 +90,9 @@ def _measured(module: nn.Module, name: str, input_shape: Sequence[int], classes:
     for size, (_, step_flops) in enumerate(counted, start=batch):
         charged = card.train_flops() * size + card.step_flops()
         if charged != step_flops:
-            raise NotMeasured(f"its layers add up to {charged:.0f} FLOPs, a step of {size} samples counts {step_flops:.0f}")
+            raise NotMeasured(
+                f"its layers add up to {charged:.0f} FLOPs, a step of {size} samples counts {step_flops:.0f}"
+            )
     return card
 
 
@@ -215,9 +217,9 @@ def _tensors(module: nn.Module) -> dict[str, tuple[list[Tensor], list[Tensor]]]:
     found: dict[str, tuple[list[Tensor], list[Tensor]]] = {layer: ([], []) for layer, _ in module.named_modules()}
     for name, value in module.named_parameters():
         found[layer_of(name)][0].append(value)
-    for name, value in module.named_buffers():
-        if value.is_floating_point():
-            found[layer_of(name)][1].append(value)
+    for name, buffer in module.named_buffers():
+        if buffer.is_floating_point():
+            found[layer_of(name)][1].append(buffer)
     return {layer: tensors for layer, tensors in found.items() if any(map(len, tensors))}
 
 

@@ -139,8 +139,8 @@ def _cut_tensors(module: nn.Module, cut: Cut) -> None:
         instead[id(value)] = nn.Parameter(kept.to(memory_format=layout), requires_grad=value.requires_grad)
     instead |= {id(buffer): cut.kept(name, buffer) for name, buffer in module.named_buffers()}
     for inner in module.modules():
-        for name, value in list(own_tensors(inner)):
-            setattr(inner, name, instead[id(value)])
+        for name, tensor in list(own_tensors(inner)):
+            setattr(inner, name, instead[id(tensor)])
 
 
 def _resize(inner: nn.Module, layer: LayerCost, cut: Cut) -> None:

@@ -13,7 +13,8 @@ from edgesim.card import LayerCost, ModelCard, ProductCost
 from edgesim.catalogue import find
 from edgesim.contracts import Payload
 from edgesim.errors import ConfigError
-from edgesim.learning.measure import flop_counter, measure
+from edgesim.learning.backward_flops import flop_counter
+from edgesim.learning.measure import measure
 from edgesim.rng import Key
 
 # Forward multiply-accumulates per layer by hand: kernel^2 * channels in * channels out * positions, inputs * outputs.
