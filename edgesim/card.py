@@ -149,6 +149,8 @@ class ModelCard:
     left_at_zero: tuple[str, ...] = ()  # operations of the training step that have no price
     saved: tuple[SavedBytes, ...] = ()
     integer_buffer_bytes: int = 0  # counters, which stay on the device
+    step_forward_flops: float = 0.0  # of a step or other forward pass, whatever its batch
+    step_products: tuple[ProductCost, ...] = ()  # backward FLOPs of a step, whatever its batch
 
     def check_batch(self, key: str, batch: int) -> None:
         """Raise ConfigError, naming the key, for batches of one sample if the model cannot be trained on them."""
@@ -218,6 +220,12 @@ class ModelCard:
         due = (product for product in self.products if not trained.isdisjoint(product.upstream))
         flops += sum(product.backward_flops for product in due)
         return flops + (self._formula_backward(trained, shares) if include == "all" else 0.0)
+
+    def step_flops(self, part: Part = WHOLE) -> float:
+        """Return the FLOPs of a training step that do not grow with its batch, beside `train_flops` for each sample."""
+        trained = self._trained(part)
+        due = (product for product in self.step_products if not trained.isdisjoint(product.upstream))
+        return self.step_forward_flops + sum(product.backward_flops for product in due)
 
     def convolution_flops(self, part: Part = WHOLE, sparse: Sparse = "dense", forward_only: bool = False) -> float:
         """Return the FLOPs that layers which reuse weights have in those of `train_flops` or `forward_flops`."""

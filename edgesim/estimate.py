@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from edgesim.assembly import Assembly, assemble
 from edgesim.backends.null import NullBackend
@@ -24,7 +23,7 @@ from edgesim.engine.presence import Presence
 from edgesim.engine.pricing import ROWS, Pricer
 from edgesim.engine.selections.rules import All
 from edgesim.errors import ConfigError
-from edgesim.learning.build import bundle_of, on_meta
+from edgesim.learning.build import applied, bundle_of, on_meta
 from edgesim.learning.device import plain_torch
 from edgesim.learning.trainer import CHUNK
 from edgesim.methods.fedavg import FedAvg
@@ -286,7 +285,7 @@ def _widest(module: nn.Module, input_shape: tuple[int, ...]) -> int:
     hooks = [inner.register_forward_hook(count) for inner in module.modules()]
     pair = torch.empty(2, *input_shape, device="meta")  # batch normalisation needs two
     try:
-        functional_call(module, on_meta(module), (pair,))
+        applied(module, on_meta(module), pair)
     finally:
         for hook in hooks:
             hook.remove()

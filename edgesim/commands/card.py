@@ -47,11 +47,11 @@ def measured_card(name: str, shape: tuple[int, ...] | None, classes: int | None)
 
 
 def describe(card: ModelCard) -> dict[str, Any]:
-    """Return a model card as plain numbers, all per sample.
+    """Return a model card as plain numbers, all per sample but `step_flops`: of a training step, whatever its batch.
 
-    Keys: model, params, forward_flops, layers (in forward order), suffixes: the training FLOPs if only the last 1, 2,
-    ... all layers are trained and those before them are frozen; coverage: training FLOPs that PyTorch counts, those by
-    formula, and operations that have neither; groups: the units that can be left out.
+    Keys: model, params, forward_flops, step_flops, layers (in forward order), suffixes: the training FLOPs if only the
+    last 1, 2, ... all layers are trained and those before them are frozen; coverage: training FLOPs that PyTorch counts,
+    those by formula, and operations that have neither; groups: the units that can be left out.
     """
     layers = [{key: _whole(getattr(layer, key)) for key in _LAYER} for layer in card.layers]
     suffixes = [
@@ -66,6 +66,7 @@ def describe(card: ModelCard) -> dict[str, Any]:
         "model": card.model,
         "params": card.params,
         "forward_flops": _whole(card.forward_flops()),
+        "step_flops": _whole(card.step_flops()),
         "layers": layers,
         "suffixes": suffixes,
         "coverage": {key: _whole(value) for key, value in card.coverage._asdict().items()},
@@ -77,6 +78,8 @@ def print_card(card: ModelCard) -> None:
     """Print the layers of a model, the training FLOPs for every cut, as plain integers, and what is not in them."""
     facts = describe(card)
     title = f"{facts['model']}: {facts['params']} parameters, {facts['forward_flops']} FLOPs forward per sample"
+    if facts["step_flops"]:
+        title += f", {facts['step_flops']} a training step whatever its batch"
     _print_whole(facts["layers"], title)
     _print_whole(facts["suffixes"], "training FLOPs per sample if only the last layers are trained")
     coverage = facts["coverage"] | {"left_at_zero": ", ".join(facts["coverage"]["left_at_zero"]) or "nothing"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +18,7 @@ from edgesim.reading import check_regular, reading
 from edgesim.rng import Key
 
 _SHOWN = 3  # differences named in an error line
+_REASON_LENGTH = 300  # characters of somebody else's message
 
 
 class Foreign(Protocol):
@@ -36,11 +37,14 @@ def build_model(part: ModelPart | Foreign, input_shape: Sequence[int], classes: 
     """Return a new network in channels-last layout; equal keys give equal weights.
 
     `input_shape` is that of one sample, without the batch. Raises ConfigError if the inputs do not fit the
-    network, if its output is not (batch, classes), or if `init_from` cannot be loaded into it.
+    network, if its output is not (batch, classes), if it has nothing to train or not in float32, or if `init_from`
+    cannot be loaded into it. Parameters that their author froze become buffers: never trained, but part of what travels.
     """
     with seeded(key):
         module = part.build(input_shape, classes) if isinstance(part, ModelPart) else _call(part)
+    _keep_frozen(module)
     check_fits(module, input_shape, classes)
+    _check_numbers(module)
     if isinstance(part, ModelPart) and part.init_from is not None:
         _load(module, part.init_from)
     return module.to(memory_format=torch.channels_last)
@@ -49,14 +53,35 @@ def build_model(part: ModelPart | Foreign, input_shape: Sequence[int], classes: 
 def check_fits(module: nn.Module, input_shape: Sequence[int], classes: int) -> None:
     """Raise ConfigError unless the network turns (2, *input_shape) into (2, classes). No weight is read or changed."""
     name, given = type(module).__name__, "x".join(map(str, input_shape))
+    if next(module.parameters(), None) is None:
+        raise ConfigError(f"model.name: {name} has no parameters to train; one at least must not be frozen")
     try:
-        output = functional_call(module, on_meta(module), (torch.empty(2, *input_shape, device="meta"),))
-    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError, NotImplementedError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ConfigError(f"model.name: {name} cannot take inputs of {given}: {reason}") from error
-    shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-    if shape != (2, classes):
+        output = applied(module, on_meta(module), torch.empty(2, *input_shape, device="meta"))
+    except Exception as error:  # whatever a user's own network raises
+        raise ConfigError(f"model.name: {name} cannot take inputs of {given}: {reason_of(error)}") from error
+    if not isinstance(output, Tensor):
+        raise ConfigError(
+            f"model.name: {name} must give (2, {classes}) for two inputs of {given}, gives {type(output).__name__}; "
+            "in training too it has to give its main output alone, without auxiliary ones"
+        )
+    if tuple(output.shape) != (2, classes):
+        shape = tuple(output.shape)
         raise ConfigError(f"model.name: {name} must give (2, {classes}) for two inputs of {given}, gives {shape}")
+
+
+def applied(module: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Any:
+    """Return what a network gives for `x` with other parameters and buffers, by name; those not named are its own.
+
+    A tensor that the network has in several places is replaced in all of them.
+    """
+    named = (*module.named_parameters(), *module.named_buffers())
+    instead = {id(own): weights[name] for name, own in named if name in weights}
+    places: dict[str, Tensor] = {}
+    for path, inner in module.named_modules():  # each module once: what is replaced twice would not come back
+        for name, own in own_tensors(inner):
+            if id(own) in instead:
+                places[f"{path}.{name}" if path else name] = instead[id(own)]
+    return functional_call(module, places, (x,), tie_weights=False)
 
 
 def on_meta(module: nn.Module) -> dict[str, Tensor]:
@@ -80,26 +105,60 @@ def bundle_of(module: nn.Module) -> dict[str, dict[str, Tensor]]:
     }
 
 
+def own_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the parameters and buffers of a module itself, under every name that they have there."""
+    yield from layer.named_parameters(recurse=False, remove_duplicate=False)
+    yield from layer.named_buffers(recurse=False, remove_duplicate=False)
+
+
+def _keep_frozen(module: nn.Module) -> None:
+    """Make buffers of the parameters that do not require gradients, as whoever wrote the network wants them to stay."""
+    fixed = {id(value): value.detach() for value in module.parameters() if not value.requires_grad}
+    for inner in module.modules():
+        for name, value in list(own_tensors(inner)):
+            if id(value) in fixed:
+                delattr(inner, name)
+                inner.register_buffer(name, fixed[id(value)])
+                setattr(inner, name, fixed[id(value)])  # recurrent layers keep a list of their own up to date
+
+
+def _check_numbers(module: nn.Module) -> None:
+    """Raise ConfigError if a parameter has other numbers than those that are priced and averaged."""
+    for name, value in module.named_parameters():
+        if value.dtype != torch.float32:
+            raise ConfigError(
+                f"model.name: parameters of {type(module).__name__} must be of torch.float32, "
+                f"{name} is of {value.dtype}"
+            )
+
+
 def _call(part: Foreign) -> nn.Module:
     try:
         module = part.cls(**part.args)
-    except TypeError as error:
-        raise ConfigError(f"model: cannot make {part.cls.__name__}: {error}") from error
+    except Exception as error:  # whatever a user's own class raises
+        raise ConfigError(f"model: cannot make {part.cls.__name__}: {reason_of(error)}") from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model.name: {part.cls.__name__} is not a torch.nn.Module")
     return module
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of an error's message, at most so many characters of it; its type if it has none."""
+    line = next(iter(str(error).splitlines()), "")
+    line = line if len(line) <= _REASON_LENGTH else line[:_REASON_LENGTH] + "..."
+    return f"{type(error).__name__} {line}".rstrip() if not line or isinstance(error, KeyError) else line
 
 
 def _load(module: nn.Module, path: Path) -> None:
     check_regular(path, ConfigError)
     with reading(f"model.init_from: {path}", "safetensors file", ConfigError):
         found = load_file(path)
-    travelling = {name: value for name, value in module.state_dict().items() if value.is_floating_point()}
-    differences = _differences(found, {**travelling, **{n: v for n, v in module.state_dict().items() if n in found}})
+    state, once = module.state_dict(), {name for kind in bundle_of(module).values() for name in kind}
+    differences = _differences(found, {n: v for n, v in state.items() if n in once or n in found})
     if differences:
         more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
         raise ConfigError(f"model.init_from: {path} does not fit: {'; '.join(differences[:_SHOWN])}{more}")
-    module.load_state_dict(found, strict=False)  # only batch counters may be absent
+    module.load_state_dict(found, strict=False)  # only batch counters and second names of a tensor may be absent
 
 
 def _differences(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:

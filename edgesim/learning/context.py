@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from edgesim.contracts import Assignment, Bundle, Message, Part, Task
+from edgesim.learning.build import applied
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.parts import corners
 
@@ -90,14 +91,16 @@ class Context:
         buffers = w.get("buffers", self.base.get("buffers", {}))
         if buffers is not self._bound.get("buffers"):
             buffers = {name: buffer.clone() for name, buffer in buffers.items()}
-        return torch.func.functional_call(self._module, {**w["params"], **buffers}, (x,))
+        logits: Tensor = applied(self._module, {**w["params"], **buffers}, x)
+        return logits
 
     def features(self, w: Bundle, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits of weights `w` and what enters the last of their layers, shape (batch, features)."""
         entered: dict[str, Tensor] = {}
 
         def watch(_: nn.Module, given: tuple[Any, ...]) -> None:
-            entered["last"] = given[0]
+            if given:  # some only give a parameter of theirs
+                entered["last"] = given[0]
 
         layers = [layer for layer in self._module.modules() if next(layer.parameters(recurse=False), None) is not None]
         hooks = [layer.register_forward_pre_hook(watch) for layer in layers]

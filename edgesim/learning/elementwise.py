@@ -84,11 +84,14 @@ class _Work(NamedTuple):
     only_with: str = ""
 
 
-def price_operations(trace: Trace) -> Iterator[tuple[Node, list[OperationCost]]]:
-    """Yield the nodes whose work grows with the batch and has a formula, with their costs per sample, ungrouped."""
+def price_operations(trace: Trace, growing: Collection[Node]) -> Iterator[tuple[Node, list[OperationCost]]]:
+    """Yield the nodes whose work grows with the batch and has a formula, with their costs per sample, ungrouped.
+
+    `growing`: nodes whose results do.
+    """
     uses = Counter(use for node in trace.nodes for use in operands(node))
     for node in trace.nodes:
-        if DATA not in trace.reach[node]:
+        if DATA not in trace.reach[node] and node not in growing:
             continue
         work = [*_node_work(node, trace), *_sums_of_gradients(node, trace, uses)]
         yield (

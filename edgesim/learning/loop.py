@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 from torch.optim.sgd import sgd
 
 from edgesim.contracts import Bundle, LocalPhase, Stretch
@@ -16,10 +18,25 @@ from edgesim.learning.context import Batch, Context
 from edgesim.rng import Key
 
 
-def gradients(loss: Tensor, wrt: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradients of a scalar loss, one per tensor of `wrt`, zeros where the loss does not depend on it."""
-    found = torch.autograd.grad(loss, wrt, allow_unused=True)
+def gradients(loss: Tensor, wrt: Sequence[Tensor], again: bool = False) -> list[Tensor]:
+    """Return the gradients of a scalar loss, one per tensor of `wrt`, zeros where the loss does not depend on it.
+
+    `again`: the graph stays, for another backward pass.
+    """
+    if not wrt or not loss.requires_grad:  # layers without parameters, or that the loss does not depend on
+        return [torch.zeros_like(w) for w in wrt]
+    found = torch.autograd.grad(loss, wrt, allow_unused=True, retain_graph=again)
     return [torch.zeros_like(w) if g is None else g for w, g in zip(wrt, found, strict=True)]
+
+
+def backward_from(node: Any, received: Sequence[Tensor | None], to: Sequence[Any]) -> None:
+    """Run the backward pass from one node of a graph down to others, as if `received` had come to it; the graph stays.
+
+    What the gradients are is lost: this is for hooks of the nodes on the way.
+    """
+    given = [(GradientEdge(node, place), grad) for place, grad in enumerate(received) if grad is not None]
+    edges, grads = zip(*given, strict=True)
+    torch.autograd.grad(edges, [GradientEdge(end, 0) for end in to], grads, retain_graph=True, allow_unused=True)
 
 
 def hessian_product(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from edgesim.card import LayerCost, ModelCard
 from edgesim.contracts import Bundle, Part
 from edgesim.errors import ConfigError, ContractError
+from edgesim.learning.build import own_tensors
 from edgesim.learning.trace import layer_of
 
 _CARD = "card"  # attribute of a thinner network: the whole model's, by which slices of it are found
@@ -53,10 +54,9 @@ def thinner(module: nn.Module, part: Part, card: ModelCard) -> nn.Module:
     """
     cut = Cut(part, card)
     result = copy.deepcopy(module)
+    _cut_tensors(result, cut)
     for layer in card.layers:
-        inner = result.get_submodule(layer.name)
-        _cut_layer(inner, layer, cut)
-        _resize(inner, layer, cut)
+        _resize(result.get_submodule(layer.name), layer, cut)
     for group, factors in part.scale:
         if len(factors) != len(cut.units.get(group, ())):
             raise ValueError(f"{card.model}: {len(factors)} scales for the kept units of {group}")
@@ -130,13 +130,17 @@ class Cut:
         return [(dim, places.to(tensor.device)) for dim, places in enumerate(found) if places is not None]
 
 
-def _cut_layer(inner: nn.Module, layer: LayerCost, cut: Cut) -> None:
-    for name, value in list(inner.named_parameters(recurse=False)):
-        kept = cut.kept(f"{layer.name}.{name}", value.detach())
+def _cut_tensors(module: nn.Module, cut: Cut) -> None:
+    """Put what is kept of every tensor wherever the network has it."""
+    instead: dict[int, Tensor] = {}
+    for name, value in module.named_parameters():
+        kept = cut.kept(name, value.detach())
         layout = torch.channels_last if kept.dim() == 4 else torch.contiguous_format
-        setattr(inner, name, nn.Parameter(kept.to(memory_format=layout), requires_grad=value.requires_grad))
-    for name, buffer in list(inner.named_buffers(recurse=False)):
-        setattr(inner, name, cut.kept(f"{layer.name}.{name}", buffer))
+        instead[id(value)] = nn.Parameter(kept.to(memory_format=layout), requires_grad=value.requires_grad)
+    instead |= {id(buffer): cut.kept(name, buffer) for name, buffer in module.named_buffers()}
+    for inner in module.modules():
+        for name, tensor in list(own_tensors(inner)):
+            setattr(inner, name, instead[id(tensor)])
 
 
 def _resize(inner: nn.Module, layer: LayerCost, cut: Cut) -> None:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgesim.card import ModelCard
-from edgesim.contracts import Bundle, Ids, ServerSet
+from edgesim.contracts import Bundle, Ids, Part, ServerSet
 from edgesim.errors import ConfigError
 from edgesim.learning.context import copy_for, load
 from edgesim.learning.data.dataset import Dataset
@@ -99,8 +99,9 @@ class ServerTools:
         rows = self._rows(places)
         with torch.no_grad():
             self._load(model)
-            total = math.fsum(float(self._loss(chunk)) for chunk in torch.split(rows, CHUNK))
-        self._spent_flops += self.card.forward_flops() * len(rows)
+            losses = [float(self._loss(chunk)) for chunk in torch.split(rows, CHUNK)]
+        total = math.fsum(losses)
+        self._spent_flops += self.card.forward_flops() * len(rows) + self.card.step_forward_flops * len(losses)
         return total / len(rows)
 
     def gradient(
@@ -127,6 +128,7 @@ class ServerTools:
             for sum_, part in zip(total, gradients(self._loss(chunk, target), list(wrt.values())), strict=True):
                 sum_ += part
         self._spent_flops += self.card.train_flops(frozen) * len(rows)
+        self._spent_flops += self.card.step_flops(Part(frozen=frozen)) * len(chunks)
         return {name: (sum_ / len(rows)).cpu() for name, sum_ in zip(wrt, total, strict=True)}
 
     def take_flops(self) -> float:

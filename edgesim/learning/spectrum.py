@@ -50,7 +50,9 @@ def lanczos(product: Product, start: Tensor, steps: int) -> Spectrum:
         known, moved = basis[: step + 1], product(vector)
         diagonal.append(float(torch.dot(vector, moved)))
         for _ in range(2):
-            moved = moved - known.T @ (known @ moved)
+            moved = moved - (known.T @ (known @ moved.unsqueeze(1))).squeeze(
+                1
+            )  # products that PyTorch's counter scores
         beside.append(float(torch.linalg.vector_norm(moved)))
         if not math.isfinite(beside[-1] + diagonal[-1]):
             return Spectrum(np.array([math.nan]), np.ones(1), math.inf)
@@ -113,7 +115,7 @@ def product_flops(card: ModelCard, part: Part) -> float:
 
 
 def lanczos_flops(size: int, steps: int) -> float:
-    """Return the FLOPs of `lanczos` beside its products: four matrix-vector products a step, of vectors so far."""
+    """Return the FLOPs of `lanczos` beside its products: a step takes four with the matrix of the vectors so far."""
     steps = min(steps, size)
     return 4.0 * size * steps * (steps + 1)
 

@@ -62,5 +62,6 @@ def taught(name: str, tools: ServerTools, stretch: Stretch, key: Key) -> Taught:
         train_stretch(w, stretch, PLAIN_SGD.phases[0], context, key.at(2))
         looks = [data.batch("train", chunk)[0].to(device) for chunk in torch.split(rows, CHUNK)]
         logits = torch.cat([context.tested_features(w, x)[0] for x in looks])
-    (seen,), _ = stretch.amount(np.array([len(rows)]), card.drop_single)
-    return Taught(logits.cpu(), card.train_flops() * int(seen) + card.forward_flops() * len(rows))
+    (seen,), (steps,) = stretch.amount(np.array([len(rows)]), card.drop_single)
+    flops = card.train_flops() * int(seen) + card.step_flops() * int(steps)
+    return Taught(logits.cpu(), flops + card.forward_flops() * len(rows) + card.step_forward_flops * len(looks))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -15,13 +15,19 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
-from edgesim.learning.build import on_meta
+from edgesim.learning.build import applied, on_meta
 
-DATA = "\0data"  # stands for the input among the owners of leaves; no module can have this name
+DATA = "\0data"  # stands for the data among owners; no module can have this name
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
+
+class NotMeasured(Exception):
+    """A network does what edgesim has no price for; the message says what."""
+
 
 Owners: TypeAlias = frozenset[str]  # layers whose parameters something depends on
 Node: TypeAlias = Any  # torch's graph nodes share no public type
@@ -29,7 +35,10 @@ Node: TypeAlias = Any  # torch's graph nodes share no public type
 
 @dataclass
 class Trace:
-    """The graph of one step, before any backward pass through it. The data is a leaf like the parameters."""
+    """The graph of one step, before any backward pass through it. The data is a leaf like the parameters.
+
+    A parameter belongs to the first layer that has it, whoever else uses it too.
+    """
 
     loss: Tensor
     batch: int
@@ -37,6 +46,7 @@ class Trace:
     weights: Mapping[str, Tensor]  # parameters and buffers by name
     running_norms: Mapping[Node, str]  # batch normalisations that keep running statistics: their layer
     kept: Keeper
+    of_data: Collection[Node]  # results of functions that were given data, if only as indices
     nodes: list[Node] = field(default_factory=list)  # each after its operands
     reach: dict[Node, Owners] = field(default_factory=dict)  # all that a node depends on, DATA included
     _leaves: dict[int, tuple[str, Owners]] = field(default_factory=dict)
@@ -48,12 +58,13 @@ class Trace:
         self.nodes = _forward_order(self.loss.grad_fn)
         for node in self.nodes:
             behind = (self.reach[operand] for operand, _ in operands(node))
-            self.reach[node] = frozenset[str]().union(self._leaf(node)[1], *behind)
+            own = frozenset({DATA}) if node in self.of_data else frozenset[str]()
+            self.reach[node] = own.union(self._leaf(node)[1], *behind)
 
     @property
-    def trained(self) -> list[Tensor]:
-        """All parameters."""
-        return [value for value in self.weights.values() if value.requires_grad]
+    def leaves(self) -> list[Tensor]:
+        """All parameters, and the data."""
+        return [value for value in (*self.weights.values(), self.data) if value.requires_grad]
 
     def behind(self, node: Node | None) -> Owners:
         """Return the layers behind an operand; none behind a constant."""
@@ -95,6 +106,32 @@ class Keeper:
         return self.tensors[place]
 
 
+class _Follower(TorchFunctionMode):
+    """Notes what depends on the data, also where no gradient goes that way, and that nobody else saves tensors."""
+
+    def __init__(self, data: Tensor) -> None:
+        super().__init__()
+        self.nodes: set[Node] = set()
+        self._found = {id(data): data}  # with the tensors, as an id means nothing once its tensor is gone
+        self._hooks = _saving_hooks()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch; if it is given data, so is whoever gets its results."""
+        if _saving_hooks() != self._hooks:
+            raise NotMeasured("it saves tensors in its own way, as torch.utils.checkpoint does; leave that out")
+        result = func(*args, **(kwargs or {}))
+        if any(id(value) in self._found for value in tree_leaves((args, kwargs))):
+            for value in tree_leaves(result):
+                if isinstance(value, Tensor) and not (value.is_leaf and value.requires_grad):
+                    self._found[id(value)] = value
+                    self.nodes.add(value.grad_fn)
+        return result
+
+
+def _saving_hooks() -> Any:
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
 def trace_step(module: nn.Module, input_shape: Sequence[int], batch: int) -> Trace:
     """Return the graph of a step of a network in training mode, on mean cross-entropy; its weights are not read."""
     return _trace(module, on_meta(module), torch.empty(batch, *input_shape, device="meta", requires_grad=True))
@@ -119,7 +156,18 @@ def trace_on_cpu(module: nn.Module, input_shape: Sequence[int], batch: int) -> T
 def loss_of(module: nn.Module, weights: Mapping[str, Tensor], data: Tensor) -> Tensor:
     """Return the mean cross-entropy of data with some labels."""
     labels = torch.empty(len(data), dtype=torch.int64, device=data.device)
-    return cross_entropy(functional_call(module, dict(weights), (data,)), labels)
+    return cross_entropy(applied(module, weights, data), labels)
+
+
+def grown(trace: Trace, larger: Trace) -> Collection[Node]:
+    """Return the nodes of a trace whose results are larger in that of a larger batch.
+
+    Raises NotMeasured if they are not traces of the same operations.
+    """
+    if [operation(node) for node in trace.nodes] != [operation(node) for node in larger.nodes]:
+        raise NotMeasured("its operations are not the same in every pass and for every batch")
+    pairs = zip(trace.nodes, larger.nodes, strict=True)
+    return {node for node, other in pairs if _shapes(node) != _shapes(other)}
 
 
 def _trace(module: nn.Module, weights: Mapping[str, Tensor], data: Tensor) -> Trace:
@@ -131,13 +179,14 @@ def _trace(module: nn.Module, weights: Mapping[str, Tensor], data: Tensor) -> Tr
         if norm.track_running_stats
     ]
     kept = Keeper()
+    given = data.clone()  # no leaf, so that a network may change it in place
     try:
-        with kept.hooks():
-            loss = loss_of(module, weights, data)
+        with kept.hooks(), _Follower(given) as followed:
+            loss = loss_of(module, weights, given)
     finally:
         for hook in hooks:
             hook.remove()
-    return Trace(loss, len(data), data, weights, running_norms, kept)
+    return Trace(loss, len(data), data, weights, running_norms, kept, followed.nodes)
 
 
 def layer_of(tensor: str) -> str:
@@ -159,6 +208,10 @@ def operand(node: Node, place: int) -> Node | None:
     """Return the node behind an argument; None for a constant."""
     found = node.next_functions
     return found[place][0] if place < len(found) else None
+
+
+def _shapes(node: Node) -> list[tuple[int, ...]]:
+    return [shape_of(node, place) for place in range(len(node._input_metadata))]
 
 
 def shape_of(node: Node, place: int = 0) -> tuple[int, ...]:

@@ -11,8 +11,9 @@ from edgesim.card import ModelCard
 from edgesim.catalogue import find
 from edgesim.contracts import Part, Payload
 from edgesim.errors import ConfigError
+from edgesim.learning.backward_flops import flop_counter
 from edgesim.learning.build import build_model, bundle_of
-from edgesim.learning.measure import flop_counter, measure
+from edgesim.learning.measure import measure
 from edgesim.learning.parts import extract, scatter, thinner
 from edgesim.rng import Key
 

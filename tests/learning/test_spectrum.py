@@ -14,8 +14,9 @@ from torch import nn
 from edgesim.assembly import card_of
 from edgesim.catalogue import find
 from edgesim.contracts import Part
+from edgesim.learning.backward_flops import flop_counter
 from edgesim.learning.loop import gradients, hessian_product
-from edgesim.learning.measure import flop_counter, measure
+from edgesim.learning.measure import measure
 from edgesim.learning.spectrum import Spectrum, dense, lanczos, mean_of, product_flops, share_below_gap
 from edgesim.rng import Key
 from tests.plugins.networks import TinyNorm

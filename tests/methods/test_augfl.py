@@ -15,10 +15,10 @@ from edgesim.assembly import assemble
 from edgesim.contracts import Assignment, Stretch, Task
 from edgesim.errors import ConfigError
 from edgesim.learning import masks
+from edgesim.learning.backward_flops import flop_counter
 from edgesim.learning.build import build_model
 from edgesim.learning.context import Context
 from edgesim.learning.loop import batch_order, train_stretch
-from edgesim.learning.measure import flop_counter
 from edgesim.learning.models.chains import CnnDigits
 from edgesim.learning.server import Soft
 from edgesim.learning.teacher import taught

@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from edgesim.card import LayerCost, ModelCard, UnitGroup
 from edgesim.contracts import Part
 from edgesim.errors import ConfigError
-from edgesim.learning.measure import flop_counter
+from edgesim.learning.backward_flops import flop_counter
 from edgesim.learning.parts import scatter, thinner
 from edgesim.learning.trainer import Trainer
 from edgesim.methods.feddrop import FedDrop

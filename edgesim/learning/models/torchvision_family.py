@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import nn
 
@@ -14,9 +16,13 @@ from edgesim.learning.models.base import ModelPart
 
 @dataclass(frozen=True, kw_only=True)
 class TorchvisionModel(ModelPart):
-    """The classification network that torchvision calls `member`, such as "resnet18"."""
+    """The classification network that torchvision calls `member`, such as "resnet18".
+
+    Networks with auxiliary classifiers are built without them, as `aux_logits` may say: they train on their main output.
+    """
 
     member: str
+    aux_logits: Literal[False] = False
     native_input_shape = (3, 224, 224)  # ImageNet as torchvision trains it
     native_classes = 1000
 
@@ -33,7 +39,10 @@ class TorchvisionModel(ModelPart):
             raise ConfigError(
                 f"model.name: torchvision has no classification model {self.member!r}; did you mean {near!r}?"
             )
-        network: nn.Module = torchvision.models.get_model(self.member, weights=None, num_classes=classes)
+        builder = torchvision.models.get_model_builder(self.member)
+        taken = inspect.signature(inspect.signature(builder).return_annotation).parameters
+        options = {"aux_logits": self.aux_logits, "init_weights": True} if "aux_logits" in taken else {}
+        network: nn.Module = builder(weights=None, num_classes=classes, **options)
         return network
 
 

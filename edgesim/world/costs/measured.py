@@ -26,14 +26,16 @@ class Measured:
 
     def flops(self, card: ModelCard, work: Pass, part: Part, samples: Arr, steps: Arr) -> Arr:
         """Return FLOPs, shape (k,), of one pass over `samples` in `steps` SGD steps, both of shape (k,)."""
-        done = _done(work, samples)
+        done, batches = _done(work, samples), steps if work.samples is None else 1.0
         part = work.part or part
         match work.kind:
             case "train":
                 updates = steps * self._update_flops(card, work, part)
-                return work.times * done * card.train_flops(part, self.include, self.sparse) + updates
+                of_samples = done * card.train_flops(part, self.include, self.sparse)
+                return work.times * (of_samples + batches * card.step_flops(part)) + updates
             case "forward":
-                return work.times * done * card.forward_flops(part, self.include, self.sparse)
+                of_samples = done * card.forward_flops(part, self.include, self.sparse)
+                return work.times * (of_samples + batches * card.step_forward_flops)
             case "param_step":
                 return work.times * steps * float(card.part_params(part))
             case "flops":

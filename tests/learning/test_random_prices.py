@@ -1,0 +1,42 @@
+"""Held-out prices: of networks drawn at random, any part costs what PyTorch counts in edgesim's own training loop.
+
+EDGESIM_TEST_SIZE=nightly draws 100 networks and 10 parts of each, which takes minutes.
+"""
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from edgesim.contracts import Part, Payload
+from edgesim.learning.trace import layer_of
+from edgesim.rng import Key
+from tests.learning.random_networks import CLASSES, FEATURES, RandomNetwork
+from tests.learning.real_training import Device, scored_kernels
+
+NETWORKS, PARTS = (100, 10) if os.environ.get("EDGESIM_TEST_SIZE") == "nightly" else (20, 4)
+
+
+def frozen_sets(layers: tuple[str, ...], draws: np.random.Generator) -> Iterator[frozenset[str]]:
+    """Nothing, everything but the last layers, and random sets."""
+    yield frozenset()
+    yield frozenset(layers[: -int(draws.integers(1, len(layers)))])
+    for _ in range(PARTS - 2):
+        yield frozenset(np.array(layers)[draws.random(len(layers)) < draws.random()].tolist())
+
+
+@pytest.mark.parametrize("number", range(NETWORKS))
+def test_charged_is_counted_whatever_is_frozen(number: int) -> None:
+    device = Device(RandomNetwork, FEATURES, CLASSES, number=number)
+    card, first = device.card, device.first
+    assert card.params == sum(t.numel() for t in first["params"].values())  # a shared weight once
+    for frozen in frozen_sets(card.layer_names, Key(5).at(number).numpy()):
+        with scored_kernels():
+            done = device.train(frozen)
+        assert done.charged_flops == done.counted_flops, sorted(frozen)
+        numbers = sum(t.numel() for tensors in done.body.values() for t in tensors.values())
+        assert card.nbytes(Payload(), Part(frozen=frozen)) == 4 * numbers
+        moved = {layer_of(n) for n, t in done.body["params"].items() if not torch.equal(t, first["params"][n])}
+        assert moved.isdisjoint(frozen)
