@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -112,7 +113,7 @@ class _Backward:
         if not total or len(set(reach)) < 2:
             return tuple((owners, total * (place == 0)) for place, owners in enumerate(reach))
         sums = [total, *(self._alone(node, sources[first:]) for first in range(1, len(sources))), 0.0]
-        flops = [more - less for more, less in zip(sums, sums[1:], strict=False)]
+        flops = [more - less for more, less in pairwise(sums)]
         if total in flops:  # perhaps of all operands at once, by a kernel that cannot do less
             whole = flops.index(total)
             joint = [place for place, source in enumerate(sources) if self._alone(node, [source]) == total]
