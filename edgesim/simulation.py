@@ -20,7 +20,7 @@ from edgesim.analysis.load import Run, open_run
 from edgesim.assembly import Assembly, assemble
 from edgesim.checkpoint import Checkpoint, NewRounds, ResumableLearner
 from edgesim.config.scenario import Scenario
-from edgesim.contracts import DELIVERED, Backend, Bundle, Learner
+from edgesim.contracts import DELIVERED, Arr, Backend, Bundle, Learner
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.engine import Engine
 from edgesim.engine.rounds import Observer, Rounds
@@ -72,12 +72,19 @@ class Simulation:
         scenario = parts.scenario
         self.parts = parts
         self.tables: dict[str, Table] = new_tables()
+        self.totals: Mapping[str, float] | None = None  # seconds, and what was spent in them, once the run has ended
         server = scenario.server
         batteries = FleetBatteries(parts.fleet)
         off_s = batteries.off_s if batteries else None
         fleet = parts.fleet
-        asleep_s = parts.availability.off_s if (fleet.sleep_w != fleet.idle_w).any() else None
-        self.ledger = EnergyLedger(fleet.idle_w, server.idle, server.busy, off_s, fleet.sleep_w, asleep_s)
+        sleeps = fleet.sleep_w != fleet.idle_w
+
+        def asleep_s(now_s: float) -> Arr:
+            return np.where(sleeps, parts.availability.off_s(now_s), 0.0)
+
+        self.ledger = EnergyLedger(
+            fleet.idle_w, server.idle, server.busy, off_s, fleet.sleep_w, asleep_s if sleeps.any() else None
+        )
         self.engine = Engine(
             parts.fleet,
             parts.setting,
@@ -107,7 +114,7 @@ class Simulation:
     def run(self) -> None:
         """Run until a stop rule ends it; jobs still in flight then are charged up to that moment.
 
-        Raises LedgerError if the joules do not add up.
+        Raises LedgerError if the joules do not add up or are not finite.
         """
         engine, rounds = self.engine, self.rounds
         asked: Learner = self.resumable or self.learner
@@ -125,6 +132,7 @@ class Simulation:
                 raise real from real.__cause__
             raise
         engine.abort([job for job, _ in list(engine.running.values())], "stopped")
+        self.totals = {"sim_time_s": engine.now_s, **engine.totals()._asdict()}
         self._check_ledger()
 
     @property
@@ -222,6 +230,7 @@ def _write(simulation: Simulation, out: Path, status: str, host_s: float, replac
         "stop_reason": simulation.rounds.stop_reason,
         "rounds": simulation.engine.round,
         "diverged": simulation.rounds.divergence.found,
+        "totals": simulation.totals,
         "forward_macs": simulation.engine.trained.forward_macs,
         "versions": {**{name: version(name) for name in _PACKAGES}, "python": platform.python_version()},
         "host_s": before_s + host_s,

@@ -51,7 +51,9 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "peer_j": REAL,
         "link_j": REAL,
     },
-    # One row a closed round; total_*: of the whole fleet from the start until now_s, energy with the idle share.
+    # One row a closed round; total_*: of fleet, network and server from the start until now_s, jobs in flight included;
+    # the others what was spent since the row before. energy_j = active_j + idle_j; participant_j: energy_j without the
+    # idle power of devices that were never asked.
     # critical_*: the device that decided the round's length, and the seconds that, with server_s, add up to it.
     "merges": {
         "round": INT,
@@ -68,10 +70,16 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "down_bytes": INT,
         "up_bytes": INT,
         "energy_j": REAL,
+        "active_j": REAL,
+        "idle_j": REAL,
+        "participant_j": REAL,
         "total_flops": REAL,
         "total_down_bytes": INT,
         "total_up_bytes": INT,
         "total_energy_j": REAL,
+        "total_active_j": REAL,
+        "total_idle_j": REAL,
+        "total_participant_j": REAL,
     },
     # One row an evaluation and split. Evaluating takes no simulated time.
     "evals": {
