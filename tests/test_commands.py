@@ -70,7 +70,7 @@ def simulator(monkeypatch):
             seed=3, method=SimpleNamespace(name="fedavg"), stop=SimpleNamespace(rounds=1), backend=backend
         )
 
-    def simulate(scenario, out, observer=None, checkpoint=None):
+    def simulate(scenario, out, observer=None, checkpoint=None, **_):
         seen.folder, seen.observer = out, observer
         return write_fake(out, seen.status, scenario.seed, reason=seen.reason)
 
