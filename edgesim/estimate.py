@@ -47,8 +47,8 @@ class Estimate:
     Columns of levels: level, devices, part, and the means over those devices of one job of round 0: flops,
     down_bytes, up_bytes, seconds, and joules above idle power. Among peers with the messages that a device fetches,
     what others spend on sending them, and its waits.
-    Keys of totals: rounds, jobs, flops, host_minutes, memory_bytes, disk_bytes (of the run folder), sim_time_s, energy_j,
-    active_j and idle_j, of which the first is the sum.
+    Keys of totals: rounds, jobs, flops, host_minutes, memory_bytes, disk_bytes (of the run folder), sim_time_s, and
+    energy_j, the sum of active_j and idle_j.
     """
 
     levels: pd.DataFrame
