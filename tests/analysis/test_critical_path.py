@@ -274,7 +274,9 @@ def write_tables(tmp_path):
         devices = new_tables()["devices"]
         for device in [*sorted(set(jobs["device"])), -1]:
             devices.append((device, "server" if device < 0 else "Psi/5", 1, 1, 1, 1.0, 10, 20, 0.0, 0.0, 0.0, 0.0, 0.0))
-        write_run(tmp_path / "run", tables | {"devices": devices.frame()}, {"scenario": {}}, {})
+        scenario = {"seed": 1, "method": {"name": "fedavg"}, "evaluation": {"targets": []}}
+        manifest = {"scenario": scenario, "status": "finished", "rounds": len(merges), "host_s": 0.0}
+        write_run(tmp_path / "run", tables | {"devices": devices.frame()}, manifest, {})
         return open_run(tmp_path / "run")
 
     return write
