@@ -97,6 +97,7 @@ def validate(scenario: ScenarioFile, set_: Overrides = None) -> None:
 @app.command()
 def estimate(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Say what a scenario will cost: FLOPs, bytes, seconds and joules of a job at each level, and host resources."""
+    from edgesim.analysis.readable import heading
     from edgesim.commands import show
     from edgesim.estimate import estimate as estimate_scenario
 
@@ -105,7 +106,7 @@ def estimate(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = F
         show.print_json({"levels": found.levels.to_dict("records"), "totals": found.totals})
         return
     show.print_frame(found.levels, "one job at each level")
-    show.print_table([found.totals], {name: name for name in found.totals}, "the whole run")
+    show.print_table([found.totals], {name: heading(name) for name in found.totals}, "the whole run")
 
 
 @app.command()

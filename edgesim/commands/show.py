@@ -8,16 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from edgesim.analysis.load import Run
-from edgesim.analysis.readable import divergence, text
+from edgesim.analysis.readable import divergence, heading, text
 from edgesim.analysis.stats import summary, targets_table
+from edgesim.commands.grid import Column, print_grid
 from edgesim.records.writer import plain_json
 
-_WIDE = 400  # a pipe has no width to keep to; a table takes only what it needs
 _COSTS = {
     "sim_time_s": "simulated time",
     "energy_j": "energy",
@@ -39,28 +36,27 @@ def print_runs(runs: Sequence[Run]) -> None:
             print(f"{run.name}: {divergence(row['diverged'])}")
     targets = targets_table(runs)
     if not targets.empty:
-        keep = {"run": "run", "method": "method", "target": "target", "round": "round"}
-        print_table(targets.to_dict("records"), keep | _COSTS, title="when a target accuracy was first reached")
+        keep = {"run": "run", "target": "target", "method": "method", "round": "round"}
+        title = "when a target accuracy was first reached"
+        print_table(targets.to_dict("records"), keep | _COSTS, title, keys=2)
 
 
 def print_frame(frame: pd.DataFrame, title: str | None = None) -> None:
     """Print a data frame with readable units, chosen by the names of its columns."""
-    print_table(frame.to_dict("records"), {str(name): str(name) for name in frame}, title)
+    print_table(frame.to_dict("records"), {str(name): heading(str(name)) for name in frame}, title)
 
 
-def print_table(rows: Iterable[Mapping[Any, Any]], columns: Mapping[str, str], title: str | None = None) -> None:
-    """Print the named columns of some rows under their headings; numbers to the right, missing values as a dash."""
+def print_table(
+    rows: Iterable[Mapping[Any, Any]], columns: Mapping[str, str], title: str | None = None, keys: int = 1
+) -> None:
+    """Print the named columns of some rows under their headings; numbers to the right, missing values as a dash.
+
+    `keys`: so many first columns tell rows apart; a table that is too wide for the terminal goes on below with them.
+    """
     cells = [{name: _cell(name, row[name]) for name in columns} for row in rows]
-    table = Table(box=box.SIMPLE_HEAD)
-    for name, heading in columns.items():
-        numbers = all(cell[:1] in "-0123456789" for cell in (row[name] for row in cells))
-        table.add_column(heading, justify="right" if numbers else "left")
-    for row in cells:
-        table.add_row(*row.values())
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, markup=False, highlight=False)
     if title:
-        console.print(title)  # not the table's own title, which would be folded to the table's width
-    console.print(table)
+        print(title)
+    print_grid([Column(head, [row[name] for row in cells]) for name, head in columns.items()], keys)
 
 
 def print_json(value: Any) -> None:
