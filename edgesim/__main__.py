@@ -120,22 +120,13 @@ def schema() -> None:
 
 @app.command("list")
 def list_parts(
-    kind: Annotated[str | None, typer.Argument(help="One kind of part only, such as method.")] = None,
+    kind: Annotated[str | None, typer.Argument(help="One kind of part only, such as method or devices.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", help="Every key of these parts.")] = None,
 ) -> None:
     """List the parts that scenarios can name; a name that ends with ":" is a family, as in torchvision:resnet18."""
-    from edgesim.catalogue import PACKAGES, parts_of
-    from edgesim.commands import show
+    from edgesim.commands.parts import print_parts
 
-    if kind == "devices":
-        from edgesim.commands.device import print_devices
-
-        print_devices()
-        return
-    if kind is not None and kind not in PACKAGES:
-        raise ConfigError(f"unknown kind {kind!r} (known: {', '.join([*PACKAGES, 'devices'])})")
-    for each in [kind] if kind else PACKAGES:
-        rows = [{"name": name, "what": show.first_line(part)} for name, part in parts_of(each).items()]
-        show.print_table(rows, {"name": each, "what": "what it is"})
+    print_parts(kind, names or [])
 
 
 @app.command()

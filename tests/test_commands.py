@@ -17,6 +17,7 @@ from rich.console import Console
 
 from edgesim.__main__ import main
 from edgesim.card import Coverage
+from edgesim.catalogue import Place
 from edgesim.errors import ConfigError
 from edgesim.progress import ProgressLine
 from edgesim.records.table import new_tables
@@ -210,15 +211,10 @@ def test_card_shows_every_suffix_cut(call, simulator):
 
 
 def test_list_names_parts_with_their_first_line(call, monkeypatch):
-    class Known:
-        """Says one thing.
-
-        And more.
-        """
-
-    monkeypatch.setattr("edgesim.catalogue.parts_of", lambda kind: {f"{kind}_a": Known, "family:": Known})
+    place = Place("nowhere", "Known", "Says one thing.")
+    monkeypatch.setattr("edgesim.commands.parts.places_of", lambda kind: {f"{kind}_a": place, "family:": place})
     out = call("list", "method")[1]
-    assert "method_a" in out and "family:" in out and "Says one thing." in out and "And more" not in out
+    assert "method_a" in out and "family:" in out and "Says one thing." in out
     assert "backend_a" not in out and "backend_a" in call("list")[1]
     assert call("list", "colour")[2].startswith("error: unknown kind 'colour' (known: data, partition")
 

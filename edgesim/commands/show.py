@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -67,11 +66,6 @@ def print_json(value: Any) -> None:
 def print_note(line: str) -> None:
     """Print a line to stderr, where it does not mix with results."""
     print(line, file=sys.stderr)
-
-
-def first_line(part: Any) -> str:
-    """Return the first line of a part's docstring."""
-    return (inspect.getdoc(part) or "").partition("\n")[0]
 
 
 def _cell(name: str, value: Any) -> str:
