@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     help="A discrete-event simulator of federated learning at the edge: real training, simulated time and energy.",
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -40,6 +39,23 @@ _UsageError: Any = typer.BadParameter.__base__
 
 _INTERRUPTED = 130
 _EXIT_OF_STATUS = {"finished": 0, "interrupted": _INTERRUPTED, "failed": 1}
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"edgesim {version('edgesim')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _before_all(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -112,16 +128,32 @@ def estimate(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = F
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of scenario files, for editors."""
-    from edgesim.commands import show
     from edgesim.config.schema import json_schema
 
-    show.print_json(json_schema())
+    print(json.dumps(json_schema(), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _kinds() -> list[str]:
+    from edgesim.catalogue import PACKAGES
+
+    return [*PACKAGES, "devices"]
+
+
+def _names(context: typer.Context) -> list[str]:
+    from edgesim.catalogue import PACKAGES, places_of
+
+    kind = context.params.get("kind")
+    return list(places_of(kind)) if kind in PACKAGES else []
 
 
 @app.command("list")
 def list_parts(
-    kind: Annotated[str | None, typer.Argument(help="One kind of part only, such as method or devices.")] = None,
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", help="Every key of these parts.")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(help="One kind only, such as method or devices.", autocompletion=_kinds)
+    ] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME...]", help="Every key of these.", autocompletion=_names)
+    ] = None,
 ) -> None:
     """List the parts that scenarios can name; a name that ends with ":" is a family, as in torchvision:resnet18."""
     from edgesim.commands.parts import print_parts

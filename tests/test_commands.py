@@ -2,9 +2,11 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections import namedtuple
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Literal
@@ -230,6 +232,23 @@ def test_table_plot_and_diff(call, tmp_path):
     assert call("diff", tmp_path / "a", tmp_path / "b") == (0, "identical\n", "")
     code, out, _ = call("diff", tmp_path / "a", tmp_path / "c")
     assert code == 1 and all(text in out for text in ("evals", "accuracy", "0.625", "0.375", "0.6"))
+
+
+def test_version(call):
+    code, out, err = call("--version")
+    assert (code, err) == (0, "") and out == f"edgesim {version('edgesim')}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("edgesim esti", ["estimate"]), ("edgesim list meth", ["method"])]
+    + [("edgesim list method fedp", ["fedpmt", "fedpns", "fedprox"]), ("edgesim plot --ti", ["--title"])],
+)
+def test_a_shell_completes_commands_options_and_names(words, offered):
+    asked = {"_EDGESIM_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    command = [sys.executable, "-m", "edgesim"]
+    done = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, check=True)
+    assert (done.stdout.split(), done.stderr) == (offered, "")
 
 
 def test_help_loads_neither_torch_nor_pandas():
