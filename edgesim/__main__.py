@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgesim.commands.checkpoint import Every, seconds
+from edgesim.commands.formats import AsCsv, AsLatex, AsMarkdown, SortBy, one_of
 from edgesim.commands.streams import OutputError, careful_streams
 from edgesim.errors import ConfigError, EdgesimError
 from edgesim.interrupts import Interrupts, interrupts
@@ -32,7 +33,7 @@ Overrides = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 OneRun = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 RoundNumber = Annotated[int, typer.Option("--round", min=1, help="Which round, 1 for the first.")]
-Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]
+Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, folders of them, or patterns.")]
 
 # Typer's base of wrong usage, which has had several homes but always this child.
 _UsageError: Any = typer.BadParameter.__base__
@@ -74,7 +75,7 @@ def run(
     """Run a scenario and keep its tables, weights and manifest in a run folder."""
     from edgesim.checkpoint import Checkpoint
     from edgesim.commands.folder import default_folder
-    from edgesim.progress import ProgressLine
+    from edgesim.progress import Limits, ProgressLine
     from edgesim.simulation import simulate
     from edgesim.study.stamp import data_digest, stamp_of
 
@@ -90,7 +91,7 @@ def run(
     saved = None
     if every_s and loaded.backend.value.trains:
         saved = Checkpoint.beside(folder, every_s, stamp_of(loaded) | {"data": data_digest(loaded)})
-    observer = None if quiet else ProgressLine(loaded.stop.rounds)
+    observer = None if quiet else ProgressLine(Limits.of(loaded.stop))
     try:
         finished = simulate(loaded, folder, observer, saved, overwrite=overwrite, command=sys.argv)
     finally:
@@ -180,26 +181,40 @@ def card(
 
 
 @app.command()
-def table(runs: Folders) -> None:
+def table(
+    runs: Folders,
+    as_csv: AsCsv = False,
+    as_markdown: AsMarkdown = False,
+    as_latex: AsLatex = False,
+    as_json: AsJson = False,
+    sort: SortBy = None,
+) -> None:
     """Print what runs reached, and what each target accuracy took."""
-    from edgesim.analysis.load import open_run
-    from edgesim.commands import show
+    from edgesim.commands.table import print_runs_as
 
-    show.print_runs([open_run(folder) for folder in runs])
+    print_runs_as(runs, one_of(csv=as_csv, markdown=as_markdown, latex=as_latex, json=as_json), sort)
 
 
 @app.command()
 def plot(
     runs: Folders,
-    out: Annotated[Path, typer.Option(help="File name without its ending; a PNG and an SVG are written.")] = Path(
+    out: Annotated[Path, typer.Option(help="The file; without an ending, a PNG and an SVG are written.")] = Path(
         "accuracy"
     ),
+    against: Annotated[
+        str, typer.Option("--x", metavar="AXES", help="Of time, energy, active, participants, bytes, rounds, ...; with commas.")
+    ] = "time,energy,rounds",
+    formats: Annotated[
+        str | None, typer.Option("--format", metavar="FORMATS", help="Of png, svg, pdf; with commas.")
+    ] = None,
+    width: Annotated[str | None, typer.Option(help="Of the whole figure, such as 8.5cm.")] = None,
+    labels: Annotated[str | None, typer.Option(metavar="A,B,...", help="Instead of what settings differ in.")] = None,
+    title: Annotated[str, typer.Option(help="Above the figure.")] = "",
 ) -> None:
-    """Draw accuracy against simulated time, energy and rounds."""
-    from edgesim.analysis.load import open_run
-    from edgesim.analysis.plots import plot_runs
+    """Draw accuracy against simulated time, energy and rounds: of several seeds their mean and range."""
+    from edgesim.commands.figures import plot as draw
 
-    for path in plot_runs([open_run(folder) for folder in runs], out=out):
+    for path in draw(runs, out, against, formats, width, labels, title):
         print(path)
 
 
@@ -232,7 +247,9 @@ def trace(
     from edgesim.analysis.load import open_run
     from edgesim.analysis.timeline import write_trace
     from edgesim.commands.explain import parse_rounds
+    from edgesim.commands.out import check_file
 
+    check_file(out)
     print(write_trace(open_run(run), out, parse_rounds(rounds) if rounds else None, devices))
 
 
@@ -245,10 +262,9 @@ def gantt(
     ),
 ) -> None:
     """Draw one round: what each device did when, and who was waited for."""
-    from edgesim.analysis.gantt import plot_round
-    from edgesim.analysis.load import open_run
+    from edgesim.commands.figures import gantt as draw
 
-    for path in plot_round(open_run(run), number, out):
+    for path in draw(run, number, out):
         print(path)
 
 

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from safetensors.numpy import save_file
 
-from edgesim.analysis.plots import save
+from edgesim.analysis.figures import save
 from edgesim.errors import ConfigError
 from tests.calling import TINY, call
 from tests.learning.made_up_data import pixels, write_idx_set, write_parquet
@@ -380,7 +380,7 @@ def test_a_bad_scenario_is_one_line(here: Path, bad: Bad) -> None:
         (["estimate", "scenario.toml", "--set", "seed=one"], "seed: must be a valid integer, got 'one'"),
         (["card", "cnn_digit"], "model.name: unknown model 'cnn_digit'; did you mean 'cnn_digits'? (known: "),
         (["card", "lenet5", "--input", "1x8x8"], "model.name: Lenet5 needs images of at least 16x16 pixels"),
-        (["list", "metod"], "unknown kind 'metod' (known: data, partition, model"),
+        (["list", "metod"], "unknown kind 'metod'; did you mean 'method'? (known: data, partition, model"),
         (["table", "taken"], "taken: not a run folder: no manifest.json, jobs.parquet"),
         (["plot", "taken"], "taken: not a run folder: no manifest.json, jobs.parquet"),
         (["diff", "taken", "taken"], "taken: not a run folder: no manifest.json, jobs.parquet"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import pandas as pd
 from edgesim.analysis.load import Run
 from edgesim.analysis.readable import divergence, heading, text
 from edgesim.analysis.stats import summary, targets_table
+from edgesim.commands.formats import latex, markdown
 from edgesim.commands.grid import Column, print_grid
 from edgesim.records.writer import plain_json
 
@@ -25,19 +27,27 @@ _COSTS = {
 }
 
 
-def print_runs(runs: Sequence[Run]) -> None:
-    """Print a row a run, then a row for each run and target accuracy."""
-    rows = [{"run": run.name} | summary(run) for run in runs]
+def print_runs(runs: Sequence[Run], style: str = "") -> None:
+    """Print a row a run, then a row for each run and target accuracy; for `style` see `print_table`."""
+    names = unique_names(runs)
+    rows = [{"run": name} | summary(run) for run, name in zip(runs, names, strict=True)]
     shown = {"run": "run", "method": "method", "rounds": "rounds", "accuracy": "accuracy", "best_accuracy": "best"}
-    print_table(rows, shown | _COSTS | {"host_s": "host time"})
-    for run, row in zip(runs, rows, strict=True):
-        if row["diverged"]:
-            print(f"{run.name}: {divergence(row['diverged'])}")
+    print_table(rows, shown | _COSTS | {"host_s": "host time"}, style=style)
+    for name, row in zip(names, rows, strict=True):
+        if row["diverged"] and not style:
+            print(f"{name}: {divergence(row['diverged'])}")
     targets = targets_table(runs)
     if not targets.empty:
-        keep = {"run": "run", "target": "target", "method": "method", "round": "round"}
+        keep = {"run": "run", "method": "method", "target": "target", "round": "round"}
         title = "when a target accuracy was first reached"
-        print_table(targets.to_dict("records"), keep | _COSTS, title, keys=2)
+        named = targets.assign(run=[name for run, name in zip(runs, names, strict=True) for _ in run.targets])
+        print_table(named.to_dict("records"), keep | _COSTS, title, keys=3, style=style)
+
+
+def unique_names(runs: Sequence[Run]) -> list[str]:
+    """Return the names of runs; where two are alike, the paths of their folders."""
+    times = Counter(run.name for run in runs)
+    return [run.name if times[run.name] == 1 else str(run.folder) for run in runs]
 
 
 def print_frame(frame: pd.DataFrame, title: str | None = None) -> None:
@@ -46,16 +56,25 @@ def print_frame(frame: pd.DataFrame, title: str | None = None) -> None:
 
 
 def print_table(
-    rows: Iterable[Mapping[Any, Any]], columns: Mapping[str, str], title: str | None = None, keys: int = 1
+    rows: Iterable[Mapping[Any, Any]],
+    columns: Mapping[str, str],
+    title: str | None = None,
+    keys: int = 1,
+    style: str = "",
 ) -> None:
     """Print the named columns of some rows under their headings; numbers to the right, missing values as a dash.
 
     `keys`: so many first columns tell rows apart; a table that is too wide for the terminal goes on below with them.
+    `style`: "markdown" or "latex" for pages, which get no title.
     """
-    cells = [{name: _cell(name, row[name]) for name in columns} for row in rows]
+    cells = [[_cell(name, row[name]) for name in columns] for row in rows]
+    if style:
+        print({"markdown": markdown, "latex": latex}[style](list(columns.values()), cells), end="\n\n")
+        return
     if title:
         print(title)
-    print_grid([Column(head, [row[name] for row in cells]) for name, head in columns.items()], keys)
+    texts = zip(*cells, strict=True) if cells else ([] for _ in columns)
+    print_grid([Column(head, list(each)) for head, each in zip(columns.values(), texts, strict=True)], keys)
 
 
 def print_json(value: Any) -> None:
