@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from edgesim.analysis.backend import check_backend
 from edgesim.commands.out import check_file
 from edgesim.errors import ConfigError
 
@@ -22,7 +23,7 @@ def plot(
 
     Raises ConfigError for what is no axis, format or width, and before anything is drawn if it cannot be written.
     """
-    _check_backend()
+    check_backend()
     from edgesim.analysis.figures import parse_formats, parse_width, paths_of
     from edgesim.analysis.find import find_runs
     from edgesim.analysis.plots import AXES, plot_runs
@@ -41,7 +42,7 @@ def plot(
 
 def gantt(folder: Path, number: int, out: Path) -> list[Path]:
     """Draw a round, 1 for the first; return the files. Raises ConfigError before that if they cannot be written."""
-    _check_backend()
+    check_backend()
     from edgesim.analysis.figures import paths_of
     from edgesim.analysis.gantt import plot_round
     from edgesim.analysis.load import open_run
@@ -49,11 +50,3 @@ def gantt(folder: Path, number: int, out: Path) -> list[Path]:
     for path in paths_of(out):
         check_file(path)
     return plot_round(open_run(folder), number, out)
-
-
-def _check_backend() -> None:
-    try:
-        import matplotlib
-    except ValueError as error:  # matplotlib looks at it when it is loaded, though no window is opened here
-        raise ConfigError(f"MPLBACKEND: {str(error).removeprefix('Key backend: ')[:300]}") from error
-    _ = matplotlib

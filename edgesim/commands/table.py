@@ -42,7 +42,7 @@ def flat(runs: Sequence[Run]) -> pd.DataFrame:
             for name in COSTS
         }
         rows.append(_about(run) | found | until)
-    return pd.DataFrame(rows).convert_dtypes(convert_string=False)
+    return pd.DataFrame(rows).convert_dtypes()
 
 
 def _about(run: Run) -> dict[str, object]:
