@@ -272,7 +272,7 @@ FILES = {
     "malformed TOML": Bad(
         "scenario.toml: not valid TOML: Invalid value (at line 2, column 5)", text="seed = 1\nx = = 3"
     ),
-    "empty TOML": Bad("partition: is missing (and 4 more)", text=""),
+    "empty TOML": Bad("partition: is missing (and 4 more: model, method, stop, fleet)", text=""),
     "no data set": Bad("data: partition iid needs a data set", text=TINY.replace("data =", "# data =")),
     "extends itself": Bad("extends: scenario.toml -> scenario.toml never ends", text="extends = 'scenario.toml'"),
     "extends nothing": Bad("{here}/base.toml: cannot be read: No such file or directory", text="extends = 'base.toml'"),

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from edgesim.errors import DataError
 from edgesim.learning.data.source import Raw, Source
+from edgesim.reading import reading
 
 _TEST_EVERY = 6  # about 300 of the 1797 samples, one sixth as in MNIST's 70000
 
@@ -44,10 +44,8 @@ def _table() -> np.ndarray:
     package = importlib.util.find_spec("sklearn")
     [folder] = (package and package.submodule_search_locations) or [""]
     file = Path(folder, "datasets", "data", "digits.csv.gz")
-    try:
+    with reading(file, "the digits that come with scikit-learn"):
         table: np.ndarray = np.loadtxt(file, delimiter=",")
-    except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"{file}: not the digits of scikit-learn: {error}") from error
     return table
 
 
