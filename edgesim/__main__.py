@@ -202,7 +202,10 @@ def plot(
         "accuracy"
     ),
     against: Annotated[
-        str, typer.Option("--x", metavar="AXES", help="Of time, energy, active, participants, bytes, rounds, ...; with commas.")
+        str,
+        typer.Option(
+            "--x", metavar="AXES", help="Of time, energy, active, participants, bytes, rounds, ...; with commas."
+        ),
     ] = "time,energy,rounds",
     formats: Annotated[
         str | None, typer.Option("--format", metavar="FORMATS", help="Of png, svg, pdf; with commas.")
