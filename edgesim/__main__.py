@@ -13,6 +13,7 @@ import typer
 
 from edgesim.commands.checkpoint import Every, seconds
 from edgesim.commands.formats import AsCsv, AsLatex, AsMarkdown, SortBy, one_of
+from edgesim.commands.parts import kinds, names_of_kind
 from edgesim.commands.streams import OutputError, careful_streams
 from edgesim.errors import ConfigError, EdgesimError
 from edgesim.interrupts import Interrupts, interrupts
@@ -134,26 +135,13 @@ def schema() -> None:
     print(json.dumps(json_schema(), indent=1, ensure_ascii=False, allow_nan=False))
 
 
-def _kinds() -> list[str]:
-    from edgesim.catalogue import PACKAGES
-
-    return [*PACKAGES, "devices"]
-
-
-def _names(context: typer.Context) -> list[str]:
-    from edgesim.catalogue import PACKAGES, places_of
-
-    kind = context.params.get("kind")
-    return list(places_of(kind)) if kind in PACKAGES else []
-
-
 @app.command("list")
 def list_parts(
     kind: Annotated[
-        str | None, typer.Argument(help="One kind only, such as method or devices.", autocompletion=_kinds)
+        str | None, typer.Argument(help="One kind only, such as method or devices.", autocompletion=kinds)
     ] = None,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME...]", help="Every key of these.", autocompletion=_names)
+        list[str] | None, typer.Argument(metavar="[NAME...]", help="Every key of these.", autocompletion=names_of_kind)
     ] = None,
 ) -> None:
     """List the parts that scenarios can name; a name that ends with ":" is a family, as in torchvision:resnet18."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgesim.analysis.load import Run, open_run
 from edgesim.errors import ConfigError
-from edgesim.records.writer import MANIFEST
+from edgesim.records.manifest import MANIFEST
 
 
 def find_runs(named: Sequence[Path]) -> list[Run]:

@@ -5,10 +5,23 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+import typer
+
 from edgesim.catalogue import PACKAGES, places_of
 from edgesim.errors import ConfigError
 
 _DEVICES = "devices"  # of the catalogue, which are no parts
+
+
+def kinds() -> list[str]:
+    """Return what `list` lists, for completion in a shell."""
+    return [*PACKAGES, _DEVICES]
+
+
+def names_of_kind(context: typer.Context) -> list[str]:
+    """Return the names of the kind that is already typed, for completion in a shell."""
+    kind = context.params.get("kind")
+    return list(places_of(kind)) if kind in PACKAGES else []
 
 
 def print_parts(kind: str | None, names: Sequence[str]) -> None:
@@ -29,12 +42,12 @@ def print_parts(kind: str | None, names: Sequence[str]) -> None:
 
 def kind_of(word: str) -> str:
     """Return the kind of part that a word, singular or plural, names. Raises ConfigError that offers the nearest."""
-    kinds = {form: kind for kind in (*PACKAGES, _DEVICES) for form in _forms(kind)}
-    if word.lower() not in kinds:
-        near = difflib.get_close_matches(word.lower(), kinds, n=1, cutoff=0.5)
+    forms = {form: kind for kind in kinds() for form in _forms(kind)}
+    if word.lower() not in forms:
+        near = difflib.get_close_matches(word.lower(), forms, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"unknown kind {word[:100]!r}{hint} (known: {', '.join([*PACKAGES, _DEVICES])})")
-    return kinds[word.lower()]
+        raise ConfigError(f"unknown kind {word[:100]!r}{hint} (known: {', '.join(kinds())})")
+    return forms[word.lower()]
 
 
 def _forms(kind: str) -> tuple[str, ...]:
