@@ -6,8 +6,8 @@ import seaborn
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from edgesim.analysis.figures import PALETTE, STYLE, save
 from edgesim.analysis.load import open_run
-from edgesim.analysis.plots import PALETTE, STYLE, save
 from edgesim.analysis.readable import unit_for
 from edgesim.analysis.stats import energy_by_kind
 from edgesim.commands.script import run_script

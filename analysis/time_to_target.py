@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from edgesim.analysis.curves import groups
 from edgesim.analysis.load import open_run
-from edgesim.analysis.plots import groups
 from edgesim.analysis.stats import targets_table
 from edgesim.commands.script import run_script
 

@@ -300,7 +300,7 @@ def test_explained_in_words(write_tables):
     assert explain(run, 2).splitlines() == [
         "Round 2 took 52 s; 2 of 3 jobs merged.",
         "Exchange 1 of 2: Device 3 (Psi/5) decided it: download 1 s, upload 2 s. "
-        "Without it the round would have taken 51.5 s, 0.5 s less (device 7 (Psi/5)).",
+        "Without it the round would have taken 51.5 s, 500 ms less (device 7 (Psi/5)).",
         "Exchange 2 of 2: Device 3 (Psi/5) decided it: download 0.4 s, compute 46.2 s, upload 0.4 s. "
         "Without it the round would have taken 45 s, 7 s less (device 7 (Psi/5)).",
         "The server's work took 2 s.",
