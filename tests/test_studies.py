@@ -191,7 +191,9 @@ def three_rounds(tmp_path: Path) -> Run:
     for n in range(3):
         start_s = ends_s[n - 1] if n else 0.0
         spent = (1e9, 100, 10, 5.0, (n + 1) * 1e9, (n + 1) * 100, (n + 1) * 10, (n + 1) * 5.0)
-        tables["merges"].append((n, n + 1, start_s, ends_s[n], 3, used[n], 3 - used[n], 0.0, 0.0, *spent))
+        tables["merges"].append(
+            (n, n + 1, start_s, ends_s[n], 3, used[n], 3 - used[n], "all", np.inf, 0.0, 0.0, *spent)
+        )
         tables["evals"].append((n, n + 1, ends_s[n], "test", 3.0 - n, accuracies[n], 50))
         for split, less in (("personal", 0.0), ("personal_worst", 0.1)):
             tables["evals"].append((n, n + 1, ends_s[n], split, 1.0, (0.8, 0.95, 0.9)[n] - less, 50))
@@ -211,6 +213,7 @@ def three_rounds(tmp_path: Path) -> Run:
                 0.0,
                 ends_s[n],
                 "ok",
+                0.0,
                 1e6,
             )
             tables["jobs"].append((*job, received, 0, *[0.0] * 5))

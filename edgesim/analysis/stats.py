@@ -97,6 +97,6 @@ def energy_by_kind(run: Run) -> pd.DataFrame:
 def _end(run: Run) -> dict[str, Any]:
     if run.merges.empty:
         return {"rounds": 0, "sim_time_s": 0.0} | dict.fromkeys(_TOTALS.values(), 0)
-    last = {name: column.iloc[-1].item() for name, column in run.merges.items()}  # a row would turn bytes into floats
+    last = run.merges.tail(1).to_dict("records")[0]  # with the type of each column
     spent = {short: last[name] for name, short in _TOTALS.items()}
     return {"rounds": last["round"] + 1, "sim_time_s": last["now_s"]} | spent

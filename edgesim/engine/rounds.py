@@ -58,8 +58,19 @@ class Rounds:
         """Whether a stop rule has ended the run."""
         return self.stop_reason is not None
 
-    def close(self, result: MergeResult, arrivals: Sequence[Arrival], learner: Learner) -> Iterator[simpy.Event]:
-        """Charge the server's work, write the round's rows, evaluate when due and apply the stop rules."""
+    def close(
+        self,
+        result: MergeResult,
+        arrivals: Sequence[Arrival],
+        learner: Learner,
+        closed_by: str = "other",
+        deadline_s: float = inf,
+    ) -> Iterator[simpy.Event]:
+        """Charge the server's work, write the round's rows, evaluate when due and apply the stop rules.
+
+        `closed_by`: what ended the waiting, one of edgesim.records.schema.CLOSED_BY; `deadline_s`: that of the round,
+        in seconds since it was sent out.
+        """
         engine = self.engine
         server_s = 0.0
         if self._server.flops_per_s < inf:  # updates that come while it works wait in their inbox
@@ -75,7 +86,7 @@ class Rounds:
             engine.ledger.charge_server(server_s)
         engine.model = result.model
         engine.last = arrivals
-        self._write_merge(result, arrivals, server_s)
+        self._write_merge(result, arrivals, server_s, (closed_by, deadline_s))
         self._write_notes(result.notes)
         accuracy, losses = self._evaluate(learner)
         diverged = self.divergence.notice(engine.round, result.notes, arrivals, losses)
@@ -98,7 +109,9 @@ class Rounds:
                 self.engine.ledger.charge_server(self.engine.now_s - self._works_since_s)
             self.ended.succeed(reason)
 
-    def _write_merge(self, result: MergeResult, arrivals: Sequence[Arrival], server_s: float) -> None:
+    def _write_merge(
+        self, result: MergeResult, arrivals: Sequence[Arrival], server_s: float, closing: tuple[str, float]
+    ) -> None:
         engine = self.engine
         totals = {
             "flops": engine.accounts.flops,
@@ -111,7 +124,7 @@ class Rounds:
         staleness = sum(a.staleness for a in used) / len(used) if used else 0.0
         self._tables["merges"].append(
             (engine.round, result.model.version, self._start_s, engine.now_s, len(arrivals), len(used), late,
-             staleness, server_s, *(totals[name] - self._before[name] for name in _TOTALS),
+             *closing, staleness, server_s, *(totals[name] - self._before[name] for name in _TOTALS),
              *(totals[name] for name in _TOTALS))
         )  # fmt: skip
         self._before = totals

@@ -22,11 +22,15 @@ DERIVED = frozenset(_CRITICAL)  # follow from the finished tables: edgesim.analy
 
 DELIVERED = frozenset({"ok", "partial"})  # outcomes in the jobs table, those of edgesim.contracts: an update to merge
 
+# What closed a round or filled a merge; "other": a protocol from outside that does not say.
+CLOSED_BY = ("all", "deadline", "minimum", "enough", "buffer", "other")
+
 # Rounds, versions, jobs and devices count from 0; -1 stands for "none", and device -1 for the server.
 TABLES: Mapping[str, Mapping[str, str]] = {
     # One row a job. An aborted job shows the seconds, bytes, FLOPs and joules it really spent. link_wait_s: what others
     # on the links cost of down_s and up_s; wait_s: from download to computing, until messages of peers were there;
-    # peer_j: what peers spent on sending to it; link_j: what the network spent on carrying its bytes.
+    # lacked_s: what it still needed when it was broken off; peer_j: what peers spent on sending to it; link_j: what the
+    # network spent on carrying its bytes.
     "jobs": {
         "job": INT,
         "device": INT,
@@ -42,6 +46,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "wait_s": REAL,
         "end_s": REAL,
         "outcome": TEXT,
+        "lacked_s": REAL,
         "flops": REAL,
         "down_bytes": INT,
         "up_bytes": INT,
@@ -52,7 +57,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "link_j": REAL,
     },
     # One row a closed round; total_*: of the whole fleet from the start until now_s, energy with the idle share.
-    # critical_*: the device that decided the round's length, and the seconds that, with server_s, add up to it.
+    # closed_by: what the server waited for last, one of CLOSED_BY; deadline_s: since the round was sent out, inf: none.
+    # critical_*: the device whose job ended last, and the seconds that, with server_s, add up to the round's length.
     "merges": {
         "round": INT,
         "version": INT,
@@ -61,6 +67,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "asked": INT,
         "used": INT,
         "late": INT,
+        "closed_by": TEXT,
+        "deadline_s": REAL,
         "staleness_mean": REAL,
         "server_s": REAL,
         **_CRITICAL,

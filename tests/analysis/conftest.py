@@ -30,6 +30,7 @@ def fake_run(tmp_path):
                 0.0,
                 10.0 * n,
                 "ok",
+                0.0,
                 1e6,
                 200,
                 100,
@@ -41,7 +42,9 @@ def fake_run(tmp_path):
             )
             tables["jobs"].append(jobs)
             totals = (1e6 * n, 200 * n, 100 * n, 5.0 * n)
-            tables["merges"].append((r, n, 10.0 * r, 10.0 * n, 2, 2, 0, 0.0, 0.0, 1e6, 200, 100, 5.0, *totals))
+            tables["merges"].append(
+                (r, n, 10.0 * r, 10.0 * n, 2, 2, 0, "all", np.inf, 0.0, 0.0, 1e6, 200, 100, 5.0, *totals)
+            )
             if accuracy is not None:
                 tables["evals"].append((r, n, 10.0 * n, "test", 1.0, accuracy + shift, 50))
                 tables["evals"].append((r, n, 10.0 * n, "train", 1.0, 1.0, 50))

@@ -21,7 +21,7 @@ DEVICE_J = ["down_j", "compute_j", "up_j", "idle_j", "sleep_j"]
 def add_job(tables, job, device, round_, outcome, down_j, compute_j, up_j, peer_j=0.0, link_j=0.0):
     begun = (job, device, round_, round_, "train", "full", 10.0 * round_, 1.0, 4.0, 2.0, 0.0, 0.0)
     joules = (down_j, compute_j, up_j, peer_j, link_j)
-    tables["jobs"].append((*begun, 10.0 * round_ + 7.0, outcome, 8e6, 80, 40, *joules))
+    tables["jobs"].append((*begun, 10.0 * round_ + 7.0, outcome, 0.0, 8e6, 80, 40, *joules))
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def hand_made(tmp_path):
     add_job(tables, 1, 1, 1, "late", 3.0, 6.0, 0.0)
     for round_, server_s in enumerate((1.0, 3.0)):
         ends = (10.0 * round_, 10.0 * round_ + 10.0)
-        tables["merges"].append((round_, round_, *ends, 1, 1, 0, 0.0, server_s, *([0] * 8)))
+        tables["merges"].append((round_, round_, *ends, 1, 1, 0, "all", np.inf, 0.0, server_s, *([0] * 8)))
     tables["devices"].append((0, "psi", 1, 1, 1, 7.0, 80, 40, 2.0, 12.0, 1.0, 6.0, 1.5))
     tables["devices"].append((1, "psi", 1, 1, 0, 7.0, 80, 40, 3.0, 6.0, 0.25, 7.0, 0.0))
     tables["devices"].append((-1, "server", 0, 0, 0, 4.0, 0, 0, 0.0, 8.0, 0.0, 5.0, 0.0))
