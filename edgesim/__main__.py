@@ -151,10 +151,10 @@ def card(
 @app.command()
 def table(runs: Folders) -> None:
     """Print what runs reached, and what each target accuracy took."""
-    from edgesim.analysis.load import open_run
     from edgesim.commands import show
+    from edgesim.commands.opened import opened
 
-    show.print_runs([open_run(folder) for folder in runs])
+    show.print_runs([opened(folder) for folder in runs])
 
 
 @app.command()
@@ -165,10 +165,10 @@ def plot(
     ),
 ) -> None:
     """Draw accuracy against simulated time, energy and rounds."""
-    from edgesim.analysis.load import open_run
     from edgesim.analysis.plots import plot_runs
+    from edgesim.commands.opened import opened
 
-    for path in plot_runs([open_run(folder) for folder in runs], out=out):
+    for path in plot_runs([opened(folder) for folder in runs], out=out):
         print(path)
 
 
@@ -179,10 +179,10 @@ def diff(
 ) -> None:
     """Compare the tables and weights of two runs value by value; the exit code is 1 if they differ."""
     from edgesim.analysis.compare import diff as compare
-    from edgesim.analysis.load import open_run
     from edgesim.commands import show
+    from edgesim.commands.opened import opened
 
-    found = compare(open_run(run_a), open_run(run_b))
+    found = compare(opened(run_a), opened(run_b))
     if found.empty:
         print("identical")
         return
@@ -198,11 +198,11 @@ def trace(
     devices: Annotated[int | None, typer.Option(min=1, help="Only so many devices: those longest at work.")] = None,
 ) -> None:
     """Write a run as a timeline for ui.perfetto.dev or chrome://tracing (trace-event format)."""
-    from edgesim.analysis.load import open_run
     from edgesim.analysis.timeline import write_trace
     from edgesim.commands.explain import parse_rounds
+    from edgesim.commands.opened import opened
 
-    print(write_trace(open_run(run), out, parse_rounds(rounds) if rounds else None, devices))
+    print(write_trace(opened(run), out, parse_rounds(rounds) if rounds else None, devices))
 
 
 @app.command()
@@ -215,19 +215,19 @@ def gantt(
 ) -> None:
     """Draw one round: what each device did when, and who was waited for."""
     from edgesim.analysis.gantt import plot_round
-    from edgesim.analysis.load import open_run
+    from edgesim.commands.opened import opened
 
-    for path in plot_round(open_run(run), number, out):
+    for path in plot_round(opened(run), number, out):
         print(path)
 
 
 @app.command()
 def explain(run: OneRun, number: RoundNumber) -> None:
     """Say why a round took as long as it did: which device decided it, and where its seconds went."""
-    from edgesim.analysis.load import open_run
     from edgesim.commands.explain import explain as in_words
+    from edgesim.commands.opened import opened
 
-    print(in_words(open_run(run), number))
+    print(in_words(opened(run), number))
 
 
 @app.command()
@@ -239,10 +239,10 @@ def energy(
     as_json: AsJson = False,
 ) -> None:
     """Say what a run's joules were spent on: sums and shares."""
-    from edgesim.analysis.load import open_run
     from edgesim.commands.energy import print_energy
+    from edgesim.commands.opened import opened
 
-    print_energy(open_run(run), by, as_json)
+    print_energy(opened(run), by, as_json)
 
 
 @app.command()

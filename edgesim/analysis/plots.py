@@ -83,6 +83,8 @@ def save(figure: Figure, out: Path) -> list[Path]:
 def groups(runs: Sequence[Run]) -> dict[Run, str]:
     """Return a label for each run, equal for runs whose scenarios differ in the seed and backend at most.
 
+    A group with runs that did not finish says so.
+
     The label is the method's name if that tells the groups apart, else the name, or else the path, of the group's first
     run.
     """
@@ -96,7 +98,15 @@ def groups(runs: Sequence[Run]) -> dict[Run, str]:
         next((label for label in (first.method, first.name) if times[label] == 1), str(first.folder))
         for first in firsts
     ]
-    return {run: label for label, group in zip(labels, members.values(), strict=True) for run in group}
+    return {run: label + _mark(group) for label, group in zip(labels, members.values(), strict=True) for run in group}
+
+
+def _mark(group: Sequence[Run]) -> str:
+    """Return how runs of a group ended that did not finish, as " (interrupted)" or " (1 of 3 interrupted)"."""
+    others = Counter(run.status for run in group if not run.finished)
+    of_all = "" if len(group) == 1 else f" of {len(group)}"
+    marks = [f"{number}{of_all} {status}" if of_all else status for status, number in others.items()]
+    return f" ({', '.join(marks)})" if marks else ""
 
 
 def _panel(axis: Axes, points: pd.DataFrame, quantity: str, targets: Sequence[float]) -> None:

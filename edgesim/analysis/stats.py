@@ -57,14 +57,15 @@ def last_crossing(points: pd.DataFrame, target: float) -> dict[str, Any] | None:
 def summary(run: Run) -> dict[str, Any]:
     """Return the run in one object of plain numbers; accuracies are None if nothing was evaluated.
 
-    Keys: method, rounds, accuracy (last evaluation), best_accuracy, sim_time_s, energy_j, up_bytes, down_bytes, flops
-    (all at the end of the last round), host_s, diverged (None, or what the manifest says of it), and targets, which
-    maps each target to its first crossing or None.
+    Keys: method, status, rounds, accuracy (last evaluation), best_accuracy, sim_time_s, energy_j, up_bytes,
+    down_bytes, flops (all at the end of the last round), host_s, diverged (None, or what the manifest says of it), and
+    targets, which maps each target to its first crossing or None.
     """
     points = curve(run)
     accuracy = points["accuracy"]
     return {
         "method": run.method,
+        "status": run.status,
         **_end(run),
         "accuracy": None if accuracy.empty else float(accuracy.iloc[-1]),
         "best_accuracy": None if accuracy.empty else float(accuracy.max()),
@@ -75,7 +76,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def targets_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return a row for each run and target: run, method, seed, target, and the costs of the first crossing.
+    """Return a row for each run and target: run, status, method, seed, target, and costs of the first crossing.
 
     Costs of a target that was not reached are missing values.
     """
@@ -83,9 +84,9 @@ def targets_table(runs: Sequence[Run]) -> pd.DataFrame:
     for run in runs:
         points = curve(run)
         for target in run.targets:
-            label = {"run": run.name, "method": run.method, "seed": run.seed, "target": target}
+            label = {"run": run.name, "status": run.status, "method": run.method, "seed": run.seed, "target": target}
             rows.append(label | (first_crossing(points, target) or {}))
-    frame = pd.DataFrame(rows, columns=["run", "method", "seed", "target", *_COSTS])
+    frame = pd.DataFrame(rows, columns=["run", "status", "method", "seed", "target", *_COSTS])
     return frame.astype({"sim_time_s": "float64", "energy_j": "float64"} | dict.fromkeys(["round", *_WHOLE], "Int64"))
 
 

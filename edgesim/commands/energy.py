@@ -43,7 +43,7 @@ def print_energy(run: Run, by: str, as_json: bool = False) -> None:
     total_j = float(sums["joules"].sum())
     if as_json:
         rows = sums.astype(object).where(sums.notna(), None).to_dict("records")
-        print_json({"total_j": total_j, "by": rows})
+        print_json({"status": run.status, "total_j": total_j, "by": rows})
         return
     shown = sums.assign(share=[f"{share:.1%}" for share in sums["share"]])
     columns = {name: name for name in [*keys, "joules", "share"]}

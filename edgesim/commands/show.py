@@ -24,14 +24,21 @@ _COSTS = {"sim_time_s": "simulated time", "energy_j": "energy", "up_bytes": "up"
 def print_runs(runs: Sequence[Run]) -> None:
     """Print a row a run, then a row for each run and target accuracy."""
     rows = [{"run": run.name} | summary(run) for run in runs]
-    shown = {"run": "run", "method": "method", "rounds": "rounds", "accuracy": "accuracy", "best_accuracy": "best"}
+    shown = {
+        "run": "run",
+        "status": "status",
+        "method": "method",
+        "rounds": "rounds",
+        "accuracy": "accuracy",
+        "best_accuracy": "best",
+    }
     print_table(rows, shown | _COSTS | {"host_s": "host time"})
     for run, row in zip(runs, rows, strict=True):
         if row["diverged"]:
             print(f"{run.name}: {divergence(row['diverged'])}")
     targets = targets_table(runs)
     if not targets.empty:
-        keep = {"run": "run", "method": "method", "target": "target", "round": "round"}
+        keep = {"run": "run", "status": "status", "method": "method", "target": "target", "round": "round"}
         print_table(targets.to_dict("records"), keep | _COSTS, title="when a target accuracy was first reached")
 
 
