@@ -58,6 +58,7 @@ def summary(run: Run) -> dict[str, Any]:
     """Return the run in one object of plain numbers; accuracies are None if nothing was evaluated.
 
     Keys: method, status, rounds, accuracy (last evaluation), best_accuracy, sim_time_s, energy_j, up_bytes,
+    Keys: method, status, rounds, accuracy (last evaluation), best_accuracy, sim_time_s, energy_j, up_bytes,
     down_bytes, flops (all at the end of the last round), host_s, diverged (None, or what the manifest says of it), and
     targets, which maps each target to its first crossing or None.
     """

@@ -39,7 +39,7 @@ def hand_made(tmp_path):
     tables["devices"].append((0, "psi", 1, 1, 1, 7.0, 80, 40, 2.0, 12.0, 1.0, 6.0, 1.5))
     tables["devices"].append((1, "psi", 1, 1, 0, 7.0, 80, 40, 3.0, 6.0, 0.25, 7.0, 0.0))
     tables["devices"].append((-1, "server", 0, 0, 0, 4.0, 0, 0, 0.0, 8.0, 0.0, 5.0, 0.0))
-    return write(tmp_path / "run", tables, {"scenario": {}})
+    return write(tmp_path / "run", tables, {"scenario": {}, "status": "finished"})
 
 
 def test_every_joule_of_a_hand_made_run(hand_made):
@@ -165,7 +165,11 @@ def test_a_run_without_joules_has_an_empty_table(tmp_path):
     folder = edgesim.run(RUNS["nothing spent"], out=tmp_path / "idle").folder
     code, out, _ = call("energy", folder)
     assert (code, out.splitlines()[0]) == (0, "idle: 0 J")
-    assert json.loads(call("energy", folder, "--by", "job", "--json").out) == {"total_j": 0.0, "by": []}
+    assert json.loads(call("energy", folder, "--by", "job", "--json").out) == {
+        "status": "finished",
+        "total_j": 0.0,
+        "by": [],
+    }
 
 
 @pytest.mark.parametrize("wrong", ["colour", "", "job,", "job,round,job"])
