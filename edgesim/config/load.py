@@ -49,6 +49,22 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
         raise ConfigError(_one_line(error, table)) from error
 
 
+def read_layers(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return a scenario file and those that it extends, each with its own table alone, the weakest first."""
+    layers: list[tuple[Path, dict[str, Any]]] = []
+    while True:
+        table = located(read_toml(path), path.resolve().parent, "")
+        layers.insert(0, (path, table))
+        if "extends" not in table:
+            return layers
+        path = table["extends"].path()
+
+
+def override_of(text: str) -> tuple[list[str], Any]:
+    """Return the path and the value of an override such as "stop.rounds=3". Raises ConfigError for anything else."""
+    return _parse_override(text)
+
+
 # --- files ------------------------------------------------------------------------------------------------
 
 

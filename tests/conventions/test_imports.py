@@ -51,7 +51,8 @@ ARROWS: dict[str, set[str]] = {
     "progress": {"analysis"},
 }
 # Where everything is put together. Nothing above may know them.
-ROOTS = {"edgesim", "__main__", "assembly", "simulation", "estimate", "calibrate", "study", "commands"}
+ROOTS = {"edgesim", "__main__", "assembly", "simulation", "estimate", "job_sample", "advice", "calibrate", "study"}
+ROOTS |= {"commands"}
 
 # Big libraries -> the parts that may import them.
 LIBRARIES: dict[str, set[str]] = {
