@@ -17,6 +17,7 @@ from edgesim.engine.view import FleetView
 from edgesim.rng import Draws, Key, Purpose
 from edgesim.simulation import Silent, Simulation
 from edgesim.world.availabilities.always import Always
+from edgesim.world.fleet import Fleet
 
 ON_TIME_S = 1e-9  # an arrival this much after its deadline still counts, as in the engine
 _DEVICES = 2_000  # of a fleet block are looked at: enough for means
@@ -31,7 +32,7 @@ def timed(parts: Assembly) -> Simulation:
 
 def of_everybody(start: Simulation) -> FleetView:
     """Return what a method would see if the sampled devices, and nobody else, were there, idle, and all chosen."""
-    others = ~_first_of_blocks(start.parts.fleet.kind)
+    others = ~_first_of_blocks(start.parts.fleet)
     there = Presence(Always().build(len(others), Key(0), "availability"), None)
     view = start.engine.view()
     return replace(view, presence=there, busy=others, at_work=int(others.sum()), selection=All())
@@ -91,9 +92,8 @@ def by_block(parts: Assembly, jobs: pd.DataFrame) -> pd.DataFrame:
     return found if np.isfinite(limit_s) else found.assign(late_share=np.nan)
 
 
-def _first_of_blocks(kind: np.ndarray) -> np.ndarray:
+def _first_of_blocks(fleet: Fleet) -> np.ndarray:
     """Return a mask, shape (devices,), of the first _DEVICES devices of each block."""
-    mask = np.zeros(len(kind), dtype=bool)
-    for each in np.unique(kind):
-        mask[np.flatnonzero(kind == each)[:_DEVICES]] = True
+    firsts = np.array([block.first for block in fleet.blocks])
+    mask: np.ndarray = np.arange(len(fleet)) - firsts[fleet.kind] < _DEVICES
     return mask
