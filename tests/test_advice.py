@@ -80,6 +80,14 @@ def test_a_part_of_another_name_replaces_what_lies_below(write):
     assert found["network.name"] == ("mine.toml", "shared") and found["network.latency"] == ("default", 0.0)
 
 
+def test_overrides_of_a_key_and_of_its_section(write):
+    """The finer one has effect whatever their order; the coarser replaces what the file says."""
+    found = shown(write(LINKS), "network.up=3e6", "network={ name = 'fixed', up = 1e6, down = 2e6 }")
+    assert found["network.up"] == ("--set", 3e6) and found["network.down"] == ("--set", 2e6)
+    latency = LINKS.replace(" }", ", latency = 1.5 }")
+    assert shown(write(latency), "network={ name = 'fixed', up = 1e6, down = 2e6 }")["network.latency"][0] == "default"
+
+
 def test_the_table_for_people(write):
     done = call("show", write(LINKS, PHONE + PI))
     assert "fleet.0: phone" in done.out and "fleet.1: raspberry_pi_4" in done.out

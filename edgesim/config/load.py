@@ -38,8 +38,7 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
             raise ConfigError(f"{source}: is a study, not a scenario; run it with: edgesim study run {source}")
     if isinstance(overrides, str) or not isinstance(overrides, Sequence):  # a text would be taken letter by letter
         raise ConfigError(f"overrides: must be a list such as ['stop.rounds=3'], got {str(overrides)[:_SHOWN]!r}")
-    # coarse ones first, so that "method.mu=1" before "method=fedprox" is not lost
-    for path, value in sorted(map(_parse_override, overrides), key=lambda override: _depth(override[0])):
+    for path, value in read_overrides(overrides):
         table = _replaced(table, path, value)
     if isinstance(table.get("fleet"), FileText):
         table["fleet"] = list(_read_fleet(table["fleet"].path()))
@@ -60,9 +59,10 @@ def read_layers(path: Path) -> list[tuple[Path, dict[str, Any]]]:
         path = table["extends"].path()
 
 
-def override_of(text: str) -> tuple[list[str], Any]:
-    """Return the path and the value of an override such as "stop.rounds=3". Raises ConfigError for anything else."""
-    return _parse_override(text)
+def read_overrides(texts: Sequence[str]) -> list[tuple[list[str], Any]]:
+    """Return path and value of overrides such as "stop.rounds=3", in their order of effect. Raises ConfigError."""
+    # coarse ones first, so that "method.mu=1" before "method=fedprox" is not lost
+    return sorted(map(_parse_override, texts), key=lambda override: _depth(override[0]))
 
 
 # --- files ------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgesim.config import profiles
-from edgesim.config.load import override_of, read_layers
+from edgesim.config.load import read_layers, read_overrides
 from edgesim.config.parts import Chosen, as_table
 from edgesim.config.paths import FileText
 from edgesim.config.scenario import FleetBlock, Scenario
@@ -27,15 +27,18 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Layers:
-    """What a user wrote, the weakest first: the files that are extended, the scenario's own, and each override."""
+    """What a user wrote, the weakest first: the files that are extended, the scenario's own, and each override.
 
-    tables: tuple[tuple[str, Mapping[str, Any]], ...]
+    Each has a name, a table, and the path of what it replaces as a whole; () for files, which merge.
+    """
+
+    tables: tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...]
 
     @classmethod
     def of(cls, file: Path, overrides: Sequence[str] = ()) -> Layers:
         """Return the layers of a scenario file. Raises ConfigError as `load_scenario` does."""
-        files = [(path.name, table) for path, table in read_layers(file)]
-        sets = [("--set", _nested(*override_of(override))) for override in overrides]
+        files = [(path.name, table, ()) for path, table in read_layers(file)]
+        sets = [("--set", _nested(path, value), tuple(path)) for path, value in read_overrides(overrides)]
         return cls((*files, *sets))
 
     def find(self, *path: str, name: str | None = None) -> tuple[str, Any] | None:
@@ -43,15 +46,15 @@ class Layers:
 
         `name`: of the part in effect in the section; a layer that names another one, and those below, do not count.
         """
-        for where, table in reversed(self.tables):
+        for where, table, whole in reversed(self.tables):
             section = as_table(_at(table, path[:-1])[1])
             if name is not None and isinstance(section, Mapping) and section.get("name", name) != name:
                 return None
             found, value = _at(table, path)
             if found:
                 return where, value
-            if isinstance(table.get(path[0]), list):
-                return None  # a list takes the place of those below
+            if isinstance(table.get(path[0]), list) or (whole and path[: len(whole)] == whole):
+                return None  # it takes the place of those below
         return None
 
 
