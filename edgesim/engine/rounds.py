@@ -15,6 +15,7 @@ from edgesim.engine.divergence import Divergence, middle
 from edgesim.engine.engine import Engine
 from edgesim.engine.pricing import averaging_flops
 from edgesim.errors import ContractError
+from edgesim.records.schema import CLOSED_BY
 from edgesim.records.table import Table
 
 _TOTALS = ("flops", "down_bytes", "up_bytes", "energy_j")
@@ -71,6 +72,8 @@ class Rounds:
         `closed_by`: what ended the waiting, one of edgesim.records.schema.CLOSED_BY; `deadline_s`: that of the round,
         in seconds since it was sent out.
         """
+        if closed_by not in CLOSED_BY:
+            raise ContractError(f"closed_by must be one of {', '.join(CLOSED_BY)}, got {closed_by!r}")
         engine = self.engine
         server_s = 0.0
         if self._server.flops_per_s < inf:  # updates that come while it works wait in their inbox
