@@ -23,7 +23,7 @@ from edgesim.errors import ConfigError
 from edgesim.records.table import new_tables
 from edgesim.records.writer import write_run
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
-from tests.records.written import whole
+from tests.records.written import manifest_of, whole
 
 SPENT = ["down_s", "compute_s", "up_s", "link_wait_s", "wait_s", "server_s"]
 
@@ -275,7 +275,7 @@ def write_tables(tmp_path):
         devices = new_tables()["devices"]
         for device in [*sorted(set(jobs["device"])), -1]:
             devices.append((device, "server" if device < 0 else "Psi/5", 1, 1, 1, 1.0, 10, 20, 0.0, 0.0, 0.0, 0.0, 0.0))
-        write_run(tmp_path / "run", tables | {"devices": devices.frame()}, {"scenario": {}}, {})
+        write_run(tmp_path / "run", tables | {"devices": devices.frame()}, manifest_of({}), {})
         return open_run(tmp_path / "run")
 
     return write
