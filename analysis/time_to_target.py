@@ -9,7 +9,7 @@ from edgesim.analysis.stats import targets_table
 from edgesim.commands.opened import opened
 from edgesim.commands.script import run_script
 
-COSTS = ["round", "sim_time_s", "energy_j", "up_bytes"]
+COSTS = ["round", "sim_time_s", "energy_j", "active_j", "participant_j", "up_bytes"]
 
 
 def main(runs: list[Path]) -> None:

@@ -21,15 +21,16 @@ def load(source: str | Path | Mapping[str, Any] | Scenario, overrides: Sequence[
     return load_scenario(source, overrides)
 
 
-def run(source: Any, overrides: Sequence[str] = (), out: str | Path | None = None) -> Run:
+def run(source: Any, overrides: Sequence[str] = (), out: str | Path | None = None, overwrite: bool = False) -> Run:
     """Run a scenario (an object, a file or a mapping) and return its tables as pandas frames and its weights.
 
-    `overrides` are laid over any of the three. `out` is the run folder to make, a temporary one if None. Raises
-    ConfigError or DataError.
+    `overrides` are laid over any of the three. `out` is the run folder to make; if None, a temporary one that is
+    removed when the returned Run is dropped, at the latest when Python ends. `overwrite`: a run that is in the folder
+    is replaced. Raises ConfigError or DataError.
     """
     from edgesim.simulation import simulate
 
-    return simulate(load(source, overrides), None if out is None else Path(out))
+    return simulate(load(source, overrides), None if out is None else Path(out), overwrite=overwrite)
 
 
 def open(folder: str | Path) -> Run:

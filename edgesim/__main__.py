@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edgesim.commands.checkpoint import Every, seconds
+from edgesim.commands.streams import OutputError, careful_streams
 from edgesim.errors import ConfigError, EdgesimError
+from edgesim.interrupts import Interrupts, interrupts
 
 if TYPE_CHECKING:
     from edgesim.analysis.load import Run
@@ -35,7 +39,8 @@ Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folde
 # Typer's base of wrong usage, which has had several homes but always this child.
 _UsageError: Any = typer.BadParameter.__base__
 
-_EXIT_OF_STATUS = {"finished": 0, "interrupted": 130, "failed": 1}
+_INTERRUPTED = 130
+_EXIT_OF_STATUS = {"finished": 0, "interrupted": _INTERRUPTED, "failed": 1}
 
 
 @app.command()
@@ -43,7 +48,10 @@ def run(
     scenario: ScenarioFile,
     set_: Overrides = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Train on this many worker processes.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; default runs/SCENARIO-METHOD-SEED.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; default runs/SCENARIO-METHOD-SEED and what --set changes.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the run folder.")] = False,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, and print only the run folder.")] = False,
     checkpoint: Every = None,
@@ -51,6 +59,7 @@ def run(
     """Run a scenario and keep its tables, weights and manifest in a run folder."""
     from edgesim.advice import of_text
     from edgesim.checkpoint import Checkpoint
+    from edgesim.commands.folder import default_folder
     from edgesim.commands.scenario import layers_of, warn
     from edgesim.progress import ProgressLine
     from edgesim.simulation import simulate
@@ -63,7 +72,7 @@ def run(
         torch_device = json.dumps(getattr(loaded.backend.value, "device", "cpu"))
         backend = f'backend={{ name = "workers", workers = {workers}, device = {torch_device} }}'
         loaded = _load(scenario, [*(set_ or []), backend])
-    folder = out or Path("runs") / f"{scenario.stem}-{loaded.method.name}-{loaded.seed}"
+    folder = out or default_folder(scenario, loaded.method.name, loaded.seed, set_ or [])
     every_s = seconds(checkpoint)
     saved = None
     if every_s and loaded.backend.value.trains:
@@ -72,12 +81,10 @@ def run(
         warn(of_text(loaded, layers_of(scenario, set_)))
     observer = None if quiet else ProgressLine(loaded.stop.rounds)
     try:
-        finished = simulate(loaded, folder, observer, saved)
+        finished = simulate(loaded, folder, observer, saved, overwrite=overwrite, command=sys.argv)
     finally:
         if observer:
             observer.close()
-    if saved and finished.manifest["status"] == "finished":
-        saved.remove()
     _report(finished, as_json, quiet, resumable=saved is not None and saved.file.exists())
 
 
@@ -324,14 +331,30 @@ def main() -> None:
     """Run the command line; a mistake of the user ends in one line on stderr and exit code 2."""
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # as `python -m` does: a part "module:Class" may lie in the current folder
+    os.environ["MPLBACKEND"] = "agg"  # pictures go to files; what the environment names need not exist here
     try:
-        sys.exit(command_line()(sys.argv[1:] or ["--help"], prog_name="edgesim", standalone_mode=False))
+        with careful_streams(), interrupts() as signals:
+            code = _exit_code(signals)
+    except OutputError as error:
+        with suppress(OSError):
+            print("error:", error, file=sys.stderr)
+        code = error.exit_code
+    sys.exit(code)
+
+
+def _exit_code(signals: Interrupts) -> int:
+    """Run the command line; return its exit code, 128 and the number of the signal if one has stopped it."""
+    try:
+        code = command_line()(sys.argv[1:] or ["--help"], prog_name="edgesim", standalone_mode=False) or 0
+        return signals.exit_code if code == _INTERRUPTED else int(code)
+    except KeyboardInterrupt:
+        return signals.exit_code
     except _UsageError as error:
         message = f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
     except EdgesimError as error:
         message = str(error)
     print("error:", " ".join(message.splitlines()), file=sys.stderr)
-    sys.exit(2)
+    return 2
 
 
 def _load(scenario: Path, overrides: list[str] | None) -> Scenario:

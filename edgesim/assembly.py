@@ -13,6 +13,7 @@ from torch import nn
 from edgesim.card import ModelCard
 from edgesim.config.scenario import Foreign, Scenario
 from edgesim.contracts import Ids, Part, Payload, Setting
+from edgesim.engine.finite import check_finite
 from edgesim.errors import ConfigError
 from edgesim.learning.build import build_model
 from edgesim.learning.data.dataset import Dataset
@@ -119,7 +120,8 @@ def assemble(
     Who looks at many scenarios gives a `load` and a `build` that remember.
     """
     _check_kinds(scenario)
-    fleet = build_fleet(scenario)
+    with np.errstate(all="ignore"):  # what is not finite is refused below
+        fleet = build_fleet(scenario)
     scenario.selection.value.check(fleet.level)
     _check_pairs(scenario)
     _check_protocol(scenario, fleet)
@@ -150,6 +152,7 @@ def assemble(
         encoding_down=scenario.encoding.down,
         speeds=fleet.full_speed_s if fleet.itemised else None,
     )
+    check_finite(scenario, fleet, setting, shared)
     availability, failures = _churn(scenario, fleet)
     _check_outages(failures, setting)
     return Assembly(scenario, fleet, data, split, module, setting, shared, availability, failures, server_set)

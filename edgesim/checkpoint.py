@@ -8,15 +8,14 @@ goes on starts at its beginning, is told the same again without any training, an
 from __future__ import annotations
 
 import os
-import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
+from safetensors import SafetensorError
 
 from edgesim.contracts import (
     Arrival,
@@ -36,7 +35,14 @@ from edgesim.contracts import (
 )
 from edgesim.errors import ConfigError, DataError
 from edgesim.learner import FederatedLearner
+from edgesim.records.whole import checkpoint_of, remove_checkpoint, whole_file
 from edgesim.rng import Key
+from edgesim.tree_file import Records, check_tree, read_tree, records_in, write_tree
+
+# The modules of what plans, messages and packed tensors are made of.
+_MODULES = ("edgesim.contracts", "edgesim.orders", "edgesim.rng", "edgesim.learning.packed")
+
+_LONGEST = 300  # characters of another library's message
 
 _Answer = TypeVar("_Answer")
 
@@ -61,7 +67,7 @@ class Saved(NamedTuple):
 class Checkpoint:
     """Where a run is saved, how often, and what has to be the same for another one to go on from there.
 
-    The file is a pickle of edgesim's own objects; like any pickle it is to be read only by who trusts its writer.
+    The file is an edgesim.tree_file: nothing in it is run when it is read, and it is refused if a byte has changed.
     """
 
     file: Path
@@ -71,65 +77,74 @@ class Checkpoint:
     @classmethod
     def beside(cls, folder: Path, every_s: float, stamp: Mapping[str, Any]) -> Checkpoint:
         """Return the checkpoint of a run folder: a hidden file beside it."""
-        return cls(folder.parent / f".{folder.name}.checkpoint", every_s, stamp)
+        return cls(checkpoint_of(folder), every_s, stamp)
 
     def is_outdated(self) -> bool:
         """Return whether there is a file that was written for another stamp or version of torch.
 
         Raises DataError if it cannot be read.
         """
-        return self.file.exists() and bool(self._differences(self._content(mmap=True)["stamp"]))
+        return self.file.exists() and bool(self._differences(self._content({}, "stamp")[0]))
 
-    def load(self) -> Saved | None:
-        """Return what the file holds, None if there is none.
+    def is_unfit(self) -> bool:
+        """Return whether there is a file that no run of this stamp can go on from, damaged ones included."""
+        try:
+            return self.is_outdated()
+        except DataError:
+            return True
+
+    def load(self, method: Method | None = None) -> Saved | None:
+        """Return what the file holds, None if there is none; `method`: whose state may have records of its module.
 
         Raises ConfigError if it was written for another stamp or version of torch, DataError if it cannot be read.
         """
         if not self.file.exists():
             return None
-        content = self._content()
-        if others := self._differences(content["stamp"]):
+        stamp, saved = self._content(_records(method), "stamp", "saved")
+        if others := self._differences(stamp):
             raise ConfigError(f"{self.file}: was saved with another {', '.join(others)}; remove it to begin anew")
-        return Saved(**content["saved"])
+        return Saved([Told(*told) for told in saved["told"]], saved["values"], saved["host_s"])
 
-    def save(self, saved: Saved) -> None:
+    def save(self, saved: Saved, method: Method | None = None) -> None:
         """Write the file; a reader finds the one before or this one. Raises ConfigError if that is not possible."""
+        content = {"stamp": self._stamp(), "saved": saved._asdict() | {"told": [tuple(told) for told in saved.told]}}
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            content = {"stamp": self._stamp(), "saved": saved._asdict()}
-            with self._partial.open("wb") as file:
-                torch.save(content, file, pickle_protocol=pickle.HIGHEST_PROTOCOL)  # the default swells arrays
+            with whole_file(self.file) as growing, growing.open("wb") as file:
+                write_tree(file, content, _records(method))
                 file.flush()
                 os.fsync(file.fileno())  # or a machine that goes down may leave neither this file nor the one before
-            self._partial.replace(self.file)
-        except (OSError, RuntimeError) as error:  # torch's own writer raises the latter when a disk is full
-            with suppress(OSError):
-                self._partial.unlink()
+        except (OSError, TypeError) as error:
+            raise ConfigError(f"{self.file}: cannot be written: {error}") from error
+
+    def check(self, state: Any, method: Method) -> None:
+        """Raise ConfigError, before anything is trained, if a method's state is nothing that can be saved."""
+        try:
+            check_tree(state, _records(method))
+        except TypeError as error:
             raise ConfigError(f"{self.file}: cannot be written: {error}") from error
 
     def remove(self) -> None:
         """Remove the file, if there is one, and one that was cut off while it was written."""
-        for file in self.file, self._partial:
-            file.unlink(missing_ok=True)
+        remove_checkpoint(self.file)
 
-    def _content(self, mmap: bool = False) -> dict[str, Any]:
+    def _content(self, records: Records, *names: str) -> list[Any]:
         try:
-            content = dict(torch.load(self.file, weights_only=False, mmap=mmap))
-            if content.keys() != {"stamp", "saved"}:
-                raise LookupError(f"has {', '.join(map(str, content))}")
-        except Exception as error:  # a damaged pickle may raise anything
-            raise DataError(f"{self.file}: cannot be read; remove it to begin anew: {error}") from error
-        return content
-
-    @property
-    def _partial(self) -> Path:
-        return self.file.with_name(f"{self.file.name}.partial")
+            return read_tree(self.file, records, *names)
+        except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+            raise DataError(f"{self.file}: cannot be read; remove it to begin anew: {str(error)[:_LONGEST]}") from error
 
     def _differences(self, stamp: Mapping[str, Any]) -> list[str]:
         return [key for key, value in self._stamp().items() if stamp.get(key) != value]
 
     def _stamp(self) -> dict[str, Any]:
-        return {**self.stamp, "torch": torch.__version__}
+        return {**self.stamp, "torch": str(torch.__version__)}
+
+
+def _records(method: Method | None) -> Records:
+    """Return the classes that may be in a file: edgesim's own, and those of the modules of a method."""
+    own = {cls.__module__ for cls in type(method).__mro__} - {"builtins"} if method else set[str]()
+    return records_in(*_MODULES, *sorted(own))
 
 
 class ResumableLearner:
@@ -141,7 +156,8 @@ class ResumableLearner:
         self._learner = learner
         self._checkpoint = checkpoint
         self._parts = learner.method, learner.backend
-        self._saved = checkpoint.load()
+        checkpoint.check(learner.state, learner.method)
+        self._saved = checkpoint.load(learner.method)
         self._told = list(self._saved.told) if self._saved else []
         self._repeated = 0  # answers that were given again so far
         self._stand_in = _StandIn(learner.method)
@@ -179,7 +195,7 @@ class ResumableLearner:
         merged = self._answer("merge", view.now_s, lambda: self._learner.merge(arrivals, view))
         if not again and time.perf_counter() - self._looked_s >= self._checkpoint.every_s:
             host_s = self.host_s + time.perf_counter() - self._started_s
-            self._checkpoint.save(Saved(self._told, self._learner.values(), host_s))
+            self._checkpoint.save(Saved(self._told, self._learner.values(), host_s), self._learner.method)
             self._looked_s = time.perf_counter()
         return merged
 

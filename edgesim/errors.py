@@ -19,3 +19,7 @@ class ContractError(EdgesimError):
 
 class LedgerError(EdgesimError):
     """The energy ledger does not close: joules of jobs and idle time differ from joules of devices."""
+
+
+class FolderBusy(ConfigError):
+    """Another run is at work in a run folder; the message names the folder and the process."""

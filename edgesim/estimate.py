@@ -27,6 +27,8 @@ from edgesim.methods.fedavg import FedAvg
 from edgesim.rng import Key, Purpose
 from edgesim.simulation import Simulation
 
+_SPLIT = ("energy_j", "active_j", "idle_j")
+_JOB_JOULES = ["down_j", "compute_j", "up_j", "peer_j", "link_j"]
 _ROUNDS, _JOBS = 20, 20_000  # of the trial run without training, at most
 _PROBE_S = 0.5  # of training, to learn the speed of this host
 _TABLES_BYTES, _JOB_BYTES = 50_000, 100  # of a run folder without jobs, and of the rows of one; measured
@@ -41,7 +43,8 @@ class Estimate:
     down_bytes, up_bytes, seconds, joules above idle power, and late_share: of the jobs, those that take longer than a
     fixed deadline (NaN: there is none). Among peers with the messages that a device fetches,
     what others spend on sending them, and its waits.
-    Keys of totals: rounds, jobs, flops, host_minutes, memory_bytes, disk_bytes (of the run folder), sim_time_s.
+    Keys of totals: rounds, jobs, flops, host_minutes, memory_bytes, disk_bytes (of the run folder), sim_time_s,
+    energy_j, active_j and idle_j, of which the first is the sum.
     """
 
     blocks: pd.DataFrame
@@ -50,12 +53,18 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Round:
-    """Means of one round: jobs, FLOPs of the devices, simulated seconds, joules of the fleet."""
+    """Means of one round: jobs, FLOPs of the devices, simulated seconds, joules above idle power and idle ones.
+
+    `flying_*`: of jobs that are at work when a round closes, on top of those that ended; once in a run.
+    """
 
     jobs: float
     flops: float
     seconds: float
-    joules: float
+    active_j: float
+    idle_j: float
+    flying_flops: float = 0.0
+    flying_j: float = 0.0
 
 
 def estimate(scenario: Scenario) -> Estimate:
@@ -94,8 +103,8 @@ def _typical_round(parts: Assembly, first: Plan) -> _Round:
         return _means(_trial(parts, len(first.orders)))
     jobs = priced(parts, first).drop_duplicates("device")
     seconds = min(float(jobs["seconds"].max()), parts.setting.deadline_s)
-    joules = float(jobs["joules"].sum() + parts.fleet.idle_w.sum() * seconds)
-    return _Round(len(jobs), float(jobs["flops"].sum()), seconds, joules)
+    idle_j = float(parts.fleet.idle_w.sum() * seconds)
+    return _Round(len(jobs), float(jobs["flops"].sum()), seconds, float(jobs["joules"].sum()), idle_j)
 
 
 def _trial(parts: Assembly, asked: int) -> Simulation:
@@ -117,14 +126,19 @@ def _trial(parts: Assembly, asked: int) -> Simulation:
 
 
 def _means(trial: Simulation) -> _Round:
-    merges = trial.tables["merges"].frame()
-    asked, end = float(merges["asked"].mean()), merges[["total_flops", "now_s", "total_energy_j"]].iloc[-1]
-    return _Round(asked, *(float(total) / len(merges) for total in end))
+    merges, jobs = trial.tables["merges"].frame(), trial.tables["jobs"].frame()
+    asked, end, n = float(merges["asked"].mean()), merges.iloc[-1], len(merges)
+    ended = jobs[(jobs["end_s"] <= end["now_s"]) & (jobs["outcome"] != "stopped")]
+    flops, server_j = float(ended["flops"].sum()), trial.ledger.server_j(end["now_s"])[1]
+    active_j, idle_j = float(ended[_JOB_JOULES].to_numpy().sum() + server_j), float(end["total_idle_j"])
+    flying = float(end["total_flops"]) - flops, float(end["total_active_j"]) - active_j
+    return _Round(asked, flops / n, float(end["now_s"]) / n, active_j / n, idle_j / n, *flying)
 
 
 def _rounds(stop: Stop, typical: _Round) -> int | None:
     """Return how many rounds the limits allow, at least one; None if only an accuracy ends the run."""
-    spent = ((stop.rounds, 1.0), (stop.sim_time, typical.seconds), (stop.energy, typical.joules))
+    joules = None if stop.energy is None else stop.energy - typical.flying_j
+    spent = ((stop.rounds, 1.0), (stop.sim_time, typical.seconds), (joules, typical.active_j + typical.idle_j))
     allowed = [limit / each for limit, each in spent if limit is not None and each > 0]
     return max(1, int(min(allowed))) if allowed else None
 
@@ -134,17 +148,19 @@ def _totals(
 ) -> dict[str, Any]:
     memory_bytes = _memory_bytes(parts, typical.jobs)
     if rounds is None:
-        unknown = dict.fromkeys(("rounds", "jobs", "flops", "host_minutes", "disk_bytes", "sim_time_s"))
+        unknown = dict.fromkeys(("rounds", "jobs", "flops", "host_minutes", "disk_bytes", "sim_time_s", *_SPLIT))
         return {**unknown, "memory_bytes": memory_bytes}
-    flops, jobs = rounds * typical.flops, round(rounds * typical.jobs)
+    flops, jobs = rounds * typical.flops, round(rounds * typical.jobs)  # of jobs that are trained
+    active_j, idle_j = rounds * typical.active_j + typical.flying_j, rounds * typical.idle_j
     return {
         "rounds": rounds,
         "jobs": jobs,
-        "flops": flops,
+        "flops": flops + typical.flying_flops,
         "host_minutes": _host_s(parts, flops + _evaluation_flops(parts, rounds), speed or host_flops_per_s) / 60.0,
         "disk_bytes": _disk_bytes(parts, jobs),
         "memory_bytes": memory_bytes,
         "sim_time_s": min(rounds * typical.seconds, parts.scenario.stop.sim_time or np.inf),
+        **dict(zip(_SPLIT, (active_j + idle_j, active_j, idle_j), strict=True)),
     }
 
 

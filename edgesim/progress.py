@@ -36,8 +36,8 @@ class ProgressLine:
         """Show a closed round.
 
         Keys of `info`: round (how many are done), accuracy (None if not evaluated), now_s, energy_j (of the fleet so
-        far), diverged (how, in the round in which training did), and in a run that goes on from a checkpoint before
-        (how many an earlier run did).
+        far), active_j (of it, what is above idle power), diverged (how, in the round in which training did), and in a
+        run that goes on from a checkpoint before (how many an earlier run did).
         """
         done = info["round"]
         if info.get("before", 0) > self._before:
@@ -63,6 +63,7 @@ class ProgressLine:
         if self._accuracy is not None:
             parts.append(f"accuracy {self._accuracy:.4f}")
         parts += [text("now_s", info["now_s"]), text("energy_j", info["energy_j"])]
+        parts[-1] += f" ({text('active_j', info['active_j'])} above idle)"
         elapsed_s = self._bar.tasks[0].elapsed
         if self._limit and elapsed_s is not None:
             left_s = round(elapsed_s * (self._limit - done) / (done - self._before))

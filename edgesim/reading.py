@@ -127,6 +127,7 @@ def csv_rows(path: Path, kind: Kind = DataError) -> Iterator[tuple[int, list[str
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file, strict=True)
             for row in filter(None, rows):
+                _check_characters(row)
                 yield rows.line_num, row
     except OSError as error:
         raise kind(f"{path}: cannot be read: {_reason(error)}") from error
@@ -134,6 +135,13 @@ def csv_rows(path: Path, kind: Kind = DataError) -> Iterator[tuple[int, list[str
         raise kind(f"{path}: not UTF-8 text: {_byte(error)}, after line {rows.line_num}") from error
     except csv.Error as error:
         raise kind(f"{path} line {rows.line_num}: not valid CSV: {in_short(error)}") from error
+
+
+def _check_characters(row: list[str]) -> None:
+    """Raise csv.Error if a row has characters that no text has: zeroed blocks are valid UTF-8."""
+    text = "".join(row)
+    if not text.isprintable() and (wrong := next((c for c in text if c != "\t" and not c.isprintable()), "")):
+        raise csv.Error(f"has the character {wrong!r}")
 
 
 def csv_records(

@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 import gc
-import os
-import platform
+import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from importlib.metadata import version
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from edgesim.analysis.critical_path import attributed
 from edgesim.analysis.load import Run, open_run
 from edgesim.assembly import Assembly, assemble
 from edgesim.checkpoint import Checkpoint, NewRounds, ResumableLearner
 from edgesim.config.scenario import Scenario
-from edgesim.contracts import DELIVERED, Backend, Bundle, Learner
+from edgesim.contracts import DELIVERED, Arr, Backend, Learner
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.engine import Engine
 from edgesim.engine.rounds import Observer, Rounds
+from edgesim.interrupts import Interrupts, interrupts
 from edgesim.learner import FederatedLearner
 from edgesim.learning.build import bundle_of
 from edgesim.learning.device import plain_torch
+from edgesim.processes import is_loading_main
+from edgesim.provenance import provenance
+from edgesim.recording import Recording
+from edgesim.records.manifest import FINISHED
 from edgesim.records.table import Table, new_tables
-from edgesim.records.writer import MANIFEST, check_writable, write_run
+from edgesim.records.whole import checkpoint_of, remove_checkpoint
+from edgesim.records.writer import check_writable, taken
 from edgesim.rng import Key
 from edgesim.world.ledger import COMPUTE, DOWN, UP, EnergyLedger
 
 SERVER_ROW = -1
 _YOUNG_OBJECTS = 100_000  # between two looks; Python's own default is 700
-_PACKAGES = ("edgesim", "torch", "torchvision", "numpy", "simpy", "pandas", "pydantic")
 
 
 class Silent:
@@ -72,12 +77,19 @@ class Simulation:
         scenario = parts.scenario
         self.parts = parts
         self.tables: dict[str, Table] = new_tables()
+        self.totals: Mapping[str, float] | None = None  # seconds, and what was spent in them, once the run has ended
         server = scenario.server
         batteries = FleetBatteries(parts.fleet)
         off_s = batteries.off_s if batteries else None
         fleet = parts.fleet
-        asleep_s = parts.availability.off_s if (fleet.sleep_w != fleet.idle_w).any() else None
-        self.ledger = EnergyLedger(fleet.idle_w, server.idle, server.busy, off_s, fleet.sleep_w, asleep_s)
+        sleeps = fleet.sleep_w != fleet.idle_w
+
+        def asleep_s(now_s: float) -> Arr:
+            return np.where(sleeps, parts.availability.off_s(now_s), 0.0)
+
+        self.ledger = EnergyLedger(
+            fleet.idle_w, server.idle, server.busy, off_s, fleet.sleep_w, asleep_s if sleeps.any() else None
+        )
         self.engine = Engine(
             parts.fleet,
             parts.setting,
@@ -107,7 +119,7 @@ class Simulation:
     def run(self) -> None:
         """Run until a stop rule ends it; jobs still in flight then are charged up to that moment.
 
-        Raises LedgerError if the joules do not add up.
+        Raises LedgerError if the joules do not add up or are not finite.
         """
         engine, rounds = self.engine, self.rounds
         asked: Learner = self.resumable or self.learner
@@ -125,6 +137,7 @@ class Simulation:
                 raise real from real.__cause__
             raise
         engine.abort([job for job, _ in list(engine.running.values())], "stopped")
+        self.totals = {"sim_time_s": engine.now_s, **engine.totals()._asdict()}
         self._check_ledger()
 
     @property
@@ -164,81 +177,74 @@ class Simulation:
 
 @plain_torch()
 def simulate(
-    scenario: Scenario, out: Path | None = None, observer: Any = None, checkpoint: Checkpoint | None = None
+    scenario: Scenario,
+    out: Path | None = None,
+    observer: Any = None,
+    checkpoint: Checkpoint | None = None,
+    *,
+    overwrite: bool = False,
+    command: Sequence[str] | None = None,
 ) -> Run:
-    """Run a scenario and return its run folder; `out` None: a new temporary folder.
+    """Run a scenario and return its run folder; `out` None: a temporary one, removed with the Run that is returned.
 
-    An interrupt (Ctrl-C) still writes the folder, with the tables up to the last finished round and the status
-    "interrupted". With a checkpoint the run saves itself to its file every so often, or goes on from it if there is
-    one; then the folder of a run that was cut off is replaced. The file is the caller's to remove. Raises ConfigError
-    or DataError before anything is written, but for a checkpoint that cannot be written, or turns out not to fit.
+    The folder is there from the start and grows; meanwhile no other run can have it. Ctrl-C, SIGTERM and SIGHUP still
+    write it, with the tables up to the last finished round and the status "interrupted"; the second gives up at once.
+    With a checkpoint the run saves itself to its file every so often, or goes on from it if there is one, also where
+    the folder of the run that was cut off is. `overwrite`: a run that is there is replaced, and a checkpoint that does
+    not fit removed. `command`: the words of the command line, for the manifest. Raises FolderBusy if another process is
+    at work in the folder, and ConfigError or DataError before anything is written, but for what cannot be written, and
+    a checkpoint that turns out not to fit.
     """
-    out = out or Path(tempfile.mkdtemp(prefix="edgesim-")) / "run"
-    replaces = checkpoint is not None and checkpoint.file.exists() and _was_cut_off(out)
-    if not replaces:
-        check_writable(out)
-    started_s = time.perf_counter()
-    parts = assemble(scenario)
-    backend = scenario.backend.value.open(parts.make_trainer)
+    if is_loading_main():
+        sys.exit(1)  # whoever started this process says why
+    if out is None:
+        return _simulate_for_now(scenario, observer, checkpoint)
     observer = observer or Silent()
-    status = "failed"
-    try:
-        simulation = Simulation(parts, backend, observer, checkpoint)
+    goes_on = checkpoint is not None and checkpoint.file.exists() and not (overwrite and checkpoint.is_unfit())
+    with interrupts() as signals, closing(observer):
+        check_writable(out, overwrite, goes_on)
+        started_s, facts = time.perf_counter(), provenance(command)
+        parts = assemble(scenario)
+        backend = scenario.backend.value.open(parts.make_trainer)
+        with signals.leaving(), closing(backend), taken(out, overwrite, goes_on) as folder:
+            if checkpoint and overwrite and not goes_on:
+                checkpoint.remove()
+            _run(parts, backend, Recording(folder, observer, facts, started_s), checkpoint, signals)
+            run = open_run(out)
+            if backend.trains and run.manifest["status"] == FINISHED:
+                remove_checkpoint(checkpoint_of(out))
+    return run
+
+
+def _run(
+    parts: Assembly, backend: Backend, recording: Recording, checkpoint: Checkpoint | None, signals: Interrupts
+) -> None:
+    """Run and record a simulation; one that stops while it repeats what a checkpoint holds leaves all as it was."""
+    with signals.writing():
+        with signals.working():
+            simulation = Simulation(parts, backend, recording, checkpoint)
+        recording.begin(simulation)
+        status, reason = "failed", None
         try:
-            simulation.run()
-            status = "finished"
+            with signals.working():
+                simulation.run()
+            status = FINISHED
         except KeyboardInterrupt:
             if simulation.repeats:
                 raise
-            status = "interrupted"
+            status, reason = "interrupted", signals.reason
         finally:
             if not simulation.repeats:  # until then there is nothing new, and no weights
-                _write(simulation, out, status, time.perf_counter() - started_s, replaces)
-    finally:
-        observer.close()
-        backend.close()
-    return open_run(out)
+                recording.write(status, reason)
 
 
-def _was_cut_off(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file() and open_run(folder).manifest["status"] != "finished"
-
-
-def _write(simulation: Simulation, out: Path, status: str, host_s: float, replace: bool) -> None:
-    scenario, finished = simulation.parts.scenario, status == "finished"
-    before_s = simulation.resumable.host_s if simulation.resumable else 0.0
-    simulation.tables["devices"].extend(simulation.devices())
-    frames = {
-        name: table.frame(committed_only=not finished and name != "devices")
-        for name, table in simulation.tables.items()
-    }
-    frames["merges"] = attributed(frames["jobs"], frames["merges"])
-    manifest = {
-        "name": scenario.name,
-        "scenario": scenario.canonical(),
-        "digest": scenario.digest(),
-        "seed": scenario.seed,
-        "status": status,
-        "stop_reason": simulation.rounds.stop_reason,
-        "rounds": simulation.engine.round,
-        "diverged": simulation.rounds.divergence.found,
-        "forward_macs": simulation.engine.trained.forward_macs,
-        "versions": {**{name: version(name) for name in _PACKAGES}, "python": platform.python_version()},
-        "host_s": before_s + host_s,
-        "host_cpus": os.cpu_count(),
-    }
-    write_run(out, frames, manifest, _weights(simulation), replace)
-
-
-def _weights(simulation: Simulation) -> dict[str, dict[str, np.ndarray]]:
-    learner = simulation.learner
-    if not learner.trains:
-        return {}
-    best = learner.best[1]
-    models = {"final": learner.weights(), "best": learner.weights() if best is None else best}
-    return {which: _flat(model) for which, model in models.items()}
-
-
-def _flat(model: Bundle) -> dict[str, np.ndarray]:
-    """Return the tensors of a model under the names of its state dict; what a method adds to it is left out."""
-    return {name: tensor.cpu().numpy() for kind in ("params", "buffers") for name, tensor in model[kind].items()}
+def _simulate_for_now(scenario: Scenario, observer: Any, checkpoint: Checkpoint | None) -> Run:
+    scratch = tempfile.mkdtemp(prefix="edgesim-")
+    remove = partial(shutil.rmtree, scratch, ignore_errors=True)
+    try:
+        run = simulate(scenario, Path(scratch) / "run", observer, checkpoint)
+    except BaseException:
+        remove()
+        raise
+    weakref.finalize(run, remove)
+    return run

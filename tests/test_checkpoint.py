@@ -17,6 +17,7 @@ import edgesim
 from edgesim.checkpoint import Checkpoint, Saved
 from edgesim.errors import ConfigError, DataError
 from edgesim.learning.trainer import Trainer
+from edgesim.records.whole import growing_file
 from edgesim.simulation import simulate
 from tests.calling import call
 
@@ -64,7 +65,10 @@ def test_a_killed_run_goes_on(here: Path) -> None:
     assert process.stderr.readline().startswith("round ")
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
-    assert FILE in names(here) and "run" not in names(here)
+    assert FILE in names(here)
+    assert edgesim.open("run").manifest["status"] == "cut off"
+    says = "error: run: already exists, a run that is cut off; --overwrite replaces it"
+    assert call(*words) == (2, "", f"{says}, --checkpoint goes on from {FILE}\n")
     code, _, err = call(*words, "--quiet", "--checkpoint", "10 min")
     assert (code, err) == (0, "")
     assert names(here) == ["run", "scenario.toml"]
@@ -77,7 +81,9 @@ def test_nothing_is_trained_twice(here: Path, training: list[int]) -> None:
     training[1] = 7
     code, _, err = call(*RUN, *ALWAYS)
     assert (code, err) == (130, "interrupted after 3 rounds; the tables end there; the same command goes on\n")
-    before_s = torch.load(FILE, weights_only=False)["saved"]["host_s"]
+    saved = Checkpoint(Path(FILE), 1.0, {}).load()
+    assert saved is not None
+    before_s = saved.host_s
     assert names(here) == [FILE, "run", "scenario.toml"]
     training[0] = 0
     code, _, err = call(*RUN[:-1], *ALWAYS)
@@ -87,7 +93,7 @@ def test_nothing_is_trained_twice(here: Path, training: list[int]) -> None:
     assert training[0] == 6
     assert edgesim.open("run").manifest["host_s"] > before_s > 0
     assert names(here) == ["run", "scenario.toml"]
-    assert call(*RUN, *ALWAYS).err == "error: run: already exists; remove it or choose another run folder\n"
+    assert call(*RUN, *ALWAYS).err == ("error: run: already exists, a run that is finished; --overwrite replaces it\n")
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
@@ -119,7 +125,7 @@ def raising(error: type[BaseException]) -> Any:
 def test_it_is_saved_when_the_time_has_come(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An hour does not pass in six rounds; without a place to write to the run ends in one line."""
     saved = []
-    monkeypatch.setattr(Checkpoint, "save", lambda self, what: saved.append(len(what.told)))
+    monkeypatch.setattr(Checkpoint, "save", lambda self, what, method: saved.append(len(what.told)))
     for hour in "1 h", "3600":
         assert call(*RUN, "--checkpoint", hour, "--out", f"hour {hour}").code == 0
     assert saved == []
@@ -127,7 +133,7 @@ def test_it_is_saved_when_the_time_has_come(here: Path, monkeypatch: pytest.Monk
     assert saved == [1, 3, 5, 7, 9, 11]  # a merge, then a score and a merge, ...
     monkeypatch.undo()
     monkeypatch.chdir(here)
-    Path(f"{FILE}.partial").mkdir()
+    growing_file(Path(FILE)).mkdir()
     code, _, err = call(*RUN, *ALWAYS)
     assert code == 2
     assert err.startswith(f"error: {FILE}: cannot be written: ")

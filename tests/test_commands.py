@@ -25,11 +25,36 @@ from tests.records.written import write
 Layer = namedtuple("Layer", "name kind params forward_flops weight_grad_flops input_grad_flops")
 
 
+def joules(energy_j):
+    """Return the four columns of joules: half of them are idle power, a tenth of devices never asked."""
+    return energy_j, 0.5 * energy_j, 0.5 * energy_j, 0.9 * energy_j
+
+
 def write_fake(folder, status="finished", seed=3, accuracy=0.625, reason=None):
     """Write a run of one round: 7200 s, 2500 J, 2 MB up, 4 MB down."""
     tables = new_tables()
     tables["merges"].append(
-        (0, 1, 0.0, 7200.0, 2, 2, 0, "all", np.inf, 0.0, 0.0, 1e9, 4, 2, 5.0, 1e9, 4_000_000, 2_000_000, 2500.0)
+        (
+            0,
+            1,
+            0.0,
+            7200.0,
+            2,
+            2,
+            0,
+            "all",
+            np.inf,
+            0.0,
+            0.0,
+            1e9,
+            4,
+            2,
+            *joules(5.0),
+            1e9,
+            4_000_000,
+            2_000_000,
+            *joules(2500.0),
+        )
     )
     tables["evals"].append((0, 1, 7200.0, "test", 1.0, accuracy, 50))
     scenario = {"seed": seed, "method": {"name": "fedavg"}, "evaluation": {"targets": [0.5]}}
@@ -65,7 +90,7 @@ def simulator(monkeypatch):
             seed=3, method=SimpleNamespace(name="fedavg"), stop=SimpleNamespace(rounds=1), backend=backend
         )
 
-    def simulate(scenario, out, observer=None, checkpoint=None):
+    def simulate(scenario, out, observer=None, checkpoint=None, **_):
         seen.folder, seen.observer = out, observer
         return write_fake(out, seen.status, scenario.seed, reason=seen.reason)
 
@@ -242,7 +267,7 @@ def test_help_loads_neither_torch_nor_pandas():
 
 
 def closed(done, accuracy=None):
-    return {"round": done, "accuracy": accuracy, "now_s": 7200.0, "energy_j": 2500.0}
+    return {"round": done, "accuracy": accuracy, "now_s": 7200.0, "energy_j": 2500.0, "active_j": 400.0}
 
 
 def test_progress_writes_a_line_every_tenth_of_the_rounds():
@@ -257,8 +282,8 @@ def test_progress_writes_a_line_every_tenth_of_the_rounds():
     lines = log.getvalue().splitlines()
     assert len(lines) == 10
     # 2 s a round, 18 rounds to go; then the last known accuracy and 16 rounds to go.
-    assert lines[0] == "round 2/20  2 h  2.5 kJ  host time left 36 s"
-    assert lines[1] == "round 4/20  accuracy 0.5000  2 h  2.5 kJ  host time left 32 s"
+    assert lines[0] == "round 2/20  2 h  2.5 kJ (400 J above idle)  host time left 36 s"
+    assert lines[1] == "round 4/20  accuracy 0.5000  2 h  2.5 kJ (400 J above idle)  host time left 32 s"
 
 
 def test_progress_of_a_run_that_goes_on():
@@ -270,7 +295,7 @@ def test_progress_of_a_run_that_goes_on():
         progress.round_closed(closed(done, 0.5) | {"before": 14})
     assert log.getvalue().splitlines() == [
         "goes on after round 14",
-        "round 16/20  accuracy 0.5000  2 h  2.5 kJ  host time left 12 s",
+        "round 16/20  accuracy 0.5000  2 h  2.5 kJ (400 J above idle)  host time left 12 s",
     ]
 
 

@@ -12,6 +12,7 @@ from edgesim.contracts import Needs
 from edgesim.errors import ConfigError
 from edgesim.estimate import estimate
 from edgesim.methods.fedavg import FedAvg
+from tests.conftest import simulate_null
 
 # CNN-CIFAR10: FLOPs of a forward pass, 2 x outputs x inputs of each, and parameters, layer by layer.
 FORWARD = (2 * 28 * 28 * 16 * 75, 2 * 10 * 10 * 32 * 400, 2 * 800 * 500, 2 * 500 * 300, 2 * 300 * 10)
@@ -118,6 +119,8 @@ def test_run_costs_what_was_estimated(digits, changes, asked):
     assert found["jobs"] == asked
     assert found["flops"] == pytest.approx(last["total_flops"], rel=1e-12)
     assert found["sim_time_s"] == pytest.approx(last["now_s"], rel=1e-12)
+    for column in ("energy_j", "active_j", "idle_j"):
+        assert found[column] == pytest.approx(last[f"total_{column}"], rel=1e-9)
     assert 0 < found["host_minutes"] < 10
 
 
@@ -131,6 +134,15 @@ def test_run_costs_what_was_estimated(digits, changes, asked):
 def test_a_run_without_a_round_costs_nothing_that_could_be_told(digits, changes):
     with pytest.raises(ConfigError, match=r"^estimate: no round would close; a run without training ended with '"):
         estimate(digits(**changes))
+
+
+def test_work_in_flight_is_estimated_once(digits):
+    """In a long run eight jobs are at work when it ends, as they are after its first 20 merges, of one job each."""
+    coordinator = {"name": "buffered", "concurrency": 8, "buffer": 1}
+    scenario = digits(method="fedasync", coordinator=coordinator, stop={"rounds": 400})
+    found, last = estimate(scenario).totals, simulate_null(scenario).tables["merges"].frame().iloc[-1]
+    assert found["active_j"] == pytest.approx(last["total_active_j"], rel=0.1)
+    assert found["flops"] == pytest.approx(last["total_flops"], rel=0.1)
 
 
 def test_a_limit_on_time_is_the_most_that_a_run_takes(digits):

@@ -15,6 +15,7 @@ from edgesim.learning.models.chains import CnnDigits
 from edgesim.study.golden import Tolerance, load_golden, same
 from edgesim.study.golden_tables import Numbers, read_numbers, write_numbers
 from tests.calling import TINY, Done, call
+from tests.records.written import seal_again
 from tests.test_scenarios import skip_without_data
 from tests.test_studies import contents
 
@@ -371,12 +372,7 @@ BAD = {
     "nothing in an exact column": Bad(f"{CELLS} line 3: energy_j has no number", CELLS, VALUE, ""),
     "NaN in a job": Bad(f"{JOBS} line 3: end_s must be a finite number, got nan", JOBS, "(?<=,ok,)[^,]*", "nan"),
     "half-written run": Bad(f"{RUN}: not a run folder: no jobs.parquet", f"{RUN}/jobs.parquet", new=None, words=FROM),
-    "cut table": Bad(
-        f"{RUN}/jobs.parquet: not a readable parquet file, truncated or damaged: ",
-        f"{RUN}/jobs.parquet",
-        new="PAR1",
-        words=ONE,
-    ),
+    "cut table": Bad(f"{RUN}/jobs.parquet: damaged: its SHA-256", f"{RUN}/jobs.parquet", new="PAR1", words=ONE),
     "interrupted run": Bad(
         f"{RUN}: not a finished run; manifest.json has the status 'interrupted'",
         f"{RUN}/manifest.json",
@@ -402,6 +398,8 @@ def test_bad_input_is_one_line_and_overwrites_nothing(here: Path, bad: Bad) -> N
         text, changes = re.subn(bad.old, bad.new, path.read_text(), count=1)
         assert changes == 1
         path.write_text(text)
+        if path.name == "manifest.json":
+            seal_again(path.parent)
     elif bad.file:
         path.write_text(bad.new)
     before = contents(here)

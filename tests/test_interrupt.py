@@ -13,6 +13,7 @@ import pytest
 
 import edgesim
 from edgesim.analysis.load import Run
+from edgesim.records import writer
 from edgesim.records.schema import TABLES
 from tests.calling import call
 from tests.outside.methods import Broken
@@ -83,16 +84,37 @@ def ctrl_c(*_: object, **__: object) -> None:
         "edgesim.config.load.load_scenario",
         "edgesim.simulation.assemble",
         "edgesim.simulation.Simulation",
-        "edgesim.records.writer.save_file",
     ],
 )
-def test_an_interrupt_before_training_or_while_writing_leaves_nothing(
-    here: Path, monkeypatch: pytest.MonkeyPatch, moment: str
-) -> None:
+def test_an_interrupt_before_training_leaves_nothing(here: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     monkeypatch.setattr(moment, ctrl_c)
     code, out, err = call("run", "scenario.toml", "--out", "run", "--quiet")
     assert (code, out, err) == (130, "", "")
     assert sorted(path.name for path in here.iterdir()) == ["scenario.toml"]
+
+
+@pytest.mark.parametrize(("presses", "code", "left"), [(1, 0, ["run", "scenario.toml"]), (2, 130, ["scenario.toml"])])
+def test_the_second_interrupt_breaks_off_what_is_written(
+    here: Path, monkeypatch: pytest.MonkeyPatch, presses: int, code: int, left: list[str]
+) -> None:
+    """The first is content with it: a run that has come to its end is finished."""
+    really, pressed = writer.save, list[int]()
+
+    def save(arrays: dict[str, np.ndarray]) -> bytes:
+        while len(pressed) < presses:
+            pressed.append(1)
+            ctrl_c()
+        return really(arrays)
+
+    monkeypatch.setattr(writer, "save", save)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert call("run", "scenario.toml", "--out", "run", "--quiet").code == code
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert sorted(path.name for path in here.iterdir()) == left
+    if left[0] == "run":
+        assert edgesim.open("run").manifest["status"] == "finished"
 
 
 def test_an_interrupt_in_the_first_round_leaves_empty_tables(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

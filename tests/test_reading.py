@@ -70,6 +70,9 @@ def test_rows_of_csv_come_with_their_lines(tmp_path, ending):
     [
         (b"a\n\xff\n", r"not UTF-8 text: byte 0xff \(invalid start byte\), after line \d$"),
         (b'a\n"b\n', r" line 2: not valid CSV: unexpected end of data$"),
+        (b"a\n1\x00\x002\n", r" line 2: not valid CSV: has the character '\\x00'$"),
+        (b"a\x1b[2J\n", r" line 1: not valid CSV: has the character '\\x1b'$"),
+        (b'a\n"1\n2"\n', r" line 3: not valid CSV: has the character '\\n'$"),
         (b"a\n" + b"9" * 200_000, r" line 2: not valid CSV: field larger than field limit \(131072\)$"),
     ],
 )

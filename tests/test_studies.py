@@ -182,18 +182,18 @@ def test_mean_and_interval() -> None:
 def three_rounds(tmp_path: Path) -> Run:
     """Three rounds of 10 s, 20 s and 30 s, of 5 J and 100 + 10 bytes; accuracies 0.5, 0.7, 0.6; 2, 1, 3 updates.
 
-    Losses are 3, 2, 1. Devices themselves got 0.8, 0.95, 0.9 on the mean, the worst of them 0.1 less. In rounds 0 and 1
-    the method noted a weight for devices 4, 5 and 6: 1, 2, 6, then ten times as much. Device 0 received 10, 20 and 30
-    bytes, device 1 25 each time, device 2 nothing; they sent 5, 1 and 70.
+    Of the joules of a round 3 are idle, half a joule of devices never asked. Losses are 3, 2, 1. Devices themselves
+    got 0.8, 0.95, 0.9 on the mean, the worst of them 0.1 less. In rounds 0 and 1 the method noted a weight for
+    devices 4, 5 and 6: 1, 2, 6, then ten times as much. Device 0 received 10, 20 and 30 bytes, device 1 25 each time,
+    device 2 nothing; they sent 5, 1 and 70.
     """
     tables = new_tables()
     ends_s, accuracies, used = (10.0, 30.0, 60.0), (0.5, 0.7, 0.6), (2, 1, 3)
     for n in range(3):
         start_s = ends_s[n - 1] if n else 0.0
-        spent = (1e9, 100, 10, 5.0, (n + 1) * 1e9, (n + 1) * 100, (n + 1) * 10, (n + 1) * 5.0)
-        tables["merges"].append(
-            (n, n + 1, start_s, ends_s[n], 3, used[n], 3 - used[n], "all", np.inf, 0.0, 0.0, *spent)
-        )
+        spent = [(1e9 * k, 100 * k, 10 * k, 5.0 * k, 2.0 * k, 3.0 * k, 4.5 * k) for k in (1, n + 1)]
+        closed = (3, used[n], 3 - used[n], "all", np.inf)
+        tables["merges"].append((n, n + 1, start_s, ends_s[n], *closed, 0.0, 0.0, *spent[0], *spent[1]))
         tables["evals"].append((n, n + 1, ends_s[n], "test", 3.0 - n, accuracies[n], 50))
         for split, less in (("personal", 0.0), ("personal_worst", 0.1)):
             tables["evals"].append((n, n + 1, ends_s[n], split, 1.0, (0.8, 0.95, 0.9)[n] - less, 50))
@@ -232,6 +232,9 @@ def three_rounds(tmp_path: Path) -> Run:
         "round_s": 20,
         "sim_time_s": 60,
         "energy_j": 15,
+        "active_j": 6,
+        "idle_j": 9,
+        "participant_j": 13.5,
         "traffic_bytes": 330,
         "flops": 3e9,
         "accuracy": 0.6,
@@ -257,6 +260,9 @@ def three_rounds(tmp_path: Path) -> Run:
         "round_s@0.65": 15,
         "sim_time_s@0.65": 30,
         "energy_j@0.65": 10,
+        "active_j@0.65": 4,
+        "idle_j@0.65": 6,
+        "participant_j@0.65": 9,
         "traffic_bytes@0.65": 220,
         "merges.used@0.65": 3,
         "merges.used@0.75": None,

@@ -19,6 +19,7 @@ _JOB_USES = {
     "up_j": ("radio", "transmit"),
 }
 _DEVICE_USES = _JOB_USES | {"idle_j": ("base", "idle"), "sleep_j": ("base", "sleep")}
+_RESTING = ("idle", "sleep")  # activities
 _NETWORK_USE = {"link_j": ("network", "carry")}
 
 
@@ -41,6 +42,21 @@ def attribute_energy(run: Run) -> pd.DataFrame:
     rest = rest.assign(joules=left_j.where(left_j.abs() > _ROUNDING * rest["joules"], 0.0))
     found = pd.concat([known, _long(run.jobs, _NETWORK_USE), rest])[[*KEYS, "joules"]]
     return found[found["joules"] != 0].reset_index(drop=True)
+
+
+def split_energy(run: Run) -> dict[str, float]:
+    """Return the joules of a run, split as in the table merges: energy_j, active_j, idle_j, participant_j."""
+    found, devices = attribute_energy(run), run.devices
+    energy_j, idle = float(found["joules"].sum()), found["activity"].isin(_RESTING)
+    idle_j = float(found["joules"][idle].sum())
+    never_asked = found["device"].isin(devices["device"][(devices["jobs"] == 0) & (devices["device"] != SERVER)])
+    bystanders_j = float(found["joules"][idle & never_asked].sum())
+    return {
+        "energy_j": energy_j,
+        "active_j": energy_j - idle_j,
+        "idle_j": idle_j,
+        "participant_j": energy_j - bystanders_j,
+    }
 
 
 def _of_the_server(run: Run) -> pd.DataFrame:

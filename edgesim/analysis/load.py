@@ -9,18 +9,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from safetensors.numpy import load_file
+from safetensors.numpy import load
 
 from edgesim.errors import ConfigError
-from edgesim.reading import check_regular, read_text, reading
-from edgesim.records.checked import check_devices, parse_manifest, read_table
+from edgesim.reading import reading
+from edgesim.records.checked import check_devices, read_table
+from edgesim.records.manifest import MANIFEST, RUNNING, read_file, read_manifest
 from edgesim.records.schema import TABLES
-from edgesim.records.writer import MANIFEST
+
+_LOOKS = 5  # at a run that goes on: each of its states is there for seconds
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run. Tables are read when first asked for; columns and units are those of edgesim.records.schema."""
+    """A run. Tables are read when first asked for; columns and units are those of edgesim.records.schema."""
 
     folder: Path
 
@@ -31,9 +33,11 @@ class Run:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """Return what manifest.json says: scenario, versions, status, host seconds. Raises ConfigError if damaged."""
-        path = self.folder / MANIFEST
-        return parse_manifest(read_text(path, ConfigError), path)
+        """Return what manifest.json says: scenario, versions, status, host seconds, the SHA-256 of each file.
+
+        The status of a run that ended without a word, as by SIGKILL, is "cut off". Raises ConfigError if it is damaged.
+        """
+        return read_manifest(self.folder)
 
     @property
     def status(self) -> str:
@@ -88,7 +92,8 @@ class Run:
     @property
     def saved_weights(self) -> list[str]:
         """Return the names that `weights` accepts; none after a run that trained nothing."""
-        return sorted(path.stem for path in self.folder.glob("*.safetensors"))
+        files = self.manifest.get("files") or [path.name for path in self.folder.glob("*.safetensors")]
+        return sorted(name.removesuffix(".safetensors") for name in files if name.endswith(".safetensors"))
 
     def weights(self, which: str = "final") -> dict[str, np.ndarray]:
         """Return the saved global model "final" or "best", arrays by name.
@@ -98,23 +103,40 @@ class Run:
         path = self.folder / f"{which}.safetensors"
         if which not in self.saved_weights:
             raise ConfigError(f"{path}: not saved; this run has {', '.join(self.saved_weights) or 'no weights'}")
-        check_regular(path, ConfigError)
+        content = self._content(path.name)
         with reading(path, "safetensors file", ConfigError):
-            return dict(load_file(path))
+            return dict(load(content))
 
     def table(self, table: str) -> pd.DataFrame:
-        """Read a table by name from its file. Raises ConfigError if it is damaged, or does not go with the others."""
+        """Return a table by name. Raises ConfigError if its file is damaged, or does not go with the others."""
+        if table in vars(self):
+            return vars(self)[table]  # type: ignore[no-any-return]
         path = self.folder / f"{table}.parquet"
-        frame = read_table(table, path)
+        frame = read_table(table, path, self._content(path.name))
         check_devices(table, frame, frame if table == "devices" else self.devices, path)
         return frame
 
+    def _content(self, name: str) -> bytes:
+        with reading(self.folder / name, "file", ConfigError):
+            return read_file(self.folder, name, self.manifest.get("files", {}).get(name))
+
 
 def open_run(path: str | Path) -> Run:
-    """Return the run in a folder. Raises ConfigError if it is not a run folder or a table is missing."""
+    """Return the run in a folder. Raises ConfigError if it is not a run folder or a table is missing.
+
+    Of a run that goes on all tables are read at once, so that they are of one moment; its status is "running".
+    """
     folder = Path(path)
     wanted = [MANIFEST, *(f"{table}.parquet" for table in TABLES)]
     missing = [name for name in wanted if not (folder / name).is_file()]
     if missing:
         raise ConfigError(f"{folder}: not a run folder: no {', '.join(missing)}")
-    return Run(folder)
+    for _ in range(_LOOKS):
+        run = Run(folder)
+        try:
+            if run.manifest.get("status") == RUNNING:
+                vars(run).update({table: run.table(table) for table in TABLES})
+            break
+        except ConfigError:  # it may have gone on between two files
+            continue
+    return run

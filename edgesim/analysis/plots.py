@@ -29,7 +29,9 @@ STYLE = seaborn.axes_style("whitegrid") | {
 PALETTE = "colorblind"
 _QUANTITIES = {
     "sim_time_s": "simulated time",
-    "energy_j": "energy of the fleet",
+    "energy_j": "energy, idle power included",
+    "active_j": "energy above idle power",
+    "participant_j": "energy without devices never asked",
     "up_bytes": "uploaded",
     "down_bytes": "downloaded",
     "flops": "computed",

@@ -12,21 +12,17 @@ import pandas as pd
 
 from edgesim.analysis.load import Run
 
-_TOTALS = {
-    "total_energy_j": "energy_j",
-    "total_up_bytes": "up_bytes",
-    "total_down_bytes": "down_bytes",
-    "total_flops": "flops",
-}
-_COSTS = ["round", "sim_time_s", "energy_j", "up_bytes", "down_bytes"]
+_JOULES = ["energy_j", "active_j", "idle_j", "participant_j"]
+_COSTS = ["round", "sim_time_s", *_JOULES, "up_bytes", "down_bytes"]
+_TOTALS = {f"total_{name}": name for name in [*_COSTS[2:], "flops"]}
 _WHOLE = {"up_bytes": "int64", "down_bytes": "int64"}
 
 
 def curve(run: Run, split: str = "test") -> pd.DataFrame:
     """Return a row an evaluation of `split`: rounds done, what the fleet had spent by then, loss and accuracy.
 
-    Columns: round, sim_time_s, energy_j, up_bytes, down_bytes, flops, loss, accuracy. An evaluation before the
-    first round costs nothing.
+    Columns: round, sim_time_s, energy_j, active_j, idle_j, participant_j, up_bytes, down_bytes, flops, loss, accuracy;
+    what they count stands with the table merges. An evaluation before the first round costs nothing.
     """
     evals = run.evals[run.evals["split"] == split].rename(columns={"now_s": "sim_time_s"})
     spent = run.merges[["round", *_TOTALS]].rename(columns=_TOTALS)
@@ -39,7 +35,7 @@ def curve(run: Run, split: str = "test") -> pd.DataFrame:
 def first_crossing(points: pd.DataFrame, target: float) -> dict[str, Any] | None:
     """Return the costs at the first row of a curve with accuracy >= target, or None if there is no such row.
 
-    Keys: round (rounds done), sim_time_s, energy_j, up_bytes, down_bytes.
+    Keys: round (rounds done), sim_time_s, energy_j, active_j, idle_j, participant_j, up_bytes, down_bytes.
     """
     reached = points[points["accuracy"] >= target]
     return None if reached.empty else {name: reached[name].iloc[0].item() for name in _COSTS}
@@ -57,10 +53,10 @@ def last_crossing(points: pd.DataFrame, target: float) -> dict[str, Any] | None:
 def summary(run: Run) -> dict[str, Any]:
     """Return the run in one object of plain numbers; accuracies are None if nothing was evaluated.
 
-    Keys: method, status, rounds, accuracy (last evaluation), best_accuracy, sim_time_s, energy_j, up_bytes,
-    Keys: method, status, rounds, accuracy (last evaluation), best_accuracy, sim_time_s, energy_j, up_bytes,
-    down_bytes, flops (all at the end of the last round), host_s, diverged (None, or what the manifest says of it), and
-    targets, which maps each target to its first crossing or None.
+    Keys: method, status, rounds, accuracy (last evaluation), best_accuracy, sim_time_s, energy_j, active_j, idle_j,
+    participant_j, up_bytes, down_bytes, flops (all at the end of the run; of one that did not finish, at the end of its
+    last round), host_s, diverged (None, or what the manifest says of it), and targets, which maps each target to its
+    first crossing or None.
     """
     points = curve(run)
     accuracy = points["accuracy"]
@@ -88,7 +84,7 @@ def targets_table(runs: Sequence[Run]) -> pd.DataFrame:
             label = {"run": run.name, "status": run.status, "method": run.method, "seed": run.seed, "target": target}
             rows.append(label | (first_crossing(points, target) or {}))
     frame = pd.DataFrame(rows, columns=["run", "status", "method", "seed", "target", *_COSTS])
-    return frame.astype({"sim_time_s": "float64", "energy_j": "float64"} | dict.fromkeys(["round", *_WHOLE], "Int64"))
+    return frame.astype(dict.fromkeys(["sim_time_s", *_JOULES], "float64") | dict.fromkeys(["round", *_WHOLE], "Int64"))
 
 
 def energy_by_kind(run: Run) -> pd.DataFrame:
@@ -97,8 +93,10 @@ def energy_by_kind(run: Run) -> pd.DataFrame:
 
 
 def _end(run: Run) -> dict[str, Any]:
+    names = {"now_s": "sim_time_s", **_TOTALS}
     if run.merges.empty:
-        return {"rounds": 0, "sim_time_s": 0.0} | dict.fromkeys(_TOTALS.values(), 0)
-    last = run.merges.tail(1).to_dict("records")[0]  # with the type of each column
-    spent = {short: last[name] for name, short in _TOTALS.items()}
-    return {"rounds": last["round"] + 1, "sim_time_s": last["now_s"]} | spent
+        last = dict.fromkeys(names.values(), 0)
+    else:
+        last = {short: run.merges[name].iloc[-1].item() for name, short in names.items()}
+    # a finished run may have gone on after its last round, to the end of its simulated time
+    return {"rounds": len(run.merges)} | last | (run.manifest.get("totals") or {})

@@ -183,7 +183,7 @@ def _job_spans(jobs: pd.DataFrame) -> Iterable[Event]:
 def _server_spans(merges: pd.DataFrame) -> Iterable[Event]:
     bounds = _ns_of(np.column_stack([merges["start_s"], merges["now_s"] - merges["server_s"], merges["now_s"]]))
     for merge, (start_ns, closed_ns, end_ns) in zip(merges.to_dict("records"), bounds.tolist(), strict=True):
-        about = {name: merge[name] for name in ("version", "asked", "used", "late", "flops", "energy_j")}
+        about = {name: merge[name] for name in ("version", "asked", "used", "late", "flops", "energy_j", "active_j")}
         yield _span(_SERVER, _JOBS, "round", f"round {merge['round'] + 1}", start_ns, end_ns, about)
         if end_ns > closed_ns:
             yield _span(_SERVER, _JOBS, "phase", "merge", closed_ns, end_ns, {})

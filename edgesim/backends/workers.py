@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import copy
-import pickle
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import resource_tracker
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
-import torch.multiprocessing as mp
 from annotated_types import Ge
 
 from edgesim.backends.training import TrainingBackend
 from edgesim.contracts import Assignment, Bundle, Result, Score
-from edgesim.errors import EdgesimError
 from edgesim.learning.device import check_device, plain_torch
 from edgesim.learning.packed import with_others
 from edgesim.learning.trainer import ChunkScore, Trainer
+from edgesim.processes import ProcessPool
 
 _TRAINER: Trainer | None = None  # of a worker process; set once, when it starts
 
@@ -35,13 +28,11 @@ class WorkersBackend(TrainingBackend):
         trainer.data.share()
         self._chunks = trainer.chunks()
         self._workers = workers
-        self._pool = ProcessPoolExecutor(
-            workers, mp_context=mp.get_context("spawn"), initializer=_start_worker, initargs=(trainer,)
-        )
+        self._pool = ProcessPool("backend", workers, _start_worker, (trainer,))
 
     def close(self) -> None:
-        """End the worker processes."""
-        self._pool.shutdown(cancel_futures=True)
+        """End the worker processes, whatever they are at."""
+        self._pool.close()
 
     def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
         """Train in all processes at once."""
@@ -58,7 +49,7 @@ class WorkersBackend(TrainingBackend):
             for a in assignments
         ]
         wired = [[ready[place] for place in parcel] for parcel in parcels]
-        results = [result for parcel in self._map(_run_in_worker, wired) for result in parcel]
+        results = [result for parcel in self._pool.map(_run_in_worker, wired) for result in parcel]
         return [r._replace(body=_from_wire(r.body), keep=_from_wire(r.keep)) for r in results]
 
     def evaluate_personal(self, models: Mapping[int, Bundle]) -> Mapping[int, Score]:
@@ -66,33 +57,14 @@ class WorkersBackend(TrainingBackend):
         wired = {id(model): _to_wire(model) for model in models.values()}
         rows = [(device, wired[id(model)]) for device, model in models.items()]
         parcels = np.array_split(np.arange(len(rows)), min(self._workers, len(rows)) or 1)
-        scored = self._map(_score_personal_in_worker, [[rows[place] for place in parcel] for parcel in parcels])
+        scored = self._pool.map(_score_personal_in_worker, [[rows[place] for place in parcel] for parcel in parcels])
         return dict(row for parcel in scored for row in parcel)
 
     def _score(self, model: Bundle) -> Sequence[ChunkScore]:
         wired = _to_wire(model)
         spans = np.array_split(np.arange(self._chunks), self._workers)
-        scored = self._map(_score_in_worker, [(wired, span.tolist()) for span in spans])
+        scored = self._pool.map(_score_in_worker, [(wired, span.tolist()) for span in spans])
         return [chunk for span in scored for chunk in span]
-
-    def _map(self, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        resource_tracker.ensure_running()  # it lets Ctrl-C through again when it starts
-        try:
-            with _ctrl_c_held():
-                results = self._pool.map(work, items)
-            return list(results)
-        except BrokenProcessPool as error:
-            raise EdgesimError("backend: a worker process died; with too little memory use fewer workers") from error
-
-
-@contextmanager
-def _ctrl_c_held() -> Iterator[None]:
-    """Hold Ctrl-C back: it is for the main process, and processes started meanwhile inherit that."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @plain_torch()
@@ -109,14 +81,7 @@ def _trainer() -> Trainer:
 
 @plain_torch()  # a script may set more than this when the process loads it
 def _run_in_worker(parcel: Sequence[Assignment]) -> list[Result]:
-    try:
-        return [_trained(assignment) for assignment in parcel]
-    except Exception as error:
-        try:
-            pickle.loads(pickle.dumps(error))
-        except Exception:  # an exception of its own constructor would break the pool on its way home
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error
-        raise
+    return [_trained(assignment) for assignment in parcel]
 
 
 def _trained(assignment: Assignment) -> Result:

@@ -50,8 +50,8 @@ def describe(card: ModelCard) -> dict[str, Any]:
     """Return a model card as plain numbers, all per sample but `step_flops`: of a training step, whatever its batch.
 
     Keys: model, params, forward_flops, step_flops, layers (in forward order), suffixes: the training FLOPs if only the
-    last 1, 2, ... all layers are trained and those before them are frozen; coverage: training FLOPs that PyTorch counts,
-    those by formula, and operations that have neither; groups: the units that can be left out.
+    last 1, 2, ... all layers are trained and those before them are frozen; coverage: training FLOPs that PyTorch
+    counts, those by formula, and operations that have neither; groups: the units that can be left out.
     """
     layers = [{key: _whole(getattr(layer, key)) for key in _LAYER} for layer in card.layers]
     suffixes = [

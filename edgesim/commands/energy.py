@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from edgesim.analysis.energy import KEYS, attribute_energy
+from edgesim.analysis.energy import KEYS, attribute_energy, split_energy
 from edgesim.analysis.load import Run
 from edgesim.analysis.readable import text
 from edgesim.commands.show import print_json, print_table
@@ -43,12 +43,13 @@ def print_energy(run: Run, by: str, as_json: bool = False) -> None:
     Raises ConfigError if `by` names no columns.
     """
     keys = parse_keys(by)
-    sums = energy_by(run, keys)
-    total_j = float(sums["joules"].sum())
+    sums, split = energy_by(run, keys), split_energy(run)
     if as_json:
         rows = sums.astype(object).where(sums.notna(), None).to_dict("records")
-        print_json({"status": run.status, "total_j": total_j, "by": rows})
+        print_json({"status": run.status, "total_j": split.pop("energy_j"), **split, "by": rows})
         return
     shown = sums.assign(share=[f"{share:.1%}" for share in sums["share"]])
     columns = {name: name for name in [*keys, "joules", "share"]}
-    print_table(shown.to_dict("records"), columns, f"{run.name}: {text('_j', total_j)}")
+    whole, active, idle, participants = (text(name, joules) for name, joules in split.items())
+    title = f"{run.name}: {whole} = {active} active + {idle} idle; {participants} without devices that were never asked"
+    print_table(shown.to_dict("records"), columns, title)

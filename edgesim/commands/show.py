@@ -18,7 +18,15 @@ from edgesim.analysis.stats import summary, targets_table
 from edgesim.records.writer import plain_json
 
 _WIDE = 400  # a pipe has no width to keep to; a table takes only what it needs
-_COSTS = {"sim_time_s": "simulated time", "energy_j": "energy", "up_bytes": "up", "down_bytes": "down"}
+_COSTS = {
+    "sim_time_s": "simulated time",
+    "energy_j": "energy",
+    "active_j": "active",  # above idle power
+    "idle_j": "idle",
+    "participant_j": "participants",  # energy without the idle power of devices that were never asked
+    "up_bytes": "up",
+    "down_bytes": "down",
+}
 
 
 def print_runs(runs: Sequence[Run]) -> None:

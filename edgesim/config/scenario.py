@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import (
@@ -254,6 +254,7 @@ class Scenario(_Table):
     server: Server = Server()
     evaluation: Evaluation = Evaluation()
     stop: Stop
+    weights: Literal["both", "final", "best", "none"] = "both"  # models to keep in the run folder: of its end, the best
     fleet: Annotated[tuple[FleetBlock, ...], Strict(False)]
 
     @field_validator("fleet", mode="before")
@@ -272,7 +273,7 @@ class Scenario(_Table):
         return table
 
     def digest(self) -> str:
-        """Return the SHA-256, in hex, of the canonical scenario without its backend, which changes no result."""
-        decisive = {key: value for key, value in self.canonical().items() if key != "backend"}
+        """Return the SHA-256, in hex, of the canonical scenario without what changes no result: backend and weights."""
+        decisive = {key: value for key, value in self.canonical().items() if key not in ("backend", "weights")}
         text = json.dumps(decisive, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()

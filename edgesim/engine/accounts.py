@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,32 @@ from edgesim.engine.spending import Spending, joules_of, lacked_s
 from edgesim.records.table import Table
 from edgesim.world.fleet import Fleet
 from edgesim.world.ledger import EnergyLedger
+
+
+class Totals(NamedTuple):
+    """All that fleet, links and server have spent since the start of a run; joules as in `world.ledger.Joules`."""
+
+    flops: float = 0.0
+    down_bytes: int = 0
+    up_bytes: int = 0
+    energy_j: float = 0.0
+    active_j: float = 0.0
+    idle_j: float = 0.0
+    participant_j: float = 0.0
+
+
+class Cost(NamedTuple):
+    """What a job has spent: FLOPs, bytes and joules of its row, and what each flow to it cost its sender."""
+
+    flops: float
+    down_bytes: int
+    up_bytes: int
+    down_j: float
+    compute_j: float
+    up_j: float
+    peer_j: float
+    link_j: float
+    senders: Sequence[tuple[int, int, float]] = ()  # device, bytes, joules
 
 
 class Accounts:
@@ -48,22 +75,17 @@ class Accounts:
     def book(self, job: Job, outcome: Outcome, spent: Spending, now_s: float) -> int:
         """Charge what a job spent and write its row; return the row."""
         device, task = job.device, job.task
-        (down_s, compute_s, up_s), (down, compute, up) = spent.seconds, spent.shares
-        flops = compute * job.flops
-        down_j, compute_j, up_j = joules_of(job, spent, self._fleet)
+        down_s, compute_s, up_s = spent.seconds
+        cost = self.cost(job, spent)
+        flops, down_bytes, up_bytes, down_j, compute_j, up_j, peer_j, link_j, senders = cost
         self.ledger.charge(device, down_j, compute_j, up_j, down_s + compute_s + up_s)
-        peer_j = link_j = 0.0
         if task.home == "server":
-            down_bytes, up_bytes = int(down * job.down_bytes), int(up * job.up_bytes)
             self._sent_bytes[device] += up_bytes
-        else:
-            down_bytes, peer_j = self._book_senders(spent.flows)
-            up_bytes = down_bytes
+        for source, sent_bytes, sending_j in senders:
+            self._sent_bytes[source] += sent_bytes
+            if sending_j:
+                self.ledger.charge_sending(source, sending_j)
         if self._links_draw:
-            j_per_bit = self._fleet.j_per_bit
-            own_bytes = down_bytes + (up_bytes if task.home == "server" else 0)
-            link_j = 8.0 * float(j_per_bit[device]) * own_bytes  # what peers send crosses their own links
-            link_j += sum(8.0 * float(j_per_bit[flow.source]) * int(flow.moved_bytes) for flow in spent.flows)
             self.ledger.charge_link(link_j)
         self._received_bytes[device] += down_bytes
         self.flops += flops
@@ -76,15 +98,25 @@ class Accounts:
              down_j, compute_j, up_j, peer_j, link_j)
         )  # fmt: skip
 
-    def _book_senders(self, flows: Sequence[Flow]) -> tuple[int, float]:
-        """Charge peers what they spent on sending to a job; return the bytes and joules of them all."""
-        peer_bytes, peer_j = 0, 0.0
-        for flow in flows:
-            source, moved_bytes = flow.source, int(flow.moved_bytes)
-            self._sent_bytes[source] += moved_bytes
-            peer_bytes += moved_bytes
-            sending_j = flow.up_air_s * self._transmit_w[source]
-            if sending_j:
-                self.ledger.charge_sending(source, sending_j)
-                peer_j += sending_j
-        return peer_bytes, peer_j
+    def cost(self, job: Job, spent: Spending) -> Cost:
+        """Return what a job spent, in bytes, FLOPs and joules; nothing is charged."""
+        device, (down, compute, up) = job.device, spent.shares
+        flops = compute * job.flops
+        down_j, compute_j, up_j = joules_of(job, spent, self._fleet)
+        if job.task.home == "server":
+            down_bytes, up_bytes = int(down * job.down_bytes), int(up * job.up_bytes)
+            link_j = 8.0 * float(self._fleet.j_per_bit[device]) * (down_bytes + up_bytes) if self._links_draw else 0.0
+            return Cost(flops, down_bytes, up_bytes, down_j, compute_j, up_j, 0.0, link_j)
+        senders = [self._sending(flow) for flow in spent.flows]
+        peer_bytes = sum(nbytes for _, nbytes, _ in senders)
+        peer_j = sum((joules for _, _, joules in senders), 0.0)
+        link_j = 0.0
+        if self._links_draw:  # what peers send crosses their own links, and the receiver's
+            j_per_bit = self._fleet.j_per_bit
+            link_j = 8.0 * float(j_per_bit[device]) * peer_bytes
+            link_j += sum(8.0 * float(j_per_bit[source]) * nbytes for source, nbytes, _ in senders)
+        return Cost(flops, peer_bytes, peer_bytes, down_j, compute_j, up_j, peer_j, link_j, senders)
+
+    def _sending(self, flow: Flow) -> tuple[int, int, float]:
+        """Return who sent a flow, and the bytes and joules that it cost him."""
+        return flow.source, int(flow.moved_bytes), flow.up_air_s * self._transmit_w[flow.source]

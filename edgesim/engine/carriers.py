@@ -73,4 +73,11 @@ class Carriers:
 
     def end(self, job: Job, through: bool) -> Spending:
         """Forget a job, through or broken off; return what it spent up to now."""
-        return (self._server if job.task.home == "server" else self._peers).end(job, through)
+        return self._of(job).end(job, through)
+
+    def so_far(self, job: Job) -> Spending:
+        """Return what a job would have spent if it were broken off now; asking changes nothing."""
+        return self._of(job).so_far(job)
+
+    def _of(self, job: Job) -> Direct | Journeys | Peers:
+        return self._server if job.task.home == "server" else self._peers

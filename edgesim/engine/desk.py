@@ -58,6 +58,12 @@ class Desk:
         self._smallest_bytes = float(fleet.memory_bytes.min())
         self._largest_bytes = float(fleet.memory_bytes.max())
 
+    @property
+    def asked(self) -> np.ndarray:
+        """Which devices had an order so far, bool, shape (devices,)."""
+        asked: np.ndarray = self._dispatched > 0
+        return asked
+
     def stamp(self, plan: Plan, round_: int, model: ModelRef, now_s: float, due_known: bool) -> Stamped:
         """Return the jobs of a plan that are sent now, from this global model.
 

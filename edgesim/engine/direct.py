@@ -13,6 +13,7 @@ from edgesim.contracts import Job, Outcome
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.fate import Fate, first_end
 from edgesim.engine.spending import Spending, joules_of, spent_alone
+from edgesim.engine.transfers import ON_TIME_S
 from edgesim.world.fleet import Fleet
 from edgesim.world.onoff import OnOff
 
@@ -53,11 +54,17 @@ class Direct:
 
     def end(self, job: Job, through: bool) -> Spending:
         """Return what a job that is through, or was broken off now, has spent."""
-        spent = spent_alone(job, inf if through else self._env.now - job.sent_s)
-        if not through and self._links_up is not None:
-            spent = spent._replace(shares=self._flowed(job, spent.shares, self._links_up))
+        spent = spent_alone(job, inf) if through else self.so_far(job)
         if self._batteries:
             self._batteries.draw_job(job, spent, joules_of(job, spent, self._fleet))
+        return spent
+
+    def so_far(self, job: Job) -> Spending:
+        """Return what a job has spent that is broken off now; asking changes nothing."""
+        in_time = job.due_s - self._env.now <= ON_TIME_S
+        spent = spent_alone(job, inf if in_time else self._env.now - job.sent_s)
+        if self._links_up is not None:
+            spent = spent._replace(shares=self._flowed(job, spent.shares, self._links_up))
         return spent
 
     def _flowed(self, job: Job, shares: tuple[float, float, float], links_up: OnOff) -> tuple[float, float, float]:

@@ -6,25 +6,27 @@ Idle devices own no process, event or object; a job over links of its own is one
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
 import simpy
 
 from edgesim.contracts import DELIVERED, SERVER, Arrival, Job, ModelRef, Outcome, Plan, Setting
-from edgesim.engine.accounts import Accounts
+from edgesim.engine.accounts import Accounts, Totals
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.carriers import Carriers
 from edgesim.engine.desk import Desk
 from edgesim.engine.fate import Fates
 from edgesim.engine.held import Held
+from edgesim.engine.in_flight import InFlight
 from edgesim.engine.inbox import Inbox
 from edgesim.engine.presence import Presence
 from edgesim.engine.spending import NOTHING
 from edgesim.engine.trained_models import TrainedModels
 from edgesim.engine.transfers import ON_TIME_S
 from edgesim.engine.view import FleetView, PeerGraphs
-from edgesim.errors import ContractError
+from edgesim.errors import ContractError, LedgerError
 from edgesim.records.table import Table
 from edgesim.rng import Key, Purpose
 from edgesim.world.availability import Availability
@@ -82,11 +84,31 @@ class Engine:
             self._finish,
             self._fail,
         )
+        priced = shared is None and peers is None and (failures is None or failures.links is None)
+        self._in_flight = InFlight(fleet, self.accounts, self._carriers, priced)
 
     @property
     def now_s(self) -> float:
         """Simulated seconds since the start."""
         return self.env.now
+
+    def totals(self) -> Totals:
+        """Return what has been spent up to now, by jobs that still run too; asking changes nothing.
+
+        Raises LedgerError if that is infinite or not a number.
+        """
+        booked, running = self.accounts, self._in_flight.spent(self.running, self.now_s)
+        totals = Totals(
+            booked.flops + running.flops,
+            booked.down_bytes + running.down_bytes,
+            booked.up_bytes + running.up_bytes,
+            *self.ledger.joules(self.now_s, self._desk.asked, running.joules),
+        )
+        if wrong := [f"{name} {value}" for name, value in totals._asdict().items() if not isfinite(value)]:
+            raise LedgerError(f"after {self.now_s:g} s the run has spent {', '.join(wrong)}, must be finite")
+        if not isfinite(self.now_s):
+            raise LedgerError(f"simulated time has come to {self.now_s} s, must be finite")
+        return totals
 
     def view(self, places: int | None = None, only: int | None = None) -> FleetView:
         """Return what a method may know now; `places`: how many devices may be asked at most (None: all).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 from typing import Protocol, TypeAlias
@@ -12,7 +12,7 @@ import numpy as np
 import simpy
 
 from edgesim.contracts import Arr, Ids
-from edgesim.engine.transfers import Transfers
+from edgesim.engine.transfers import Transfers, unless_whole
 from edgesim.rng import Draws, Key
 from edgesim.world.fleet import Fleet
 from edgesim.world.shared_network import SharedNetwork
@@ -62,6 +62,9 @@ class Flows(Protocol):
 
     def stop(self, flows: Iterable[Flow]) -> None:
         """Break off those of these flows that have not ended; book what they moved."""
+
+    def so_far(self, flows: Iterable[Flow]) -> list[Flow]:
+        """Return these flows as they would be if they were broken off now; asking changes nothing."""
 
 
 class OwnFlows:
@@ -114,6 +117,12 @@ class OwnFlows:
         for flow in flows:
             flow.stop(now_s)
 
+    def so_far(self, flows: Iterable[Flow]) -> list[Flow]:
+        """Return these flows as they would be if they were broken off now; asking changes nothing."""
+        copies = [replace(flow) for flow in flows]
+        self.stop(copies)
+        return copies
+
     def _fleet_leg(self, ids: Ids, sizes: Arr, up: bool, draws: Draws) -> tuple[Arr, Arr]:
         """Return latencies and seconds on air, both of shape (k,), of one direction of transfers that start now."""
         seconds, air_s = self._fleet.transfer_s(ids, sizes, up, np.full(len(ids), self._env.now), draws)
@@ -145,9 +154,21 @@ class SharedFlows:
         """Break off those of these flows that have not ended; book what they moved."""
         for flow in flows:
             if flow in self._on_air:
-                self._land(flow, self._transfers.drop(self._on_air[flow]))
+                self._land(flow, unless_whole(self._transfers.drop(self._on_air[flow]), flow.nbytes))
             elif not flow.over:
                 flow.over, flow.ends_s = True, self._env.now
+
+    def so_far(self, flows: Iterable[Flow]) -> list[Flow]:
+        """Return these flows as they would be if they were broken off now; asking changes nothing."""
+        return [self._as_of_now(flow) if flow in self._on_air else flow for flow in flows]
+
+    def _as_of_now(self, flow: Flow) -> Flow:
+        return replace(
+            flow,
+            moved_bytes=unless_whole(self._transfers.moved_bytes(self._on_air[flow]), flow.nbytes),
+            up_air_s=flow.up_air_s + self._sending.so_far_s(flow.source),
+            down_air_s=flow.down_air_s + self._receiving.so_far_s(flow.target),
+        )
 
     def _start(self, source: int, target: int, nbytes: float, fresh: bool, there: There) -> Flow:
         latency_s = self._network.paths.latency_s(1 + source, 1 + target)
@@ -177,6 +198,9 @@ class SharedFlows:
         flow.down_air_s += self._receiving.each_s(flow.target, -1)
 
 
+_OFF = (0, 0.0, 0.0)  # a radio with no message
+
+
 class _Radios:
     """Time on air of devices in one direction: a radio is on once, however many messages pass; they share its time."""
 
@@ -186,9 +210,13 @@ class _Radios:
 
     def each_s(self, device: int, change: int) -> float:
         """Let one message more (1) or less (-1) pass; return what each has had that was there since the radio is on."""
-        messages, each_s, until_s = self._on.pop(device, (0, 0.0, 0.0))
+        each_s = self.so_far_s(device)
+        messages = self._on.pop(device, _OFF)[0] + change
         if messages:
-            each_s += (self._env.now - until_s) / messages
-        if messages + change:
-            self._on[device] = (messages + change, each_s, self._env.now)
+            self._on[device] = (messages, each_s, self._env.now)
         return each_s
+
+    def so_far_s(self, device: int) -> float:
+        """Return what each message has had up to now; asking changes nothing."""
+        messages, each_s, until_s = self._on.get(device, _OFF)
+        return each_s + (self._env.now - until_s) / messages if messages else each_s

@@ -16,7 +16,7 @@ from edgesim.contracts import Job, Outcome
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.fate import COMPUTE, DOWN, SENDING, UP, Fate
 from edgesim.engine.spending import Spending
-from edgesim.engine.transfers import ON_TIME_S, Transfers
+from edgesim.engine.transfers import ON_TIME_S, Transfers, unless_whole
 from edgesim.world.fleet import Fleet
 from edgesim.world.onoff import OnOff
 from edgesim.world.shared_network import SharedNetwork
@@ -33,6 +33,7 @@ class _Journey:
     seconds: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     shares: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     moved_bytes: float = 0.0  # in this phase, before the link was last down
+    latency_s: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # of the transfers that have begun
     down_s: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # with the device's link down
     down_since_s: float = inf
     legs: int = 0  # spans of constant power so far
@@ -82,17 +83,29 @@ class Journeys:
 
     def end(self, job: Job, through: bool) -> Spending:
         """Forget a job, through or broken off; return what it has spent up to now."""
-        journey = self._under_way.pop(job.id)
+        spent, journey = self.so_far(job), self._under_way.pop(job.id)
+        on_air_s, (down, _, up) = sum(spent.air_s or ()), spent.shares
+        waited_s = on_air_s - self._alone_s(job, DOWN, down) - self._alone_s(job, UP, up)
         self._draw(journey, 0.0)
-        self._link_is_up(journey)
+        if journey.phase in (DOWN, UP):
+            self._transfers.drop(_flow(job, journey.phase))
+        return spent._replace(link_wait_s=max(0.0, waited_s))
+
+    def so_far(self, job: Job) -> Spending:
+        """Return what a job has spent up to now, but for `link_wait_s`; asking changes nothing."""
+        journey = self._under_way[job.id]
+        seconds, shares, down_s = list(journey.seconds), list(journey.shares), list(journey.down_s)
         if journey.phase <= UP:
-            journey.seconds[journey.phase] = self._env.now - journey.since_s
-            journey.shares[journey.phase] = self._share_so_far(journey)
-        down_s, compute_s, up_s = journey.seconds
-        down, compute, up = journey.shares
-        air_s = (self._air_s(journey, DOWN), self._air_s(journey, UP))
-        waited_s = sum(air_s) - self._alone_s(journey, DOWN) - self._alone_s(journey, UP)
-        return Spending((down_s, compute_s, up_s), (down, compute, up), air_s, max(0.0, waited_s))
+            seconds[journey.phase] = self._env.now - journey.since_s
+            shares[journey.phase] = self._share_so_far(journey, seconds[journey.phase])
+        if journey.down_since_s < inf:
+            down_s[journey.phase] += self._env.now - journey.down_since_s
+        down_air_s, _, up_air_s = (
+            max(0.0, lasted_s - quiet_s - cut_s)
+            for lasted_s, quiet_s, cut_s in zip(seconds, journey.latency_s, down_s, strict=True)
+        )
+        down, compute, up = shares
+        return Spending((seconds[DOWN], seconds[COMPUTE], seconds[UP]), (down, compute, up), (down_air_s, up_air_s))
 
     def _enter(self, journey: _Journey, phase: int) -> None:
         job = journey.job
@@ -112,7 +125,8 @@ class Journeys:
             self._after(job.compute_s, journey, phase, lambda: self._leave(journey))
         else:
             self._draw(journey, 0.0)
-            self._after(self._paths.latency_s(*_ends(job, phase)), journey, phase, lambda: self._send(journey))
+            journey.latency_s[phase] = self._paths.latency_s(*_ends(job, phase))
+            self._after(journey.latency_s[phase], journey, phase, lambda: self._send(journey))
 
     def _after(self, seconds: float, journey: _Journey, phase: int | None, then: Callable[[], None]) -> None:
         """Call `then` after `seconds` if the job is still under way, and in this phase (None: in any)."""
@@ -189,23 +203,19 @@ class Journeys:
         journey.shares[journey.phase] = 1.0
         self._enter(journey, journey.phase + 1)
 
-    def _share_so_far(self, journey: _Journey) -> float:
+    def _share_so_far(self, journey: _Journey, seconds: float) -> float:
+        """Return which share of the work of its present phase a job has done in so many seconds."""
         job, phase = journey.job, journey.phase
         if phase == COMPUTE:
-            return min(1.0, journey.seconds[COMPUTE] / job.compute_s) if job.compute_s > 0 else 0.0
+            return min(1.0, seconds / job.compute_s) if job.compute_s > 0 else 0.0
         nbytes = _nbytes(job, phase)
-        moved_bytes = journey.moved_bytes + self._transfers.drop(_flow(job, phase))
-        return min(1.0, moved_bytes / nbytes) if nbytes else 0.0
+        moved_bytes = journey.moved_bytes + self._transfers.moved_bytes(_flow(job, phase))
+        return unless_whole(moved_bytes, nbytes) / nbytes if nbytes else 0.0
 
-    def _air_s(self, journey: _Journey, phase: int) -> float:
-        """Return seconds of a transfer phase after its latency, with the link up."""
-        on_link_s = journey.seconds[phase] - self._paths.latency_s(*_ends(journey.job, phase))
-        return max(0.0, on_link_s - journey.down_s[phase])
-
-    def _alone_s(self, journey: _Journey, phase: int) -> float:
-        """Return seconds on air that what a transfer phase moved takes with the links to itself."""
-        bits = 8.0 * journey.shares[phase] * _nbytes(journey.job, phase)
-        return bits / self._network.alone_bps(*_ends(journey.job, phase))
+    def _alone_s(self, job: Job, phase: int, share: float) -> float:
+        """Return seconds on air that a share of a transfer takes with the links to itself."""
+        bits = 8.0 * share * _nbytes(job, phase)
+        return bits / self._network.alone_bps(*_ends(job, phase))
 
 
 def _ends(job: Job, phase: int) -> tuple[int, int]:

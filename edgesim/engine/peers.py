@@ -90,22 +90,33 @@ class Peers:
 
     def end(self, job: Job, through: bool) -> Spending:
         """Forget a job, through or broken off, and tell those who wait for it; return what it spent up to now."""
-        now_s, visit = self._env.now, self._visits.pop(job.device)
+        visit = self._visits.pop(job.device)
         self._flows.stop(visit.flows)
-        fetched_s, start_s = now_s if visit.missing else min(visit.fetched_s, now_s), min(visit.starts_s, now_s)
-        done = 1.0 if visit.computed else (now_s - start_s) / job.compute_s if start_s < now_s else 0.0
+        spent = self._spending(visit, visit.flows)
         if visit.computed:
             self._newest[job.device] = (job.id, job.up_bytes)
         if not through:
             self._cut_off(job.device)
         for waiter in self._waiters.pop(job.device, ()):
             self._tell(waiter, job, through)
+        return spent
+
+    def so_far(self, job: Job) -> Spending:
+        """Return what a job would have spent if it were broken off now; asking changes nothing."""
+        visit = self._visits[job.device]
+        return self._spending(visit, self._flows.so_far(visit.flows))
+
+    def _spending(self, visit: _Visit, flows: Sequence[Flow]) -> Spending:
+        """Return what a job has spent up to now; `flows`: to it, as of now."""
+        job, now_s = visit.job, self._env.now
+        fetched_s, start_s = now_s if visit.missing else min(visit.fetched_s, now_s), min(visit.starts_s, now_s)
+        done = 1.0 if visit.computed else (now_s - start_s) / job.compute_s if start_s < now_s else 0.0
         return Spending(
             seconds=(fetched_s - job.sent_s, now_s - start_s, 0.0),
             shares=(1.0, done, 1.0),
-            air_s=(sum(flow.down_air_s for flow in visit.flows), 0.0),
+            air_s=(sum(flow.down_air_s for flow in flows), 0.0),
             wait_s=start_s - fetched_s,
-            flows=visit.flows,
+            flows=flows,
         )
 
     # --- fetching and waiting ---------------------------------------------------------------------------------

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from math import isfinite
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from edgesim.contracts import Arr, Encoding, Ids, Job, Order, Payload, Setting, Task
+from edgesim.errors import ConfigError
 from edgesim.rng import Draws, Key
 from edgesim.workload import amount, flops_of, items_of
 from edgesim.world.failure import stretched_s
@@ -23,6 +25,19 @@ ROWS = (
 
 
 _MOST_KNOWN = 64  # tasks
+
+# What an infinite price is, in which unit, and the key to look at.
+_BLAMED = {
+    "down_s": ("a download", "s", "network.down"),
+    "compute_s": ("computing", "s", "fleet.{block}.cpu"),
+    "up_s": ("an upload", "s", "network.up"),
+    "flops": ("computing", "FLOP", "training"),
+    "down_bytes": ("a download", "bytes", "model"),
+    "up_bytes": ("an upload", "bytes", "model"),
+    "down_j": ("a download", "J", "energy.receive"),
+    "compute_j": ("computing", "J", "energy"),
+    "up_j": ("an upload", "J", "energy.transmit"),
+}
 
 
 class _Work(NamedTuple):
@@ -69,12 +84,14 @@ class Pricer:
 
         `draws`: of these jobs, in their order; `share`: of the computation that is done, shape (orders,). Energies are
         what a job adds to idle power. The messages of peers are no part of it: only their size stands in the row
-        up_bytes.
+        up_bytes. Raises ConfigError if a price is infinite or not a number.
         """
         prices, share = np.empty((len(ROWS), len(orders))), np.broadcast_to(share, len(orders))
-        for task, where in _by_task(orders):
-            some = Draws(draws.key, draws.ids[where], draws.nth[where])
-            prices[:, where] = self._of_task(task, now_s, some, share[where])
+        with np.errstate(all="ignore"):  # what is not finite is refused below
+            for task, where in _by_task(orders):
+                some = Draws(draws.key, draws.ids[where], draws.nth[where])
+                prices[:, where] = self._of_task(task, now_s, some, share[where])
+        self._check_finite(prices, draws.ids)
         return prices
 
     def compute(self, job: Job, start_s: float, draws: Draws) -> tuple[float, float]:
@@ -85,6 +102,8 @@ class Pricer:
             comm_s = self._comm_s(draws.ids, np.array([job.down_s]), np.array([float(job.up_bytes)]))
         seconds, joules = self._compute(job.task, work, comm_s, np.array([start_s]), draws)
         share = 1.0 if job.steps is None else job.steps / float(work.steps[0])
+        if not isfinite(seconds[0] + joules[0]):
+            self._refuse("compute_j" if isfinite(seconds[0]) else "compute_s", job.device, seconds[0] + joules[0])
         return share * float(seconds[0]), share * float(joules[0])
 
     def steps(self, orders: Sequence[Order]) -> Arr:
@@ -102,9 +121,30 @@ class Pricer:
                 self._known.clear()
             everybody = np.arange(len(self._fleet))
             draws, all_of_it = Draws(Key(0), everybody, everybody), np.ones(len(everybody))
-            prices = self._of_task(task, 0.0, draws, all_of_it).T.tolist()
-            self._known[key] = _Known(task, prices, memory_bytes(task, self._setting))
+            with np.errstate(all="ignore"):
+                prices = self._of_task(task, 0.0, draws, all_of_it)
+            self._check_finite(prices, everybody)
+            self._known[key] = _Known(task, prices.T.tolist(), memory_bytes(task, self._setting))
         return self._known[key]._replace(task=task)
+
+    def _check_finite(self, prices: np.ndarray, ids: Ids) -> None:
+        """Raise ConfigError that names the key if a price, or a job's seconds together, are not finite."""
+        if (wrong := np.argwhere(~np.isfinite(prices))).size:
+            row, place = wrong[0]
+            self._refuse(ROWS[row], int(ids[place]), prices[row, place])
+        with np.errstate(over="ignore"):
+            seconds = prices[:3].sum(axis=0)
+        if not np.isfinite(seconds).all():
+            place = np.isfinite(seconds).argmin()
+            self._refuse(ROWS[prices[:3, place].argmax()], int(ids[place]), seconds[place])
+
+    def _refuse(self, price: str, device: int, value: float) -> NoReturn:
+        what, unit, key = _BLAMED.get(price, ("the latency", "s", "network.latency"))
+        block = int(self._fleet.kind[device])
+        raise ConfigError(
+            f"{key.format(block=block)}: {what} takes {value} {unit} on device {device} of fleet.{block}, "
+            "must be finite"
+        )
 
     def _of_task(self, task: Task, now_s: float, draws: Draws, share: Arr) -> np.ndarray:
         fleet, ids = self._fleet, draws.ids

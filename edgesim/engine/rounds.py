@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
+from math import inf, isfinite
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,21 +11,22 @@ import simpy
 
 from edgesim.config.scenario import Evaluation, Server, Stop
 from edgesim.contracts import DELIVERED, Arrival, Learner, MergeResult, Score
+from edgesim.engine.accounts import Totals
 from edgesim.engine.divergence import Divergence, middle
 from edgesim.engine.engine import Engine
 from edgesim.engine.pricing import averaging_flops
-from edgesim.errors import ContractError
+from edgesim.errors import ConfigError, ContractError
 from edgesim.records.schema import CLOSED_BY
 from edgesim.records.table import Table
-
-_TOTALS = ("flops", "down_bytes", "up_bytes", "energy_j")
 
 
 class Observer(Protocol):
     """Is told after every round."""
 
     def round_closed(self, info: Mapping[str, Any]) -> None:
-        """Take round, accuracy (None: not evaluated), now_s, energy_j, diverged (None but where it is first seen)."""
+        """Take round, accuracy (None: not evaluated), now_s, energy_j, active_j: what of it is above idle power, and
+        diverged (None but where it is first seen).
+        """
 
 
 class Rounds:
@@ -52,7 +53,7 @@ class Rounds:
         self._observer = observer
         self._start_s = 0.0
         self._works_since_s: float | None = None  # on a merge; None: the server has nothing to do
-        self._before: dict[str, Any] = dict.fromkeys(_TOTALS, 0)
+        self._before = Totals()
 
     @property
     def stopped(self) -> bool:
@@ -80,6 +81,8 @@ class Rounds:
             used = [a.job for a in arrivals if a.outcome in DELIVERED]
             flops = result.server_flops + averaging_flops(used, engine.setting)
             server_s = flops / self._server.flops_per_s
+            if not isfinite(server_s):
+                raise ConfigError(f"server.flops_per_s: a merge takes {server_s} s of the server, must be finite")
         if server_s > 0:
             self._works_since_s = engine.now_s
             yield engine.env.timeout(server_s)
@@ -89,7 +92,8 @@ class Rounds:
             engine.ledger.charge_server(server_s)
         engine.model = result.model
         engine.last = arrivals
-        self._write_merge(result, arrivals, server_s, (closed_by, deadline_s))
+        totals = engine.totals()
+        self._write_merge(result, arrivals, server_s, totals, (closed_by, deadline_s))
         self._write_notes(result.notes)
         accuracy, losses = self._evaluate(learner)
         diverged = self.divergence.notice(engine.round, result.notes, arrivals, losses)
@@ -97,12 +101,11 @@ class Rounds:
         engine.exchange = 0
         for table in self._tables.values():
             table.mark()
-        energy_j = engine.ledger.total_j(engine.now_s)
+        joules = {"energy_j": totals.energy_j, "active_j": totals.active_j}
         self._observer.round_closed(
-            {"round": engine.round, "accuracy": accuracy, "now_s": engine.now_s, "energy_j": energy_j}
-            | {"diverged": diverged}
+            {"round": engine.round, "accuracy": accuracy, "now_s": engine.now_s, **joules, "diverged": diverged}
         )
-        self._apply_stop_rules(accuracy, energy_j)
+        self._apply_stop_rules(accuracy, totals.energy_j)
 
     def end(self, reason: str) -> None:
         """End the run; the coordinator sees it at its next look at `stopped`. What the server is at is charged."""
@@ -113,22 +116,21 @@ class Rounds:
             self.ended.succeed(reason)
 
     def _write_merge(
-        self, result: MergeResult, arrivals: Sequence[Arrival], server_s: float, closing: tuple[str, float]
+        self,
+        result: MergeResult,
+        arrivals: Sequence[Arrival],
+        server_s: float,
+        totals: Totals,
+        closing: tuple[str, float],
     ) -> None:
         engine = self.engine
-        totals = {
-            "flops": engine.accounts.flops,
-            "down_bytes": engine.accounts.down_bytes,
-            "up_bytes": engine.accounts.up_bytes,
-            "energy_j": engine.ledger.total_j(engine.now_s),
-        }
         used = [a for a in arrivals if a.outcome in DELIVERED]
         late = sum(a.outcome == "late" for a in arrivals)
         staleness = sum(a.staleness for a in used) / len(used) if used else 0.0
+        since = (now - before for now, before in zip(totals, self._before, strict=True))
         self._tables["merges"].append(
             (engine.round, result.model.version, self._start_s, engine.now_s, len(arrivals), len(used), late,
-             *closing, staleness, server_s, *(totals[name] - self._before[name] for name in _TOTALS),
-             *(totals[name] for name in _TOTALS))
+             *closing, staleness, server_s, *since, *totals)
         )  # fmt: skip
         self._before = totals
         self._start_s = engine.now_s

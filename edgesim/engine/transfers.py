@@ -6,10 +6,19 @@ from collections.abc import Callable, Sequence
 
 import simpy
 
+from edgesim.errors import ConfigError
 from edgesim.world.graph import Hop
 from edgesim.world.sharing import SharedLinks
 
 ON_TIME_S = 1e-9  # what ends this soon after a deadline, or after its device leaves, ends at that instant
+
+
+_WHOLE = 1e-9  # what is missing from a transfer by less than this share of its bytes is what rounding leaves
+
+
+def unless_whole(moved_bytes: float, nbytes: float) -> float:
+    """Return the bytes of a transfer that have moved: all of them if what is missing is due to rounding."""
+    return nbytes if nbytes - moved_bytes <= _WHOLE * nbytes else moved_bytes
 
 
 class Transfers:
@@ -35,6 +44,10 @@ class Transfers:
         self._arm()
         return moved_bytes
 
+    def moved_bytes(self, flow: int) -> float:
+        """Return the bytes that a transfer has moved so far, 0 if it is not on a link; asking changes nothing."""
+        return self._links.moved_bytes(flow, self._env.now) if flow in self._done else 0.0
+
     def settle(self, within_s: float) -> None:
         """End now the transfers that would end within `within_s` seconds."""
         while (due := self._links.next_done()) is not None and due[0] <= self._env.now + within_s:
@@ -42,10 +55,12 @@ class Transfers:
 
     def _arm(self) -> None:
         due = self._links.next_done()
-        if due == self._armed:
+        if due is not None and due == self._armed:
             return
         self._armed = due
         if due is None:
+            if self._done:  # what is under way moves, but no float can hold when it ends
+                raise ConfigError("network, topology: a transfer over shared links takes inf s, must be finite")
             return
         timer = self._env.timeout(max(0.0, due[0] - self._env.now))
         timer.callbacks.append(lambda _: self._end(due[1]) if self._armed is due else None)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -90,17 +92,14 @@ class _Backward:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._place = {node: place for place, node in enumerate(trace.nodes)}
-        self._spent_flops: dict[Node, float] = {}
-        self._received: dict[Node, tuple[Tensor | None, ...]] = {}
         self._counter = flop_counter()
-        for node in trace.nodes:
-            self._watch(node)
+        self._passes = [_watched(node, self._counter) for node in trace.nodes]
 
     def totals(self) -> list[float]:
         """Return the FLOPs of each node if everything is trained and the data has a gradient, in forward order."""
         with self._counter:
             gradients(self._trace.loss, self._trace.leaves, again=True)
-        return [self._spent_flops.get(node, 0.0) for node in self._trace.nodes]
+        return [last.flops for last in self._passes]
 
     def by_operand(self, node: Node, total: float) -> tuple[tuple[Owners, float], ...]:
         """Return how much of a node's FLOPs the gradient of each operand takes, after `totals`.
@@ -112,7 +111,7 @@ class _Backward:
         if not total or len(set(reach)) < 2:
             return tuple((owners, total * (place == 0)) for place, owners in enumerate(reach))
         sums = [total, *(self._alone(node, sources[first:]) for first in range(1, len(sources))), 0.0]
-        flops = [more - less for more, less in zip(sums, sums[1:], strict=False)]
+        flops = [more - less for more, less in pairwise(sums)]
         if total in flops:  # perhaps of all operands at once, by a kernel that cannot do less
             whole = flops.index(total)
             joint = [place for place, source in enumerate(sources) if self._alone(node, [source]) == total]
@@ -121,17 +120,30 @@ class _Backward:
 
     def _alone(self, node: Node, ends: Sequence[Node]) -> float:
         """Return the FLOPs of a node if only these operands need a gradient."""
+        last = self._passes[self._place[node]]
         with self._counter:
-            backward_from(node, self._received[node], ends)
-        return self._spent_flops[node]
+            backward_from(node, last.received, ends)
+        return last.flops
 
-    def _watch(self, node: Node) -> None:
-        def enter(received: tuple[Tensor | None, ...]) -> None:
-            self._received[node] = received
-            self._spent_flops[node] = -float(self._counter.get_total_flops())
 
-        def leave(*_: Any) -> None:
-            self._spent_flops[node] += float(self._counter.get_total_flops())
+@dataclass
+class _Pass:
+    """The last backward pass through a node: its FLOPs, and the gradients that came to the node."""
 
-        node.register_prehook(enter)
-        node.register_hook(leave)
+    flops: float = 0.0
+    received: tuple[Tensor | None, ...] = ()
+
+
+def _watched(node: Node, counter: FlopCounterMode) -> _Pass:
+    """Return what tells of the last pass through a node. The hooks do not know the node, or it would never be freed."""
+    last = _Pass()
+
+    def enter(received: tuple[Tensor | None, ...]) -> None:
+        last.flops, last.received = -float(counter.get_total_flops()), received
+
+    def leave(*_: Any) -> None:
+        last.flops += float(counter.get_total_flops())
+
+    node.register_prehook(enter)
+    node.register_hook(leave)
+    return last

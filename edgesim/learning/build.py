@@ -38,7 +38,7 @@ def build_model(part: ModelPart | Foreign, input_shape: Sequence[int], classes: 
 
     `input_shape` is that of one sample, without the batch. Raises ConfigError if the inputs do not fit the
     network, if its output is not (batch, classes), if it has nothing to train or not in float32, or if `init_from`
-    cannot be loaded into it. Parameters that their author froze become buffers: never trained, but part of what travels.
+    cannot be loaded into it. Parameters that their author froze become buffers, which travel but are never trained.
     """
     with seeded(key):
         module = part.build(input_shape, classes) if isinstance(part, ModelPart) else _call(part)

@@ -87,6 +87,8 @@ def _measured(module: nn.Module, name: str, input_shape: Sequence[int], classes:
         step_forward_flops=per_step,
         step_products=_products(costs.per_step, 1),
     )
+    for done in (trace, larger, kept, more_kept):
+        done.kept.tensors.clear()  # they know their graph, which knows them: it would never be freed
     for size, (_, step_flops) in enumerate(counted, start=batch):
         charged = card.train_flops() * size + card.step_flops()
         if charged != step_flops:

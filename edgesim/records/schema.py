@@ -56,7 +56,9 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "peer_j": REAL,
         "link_j": REAL,
     },
-    # One row a closed round; total_*: of the whole fleet from the start until now_s, energy with the idle share.
+    # One row a closed round; total_*: of fleet, network and server from the start until now_s, jobs in flight included;
+    # the others what was spent since the row before. energy_j = active_j + idle_j; participant_j: energy_j without the
+    # idle power of devices that were never asked.
     # closed_by: what the server waited for last, one of CLOSED_BY; deadline_s: since the round was sent out, inf: none.
     # critical_*: the device whose job ended last, and the seconds that, with server_s, add up to the round's length.
     "merges": {
@@ -76,10 +78,16 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "down_bytes": INT,
         "up_bytes": INT,
         "energy_j": REAL,
+        "active_j": REAL,
+        "idle_j": REAL,
+        "participant_j": REAL,
         "total_flops": REAL,
         "total_down_bytes": INT,
         "total_up_bytes": INT,
         "total_energy_j": REAL,
+        "total_active_j": REAL,
+        "total_idle_j": REAL,
+        "total_participant_j": REAL,
     },
     # One row an evaluation and split. Evaluating takes no simulated time.
     "evals": {

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from edgesim.analysis.load import Run, open_run
 from edgesim.config.load import load_scenario
 from edgesim.errors import ConfigError
+from edgesim.records.manifest import MANIFEST
 from edgesim.records.schema import TABLES
-from edgesim.records.writer import MANIFEST
 from edgesim.study.golden import Golden, same
 from edgesim.study.golden_tables import JOB, Job, Numbers
 from edgesim.study.runs import Planned

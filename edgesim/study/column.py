@@ -11,7 +11,8 @@ from edgesim.analysis.stats import curve, first_crossing, last_crossing, summary
 from edgesim.errors import ConfigError
 from edgesim.records.schema import TABLES, TEXT
 
-_SPENT = ("rounds", "round_s", "sim_time_s", "energy_j", "up_bytes", "down_bytes", "traffic_bytes")
+_JOULES = ("energy_j", "active_j", "idle_j", "participant_j")
+_SPENT = ("rounds", "round_s", "sim_time_s", *_JOULES, "up_bytes", "down_bytes", "traffic_bytes")
 _PERSONAL = ("personal_accuracy", "best_personal_accuracy", "personal_worst")
 _BUSIEST = ("busiest_in_bytes", "busiest_out_bytes", "busiest_bytes", "busiest_round_in_bytes")
 _AT_END = ("accuracy", "best_accuracy", "loss", "flops", "mean_forward_macs", *_PERSONAL, *_BUSIEST)
@@ -33,7 +34,8 @@ class Column:
     """A number of a run: what was spent until a test accuracy `target` was first reached, or (None) at its end.
 
     `for_good`: until from when on all evaluations are at the target or above; accuracy may go up and down a lot.
-    `quantity`: rounds, round_s (mean length of a round), sim_time_s, energy_j, up_bytes, down_bytes, traffic_bytes
+    `quantity`: rounds, round_s (mean length of a round), sim_time_s, energy_j, of it active_j, idle_j (above idle power
+    and not) and participant_j (without the idle power of devices never asked), up_bytes, down_bytes, traffic_bytes
     (both), or TABLE.COLUMN, a sum over a table of the run; at the end also flops, loss and accuracy of the last
     evaluation, best_accuracy, accuracy_last_K, the mean of the last K evaluations, mean_forward_macs (mean over jobs of
     the size of the model trained, see `ModelCard.forward_macs`), and note.NAME, what the method noted last by that
@@ -112,7 +114,7 @@ def _spent(run: Run, column: Column) -> dict[str, Any] | None:
         **found,
         "loss": None if losses.empty else losses.iloc[-1],
         "rounds": rounds,
-        "round_s": found["sim_time_s"] / rounds if rounds else None,
+        "round_s": float(run.merges["now_s"].iloc[rounds - 1]) / rounds if rounds else None,
         "traffic_bytes": found["up_bytes"] + found["down_bytes"],
         "mean_forward_macs": run.manifest.get("forward_macs"),  # older runs have none
     }

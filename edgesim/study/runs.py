@@ -6,12 +6,8 @@ import json
 import shutil
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,6 +17,7 @@ from edgesim.analysis.load import Run, open_run
 from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Scenario
 from edgesim.errors import ConfigError, EdgesimError
+from edgesim.processes import ProcessPool
 from edgesim.reading import read_text
 from edgesim.records.schema import TABLES
 from edgesim.study.lock import held
@@ -115,21 +112,15 @@ def _in_turn(cells: Sequence[Planned], run: Callable[[Planned], str | None]) -> 
 
 
 def _at_once(cells: Sequence[Planned], workers: int, run: Callable[[Planned], str | None]) -> _Ends:
-    waiting, running = iter(cells), dict[Future[str | None], Planned]()
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    pool = ProcessPool("--workers", workers, doing=lambda each: each.cell.name)
+    done = set[int]()
     try:
-        running |= {pool.submit(run, each): each for each in islice(waiting, workers)}
-        while running:
-            ended, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in ended:
-                each = running.pop(future)
-                running |= {pool.submit(run, new): new for new in islice(waiting, 1)}
-                yield each, future.result(), list(running.values())
-    except BrokenProcessPool as error:
-        names = " or ".join(cell.cell.name for cell in (each, *running.values()))
-        raise EdgesimError(f"--workers: a process died at {names}; with too little memory use fewer") from error
+        for place, fault in pool.unordered(run, cells):
+            done.add(place)
+            begun = cells[: len(done) + workers]  # they are handed out in their order
+            yield cells[place], fault, [each for n, each in enumerate(begun) if n not in done]
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.close()
 
 
 def _alone(scenario: Scenario) -> dict[str, Any]:
@@ -158,9 +149,10 @@ def _make(planned: Planned, checkpoint_s: float | None) -> None:
     from edgesim.simulation import simulate
 
     folder = planned.folder
-    growing = folder.with_name(f".{folder.name}.growing")
+    growing, aside = (folder.with_name(f".{folder.name}.{what}") for what in ("growing", "old"))
     try:
-        shutil.rmtree(growing, ignore_errors=True)  # left by a study that was killed
+        for rest in growing, aside:  # left by a study that was killed
+            shutil.rmtree(rest, ignore_errors=True)
         checkpoint = None
         if checkpoint_s and planned.stamp["trains"]:
             checkpoint = Checkpoint.beside(folder, checkpoint_s, planned.stamp)
@@ -171,12 +163,13 @@ def _make(planned: Planned, checkpoint_s: float | None) -> None:
             raise KeyboardInterrupt
         (growing / _STAMP).write_text(json.dumps(planned.stamp), encoding="utf-8")
         if folder.exists():
-            shutil.rmtree(folder)
+            folder.rename(aside)
         growing.rename(folder)
         if checkpoint:
             checkpoint.remove()
     finally:
-        shutil.rmtree(growing, ignore_errors=True)
+        for rest in growing, aside:
+            shutil.rmtree(rest, ignore_errors=True)
 
 
 def _stamp_in(folder: Path) -> dict[str, Any] | None:

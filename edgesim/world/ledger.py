@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +14,15 @@ from edgesim.errors import LedgerError
 
 DOWN, COMPUTE, UP = 0, 1, 2
 _BUSY = 3
+
+
+class Joules(NamedTuple):
+    """Joules of a run from its start to an instant; the first is the sum of the next two."""
+
+    energy_j: float  # of fleet, links and server
+    active_j: float  # what activities added to idle and sleeping power
+    idle_j: float  # idle and sleeping power of devices and server
+    participant_j: float  # all but the idle and sleeping power of devices that were never asked
 
 
 class EnergyLedger:
@@ -104,14 +115,30 @@ class EnergyLedger:
         return idle_w * horizon_s, (busy_w - idle_w) * self.server_busy_s
 
     def total_j(self, now_s: float) -> float:
-        """Return all joules of fleet, links and server from 0 to `now_s`, idle and sleeping power included."""
+        """Return all joules charged to fleet, links and server, with idle and sleeping power from 0 to `now_s`."""
         return self._spent_j + self.resting_j(now_s) + self.link_j + sum(self.server_j(now_s))
+
+    def joules(self, now_s: float, asked: np.ndarray, in_flight_j: float = 0.0) -> Joules:
+        """Return what has been spent from 0 to `now_s`, split.
+
+        `asked`: which devices had a job so far, bool, shape (devices,); `in_flight_j`: what the jobs that run have
+        spent and are not charged with yet.
+        """
+        if self._off_s is None and self._asleep_s is None:
+            resting_j, bystanders_j = self._fleet_idle_w * now_s, float(self._idle_w[~asked].sum()) * now_s
+        else:
+            idle_j, sleep_j = self.idle_j(now_s), self.sleep_j(now_s)
+            resting_j, bystanders_j = float(idle_j.sum() + sleep_j.sum()), float((idle_j + sleep_j)[~asked].sum())
+        server_idle_j, server_busy_j = self.server_j(now_s)
+        energy_j = self._spent_j + resting_j + self.link_j + (server_idle_j + server_busy_j) + in_flight_j
+        active_j = self._spent_j + self.link_j + server_busy_j + in_flight_j
+        return Joules(energy_j, active_j, resting_j + server_idle_j, energy_j - bystanders_j)
 
     def check(self, jobs_j: float, devices_j: float, horizon_s: float) -> None:
         """Raise LedgerError unless joules of all jobs + idle + asleep equal those of all devices within 1e-9 relative.
 
-        Links are not the devices'.
+        Sums that are not finite are never equal. Links are not the devices'.
         """
         expected = jobs_j + self.resting_j(horizon_s)
-        if abs(devices_j - expected) > 1e-9 * max(abs(expected), 1e-30):
+        if not (math.isfinite(expected) and abs(devices_j - expected) <= 1e-9 * max(abs(expected), 1e-30)):
             raise LedgerError(f"devices spent {devices_j!r} J but jobs and idle time add up to {expected!r} J")

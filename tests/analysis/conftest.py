@@ -9,7 +9,10 @@ from tests.records.written import write
 
 @pytest.fixture
 def fake_run(tmp_path):
-    """Return a maker of runs: round r ends at 10 (r + 1) s with 5 (r + 1) J, 100 (r + 1) B up and twice that down."""
+    """Return a maker of runs: round r ends at 10 (r + 1) s with 5 (r + 1) J, 100 (r + 1) B up and twice that down.
+
+    Of a round's 5 J, 2 are above idle power and 1 is of devices never asked.
+    """
 
     def make(name="run", accuracies=(0.2, 0.6, 0.5, 0.95), method="fedavg", seed=1, shift=0.0, weights=None, lr=0.1):
         tables = new_tables()
@@ -41,10 +44,8 @@ def fake_run(tmp_path):
                 0.0,
             )
             tables["jobs"].append(jobs)
-            totals = (1e6 * n, 200 * n, 100 * n, 5.0 * n)
-            tables["merges"].append(
-                (r, n, 10.0 * r, 10.0 * n, 2, 2, 0, "all", np.inf, 0.0, 0.0, 1e6, 200, 100, 5.0, *totals)
-            )
+            spent, totals = ((1e6 * k, 200 * k, 100 * k, 5.0 * k, 2.0 * k, 3.0 * k, 4.0 * k) for k in (1, n))
+            tables["merges"].append((r, n, 10.0 * r, 10.0 * n, 2, 2, 0, "all", np.inf, 0.0, 0.0, *spent, *totals))
             if accuracy is not None:
                 tables["evals"].append((r, n, 10.0 * n, "test", 1.0, accuracy + shift, 50))
                 tables["evals"].append((r, n, 10.0 * n, "train", 1.0, 1.0, 50))

@@ -45,9 +45,10 @@ def test_time_to_target(two_runs, capsys):
     main_of("time_to_target.py")([run.folder for run in two_runs])
     lines = capsys.readouterr().out.splitlines()
     # Rounds 2 and 3, so 20 and 30 s, 10 and 15 J, 200 and 300 B: means 2.5, 25, 12.5, 250.
-    assert lines[0] == "scenario,target,runs,reached,round,sim_time_s,energy_j,up_bytes"
-    assert lines[1] == "fedavg,0.5,2,2,2.5,25,12.5,250"
-    assert lines[3] == "fedprox,0.5,1,0,,,,"
+    # Of the joules 2/5 are above idle power, 4/5 of participants.
+    assert lines[0] == "scenario,target,runs,reached,round,sim_time_s,energy_j,active_j,participant_j,up_bytes"
+    assert lines[1] == "fedavg,0.5,2,2,2.5,25,12.5,5,10,250"
+    assert lines[3] == "fedprox,0.5,1,0,,,,,,"
 
 
 @pytest.mark.parametrize("name", ["accuracy_vs_time.py", "energy_breakdown.py", "time_to_target.py"])

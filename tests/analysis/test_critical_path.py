@@ -43,7 +43,7 @@ def merges_of(*rows, server_s=0.0, closed_by="all", deadline_s=np.inf):
     """Return a merges table from (start_s, now_s), one a round."""
     table = new_tables()["merges"]
     for round_, (start_s, now_s) in enumerate(rows):
-        table.append((round_, round_ + 1, start_s, now_s, 3, 2, 1, closed_by, deadline_s, 0.0, server_s, *([0] * 8)))
+        table.append((round_, round_ + 1, start_s, now_s, 3, 2, 1, closed_by, deadline_s, 0.0, server_s, *([0] * 14)))
     return table.frame()
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from edgesim.analysis.load import Run, open_run
 from edgesim.errors import ConfigError
 from tests.calling import call
+from tests.records.written import seal_again
 
 REMOVED = object()
 
@@ -66,6 +67,7 @@ def test_other_keys_of_a_manifest_are_let_be(fake_run):
     path = fake_run().folder / "manifest.json"
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps({**manifest, "more": {"of": "this"}}))
+    seal_again(path.parent)
     assert open_run(path.parent).manifest["more"] == {"of": "this"}
 
 
@@ -121,6 +123,7 @@ def test_a_table_that_no_run_writes_is_refused(fake_run, tmp_path, table, edit, 
     """Whichever command looks at it first."""
     path = fake_run().folder / f"{table}.parquet"
     edit(pd.read_parquet(path)).to_parquet(path, index=False)
+    seal_again(path.parent)
     with pytest.raises(ConfigError, match=rf"^{path} ?{message}"):
         open_run(path.parent).table(table)
     commands = {"trace": ["--out", tmp_path / "t.json"], "explain": ["--round", 2], "energy": [], "table": []}
@@ -132,12 +135,14 @@ def test_a_table_that_no_run_writes_is_refused(fake_run, tmp_path, table, edit, 
 def test_evaluations_of_a_model_that_diverged_are_read(fake_run):
     path = fake_run().folder / "evals.parquet"
     put("loss", np.nan)(pd.read_parquet(path)).to_parquet(path, index=False)
+    seal_again(path.parent)
     assert np.isnan(open_run(path.parent).evals["loss"][1])
 
 
 def test_weights_of_types_that_numpy_lacks_are_refused(fake_run):
     path = fake_run().folder / "final.safetensors"
     save_file({"w": torch.zeros(3).to(torch.float8_e4m3fn)}, path)
+    seal_again(path.parent)
     with pytest.raises(ConfigError, match=rf"^{path}: not a readable safetensors file, truncated or damaged: "):
         open_run(path.parent).weights()
 
@@ -159,6 +164,7 @@ def test_a_timeline_of_more_than_292_years_is_refused(fake_run, tmp_path):
     frame = pd.read_parquet(path)
     frame.loc[3, "now_s"] = 1e300
     frame.to_parquet(path, index=False)
+    seal_again(path.parent)
     code, out, err = call("trace", path.parent, "--out", tmp_path / "t.json")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "lasts 1e+300 s; a timeline can show 9.2e+09 s" in err

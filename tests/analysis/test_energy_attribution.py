@@ -35,7 +35,7 @@ def hand_made(tmp_path):
     add_job(tables, 1, 1, 1, "late", 3.0, 6.0, 0.0)
     for round_, server_s in enumerate((1.0, 3.0)):
         ends = (10.0 * round_, 10.0 * round_ + 10.0)
-        tables["merges"].append((round_, round_, *ends, 1, 1, 0, "all", np.inf, 0.0, server_s, *([0] * 8)))
+        tables["merges"].append((round_, round_, *ends, 1, 1, 0, "all", np.inf, 0.0, server_s, *([0] * 14)))
     tables["devices"].append((0, "psi", 1, 1, 1, 7.0, 80, 40, 2.0, 12.0, 1.0, 6.0, 1.5))
     tables["devices"].append((1, "psi", 1, 1, 0, 7.0, 80, 40, 3.0, 6.0, 0.25, 7.0, 0.0))
     tables["devices"].append((-1, "server", 0, 0, 0, 4.0, 0, 0, 0.0, 8.0, 0.0, 5.0, 0.0))
@@ -144,7 +144,8 @@ def test_the_command_prints_sums_and_shares(hand_made):
     code, out, err = call("energy", hand_made.folder)
     rows = [line.split() for line in out.splitlines() if line.strip()]
     assert (code, err) == (0, "")
-    assert rows[:2] == [["run:", "51.9", "J"], ["component", "activity", "joules", "share"]]
+    said = "run: 51.9 J = 32.4 J active + 19.5 J idle; 51.9 J without devices that were never asked"
+    assert rows[:2] == [said.split(), ["component", "activity", "joules", "share"]]
     assert rows[3:6] == [
         ["cpu", "compute", "18", "J", "34.7%"],
         ["base", "idle", "13", "J", "25.1%"],
@@ -164,10 +165,11 @@ def test_the_command_prints_json(hand_made):
 def test_a_run_without_joules_has_an_empty_table(tmp_path):
     folder = edgesim.run(RUNS["nothing spent"], out=tmp_path / "idle").folder
     code, out, _ = call("energy", folder)
-    assert (code, out.splitlines()[0]) == (0, "idle: 0 J")
+    assert (code, out.splitlines()[0].split(" = ")[0]) == (0, "idle: 0 J")
+    nothing = dict.fromkeys(["total_j", "active_j", "idle_j", "participant_j"], 0.0)
     assert json.loads(call("energy", folder, "--by", "job", "--json").out) == {
         "status": "finished",
-        "total_j": 0.0,
+        **nothing,
         "by": [],
     }
 

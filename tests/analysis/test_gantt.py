@@ -28,8 +28,8 @@ def make_run(tmp_path):
             tables["jobs"].append(
                 (1 + i, i, 1, 1, "train", "full", 20.0, 1.0, 4.0, up_s, 0.0, 0.0, 25 + up_s, "ok", 0.0, *price)
             )
-        tables["merges"].append((0, 1, 0.0, 20.0, 1, 1, 0, closed_by, deadline_s, 0.0, 0.0, *([0] * 8)))
-        tables["merges"].append((1, 2, 20.0, 50.0, n, n - 1, 1, closed_by, deadline_s, 0.0, 2.0, *([0] * 8)))
+        tables["merges"].append((0, 1, 0.0, 20.0, 1, 1, 0, closed_by, deadline_s, 0.0, 0.0, *([0] * 14)))
+        tables["merges"].append((1, 2, 20.0, 50.0, n, n - 1, 1, closed_by, deadline_s, 0.0, 2.0, *([0] * 14)))
         for device in range(-1, n):
             tables["devices"].append(
                 (device, "Pi" if device else "Nano", 1, 1, 1, 8.0, 10, 20, 1.0, 1.0, 2.0, 0.5, 0.0)

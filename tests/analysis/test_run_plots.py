@@ -14,7 +14,14 @@ def test_axes_carry_readable_units_and_targets_are_drawn(fake_run, tmp_path):
     assert png.name == "accuracy.v1.png" and png.read_bytes()[:4] == b"\x89PNG"
     drawn = svg.read_text()
     # 40 s stay seconds, 20 J stay joules; the text of an SVG is kept as text.
-    for label in ("simulated time (s)", "energy of the fleet (J)", ">round<", "test accuracy", "fedavg", "fedprox"):
+    for label in (
+        "simulated time (s)",
+        "energy, idle power included (J)",
+        ">round<",
+        "test accuracy",
+        "fedavg",
+        "fedprox",
+    ):
         assert label in drawn
     dashed = re.findall(r"stroke-dasharray: 3\.33", drawn)
     assert len(dashed) == 3 * 2  # two targets in three panels

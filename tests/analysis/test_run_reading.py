@@ -14,6 +14,7 @@ from edgesim.analysis.load import open_run
 from edgesim.analysis.readable import text, unit_for
 from edgesim.analysis.stats import curve, energy_by_kind, first_crossing, summary, targets_table
 from edgesim.errors import ConfigError
+from tests.records.written import seal_again
 
 
 def test_a_run_is_read_back(fake_run):
@@ -33,11 +34,19 @@ def test_what_is_not_a_run_folder_is_refused(fake_run, tmp_path):
     with pytest.raises(ConfigError, match="not saved"):
         run.weights("../run/final")
     (run.folder / "evals.parquet").write_text("not parquet")
+    with pytest.raises(ConfigError, match=r"evals\.parquet: damaged: its SHA-256 is not the one in manifest\.json"):
+        _ = open_run(run.folder).evals
+    seal_again(run.folder)
     with pytest.raises(ConfigError, match=r"evals\.parquet: not a readable parquet file, truncated or damaged: "):
         _ = open_run(run.folder).evals
     pd.DataFrame({"round": [1]}).to_parquet(run.folder / "notes.parquet")
+    seal_again(run.folder)
     with pytest.raises(ConfigError, match="'notes' lacks name, device, value"):
         _ = open_run(run.folder).notes
+    manifest = (run.folder / "manifest.json").read_text()
+    (run.folder / "manifest.json").write_text(manifest.replace('"seed": 1', '"seed": 2'))
+    with pytest.raises(ConfigError, match=r"manifest\.json: damaged: its SHA-256 is not the one"):
+        _ = open_run(run.folder).manifest
     (run.folder / "manifest.json").write_text("{")
     with pytest.raises(ConfigError, match=r"manifest\.json: not valid JSON"):
         _ = open_run(run.folder).manifest
@@ -45,11 +54,13 @@ def test_what_is_not_a_run_folder_is_refused(fake_run, tmp_path):
         (run.folder / "manifest.json").write_text(other)
         with pytest.raises(ConfigError, match=r"manifest\.json: not the manifest of a run"):
             _ = open_run(run.folder).manifest
+    (run.folder / "manifest.json").write_text(manifest)
     (run.folder / "final.safetensors").write_bytes(b"cut")
-    with pytest.raises(
-        ConfigError, match=r"final\.safetensors: not a readable safetensors file, truncated or damaged: "
-    ):
-        run.weights()
+    with pytest.raises(ConfigError, match=r"final\.safetensors: damaged"):
+        open_run(run.folder).weights()
+    seal_again(run.folder)
+    with pytest.raises(ConfigError, match=r"final\.safetensors: not a readable safetensors file"):
+        open_run(run.folder).weights()
     (run.folder / "jobs.parquet").unlink()
     with pytest.raises(ConfigError, match=r"no jobs\.parquet$"):
         open_run(run.folder)
@@ -65,13 +76,25 @@ def test_summary_counts_rounds_from_one_and_takes_the_first_crossing(fake_run):
         "best_accuracy": 0.95,
         "sim_time_s": 40.0,
         "energy_j": 20.0,
+        "active_j": 8.0,
+        "idle_j": 12.0,
+        "participant_j": 16.0,
         "up_bytes": 400,
         "down_bytes": 800,
         "flops": 4e6,
         "host_s": 1.25,
         "diverged": None,
         "targets": {
-            "0.5": {"round": 2, "sim_time_s": 20.0, "energy_j": 10.0, "up_bytes": 200, "down_bytes": 400},
+            "0.5": {
+                "round": 2,
+                "sim_time_s": 20.0,
+                "energy_j": 10.0,
+                "active_j": 4.0,
+                "idle_j": 6.0,
+                "participant_j": 8.0,
+                "up_bytes": 200,
+                "down_bytes": 400,
+            },
             "0.99": None,
         },
     }
@@ -98,6 +121,9 @@ def test_rounds_without_an_evaluation_are_skipped(fake_run):
         "round": 4,
         "sim_time_s": 40.0,
         "energy_j": 20.0,
+        "active_j": 8.0,
+        "idle_j": 12.0,
+        "participant_j": 16.0,
         "up_bytes": 400,
         "down_bytes": 800,
     }
@@ -115,6 +141,7 @@ def test_an_evaluation_before_the_first_round_costs_nothing(fake_run):
     run = fake_run(accuracies=(0.6,))
     first = pd.DataFrame([(-1, 0, 0.0, "test", 2.3, 0.1, 50)], columns=run.evals.columns)
     pd.concat([first, run.evals]).to_parquet(run.folder / "evals.parquet", index=False)
+    seal_again(run.folder)
     points = curve(open_run(run.folder))
     assert points["round"].tolist() == [0, 1]
     assert points["energy_j"].tolist() == [0.0, 5.0]

@@ -127,6 +127,8 @@ def two_devices(tmp_path):
     tables["merges"].append(
         (0, 1, 0.0, 12.0, 2, 1, 1, "deadline", 10.0, 0.0, 2.0, 11e6, 160, 40, 38.0, 11e6, 160, 40, 38.0)
     )
+    spent = [11e6, 160, 40, 38.0, 14.0, 24.0, 38.0] * 2
+    tables["merges"].append((0, 1, 0.0, 12.0, 2, 1, 1, "deadline", 10.0, 0.0, 2.0, *spent))
     tables["evals"].append((0, 1, 12.0, "test", 1.0, 0.75, 50))
     tables["evals"].append((0, 1, 12.0, "train", 1.0, float("nan"), 0))
     for device, kind in enumerate(("psi", "psi/5", "psi")):

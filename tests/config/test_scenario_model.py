@@ -149,7 +149,7 @@ LINK = "(allowed: up, down, latency)"
         ("seed", math.nan, "seed: a number, string, list or table is needed, got nan"),
         ("netwrk", {}, "netwrk: unknown key; did you mean 'network'? (allowed: seed, name, data, data_seed, partition, "
          "model, training, cost, network, energy, slowdown, selection, method, coordinator, backend, availability, "
-         "failures, peers, topology, encoding, server, evaluation, stop, fleet)"),
+         "failures, peers, topology, encoding, server, evaluation, stop, weights, fleet)"),
         ("availability", {"name": "hours", "start": "5 W"},
          "availability.start: '5 W' is not a time; give a number in s or a string such as '20 ms'"),
         ("availability", ["always", "allways"],
@@ -264,10 +264,10 @@ def test_the_canonical_form_is_json_and_gives_the_same_scenario(minimal: dict[st
     assert scenario.canonical()["network"]["up"] == {"normal": [2e6, 1e6], "min": 1.0}
 
 
-def test_the_digest_is_the_sha256_of_all_but_the_backend(minimal: dict[str, Any]) -> None:
+def test_the_digest_is_the_sha256_of_all_that_changes_results(minimal: dict[str, Any]) -> None:
     scenario = load_scenario(full(minimal))
     table = scenario.canonical()
-    del table["backend"]
+    del table["backend"], table["weights"]
     text = json.dumps(table, sort_keys=True, separators=(",", ":"))
     assert scenario.digest() == hashlib.sha256(text.encode()).hexdigest()
     assert load_scenario(minimal, ["backend=pool"]).digest() == scenario.digest()

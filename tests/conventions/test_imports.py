@@ -17,6 +17,8 @@ ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "reading": {"errors"},
     "parquet_file": {"errors", "reading"},
+    "interrupts": set(),
+    "processes": {"errors", "interrupts"},
     "rng": set(),
     "numbers": set(),
     "local_sgd": {"numbers"},
@@ -37,26 +39,39 @@ ARROWS: dict[str, set[str]] = {
     "store": {"contracts"},
     "pending": {"contracts"},
     "learner": {"contracts", "errors", "pending", "rng", "store"},
-    "checkpoint": {"contracts", "errors", "learner", "rng"},
+    "checkpoint": {"contracts", "errors", "learner", "records", "rng", "tree_file"},
+    "tree_file": {"learning"},
     # what values: no SimPy
     "learning": {
         *("card", "config", "contracts", "encoding", "errors", "numbers", "parquet_file", "peering", "reading", "rng"),
         "workload",
     },
     "methods": {"contracts", "errors", "learning", "numbers", "peering", "rng", "workload"},
-    "backends": {"contracts", "errors", "learning"},
+    "backends": {"contracts", "errors", "learning", "processes"},
     # tables, and all that is read from them
     "records": {"errors", "parquet_file", "reading"},
     "analysis": {"errors", "reading", "records"},
     "progress": {"analysis"},
 }
 # Where everything is put together. Nothing above may know them.
-ROOTS = {"edgesim", "__main__", "assembly", "simulation", "estimate", "job_sample", "advice", "calibrate", "study"}
-ROOTS |= {"commands"}
+ROOTS = {
+    "edgesim",
+    "__main__",
+    "assembly",
+    "simulation",
+    "recording",
+    "provenance",
+    "estimate",
+    "job_sample",
+    "advice",
+    "calibrate",
+    "study",
+    "commands",
+}
 
 # Big libraries -> the parts that may import them.
 LIBRARIES: dict[str, set[str]] = {
-    "torch": {"learning", "methods", "backends", "assembly", "checkpoint", "estimate", "calibrate"},
+    "torch": {"learning", "methods", "backends", "assembly", "checkpoint", "tree_file", "estimate", "calibrate"},
     "torchvision": {"learning"},
     "simpy": {"engine", "coordinators"},
     "matplotlib": {"analysis"},
@@ -67,6 +82,7 @@ LIBRARIES: dict[str, set[str]] = {
 TORCH_FREE = {"world", "engine", "coordinators", "records", "analysis", "config", "card"}
 TORCH_FREE |= {"contracts", "orders", "local_sgd", "learner", "pending", "store", "progress", "devices"}
 TORCH_FREE |= {"catalogue", "encoding", "numbers", "units", "rng", "errors", "reading", "parquet_file", "edgesim"}
+TORCH_FREE |= {"interrupts", "processes"}
 SIMPY_FREE = {"learning", "methods", "backends"}
 
 

@@ -323,7 +323,9 @@ def joules_add_up(seen: Seen) -> None:
         server, away = simulation.parts.scenario.server, simulation.parts.availability.off_s(now_s)
         resting_j = (fleet.idle_w * (now_s - away) + fleet.sleep_w * away).sum()
         of_server_j = server.idle * now_s + (server.busy - server.idle) * server_s
-        assert energy_j == pytest.approx(seen.jobs[JOULES][:ended].to_numpy().sum() + resting_j + of_server_j)
+        ended_j = seen.jobs[JOULES][:ended].to_numpy().sum() + resting_j + of_server_j
+        in_flight = seen.jobs[ended:].query("sent_s <= @now_s")  # at most all that they spend in the end
+        assert -1e-9 <= (energy_j - ended_j) / energy_j <= in_flight[JOULES].to_numpy().sum() / energy_j + 1e-9
     assert seen.merges["total_energy_j"].to_numpy() == pytest.approx([energy_j for *_, energy_j in seen.closed])
 
 

@@ -153,6 +153,20 @@ def test_without_sleeping_power_a_sleeper_idles():
     assert awake.sleep_j(8.0).tolist() == [0, 0]
 
 
+def test_whether_another_device_sleeps_changes_nothing(tmp_path):
+    """A device without sleeping power of its own draws idle power while it is away, whoever else sleeps then."""
+    (tmp_path / "there.csv").write_text("device,start,end\n0,0,30\n0,90,200\n1,0,30\n1,90,200\n")
+    there = {"name": "trace", "file": str(tmp_path / "there.csv")}
+    other = {"cpu": {"flops_per_s": 7.3806e8}}
+    columns = []
+    for energy in (POWER, {**POWER, "sleep": "0.5 W"}):
+        fleet = [{"cpu": {"flops_per_s": 7.3806e8}}, {**other, "energy": energy}]
+        stop = {"sim_time": "100 s"}
+        devices = simulate_null(timing_scenario(fleet=fleet, energy=POWER, availability=there, stop=stop)).devices()
+        columns.append([(devices[name][0], devices[name][1]) for name in ("idle_j", "sleep_j")])
+    assert columns == [[(200, 200), (0, 0)], [(200, 80), (0, 30)]]
+
+
 def test_links_take_joules_of_nobodys_battery():
     """They are in the total, but in no device's joules."""
     ledger = EnergyLedger(np.array([1.0, 1.0]))

@@ -32,7 +32,7 @@ MEMORY_BYTES = 12 * 2**30  # of addresses; torch alone takes 4 GiB
 LINE = 600  # characters that a message may have
 # What Python says of itself as it does it; see "Audit events table" in its documentation.
 FORBIDDEN = re.compile(r"subprocess\.Popen|os\.(system|exec|spawn|posix_spawn|fork)|pickle\.find_class|socket\.connect")
-_NAMED = re.compile(r"\S+: ")  # a key, or another file
+_NAMED = re.compile(r"[^:]+: ")  # a key, or another file
 
 
 def fault_of(kind: Kind, folder: Path, file: Path, case: int, whole: str | None) -> str:

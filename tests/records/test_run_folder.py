@@ -1,6 +1,8 @@
 """A run folder appears whole or not at all."""
 
+import hashlib
 import json
+import os
 
 import numpy as np
 import pandas as pd
@@ -20,6 +22,11 @@ def frames():
     return whole(tables)
 
 
+def current_umask():
+    os.umask(before := os.umask(0))
+    return before
+
+
 def test_everything_comes_back(tmp_path):
     folder = tmp_path / "runs" / "one"
     # A transposed view and a scalar are the two memory layouts that a naive writer gets wrong.
@@ -37,7 +44,11 @@ def test_everything_comes_back(tmp_path):
     assert pd.read_parquet(folder / "notes.parquet").to_dict("records") == [
         {"round": 0, "name": "mask", "device": -1, "value": 0.5}
     ]
-    assert json.loads((folder / "manifest.json").read_text()) == {"status": "finished"}
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest.pop("status"), len(manifest.pop("sha256"))) == ("finished", 64)
+    files = [path for path in folder.iterdir() if path.name != "manifest.json"]
+    assert manifest == {"files": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}}
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o666 & ~current_umask()}
     assert [path.name for path in folder.parent.iterdir()] == ["one"]
 
 
@@ -74,7 +85,7 @@ def test_nothing_half_written_stays(tmp_path, monkeypatch, failure):
     def fail(*_):
         raise failure
 
-    monkeypatch.setattr("edgesim.records.writer.save_file", fail)
+    monkeypatch.setattr("edgesim.records.writer.save", fail)
     expected = ConfigError if isinstance(failure, OSError) else type(failure)
     with pytest.raises(expected):
         write_run(tmp_path / "run", frames(), {}, {"final": {"w": np.ones(1)}})
@@ -82,8 +93,8 @@ def test_nothing_half_written_stays(tmp_path, monkeypatch, failure):
 
 
 def test_the_rest_of_a_killed_run_does_not_get_in(tmp_path):
-    (tmp_path / ".run.partial").mkdir()
-    (tmp_path / ".run.partial" / "best.safetensors").write_text("half")
+    (tmp_path / ".run.growing").mkdir()
+    (tmp_path / ".run.growing" / "best.safetensors").write_text("half")
     write_run(tmp_path / "run", frames(), {}, {})
     assert not (tmp_path / "run" / "best.safetensors").exists()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pandas as pd
 
 from edgesim.analysis.critical_path import attributed
 from edgesim.analysis.load import Run, open_run
+from edgesim.records.manifest import MANIFEST, sealed
 from edgesim.records.schema import conform
 from edgesim.records.table import Table
 from edgesim.records.writer import write_run
@@ -32,3 +35,12 @@ def manifest_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return a manifest with what one has to say added."""
     scenario = {"seed": 1, "method": {"name": "fedavg"}, "evaluation": {"targets": []}, **manifest.get("scenario", {})}
     return {"status": "finished", "rounds": 0, "host_s": 0.0, **manifest, "scenario": scenario}
+
+
+def seal_again(folder: Path) -> None:
+    """Let the manifest of a run folder agree with its files and itself, after somebody has changed them."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    manifest.pop("sha256", None)
+    files = [path for path in folder.iterdir() if path.suffix in (".parquet", ".safetensors")]
+    manifest["files"] = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    (folder / MANIFEST).write_text(sealed(manifest, manifest["files"]), encoding="utf-8")

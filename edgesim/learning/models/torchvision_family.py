@@ -18,7 +18,7 @@ from edgesim.learning.models.base import ModelPart
 class TorchvisionModel(ModelPart):
     """The classification network that torchvision calls `member`, such as "resnet18".
 
-    Networks with auxiliary classifiers are built without them, as `aux_logits` may say: they train on their main output.
+    Networks with auxiliary classifiers are built without them, as `aux_logits` may say: only the main output trains.
     """
 
     member: str

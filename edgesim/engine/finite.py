@@ -1,0 +1,59 @@
+"""Refuses what takes more seconds, bytes or joules than a float can hold, and names the key that is to blame."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+import numpy as np
+
+from edgesim.config.scenario import Scenario
+from edgesim.contracts import Ids, Order, Setting, Task
+from edgesim.engine.pricing import Pricer
+from edgesim.errors import ConfigError
+from edgesim.rng import Draws, Key
+from edgesim.world.fleet import Block, Fleet
+from edgesim.world.shared_network import SharedNetwork
+
+
+def check_finite(scenario: Scenario, fleet: Fleet, setting: Setting, shared: SharedNetwork | None) -> None:
+    """Raise ConfigError if a job that trains the whole model, or idle power meanwhile, would take too much.
+
+    Of each block the slowest devices are looked at, and those of the most power.
+    """
+    ids = np.unique([device for block in fleet.blocks for device in _extremes(fleet, block)])
+    draws = Draws(Key(scenario.seed), ids, np.zeros_like(ids))
+    plain = Task(stretches=(scenario.training.stretch(0),))
+    orders = [Order(device, plain) for device in ids.tolist()]
+    prices = Pricer(fleet, setting).prices(orders, 0.0, draws)  # refuses those that are not finite
+    with np.errstate(all="ignore"):
+        _check_powers(scenario, fleet, float(prices[:3].sum(axis=0).max()), float(prices[4:6].sum(axis=0).max()))
+        if shared is not None and scenario.peers is None:
+            most_bits = 8.0 * prices[4:6].max()
+            for device in ids.tolist():
+                slowest_bps = min(shared.alone_bps(0, 1 + device), shared.alone_bps(1 + device, 0))
+                _refuse_infinite("topology", "a transfer", float(most_bits / slowest_bps), "s")
+
+
+def _extremes(fleet: Fleet, block: Block) -> Ids:
+    own = slice(block.first, block.first + block.count)
+    least = [np.argmin(column[own]) for column in (fleet.flops_per_s, fleet.up_bps, fleet.down_bps)]
+    most = [np.argmax(column[own]) for column in (fleet.transmit_w, fleet.receive_w)]
+    return block.first + np.array([*least, *most], dtype=np.int64)
+
+
+def _check_powers(scenario: Scenario, fleet: Fleet, job_s: float, job_bytes: float) -> None:
+    server = scenario.server
+    for key, watts in {
+        "energy.idle": fleet.idle_w.sum(),
+        "energy.sleep": fleet.sleep_w.sum(),
+        "server.idle": server.idle,
+        "server.busy": server.busy,
+    }.items():
+        _refuse_infinite(key, f"the power of {job_s:g} s, as long as a job,", float(watts * job_s), "J")
+    joules = float(8.0 * fleet.j_per_bit.max() * job_bytes)
+    _refuse_infinite("network.energy_per_bit", f"carrying the {job_bytes:g} bytes of a job", joules, "J")
+
+
+def _refuse_infinite(key: str, what: str, value: float, unit: str) -> None:
+    if not isfinite(value):
+        raise ConfigError(f"{key}: {what} takes {value} {unit}, must be finite")

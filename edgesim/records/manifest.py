@@ -1,0 +1,74 @@
+"""The file that says what a run folder holds: which run, in which state, and the SHA-256 of every file."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic_core import to_json
+
+from edgesim.errors import ConfigError
+from edgesim.reading import check_regular, read_text
+from edgesim.records.checked import parse_manifest
+from edgesim.records.lock import is_held
+
+MANIFEST = "manifest.json"
+NEXT = ".next"  # a folder in a run folder: of files whose place in it is still taken by those of the state before
+FINISHED, RUNNING = "finished", "running"  # states; others are "interrupted" and "failed"
+CUT_OFF = "cut off"  # is nowhere written: the writer of one that was running is gone
+
+_NO_DIGEST = "0" * 64
+
+
+def plain_json(value: Any) -> str:
+    """Return indented JSON text; NumPy numbers and arrays become plain, and infinities and NaN strings.
+
+    JSON has no infinity; the strings are read back as floats by pydantic. Raises ValueError on other unknown types.
+    """
+    return to_json(value, indent=2, inf_nan_mode="strings", fallback=_plain).decode()
+
+
+def sealed(manifest: dict[str, Any], digests: dict[str, str]) -> str:
+    """Return the text of a manifest: the digests of files are in it, and last its own, with 0s in its place."""
+    text = plain_json({**manifest, "files": digests, "sha256": _NO_DIGEST}) + "\n"
+    before, _, after = text.rpartition(_NO_DIGEST)
+    return before + sha256(text.encode()).hexdigest() + after
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a run folder; of one whose writer has died the status "running" is "cut off".
+
+    Raises ConfigError if it cannot be read, is damaged, or is no manifest of a run.
+    """
+    path = folder / MANIFEST
+    text = read_text(path, ConfigError)
+    found = parse_manifest(text, path)
+    digest = found.get("sha256")
+    if digest and sha256(text.replace(str(digest), _NO_DIGEST).encode()).hexdigest() != digest:
+        raise ConfigError(f"{path}: damaged: its SHA-256 is not the one that it was written with")
+    if found.get("status") == RUNNING and not is_held(folder):
+        found["status"] = CUT_OFF
+    return found
+
+
+def read_file(folder: Path, name: str, digest: str | None) -> bytes:
+    """Return the content of a file of a run folder, wherever it lies; `digest` None: that of an older run, unchecked.
+
+    Raises OSError if it cannot be read, ConfigError if it is not the one that the manifest names.
+    """
+    if digest is None:
+        check_regular(folder / name, ConfigError)
+        return (folder / name).read_bytes()
+    for path in (folder / name, folder / NEXT / name, folder / name):  # it may move in between
+        content = path.read_bytes() if path.is_file() else b""
+        if sha256(content).hexdigest() == digest:
+            return content
+    raise ConfigError(f"{folder / name}: damaged: its SHA-256 is not the one in {MANIFEST}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no JSON form")
