@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from edgesim.analysis.load import open_run
 from edgesim.analysis.plots import plot_runs
+from edgesim.commands.opened import opened
 from edgesim.commands.script import run_script
 
 
 def main(runs: list[Path], out: Path = Path("accuracy_vs_time")) -> None:
     """Draw test accuracy against simulated time, in one panel."""
-    for path in plot_runs([open_run(folder) for folder in runs], against=["sim_time_s"], out=out):
+    for path in plot_runs([opened(folder) for folder in runs], against=["sim_time_s"], out=out):
         print(path)
 
 

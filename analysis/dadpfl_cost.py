@@ -19,7 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from edgesim.analysis.figures import PALETTE, STYLE, save
-from edgesim.analysis.load import Run, open_run
+from edgesim.analysis.load import Run
+from edgesim.commands.opened import opened
 from edgesim.commands.script import run_script
 from edgesim.config import profiles
 from edgesim.world.total_cost import (
@@ -167,7 +168,7 @@ def main(runs: Annotated[list[Path] | None, typer.Argument()] = None, out: Path 
     """Print the tables and draw a panel for each data set, and one for the runs."""
     panels = {dataset: print_published(dataset) for dataset in DATASETS}
     if runs:
-        panels["runs (dashed: by their last round)"] = print_runs([open_run(folder) for folder in runs])
+        panels["runs (dashed: by their last round)"] = print_runs([opened(folder) for folder in runs])
     with rc_context(STYLE):
         figure = Figure(figsize=(0.6 + 4.6 * len(panels), 4.2), layout="constrained")
         axes = figure.subplots(1, len(panels), squeeze=False)[0]

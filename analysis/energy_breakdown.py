@@ -7,9 +7,9 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from edgesim.analysis.figures import PALETTE, STYLE, save
-from edgesim.analysis.load import open_run
 from edgesim.analysis.readable import unit_for
 from edgesim.analysis.stats import energy_by_kind
+from edgesim.commands.opened import opened
 from edgesim.commands.script import run_script
 
 COMPONENTS = {"down_j": "download", "compute_j": "compute", "up_j": "upload", "idle_j": "idle", "sleep_j": "sleep"}
@@ -17,7 +17,7 @@ COMPONENTS = {"down_j": "download", "compute_j": "compute", "up_j": "upload", "i
 
 def main(runs: list[Path], out: Path = Path("energy_breakdown")) -> None:
     """Draw a panel a run: a bar for each kind of device, stacked by what the energy was spent on."""
-    joules = [(run.name, energy_by_kind(run)) for run in map(open_run, runs)]
+    joules = [(run.name, energy_by_kind(run)) for run in map(opened, runs)]
     unit = unit_for("energy_j", max(frame.sum(axis=1).max() for _, frame in joules))
     colors = seaborn.color_palette(PALETTE, len(COMPONENTS))
     with rc_context(STYLE):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 
 from edgesim.analysis.curves import groups
-from edgesim.analysis.load import open_run
 from edgesim.analysis.stats import targets_table
+from edgesim.commands.opened import opened
 from edgesim.commands.script import run_script
 
 COSTS = ["round", "sim_time_s", "energy_j", "active_j", "participant_j", "up_bytes"]
@@ -14,7 +14,7 @@ COSTS = ["round", "sim_time_s", "energy_j", "active_j", "participant_j", "up_byt
 
 def main(runs: list[Path]) -> None:
     """Print CSV: for each scenario and target the runs, how many reached it, and the mean cost of those that did."""
-    labels = groups([open_run(folder) for folder in runs])
+    labels = groups([opened(folder) for folder in runs])
     table = pd.concat([targets_table([run]).assign(scenario=label) for run, label in labels.items()])
     by_target = table.groupby(["scenario", "target"])
     counts = by_target["round"].agg(runs="size", reached="count")

@@ -20,6 +20,7 @@ from edgesim.interrupts import Interrupts, interrupts
 
 if TYPE_CHECKING:
     from edgesim.analysis.load import Run
+    from edgesim.config.origin import Layers
     from edgesim.config.scenario import Scenario
 
 app = typer.Typer(
@@ -74,8 +75,10 @@ def run(
     checkpoint: Every = None,
 ) -> None:
     """Run a scenario and keep its tables, weights and manifest in a run folder."""
+    from edgesim.advice import of_text
     from edgesim.checkpoint import Checkpoint
     from edgesim.commands.folder import default_folder
+    from edgesim.commands.scenario import layers_of, warn
     from edgesim.progress import Limits, ProgressLine
     from edgesim.simulation import simulate
     from edgesim.study.stamp import data_digest, stamp_of
@@ -92,6 +95,8 @@ def run(
     saved = None
     if every_s and loaded.backend.value.trains:
         saved = Checkpoint.beside(folder, every_s, stamp_of(loaded) | {"data": data_digest(loaded)})
+    if not quiet:
+        warn(of_text(loaded, layers_of(scenario, set_)))
     observer = None if quiet else ProgressLine(Limits.of(loaded.stop))
     try:
         finished = simulate(loaded, folder, observer, saved, overwrite=overwrite, command=sys.argv)
@@ -103,27 +108,34 @@ def run(
 
 @app.command()
 def validate(scenario: ScenarioFile, set_: Overrides = None) -> None:
-    """Check a scenario: build everything it names, train nothing."""
-    from edgesim.assembly import assemble
-    from edgesim.rng import Key
+    """Check a scenario: build everything it names, train nothing; warn of what has no effect or is hardly meant."""
+    from edgesim.commands.scenario import warn
 
-    parts = assemble(_load(scenario, set_))
-    parts.scenario.method.value.init(parts.setting, Key(parts.scenario.seed))  # refuses what does not fit the method
+    warnings = _checked(scenario, set_)[2]
     print(f"{scenario}: ok")
+    warn(warnings)
+
+
+@app.command()
+def show(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Show the values of a scenario that are in effect, each with where it comes from; warn as `validate` does."""
+    from edgesim.commands.scenario import print_scenario
+
+    print_scenario(*_checked(scenario, set_), as_json)
 
 
 @app.command()
 def estimate(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = False) -> None:
-    """Say what a scenario will cost: FLOPs, bytes, seconds and joules of a job at each level, and host resources."""
+    """Say what a scenario will cost: FLOPs, bytes, seconds and joules of each kind's jobs, and host resources."""
     from edgesim.analysis.readable import heading
     from edgesim.commands import show
     from edgesim.estimate import estimate as estimate_scenario
 
     found = estimate_scenario(_load(scenario, set_))
     if as_json:
-        show.print_json({"levels": found.levels.to_dict("records"), "totals": found.totals})
+        show.print_json({"blocks": found.blocks.to_dict("records"), "totals": found.totals})
         return
-    show.print_frame(found.levels, "one job at each level")
+    show.print_frame(found.blocks, "one job of each kind of device")
     show.print_table([found.totals], {name: heading(name) for name in found.totals}, "the whole run")
 
 
@@ -216,10 +228,10 @@ def diff(
 ) -> None:
     """Compare the tables and weights of two runs value by value; the exit code is 1 if they differ."""
     from edgesim.analysis.compare import diff as compare
-    from edgesim.analysis.load import open_run
     from edgesim.commands import show
+    from edgesim.commands.opened import opened
 
-    found = compare(open_run(run_a), open_run(run_b))
+    found = compare(opened(run_a), opened(run_b))
     if found.empty:
         print("identical")
         return
@@ -235,13 +247,13 @@ def trace(
     devices: Annotated[int | None, typer.Option(min=1, help="Only so many devices: those longest at work.")] = None,
 ) -> None:
     """Write a run as a timeline for ui.perfetto.dev or chrome://tracing (trace-event format)."""
-    from edgesim.analysis.load import open_run
     from edgesim.analysis.timeline import write_trace
     from edgesim.commands.explain import parse_rounds
+    from edgesim.commands.opened import opened
     from edgesim.commands.out import check_file
 
     check_file(out)
-    print(write_trace(open_run(run), out, parse_rounds(rounds) if rounds else None, devices))
+    print(write_trace(opened(run), out, parse_rounds(rounds) if rounds else None, devices))
 
 
 @app.command()
@@ -262,25 +274,38 @@ def gantt(
 @app.command()
 def explain(run: OneRun, number: RoundNumber) -> None:
     """Say why a round took as long as it did: which device decided it, and where its seconds went."""
-    from edgesim.analysis.load import open_run
     from edgesim.commands.explain import explain as in_words
+    from edgesim.commands.opened import opened
 
-    print(in_words(open_run(run), number))
+    print(in_words(opened(run), number))
 
 
 @app.command()
 def energy(
     run: OneRun,
     by: Annotated[
-        str, typer.Option(metavar="KEYS", help="Of device, component, activity, job, round; with commas.")
+        str, typer.Option(metavar="KEYS", help="Of device, kind, component, activity, job, round; with commas.")
     ] = "component,activity",
     as_json: AsJson = False,
 ) -> None:
     """Say what a run's joules were spent on: sums and shares."""
-    from edgesim.analysis.load import open_run
     from edgesim.commands.energy import print_energy
+    from edgesim.commands.opened import opened
 
-    print_energy(open_run(run), by, as_json)
+    print_energy(opened(run), by, as_json)
+
+
+@app.command()
+def devices(
+    run: OneRun,
+    each: Annotated[bool, typer.Option("--each", help="A row for each device instead of each kind.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say who took part in a run: jobs, how many were late, mean times, bytes and joules of each kind of device."""
+    from edgesim.commands.devices import print_participation
+    from edgesim.commands.opened import opened
+
+    print_participation(opened(run), each, as_json)
 
 
 @app.command()
@@ -367,6 +392,20 @@ def _load(scenario: Path, overrides: list[str] | None) -> Scenario:
     from edgesim.config.load import load_scenario
 
     return load_scenario(scenario, overrides or [])
+
+
+def _checked(scenario: Path, overrides: list[str] | None) -> tuple[Scenario, Layers, list[str]]:
+    """Return a scenario of which everything has been built, what was written of it, and the warnings about it."""
+    from edgesim.advice import of_parts, of_text
+    from edgesim.assembly import assemble
+    from edgesim.commands.scenario import layers_of
+    from edgesim.rng import Key
+
+    loaded = _load(scenario, overrides)
+    parts = assemble(loaded)
+    parts.scenario.method.value.init(parts.setting, Key(loaded.seed))  # refuses what does not fit the method
+    layers = layers_of(scenario, overrides)
+    return loaded, layers, [*of_text(loaded, layers), *of_parts(parts)]
 
 
 def _report(finished: Run, as_json: bool, quiet: bool, resumable: bool) -> None:

@@ -14,26 +14,21 @@ import torch
 from torch import Tensor, nn
 
 from edgesim.assembly import Assembly, assemble
-from edgesim.backends.null import NullBackend
 from edgesim.backends.serial import Serial
 from edgesim.card import F32_BYTES, ModelCard
 from edgesim.config.scenario import Scenario, Stop
-from edgesim.contracts import DELIVERED, Assignment, Backend, Part, Plan, Stretch, Task
-from edgesim.engine.presence import Presence
-from edgesim.engine.pricing import ROWS, Pricer
-from edgesim.engine.selections.rules import All
+from edgesim.contracts import Assignment, Backend, Part, Plan, Stretch, Task
 from edgesim.errors import ConfigError
+from edgesim.job_sample import by_block, of_everybody, of_peers, priced, timed
 from edgesim.learning.build import applied, bundle_of, on_meta
 from edgesim.learning.device import plain_torch
 from edgesim.learning.trainer import CHUNK
 from edgesim.methods.fedavg import FedAvg
-from edgesim.rng import Draws, Key, Purpose
-from edgesim.simulation import Silent, Simulation
-from edgesim.world.availabilities.always import Always
+from edgesim.rng import Key, Purpose
+from edgesim.simulation import Simulation
 
 _SPLIT = ("energy_j", "active_j", "idle_j")
 _JOB_JOULES = ["down_j", "compute_j", "up_j", "peer_j", "link_j"]
-_DEVICES = 2_000  # of a level are looked at: enough for means
 _ROUNDS, _JOBS = 20, 20_000  # of the trial run without training, at most
 _PROBE_S = 0.5  # of training, to learn the speed of this host
 _TABLES_BYTES, _JOB_BYTES = 50_000, 100  # of a run folder without jobs, and of the rows of one; measured
@@ -42,16 +37,17 @@ _PROCESS_BYTES = 450_000_000  # a Python process that has loaded PyTorch with it
 
 @dataclass(frozen=True)
 class Estimate:
-    """`levels`: a row for each capability level and part of the model. `totals`: of the whole run; None = unknown.
+    """`blocks`: a row for each fleet block and part of the model. `totals`: of the whole run; None = unknown.
 
-    Columns of levels: level, devices, part, and the means over those devices of one job of round 0: flops,
-    down_bytes, up_bytes, seconds, and joules above idle power. Among peers with the messages that a device fetches,
+    Columns of blocks: kind, level, devices, part, and the means over jobs of those devices in round 0: flops,
+    down_bytes, up_bytes, seconds, joules above idle power, and late_share: of the jobs, those that take longer than a
+    fixed deadline (NaN: there is none). Among peers with the messages that a device fetches,
     what others spend on sending them, and its waits.
     Keys of totals: rounds, jobs, flops, host_minutes, memory_bytes, disk_bytes (of the run folder), sim_time_s,
     energy_j, active_j and idle_j, of which the first is the sum.
     """
 
-    levels: pd.DataFrame
+    blocks: pd.DataFrame
     totals: dict[str, Any]
 
 
@@ -84,67 +80,15 @@ def estimate_of(parts: Assembly, speed: Callable[[Assembly], float] | None = Non
     when an accuracy is reached, is not foreseen. `speed` stands in for the probe, `host_flops_per_s`. Raises
     ConfigError if the trial ends before its first round.
     """
-    scenario = parts.scenario
-    start = Simulation(parts, NullBackend(), Silent())
-    view = start.engine.view()
-    others = ~_first_of_levels(parts.fleet.level)
-    there = Presence(Always().build(len(others), Key(0), "availability"), None)
-    everyone = replace(view, presence=there, busy=others, at_work=int(others.sum()), selection=All())
+    scenario, start = parts.scenario, timed(parts)
+    view, everyone = start.engine.view(), of_everybody(start)
     first = start.learner.plan(view if len(view.idle) else everyone)
     if scenario.method.value.needs.peers:
         trial = _trial(parts, len(first.orders))
-        typical, jobs = _means(trial), _jobs_of_peers(trial)
+        typical, jobs = _means(trial), of_peers(trial)
     else:
-        typical, jobs = _typical_round(parts, first), _jobs(parts, start.learner.plan(everyone))
-    return Estimate(_levels(parts, jobs), _totals(parts, typical, _rounds(scenario.stop, typical), speed))
-
-
-# --- one job ------------------------------------------------------------------------------------------------
-
-
-def _first_of_levels(level: np.ndarray) -> np.ndarray:
-    """Return a mask, shape (devices,), of the first _DEVICES devices of each level."""
-    mask = np.zeros(len(level), dtype=bool)
-    for each in np.unique(level):
-        mask[np.flatnonzero(level == each)[:_DEVICES]] = True
-    return mask
-
-
-def _jobs(parts: Assembly, plan: Plan) -> pd.DataFrame:
-    """Return the prices of a plan, a row an order: device, part, flops, bytes, and seconds and joules of the whole job.
-
-    Over shared links these are the prices of a job that has them to itself.
-    """
-    ids = np.array([order.device for order in plan.orders], dtype=np.int64)
-    draws = Draws(Key(parts.scenario.seed).at(Purpose.CHANNEL), ids, np.zeros_like(ids))
-    priced = Pricer(parts.fleet, parts.setting).prices(plan.orders, 0.0, draws)
-    prices = pd.DataFrame(priced.T, columns=list(ROWS))
-    return prices.assign(
-        device=ids,
-        part=[order.task.part.shape_id for order in plan.orders],
-        seconds=prices[["down_s", "compute_s", "up_s"]].sum(axis=1),
-        joules=prices[["down_j", "compute_j", "up_j"]].sum(axis=1),
-    )
-
-
-def _jobs_of_peers(trial: Simulation) -> pd.DataFrame:
-    """Return the same of the first round of a trial, as what peers exchange and wait for shows only there."""
-    jobs = trial.tables["jobs"].frame()
-    first: pd.DataFrame = jobs[(jobs["round"] == 0) & jobs["outcome"].isin(DELIVERED)]
-    return first.assign(
-        seconds=first["end_s"] - first["sent_s"],
-        joules=first[["down_j", "compute_j", "up_j", "peer_j"]].sum(axis=1),
-    )
-
-
-def _levels(parts: Assembly, jobs: pd.DataFrame) -> pd.DataFrame:
-    level = parts.fleet.level[jobs["device"]]
-    groups = jobs.assign(level=level).groupby(["level", "part"], as_index=False)
-    means = groups[["flops", "down_bytes", "up_bytes", "seconds", "joules"]].mean()
-    seen_of_level = np.bincount(level)[means["level"]]
-    devices = groups.size()["size"] * np.bincount(parts.fleet.level)[means["level"]] / seen_of_level
-    means.insert(1, "devices", np.rint(devices).astype(np.int64))
-    return means
+        typical, jobs = _typical_round(parts, first), priced(parts, start.learner.plan(everyone))
+    return Estimate(by_block(parts, jobs), _totals(parts, typical, _rounds(scenario.stop, typical), speed))
 
 
 # --- the whole run ------------------------------------------------------------------------------------------
@@ -157,7 +101,7 @@ def _typical_round(parts: Assembly, first: Plan) -> _Round:
     """
     if not parts.scenario.method.value.needs.feedback:
         return _means(_trial(parts, len(first.orders)))
-    jobs = _jobs(parts, first)
+    jobs = priced(parts, first).drop_duplicates("device")
     seconds = min(float(jobs["seconds"].max()), parts.setting.deadline_s)
     idle_j = float(parts.fleet.idle_w.sum() * seconds)
     return _Round(len(jobs), float(jobs["flops"].sum()), seconds, float(jobs["joules"].sum()), idle_j)
@@ -172,7 +116,7 @@ def _trial(parts: Assembly, asked: int) -> Simulation:
     limit = min(scenario.stop.rounds or _ROUNDS, _ROUNDS, _JOBS // max(1, asked))
     rounds = 1 if scenario.method.value.needs.feedback else max(1, limit)
     short = scenario.model_copy(update={"stop": Stop(rounds=rounds)})
-    trial = Simulation(replace(parts, scenario=short), NullBackend(), Silent())
+    trial = timed(replace(parts, scenario=short))
     trial.run()
     if not len(trial.tables["merges"]):
         raise ConfigError(

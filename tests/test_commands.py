@@ -37,7 +37,27 @@ def write_fake(folder, status="finished", seed=3, accuracy=0.625, reason=None):
     """Write a run of one round: 7200 s, 2500 J, 2 MB up, 4 MB down."""
     tables = new_tables()
     tables["merges"].append(
-        (0, 1, 0.0, 7200.0, 2, 2, 0, 0.0, 0.0, 1e9, 4, 2, *joules(5.0), 1e9, 4_000_000, 2_000_000, *joules(2500.0))
+        (
+            0,
+            1,
+            0.0,
+            7200.0,
+            2,
+            2,
+            0,
+            "all",
+            np.inf,
+            0.0,
+            0.0,
+            1e9,
+            4,
+            2,
+            *joules(5.0),
+            1e9,
+            4_000_000,
+            2_000_000,
+            *joules(2500.0),
+        )
     )
     tables["evals"].append((0, 1, 7200.0, "test", 1.0, accuracy, 50))
     scenario = {"seed": seed, "method": {"name": "fedavg"}, "evaluation": {"targets": [0.5]}}
@@ -83,7 +103,7 @@ def simulator(monkeypatch):
 
     def estimate(_):
         levels = pd.DataFrame({"level": [1, 2], "devices": [3, 4], "flops": [2e9, 4e9], "seconds": [7200.0, 90.0]})
-        return SimpleNamespace(levels=levels, totals={"host_minutes": np.float64(12.5), "memory_bytes": 3_000_000})
+        return SimpleNamespace(blocks=levels, totals={"host_minutes": np.float64(12.5), "memory_bytes": 3_000_000})
 
     def card_of(model, name, shape, classes, key):
         seen.card = (model, name, shape, classes)
@@ -111,6 +131,7 @@ def simulator(monkeypatch):
             return SimpleNamespace(value=f"the {self.kind} {name}")
 
     parts = {
+        "edgesim.advice": {"of_text": lambda *_: [], "of_parts": lambda *_: ["network: is odd"]},
         "edgesim.simulation": {"simulate": simulate},
         "edgesim.assembly": {"assemble": assemble, "card_of": card_of},
         "edgesim.estimate": {"estimate": estimate},
@@ -181,7 +202,7 @@ def test_wrong_usage_is_code_2(call, words):
 
 
 def test_validate_and_schema(call, simulator, scenario):
-    assert call("validate", scenario) == (0, f"{scenario}: ok\n", "")
+    assert call("validate", scenario) == (0, f"{scenario}: ok\n", "warning: network: is odd\n")
     assert simulator.checked.seed == 3
     assert simulator.asked[0] == "the setting"
     assert json.loads(call("schema")[1]) == {"title": "Scenario"}
@@ -191,7 +212,7 @@ def test_estimate(call, simulator, scenario):
     out = call("estimate", scenario)[1]
     assert all(text in out for text in ("2 GFLOP", "2 h", "90 s", "12.5", "3 MB"))
     found = json.loads(call("estimate", scenario, "--json")[1])
-    assert found["levels"][1] == {"level": 2, "devices": 4, "flops": 4e9, "seconds": 90.0}
+    assert found["blocks"][1] == {"level": 2, "devices": 4, "flops": 4e9, "seconds": 90.0}
     assert found["totals"] == {"host_minutes": 12.5, "memory_bytes": 3_000_000}
 
 

@@ -42,7 +42,7 @@ def test_run_prints_its_summary_as_json(runs: dict[str, tuple[Path, Done]]) -> N
     assert code == 0
     assert err.splitlines()[-1] == f"run folder: {folder}"
     assert found.keys() == {
-        *("method", "rounds", "accuracy", "best_accuracy", "sim_time_s", "energy_j"),
+        *("method", "status", "rounds", "accuracy", "best_accuracy", "sim_time_s", "energy_j"),
         *("up_bytes", "down_bytes", "flops", "host_s", "diverged", "targets"),
     }
     assert (found["method"], found["rounds"], found["host_s"]) == ("fedavg", 3, run.manifest["host_s"])
@@ -60,9 +60,9 @@ def test_table_shows_both_runs(runs: dict[str, tuple[Path, Done]]) -> None:
     code, out, err = call("table", *(folder for folder, _ in runs.values()))
     rows = [line.split() for line in out.splitlines() if line.split()[:1] in (["fedavg"], ["fedpmt"])]
     assert (code, err) == (0, "")
-    assert [row[:3] for row in rows] == [
-        *(["fedavg", "fedavg", "3"], ["fedpmt", "fedpmt", "3"]),
-        *([name, name, target] for name in runs for target in ("0.05", "0.99")),
+    assert [row[:4] for row in rows] == [
+        *([name, "finished", name, "3"] for name in ("fedavg", "fedpmt")),
+        *([name, "finished", name, target] for name in runs for target in ("0.05", "0.99")),
     ]
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import edgesim
 import edgesim.estimate
+import edgesim.job_sample
 from edgesim.contracts import Needs
 from edgesim.errors import ConfigError
 from edgesim.estimate import estimate
@@ -35,8 +36,8 @@ def job_flops(trained: int) -> int:
     return SAMPLES * (sum(FORWARD) + sum(back) + sum(back[1:]))
 
 
-def test_job_of_each_level_is_that_of_the_closed_form(timing):
-    found = estimate(timing(method="fedpmt", network=LINKS, energy=POWERS)).levels
+def test_job_of_each_block_is_that_of_the_closed_form(timing):
+    found = estimate(timing(method="fedpmt", network=LINKS, energy=POWERS)).blocks
     assert found["level"].tolist() == [1, 2, 3, 4, 5]
     assert found["devices"].tolist() == [1] * 5
     assert found["part"].tolist() == [f"last{n}" for n in range(1, 6)]
@@ -89,11 +90,11 @@ def test_nobody_knows_when_an_accuracy_is_reached(digits):
     assert {name for name, value in found.items() if value is None} == found.keys() - {"memory_bytes"}
 
 
-def test_large_levels_are_sampled(timing, monkeypatch):
-    monkeypatch.setattr(edgesim.estimate, "_DEVICES", 10)
+def test_large_blocks_are_sampled(timing, monkeypatch):
+    monkeypatch.setattr(edgesim.job_sample, "_DEVICES", 10)
     cpu = {"flops_per_s": PSI}
     fleet = [{"count": 30, "level": 1, "cpu": cpu}, {"count": 7, "level": 2, "cpu": cpu}]
-    found = estimate(timing(fleet=fleet)).levels
+    found = estimate(timing(fleet=fleet)).blocks
     assert found["devices"].tolist() == [30, 7]
     assert found["seconds"].tolist() == pytest.approx([10.0, 10.0])
 
@@ -159,7 +160,7 @@ def test_peers_pay_for_what_they_exchange_and_wait(digits, method):
         stop={"rounds": 1}, coordinator="sync",
     )  # fmt: skip
     found = estimate(scenario)
-    [row] = found.levels.itertuples()
+    [row] = found.blocks.itertuples()
     done = edgesim.run(scenario)
     jobs = done.jobs.assign(seconds=done.jobs["end_s"] - done.jobs["sent_s"])
     assert (row.devices, row.down_bytes, row.up_bytes) == (4, 3 * 4 * 6090, 3 * 4 * 6090)
@@ -190,3 +191,28 @@ def test_memory_is_that_of_the_closed_form(digits):
     assert serial == process + images + shards + (1 + 4) * model + network
     workers = estimate(digits(backend={"name": "workers", "workers": 3})).totals["memory_bytes"]
     assert workers - serial == 3 * process + 2 * network
+
+
+def test_kinds_of_one_level_have_a_row_each_and_say_how_many_are_late(timing):
+    """A job of 7.3806 GFLOP takes 10 s and 40 s; the deadline is at 20 s."""
+    fleet = [
+        {"name": "fast", "count": 3, "cpu": {"flops_per_s": PSI}},
+        {"name": "slow", "count": 5, "cpu": {"flops_per_s": PSI / 4}},
+    ]
+    coordinator = {"name": "deadline", "deadline": "20 s"}
+    found = estimate(timing(fleet=fleet, coordinator=coordinator)).blocks
+    columns = ["kind", "level", "devices", "part", "late_share"]
+    assert found[columns].to_numpy().tolist() == [["fast", 1, 3, "full", 0.0], ["slow", 1, 5, "full", 1.0]]
+    assert found["seconds"].tolist() == pytest.approx([10.0, 40.0])
+    assert estimate(timing(fleet=fleet)).blocks["late_share"].isna().all()
+
+
+def test_the_late_share_of_random_jobs_is_that_of_many_runs(timing):
+    """Half of the log-normal factors of 1 are above their median; the deadline is at the undisturbed job."""
+    fleet = [{"count": 500, "cpu": {"flops_per_s": PSI}}]
+    coordinator = {"name": "deadline", "deadline": "10 s"}
+    slowdown = {"name": "log_normal", "sigma": 0.5}
+    scenario = timing(fleet=fleet, coordinator=coordinator, slowdown=slowdown, stop={"rounds": 4})
+    [share] = estimate(scenario).blocks["late_share"]
+    late = edgesim.run(scenario).jobs["outcome"].eq("late").mean()
+    assert share == pytest.approx(late, abs=0.05) and 0 < share < 1

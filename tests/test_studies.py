@@ -193,7 +193,8 @@ def three_rounds(tmp_path: Path) -> Run:
     for n in range(3):
         start_s = ends_s[n - 1] if n else 0.0
         spent = [(1e9 * k, 100 * k, 10 * k, 5.0 * k, 2.0 * k, 3.0 * k, 4.5 * k) for k in (1, n + 1)]
-        tables["merges"].append((n, n + 1, start_s, ends_s[n], 3, used[n], 3 - used[n], 0.0, 0.0, *spent[0], *spent[1]))
+        closed = (3, used[n], 3 - used[n], "all", np.inf)
+        tables["merges"].append((n, n + 1, start_s, ends_s[n], *closed, 0.0, 0.0, *spent[0], *spent[1]))
         tables["evals"].append((n, n + 1, ends_s[n], "test", 3.0 - n, accuracies[n], 50))
         for split, less in (("personal", 0.0), ("personal_worst", 0.1)):
             tables["evals"].append((n, n + 1, ends_s[n], split, 1.0, (0.8, 0.95, 0.9)[n] - less, 50))
@@ -213,6 +214,7 @@ def three_rounds(tmp_path: Path) -> Run:
                 0.0,
                 ends_s[n],
                 "ok",
+                0.0,
                 1e6,
             )
             tables["jobs"].append((*job, received, 0, *[0.0] * 5))

@@ -22,6 +22,7 @@ from edgesim.study.runs import Planned, plan
 from edgesim.study.study import Cell, load_study
 from edgesim.study.tally import HostTimes
 from tests.calling import TINY, call
+from tests.records.written import seal_again
 
 STUDY = """
 name = "tiny"

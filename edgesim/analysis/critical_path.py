@@ -1,4 +1,4 @@
-"""Which device decided how long a round took, and how its seconds split: the critical path of every round.
+"""What ended a round, which job ended last, and how its seconds split: the critical path of every round.
 
 Tables count rounds from 0, and so do the frames made here. People count from 1, and so does `round_row`.
 """
@@ -26,7 +26,7 @@ def attributed(jobs: pd.DataFrame, merges: pd.DataFrame) -> pd.DataFrame:
 
 
 def attribute(jobs: pd.DataFrame, merges: pd.DataFrame) -> pd.DataFrame:
-    """Return one row a closed round: the device that decided its length, and where the seconds went.
+    """Return one row a closed round: the device whose job ended last, and where the seconds went.
 
     Columns: round, device (of the last job of the critical path; -1: nobody was at work), down_s, compute_s, up_s,
     link_wait_s (waiting for a shared link), wait_s (for peers, for others or for a deadline), server_s. The seconds of
@@ -51,15 +51,17 @@ def attribute(jobs: pd.DataFrame, merges: pd.DataFrame) -> pd.DataFrame:
 def critical_jobs(jobs: pd.DataFrame, merges: pd.DataFrame) -> pd.DataFrame:
     """Return the jobs of every round's critical path, one row a job, in the order of time.
 
-    The path is followed backwards from the end of the round: the job that ended last (of several the one of the
-    lowest device), then the one that ended last by the time this was sent, until the start of the round. So a round
+    The path is followed backwards from the end of the round: the job that ended last (of several one that was not
+    broken off, and the one of the lowest device), then the one that ended last by the time this was sent, until the
+    start of the round. So a round
     of several exchanges has one job for each. Columns: round, job, device, start_s and end_s within the round, and
     the seconds in between as down_s, compute_s, up_s and link_wait_s; what is missing it waited for its peers. Waits
     for a shared link are taken from both transfers of a job in proportion to their lengths, as the tables do not tell
     them apart.
     """
     place = rounds_of(jobs, merges)
-    order = np.lexsort((jobs["device"], -jobs["end_s"], -place))  # from the last round to the first
+    broken_off = jobs["lacked_s"] > 0  # such as those that were cancelled as the last update needed came
+    order = np.lexsort((jobs["device"], broken_off, -jobs["end_s"], -place))  # from the last round to the first
     order = order[place[order] < len(merges)]
     chosen = order[_backwards(jobs.iloc[order], place[order], merges["start_s"].to_numpy())][::-1]
     return _shares(jobs.iloc[chosen], merges.iloc[place[chosen]])
@@ -100,6 +102,24 @@ def next_to_end(jobs: pd.DataFrame, job: int) -> pd.DataFrame:
         (jobs["round"] == own["round"]) & (jobs["sent_s"] == own["sent_s"]) & (jobs["job"] != job)
     ]
     return others.sort_values(["end_s", "device"], ascending=[False, True]).head(1)
+
+
+def late_jobs(jobs: pd.DataFrame, merges: pd.DataFrame, row: int) -> pd.DataFrame:
+    """Return the jobs at work at the deadline of the round in this row of the merges, the nearest to its end first.
+
+    Columns: those of jobs, but lacked_s counts from the deadline: what they still needed then, whether they were broken
+    off or went on. There is no row if the round did not end by its deadline.
+    """
+    merge = merges.iloc[row]
+    closed_s = merge["now_s"] - merge["server_s"]
+    of_round = jobs[jobs["round"] == merge["round"]]
+    of_round = of_round[of_round["sent_s"] == of_round["sent_s"].max()]  # of the exchange that was cut off
+    went_on = of_round["end_s"] > closed_s + _SLACK_S
+    broken_off = (of_round["outcome"] == "late") & (of_round["lacked_s"] > 0)
+    late: pd.DataFrame = of_round[(went_on | broken_off) & (merge["closed_by"] == "deadline")]
+    after_s = np.maximum(0.0, late["end_s"] - closed_s)
+    late = late.assign(lacked_s=late["lacked_s"] + after_s)
+    return late.sort_values(["lacked_s", "device"])
 
 
 def round_row(merges: pd.DataFrame, number: int) -> int:

@@ -27,7 +27,8 @@ def groups(runs: Sequence[Run]) -> dict[Run, str]:
     """Return a label for each run, equal for runs whose scenarios differ in seed, name and backend at most.
 
     The label says in what the groups differ: the names of parts that do, and other keys with their values. If that is
-    nothing the method is named; if it is too long, the name, or else the path, of the group's first run.
+    nothing the method is named; if it is too long, the name, or else the path, of the group's first run. A group
+    with runs that did not finish says so.
     """
     members: dict[str, list[Run]] = {}
     for run in runs:
@@ -44,7 +45,7 @@ def groups(runs: Sequence[Run]) -> dict[Run, str]:
         else str(first.folder)
         for text, first in zip(differing, firsts, strict=True)
     ]
-    return {run: label for label, group in zip(labels, members.values(), strict=True) for run in group}
+    return {run: label + _mark(group) for label, group in zip(labels, members.values(), strict=True) for run in group}
 
 
 def mean_and_range(curves: Sequence[pd.DataFrame], quantity: str) -> pd.DataFrame:
@@ -61,6 +62,14 @@ def mean_and_range(curves: Sequence[pd.DataFrame], quantity: str) -> pd.DataFram
     return pd.DataFrame(
         {quantity: grid, "mean": values.mean(axis=0), "low": values.min(axis=0), "high": values.max(axis=0)}
     )
+
+
+def _mark(group: Sequence[Run]) -> str:
+    """Return how runs of a group ended that did not finish, as " (interrupted)" or " (1 of 3 interrupted)"."""
+    others = Counter(run.status for run in group if not run.finished)
+    of_all = "" if len(group) == 1 else f" of {len(group)}"
+    marks = [f"{number}{of_all} {status}" if of_all else status for status, number in others.items()]
+    return f" ({', '.join(marks)})" if marks else ""
 
 
 def _differences(scenarios: Sequence[Mapping[str, Any]]) -> list[str]:

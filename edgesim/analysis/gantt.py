@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from edgesim.analysis.critical_path import critical_jobs, phase_intervals_s, round_row, rounds_of
+from edgesim.analysis.critical_path import critical_jobs, late_jobs, phase_intervals_s, round_row, rounds_of
 from edgesim.analysis.figures import PALETTE, STYLE, save
 from edgesim.analysis.load import Run
 from edgesim.analysis.readable import text, unit_for
@@ -32,9 +32,9 @@ class _Round(NamedTuple):
     number: int
     length_s: float
     server_s: float
-    deadline_s: float  # 0 if there is none
+    deadline_s: float  # since the start of the round; 0 if there is none
     result: str
-    critical: list[int]  # devices of the critical path
+    critical: list[int]  # devices of the critical path, but for those that the deadline cut off
     kinds: dict[int, str]
 
 
@@ -60,13 +60,13 @@ def plot_round(run: Run, number: int, out: Path) -> list[Path]:
     """Draw a round, a row a device, the last to end at the top; return the PNG and the SVG written.
 
     Jobs with another outcome than ok are hatched, waiting is pale; a solid line ends the round, a dashed one is the
-    deadline. Devices of the critical path are in bold. Of more than 60 devices those that ended last are drawn.
+    deadline. Devices that decided its length are in bold. Of more than 60 devices those that ended last are drawn.
     `number` is 1 for the first round, `out` the file name without its ending. Raises ConfigError if the round did not
     close or a file cannot be written.
     """
     about, bars = _about(run, number), round_bars(run, number)
     ended = bars.groupby("device")[["end_s"]].max().reset_index()
-    # Of devices that ended together the lowest is on top: it counts as the one that decided.
+    # Of devices that ended together the lowest is on top.
     devices = ended.sort_values(["end_s", "device"], ascending=[True, False])["device"].tolist()
     shown = devices[-_MOST_ROWS:]
     unit = unit_for("_s", max(about.length_s, about.deadline_s))
@@ -87,18 +87,24 @@ def plot_round(run: Run, number: int, out: Path) -> list[Path]:
 
 def _about(run: Run, number: int) -> _Round:
     row = round_row(run.merges, number)
-    merge = {name: column.iloc[row].item() for name, column in run.merges.items()}
+    merge = run.merges.iloc[[row]].to_dict("records")[0]
     path = critical_jobs(run.jobs, run.merges)
-    critical = path.loc[path["round"] == merge["round"], "device"].tolist()
+    late = late_jobs(run.jobs, run.merges, row)
+    by_deadline = merge["closed_by"] == "deadline"
+    decided_by = path[(path["round"] == merge["round"]) & ~(path["job"].isin(late["job"]) & by_deadline)]
+    critical = decided_by["device"].tolist()
+    asked = run.jobs[run.jobs["round"] == merge["round"]]
+    unasked_s = float(asked["sent_s"].min() - merge["start_s"]) if len(asked) else 0.0
     length_s = merge["now_s"] - merge["start_s"]
-    coordinator = run.manifest["scenario"].get("coordinator", {})
-    fixed_s = coordinator.get("deadline") if coordinator.get("rule", "fixed") == "fixed" else None
-    decided = f", decided by device {critical[-1]}" if critical else ""
+    if by_deadline:
+        decided = f", ended by its deadline with {len(late)} late"
+    else:
+        decided = f", device {critical[-1]} was the last" if critical else ""
     return _Round(
         number,
         length_s,
         merge["server_s"],
-        float(fixed_s or 0.0),  # one that is learnt is another in each round
+        merge["deadline_s"] + unasked_s if math.isfinite(merge["deadline_s"]) else 0.0,
         f"{text('_s', length_s)}{decided}, {merge['used']} of {merge['asked']} merged",
         critical,
         dict(zip(run.devices["device"].tolist(), run.devices["kind"].tolist(), strict=True)),

@@ -39,6 +39,16 @@ class Run:
         """
         return read_manifest(self.folder)
 
+    @property
+    def status(self) -> str:
+        """Return how far the run got, as its manifest says: finished, interrupted, failed, ..."""
+        return str(self.manifest.get("status", "of unknown status"))
+
+    @property
+    def finished(self) -> bool:
+        """Return whether the run came to its end, so that its numbers are those of the whole run."""
+        return self.status == "finished"
+
     @cached_property
     def method(self) -> str:
         """Return the method's name."""

@@ -54,7 +54,7 @@ def last_crossing(points: pd.DataFrame, target: float) -> dict[str, Any] | None:
 def summary(run: Run) -> dict[str, Any]:
     """Return the run in one object of plain numbers; accuracies are None if nothing was evaluated.
 
-    Keys: method, rounds, accuracy (last evaluation), best_accuracy, sim_time_s, energy_j, active_j, idle_j,
+    Keys: method, status, rounds, accuracy (last evaluation), best_accuracy, sim_time_s, energy_j, active_j, idle_j,
     participant_j, up_bytes, down_bytes, flops (all at the end of the run; of one that did not finish, at the end of its
     last round), host_s, diverged (None, or what the manifest says of it), and targets, which maps each target to its
     first crossing or None.
@@ -63,6 +63,7 @@ def summary(run: Run) -> dict[str, Any]:
     accuracy = points["accuracy"]
     return {
         "method": run.method,
+        "status": run.status,
         **_end(run),
         "accuracy": None if accuracy.empty else float(accuracy.iloc[-1]),
         "best_accuracy": None if accuracy.empty else float(accuracy.max()),
@@ -73,7 +74,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def targets_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """Return a row for each run and target: run, method, seed, target, and the costs of the first crossing.
+    """Return a row for each run and target: run, status, method, seed, target, and costs of the first crossing.
 
     Costs of a target that was not reached are missing values.
     """
@@ -81,9 +82,9 @@ def targets_table(runs: Sequence[Run]) -> pd.DataFrame:
     for run in runs:
         points = curve(run)
         for target in run.targets:
-            label = {"run": run.name, "method": run.method, "seed": run.seed, "target": target}
+            label = {"run": run.name, "status": run.status, "method": run.method, "seed": run.seed, "target": target}
             rows.append(label | (first_crossing(points, target) or {}))
-    frame = pd.DataFrame(rows, columns=["run", "method", "seed", "target", *COSTS])
+    frame = pd.DataFrame(rows, columns=["run", "status", "method", "seed", "target", *COSTS])
     return frame.astype(dict.fromkeys(["sim_time_s", *_JOULES], "float64") | dict.fromkeys(["round", *_WHOLE], "Int64"))
 
 

@@ -10,22 +10,26 @@ from edgesim.analysis.readable import heading, text
 from edgesim.commands.show import print_json, print_table
 from edgesim.errors import ConfigError
 
+_KEYS = [*KEYS, "kind"]
+
 
 def parse_keys(given: str) -> list[str]:
     """Return the columns in a text such as "component,activity". Raises ConfigError if one is unknown or twice."""
     keys = [key.strip() for key in given.split(",")]
-    wrong = [key for place, key in enumerate(keys) if key not in KEYS or key in keys[:place]]
+    wrong = [key for place, key in enumerate(keys) if key not in _KEYS or key in keys[:place]]
     if wrong:
-        raise ConfigError(f"--by: {wrong[0]!r} is unknown or twice in {given!r} (known: {', '.join(KEYS)})")
+        raise ConfigError(f"--by: {wrong[0]!r} is unknown or twice in {given!r} (known: {', '.join(_KEYS)})")
     return keys
 
 
 def energy_by(run: Run, keys: list[str]) -> pd.DataFrame:
     """Return joules and share of the run's energy for each value of some columns of `attribute_energy`, largest first.
 
-    Rounds count from 1 here; job and round are missing where joules belong to none.
+    Another one is `kind`, the name of a device's fleet block, or server. Rounds count from 1 here; job and round are
+    missing where joules belong to none.
     """
     found = attribute_energy(run)
+    found["kind"] = found["device"].map(run.devices.set_index("device")["kind"])
     sums = found.groupby(keys)["joules"].sum().reset_index().sort_values("joules", ascending=False, kind="stable")
     for key, first in {"job": 0, "round": 1}.items():
         if key in keys:
@@ -42,7 +46,7 @@ def print_energy(run: Run, by: str, as_json: bool = False) -> None:
     sums, split = energy_by(run, keys), split_energy(run)
     if as_json:
         rows = sums.astype(object).where(sums.notna(), None).to_dict("records")
-        print_json({"total_j": split.pop("energy_j"), **split, "by": rows})
+        print_json({"status": run.status, "total_j": split.pop("energy_j"), **split, "by": rows})
         return
     shown = sums.assign(share=[f"{share:.1%}" for share in sums["share"]])
     columns = {name: heading(name) for name in [*keys, "joules", "share"]}

@@ -25,8 +25,8 @@ def plot(
     """
     check_backend()
     from edgesim.analysis.figures import parse_formats, parse_width, paths_of
-    from edgesim.analysis.find import find_runs
     from edgesim.analysis.plots import AXES, plot_runs
+    from edgesim.commands.opened import all_opened
 
     names = [name.strip() for name in against.split(",")]
     wrong = [name for place, name in enumerate(names) if name not in AXES or name in names[:place]]
@@ -37,7 +37,7 @@ def plot(
     for path in paths_of(out, chosen):
         check_file(path)
     named = [label.strip() for label in labels.split(",")] if labels else []
-    return plot_runs(find_runs(folders), [AXES[name] for name in names], out, chosen, width_in, named, title)
+    return plot_runs(all_opened(folders), [AXES[name] for name in names], out, chosen, width_in, named, title)
 
 
 def gantt(folder: Path, number: int, out: Path) -> list[Path]:
@@ -45,8 +45,8 @@ def gantt(folder: Path, number: int, out: Path) -> list[Path]:
     check_backend()
     from edgesim.analysis.figures import paths_of
     from edgesim.analysis.gantt import plot_round
-    from edgesim.analysis.load import open_run
+    from edgesim.commands.opened import opened
 
     for path in paths_of(out):
         check_file(path)
-    return plot_round(open_run(folder), number, out)
+    return plot_round(opened(folder), number, out)

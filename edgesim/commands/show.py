@@ -31,17 +31,24 @@ def print_runs(runs: Sequence[Run], style: str = "") -> None:
     """Print a row a run, then a row for each run and target accuracy; for `style` see `print_table`."""
     names = unique_names(runs)
     rows = [{"run": name} | summary(run) for run, name in zip(runs, names, strict=True)]
-    shown = {"run": "run", "method": "method", "rounds": "rounds", "accuracy": "accuracy", "best_accuracy": "best"}
+    shown = {
+        "run": "run",
+        "status": "status",
+        "method": "method",
+        "rounds": "rounds",
+        "accuracy": "accuracy",
+        "best_accuracy": "best",
+    }
     print_table(rows, shown | _COSTS | {"host_s": "host time"}, style=style)
     for name, row in zip(names, rows, strict=True):
         if row["diverged"] and not style:
             print(f"{name}: {divergence(row['diverged'])}")
     targets = targets_table(runs)
     if not targets.empty:
-        keep = {"run": "run", "method": "method", "target": "target", "round": "round"}
+        keep = {"run": "run", "status": "status", "method": "method", "target": "target", "round": "round"}
         title = "when a target accuracy was first reached"
         named = targets.assign(run=[name for run, name in zip(runs, names, strict=True) for _ in run.targets])
-        print_table(named.to_dict("records"), keep | _COSTS, title, keys=3, style=style)
+        print_table(named.to_dict("records"), keep | _COSTS, title, keys=4, style=style)
 
 
 def unique_names(runs: Sequence[Run]) -> list[str]:

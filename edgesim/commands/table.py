@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from edgesim.analysis.find import find_runs
 from edgesim.analysis.load import Run
 from edgesim.analysis.stats import COSTS, summary
 from edgesim.commands import show
 from edgesim.commands.formats import order
+from edgesim.commands.opened import all_opened
 
 
 def print_runs_as(folders: Sequence[Path], style: str, sort: str | None) -> None:
@@ -19,7 +19,7 @@ def print_runs_as(folders: Sequence[Path], style: str, sort: str | None) -> None
 
     Raises ConfigError if a path names no run, or `sort` no column.
     """
-    runs = find_runs(folders)
+    runs = all_opened(folders)
     if sort:
         runs = [runs[place] for place in order(flat(runs), sort)]
     if style == "csv":

@@ -39,8 +39,7 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
             raise ConfigError(f"{source}: is a study, not a scenario; run it with: edgesim study run {source}")
     if isinstance(overrides, str) or not isinstance(overrides, Sequence):  # a text would be taken letter by letter
         raise ConfigError(f"overrides: must be a list such as ['stop.rounds=3'], got {str(overrides)[:_SHOWN]!r}")
-    # coarse ones first, so that "method.mu=1" before "method=fedprox" is not lost
-    for path, value in sorted(map(_parse_override, overrides), key=lambda override: _depth(override[0])):
+    for path, value in read_overrides(overrides):
         table = _replaced(table, path, value)
     if isinstance(table.get("fleet"), FileText):
         table["fleet"] = list(_read_fleet(table["fleet"].path()))
@@ -48,6 +47,23 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
         return Scenario.model_validate(table)
     except ValidationError as error:
         raise ConfigError(_one_line(error, table)) from error
+
+
+def read_layers(path: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Return a scenario file and those that it extends, each with its own table alone, the weakest first."""
+    layers: list[tuple[Path, dict[str, Any]]] = []
+    while True:
+        table = located(read_toml(path), path.resolve().parent, "")
+        layers.insert(0, (path, table))
+        if "extends" not in table:
+            return layers
+        path = table["extends"].path()
+
+
+def read_overrides(texts: Sequence[str]) -> list[tuple[list[str], Any]]:
+    """Return path and value of overrides such as "stop.rounds=3", in their order of effect. Raises ConfigError."""
+    # coarse ones first, so that "method.mu=1" before "method=fedprox" is not lost
+    return sorted(map(_parse_override, texts), key=lambda override: _depth(override[0]))
 
 
 # --- files ------------------------------------------------------------------------------------------------

@@ -200,7 +200,7 @@ class _Run:
         self._full = False
         result = self._learner.merge(ended, self._engine.view())
         self._engine.held.release(ended)
-        yield from self._rounds.close(result, ended, self._learner)
+        yield from self._rounds.close(result, ended, self._learner, "buffer")
         self._vain.clear()
 
     def _updates(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import simpy
 
@@ -72,6 +72,14 @@ class _Vain:
         return f"{self.rounds} rounds in a row{took_no_time} brought no update"
 
 
+class _Exchange(NamedTuple):
+    """What an exchange brought, whether another is to follow, and what ended it (None: it asked nobody)."""
+
+    arrivals: list[Arrival]
+    more: bool
+    closed_by: str | None
+
+
 def run_rounds(engine: Engine, rounds: Rounds, learner: Learner, policy: Policy) -> Generator[Any, Any, None]:
     """Ask, wait as the policy says, merge; again until stopped.
 
@@ -86,10 +94,12 @@ def run_rounds(engine: Engine, rounds: Rounds, learner: Learner, policy: Policy)
         if rounds.stopped:
             return
         arrivals: list[Arrival] = []
-        more, closes_s, still_late = True, engine.now_s + policy.within_s(), _Asked()
+        deadline_s, closed_by, still_late = policy.within_s(), "all", _Asked()
+        closes_s, more = engine.now_s + deadline_s, True
         while more:
-            ended, more = yield from _exchange(engine, learner, policy, closes_s, late, still_late)
-            arrivals += ended
+            ended = yield from _exchange(engine, learner, policy, closes_s, late, still_late)
+            arrivals += ended.arrivals
+            more, closed_by = ended.more, ended.closed_by or closed_by
         arrivals += _collect_late(engine, learner, late, policy.late_weight)
         late = still_late
         policy.learn(arrivals)
@@ -98,7 +108,7 @@ def run_rounds(engine: Engine, rounds: Rounds, learner: Learner, policy: Policy)
             rounds.end(NOBODY_FITS)
         result = learner.merge(used, engine.view())
         engine.held.release(used)
-        yield from rounds.close(result, used, learner)
+        yield from rounds.close(result, used, learner, closed_by, deadline_s)
         vain.count(engine.now_s, used)
         if vain.rounds >= _MOST_ROUNDS:
             rounds.end(vain.reason)
@@ -132,30 +142,34 @@ def _next_change(engine: Engine) -> simpy.Event | None:
 
 def _exchange(
     engine: Engine, learner: Learner, policy: Policy, closes_s: float, late: _Asked, still_late: _Asked
-) -> Generator[Any, Any, tuple[list[Arrival], bool]]:
+) -> Generator[Any, Any, _Exchange]:
     """Carry out one exchange of a round; jobs that may come late are put into `still_late`.
 
     `late`: those of the round before, whose updates count towards the minimum of this one.
 
-    Return its arrivals, and whether another is to follow. An exchange that asks nobody closes the round, as all who
-    answered the one before may have left since; only the first one must ask somebody.
+    An exchange that asks nobody closes the round, as all who answered the one before may have left since; only the
+    first one must ask somebody.
     """
     plan, inbox = learner.plan(engine.view()), engine.new_inbox()
     if engine.exchange and not plan.orders:
-        return [], False
+        return _Exchange([], False, None)
     jobs = engine.dispatch(plan, to=inbox)
     learner.start(jobs)
     enough = policy.enough(len(jobs))
     yield from _until(engine, inbox, jobs, enough, closes_s)
     of_both = _Asked([*jobs, *late.jobs], [inbox, *late.inboxes])
     needed = min(policy.minimum, enough) if engine.exchange else policy.minimum  # a later one may ask fewer than that
+    extended = False
     while of_both.updates(engine) < needed and not all(job.ended for job in of_both.jobs):
+        extended = True
         yield engine.any_end()
     goes_on = policy.late_weight > 0 and not plan.more
     cancelled = engine.abort([j for j in jobs if not goes_on or j.due_s - engine.now_s <= ON_TIME_S], "late")
     if goes_on:
         still_late.jobs += [job for job in jobs if not job.ended]
         still_late.inboxes.append(inbox)
+    had_enough = enough < len(jobs) and _Asked(jobs, [inbox]).updates(engine) >= enough
+    closed_by = _closed_by(extended, had_enough, bool(cancelled) or not all(job.ended for job in jobs))
     ended = _first(engine, inbox.take(), enough)
     learner.cancel([a for a in [*ended, *cancelled] if a.outcome not in DELIVERED])
     arrivals = ended + cancelled
@@ -163,7 +177,16 @@ def _exchange(
     engine.exchange += 1
     if plan.more:
         learner.hear(engine.held.look(arrivals), engine.view())
-    return arrivals, plan.more
+    return _Exchange(arrivals, plan.more, closed_by)
+
+
+def _closed_by(extended: bool, had_enough: bool, some_late: bool) -> str:
+    """Return what ended an exchange, as edgesim.records.schema.CLOSED_BY names it."""
+    if extended:
+        return "minimum"
+    if had_enough:
+        return "enough"
+    return "deadline" if some_late else "all"
 
 
 def _until(

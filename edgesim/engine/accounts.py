@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edgesim.contracts import Ids, Job, Outcome
+from edgesim.contracts import DELIVERED, Ids, Job, Outcome
 from edgesim.engine.flows import Flow
-from edgesim.engine.spending import Spending, joules_of
+from edgesim.engine.spending import Spending, joules_of, lacked_s
 from edgesim.records.table import Table
 from edgesim.world.fleet import Fleet
 from edgesim.world.ledger import EnergyLedger
@@ -93,7 +93,8 @@ class Accounts:
         self.up_bytes += up_bytes
         return self._table.append(
             (job.id, device, job.round, job.base.version, task.name, task.part.shape_id, job.sent_s,
-             down_s, compute_s, up_s, spent.link_wait_s, spent.wait_s, now_s, outcome, flops, down_bytes, up_bytes,
+             down_s, compute_s, up_s, spent.link_wait_s, spent.wait_s, now_s, outcome,
+             0.0 if outcome in DELIVERED else lacked_s(job, spent), flops, down_bytes, up_bytes,
              down_j, compute_j, up_j, peer_j, link_j)
         )  # fmt: skip
 

@@ -16,6 +16,7 @@ from edgesim.engine.divergence import Divergence, middle
 from edgesim.engine.engine import Engine
 from edgesim.engine.pricing import averaging_flops
 from edgesim.errors import ConfigError, ContractError
+from edgesim.records.schema import CLOSED_BY
 from edgesim.records.table import Table
 
 
@@ -59,8 +60,21 @@ class Rounds:
         """Whether a stop rule has ended the run."""
         return self.stop_reason is not None
 
-    def close(self, result: MergeResult, arrivals: Sequence[Arrival], learner: Learner) -> Iterator[simpy.Event]:
-        """Charge the server's work, write the round's rows, evaluate when due and apply the stop rules."""
+    def close(
+        self,
+        result: MergeResult,
+        arrivals: Sequence[Arrival],
+        learner: Learner,
+        closed_by: str = "other",
+        deadline_s: float = inf,
+    ) -> Iterator[simpy.Event]:
+        """Charge the server's work, write the round's rows, evaluate when due and apply the stop rules.
+
+        `closed_by`: what ended the waiting, one of edgesim.records.schema.CLOSED_BY; `deadline_s`: that of the round,
+        in seconds since it was sent out.
+        """
+        if closed_by not in CLOSED_BY:
+            raise ContractError(f"closed_by must be one of {', '.join(CLOSED_BY)}, got {closed_by!r}")
         engine = self.engine
         server_s = 0.0
         if self._server.flops_per_s < inf:  # updates that come while it works wait in their inbox
@@ -79,7 +93,7 @@ class Rounds:
         engine.model = result.model
         engine.last = arrivals
         totals = engine.totals()
-        self._write_merge(result, arrivals, server_s, totals)
+        self._write_merge(result, arrivals, server_s, totals, (closed_by, deadline_s))
         self._write_notes(result.notes)
         accuracy, losses = self._evaluate(learner)
         diverged = self.divergence.notice(engine.round, result.notes, arrivals, losses)
@@ -101,14 +115,22 @@ class Rounds:
                 self.engine.ledger.charge_server(self.engine.now_s - self._works_since_s)
             self.ended.succeed(reason)
 
-    def _write_merge(self, result: MergeResult, arrivals: Sequence[Arrival], server_s: float, totals: Totals) -> None:
+    def _write_merge(
+        self,
+        result: MergeResult,
+        arrivals: Sequence[Arrival],
+        server_s: float,
+        totals: Totals,
+        closing: tuple[str, float],
+    ) -> None:
         engine = self.engine
         used = [a for a in arrivals if a.outcome in DELIVERED]
         late = sum(a.outcome == "late" for a in arrivals)
         staleness = sum(a.staleness for a in used) / len(used) if used else 0.0
+        since = (now - before for now, before in zip(totals, self._before, strict=True))
         self._tables["merges"].append(
             (engine.round, result.model.version, self._start_s, engine.now_s, len(arrivals), len(used), late,
-             staleness, server_s, *(now - before for now, before in zip(totals, self._before, strict=True)), *totals)
+             *closing, staleness, server_s, *since, *totals)
         )  # fmt: skip
         self._before = totals
         self._start_s = engine.now_s

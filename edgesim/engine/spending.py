@@ -44,6 +44,14 @@ def spent_alone(job: Job, elapsed_s: float) -> Spending:
     )
 
 
+def lacked_s(job: Job, spent: Spending) -> float:
+    """Return the seconds that a job still lacked when it was broken off; over shared links with them to itself."""
+    planned_s = (job.down_s, job.compute_s, job.up_s)
+    if spent.air_s is None:
+        return sum(max(0.0, plan_s - spent_s) for plan_s, spent_s in zip(planned_s, spent.seconds, strict=True))
+    return sum((1.0 - share) * plan_s for plan_s, share in zip(planned_s, spent.shares, strict=True))
+
+
 def joules_of(job: Job, spent: Spending, fleet: Fleet) -> tuple[float, float, float]:
     """Return joules above idle power of download, computation and upload."""
     down, compute, up = spent.shares

@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from edgesim.errors import ConfigError
 from edgesim.parquet_file import column_names, read_columns
 from edgesim.reading import in_short, quoted, reading
-from edgesim.records.schema import INT, REAL, TABLES, TEXT, conform
+from edgesim.records.schema import CLOSED_BY, INT, REAL, TABLES, TEXT, conform
 
 SERVER = -1  # its device id in the tables; in other columns -1 is nobody
 
@@ -84,6 +84,8 @@ _ONCE: Mapping[str, Sequence[str]] = {
     "devices": ["device"],
 }
 _ROUNDING_S = 1e-6  # differences of sums may be that much below 0
+_ENDLESS = {"deadline_s"}  # may be inf
+_CHOICES: Mapping[str, Mapping[str, Sequence[str]]] = {"merges": {"closed_by": CLOSED_BY}}
 _NEED_NOT_BE_NUMBERS = {"loss", "accuracy", "value"}  # of a model that diverged, or a method's own
 # What is no earlier, or no smaller, than what.
 _ORDER: Mapping[str, Sequence[tuple[str, str]]] = {"jobs": [("sent_s", "end_s")], "merges": [("start_s", "now_s")]}
@@ -127,8 +129,11 @@ def _check_values(table: str, frame: pd.DataFrame, path: Path) -> None:
     for name, dtype in TABLES[table].items():
         if dtype == REAL and name not in _NEED_NOT_BE_NUMBERS:
             least, bound = (-_ROUNDING_S, " of at least 0") if name.endswith("_s") else (-np.inf, "")
-            fits = np.isfinite(frame[name]) & (frame[name] >= least)
+            number = np.isfinite(frame[name]) | (np.isposinf(frame[name]) & (name in _ENDLESS))
+            fits = number & (frame[name] >= least)
             _require(fits, frame, path, [name], f"must be a finite number{bound}")
+    for name, allowed in _CHOICES.get(table, {}).items():
+        _require(frame[name].isin(allowed), frame, path, [name], f"must be one of {', '.join(allowed)}")
     keys = list(_ONCE.get(table, ()))
     if keys:
         _require(~frame.duplicated(keys), frame, path, keys, "must come once")

@@ -24,11 +24,15 @@ DERIVED = frozenset(_CRITICAL)  # follow from the finished tables: edgesim.analy
 
 DELIVERED = frozenset({"ok", "partial"})  # outcomes in the jobs table, those of edgesim.contracts: an update to merge
 
+# What closed a round or filled a merge; "other": a protocol from outside that does not say.
+CLOSED_BY = ("all", "deadline", "minimum", "enough", "buffer", "other")
+
 # Rounds, versions, jobs and devices count from 0; -1 stands for "none", and device -1 for the server.
 TABLES: Mapping[str, Mapping[str, str]] = {
     # One row a job. An aborted job shows the seconds, bytes, FLOPs and joules it really spent. link_wait_s: what others
     # on the links cost of down_s and up_s; wait_s: from download to computing, until messages of peers were there;
-    # peer_j: what peers spent on sending to it; link_j: what the network spent on carrying its bytes.
+    # lacked_s: what it still needed when it was broken off; peer_j: what peers spent on sending to it; link_j: what the
+    # network spent on carrying its bytes.
     "jobs": {
         "job": INT,
         "device": INT,
@@ -44,6 +48,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "wait_s": REAL,
         "end_s": REAL,
         "outcome": TEXT,
+        "lacked_s": REAL,
         "flops": REAL,
         "down_bytes": INT,
         "up_bytes": INT,
@@ -56,7 +61,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     # One row a closed round; total_*: of fleet, network and server from the start until now_s, jobs in flight included;
     # the others what was spent since the row before. energy_j = active_j + idle_j; participant_j: energy_j without the
     # idle power of devices that were never asked.
-    # critical_*: the device that decided the round's length, and the seconds that, with server_s, add up to it.
+    # closed_by: what the server waited for last, one of CLOSED_BY; deadline_s: since the round was sent out, inf: none.
+    # critical_*: the device whose job ended last, and the seconds that, with server_s, add up to the round's length.
     "merges": {
         "round": INT,
         "version": INT,
@@ -65,6 +71,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "asked": INT,
         "used": INT,
         "late": INT,
+        "closed_by": TEXT,
+        "deadline_s": REAL,
         "staleness_mean": REAL,
         "server_s": REAL,
         **_CRITICAL,

@@ -23,26 +23,27 @@ from edgesim.errors import ConfigError
 from edgesim.records.table import new_tables
 from edgesim.records.writer import write_run
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
-from tests.records.written import whole
+from tests.records.written import manifest_of, whole
 
 SPENT = ["down_s", "compute_s", "up_s", "link_wait_s", "wait_s", "server_s"]
 
 
 def jobs_of(*rows):
-    """Return a jobs table from (device, round, sent_s, down_s, compute_s, up_s[, outcome]) a job."""
+    """Return a jobs table from (device, round, sent_s, down_s, compute_s, up_s[, outcome[, lacked_s]]) a job."""
     table = new_tables()["jobs"]
-    for job, (device, round_, sent_s, down_s, compute_s, up_s, *outcome) in enumerate(rows):
+    for job, (device, round_, sent_s, down_s, compute_s, up_s, *ended) in enumerate(rows):
+        outcome, lacked_s = (*ended, *("ok", 0.0)[len(ended) :])
         end_s = sent_s + down_s + compute_s + up_s
         head = (job, device, round_, round_, "train", "full", sent_s, down_s, compute_s, up_s, 0.0, 0.0, end_s)
-        table.append((*head, *(outcome or ["ok"]), 1e6, 10, 20, 0.5, 2.0, 1.0, 0.0, 0.0))
+        table.append((*head, outcome, lacked_s, 1e6, 10, 20, 0.5, 2.0, 1.0, 0.0, 0.0))
     return table.frame()
 
 
-def merges_of(*rows, server_s=0.0):
+def merges_of(*rows, server_s=0.0, closed_by="all", deadline_s=np.inf):
     """Return a merges table from (start_s, now_s), one a round."""
     table = new_tables()["merges"]
     for round_, (start_s, now_s) in enumerate(rows):
-        table.append((round_, round_ + 1, start_s, now_s, 3, 2, 1, 0.0, server_s, *([0] * 14)))
+        table.append((round_, round_ + 1, start_s, now_s, 3, 2, 1, closed_by, deadline_s, 0.0, server_s, *([0] * 14)))
     return table.frame()
 
 
@@ -274,9 +275,7 @@ def write_tables(tmp_path):
         devices = new_tables()["devices"]
         for device in [*sorted(set(jobs["device"])), -1]:
             devices.append((device, "server" if device < 0 else "Psi/5", 1, 1, 1, 1.0, 10, 20, 0.0, 0.0, 0.0, 0.0, 0.0))
-        scenario = {"seed": 1, "method": {"name": "fedavg"}, "evaluation": {"targets": []}}
-        manifest = {"scenario": scenario, "status": "finished", "rounds": len(merges), "host_s": 0.0}
-        write_run(tmp_path / "run", tables | {"devices": devices.frame()}, manifest, {})
+        write_run(tmp_path / "run", tables | {"devices": devices.frame()}, manifest_of({}), {})
         return open_run(tmp_path / "run")
 
     return write
@@ -284,25 +283,25 @@ def write_tables(tmp_path):
 
 def test_explained_in_words(write_tables):
     """The second round starts at 30 s: probes until 33 s, training until 80 s, 2 s of server work."""
-    first_round = (3, 0, 0.0, 5.0, 15.0, 0.0, "late"), (4, 0, 0.0, 5.0, 3.0, 12.0, "late"), (5, 0, 0.0, 1.0, 1.0, 1.0)
+    late = (3, 0, 0.0, 5.0, 15.0, 0.0, "late", 9.0), (4, 0, 0.0, 5.0, 3.0, 12.0, "late", 2.0)
+    first_round = *late, (5, 0, 0.0, 1.0, 1.0, 1.0)
     probes = (3, 1, 30.0, 1.0, 0.0, 2.0), (7, 1, 30.0, 1.0, 0.0, 1.5)
     training = (3, 1, 33.0, 0.4, 46.2, 0.4), (7, 1, 33.0, 1.0, 35.0, 4.0)
-    merges = merges_of((0.0, 30.0), (30.0, 82.0))
+    merges = merges_of((0.0, 20.0), (30.0, 82.0))
+    merges.loc[0, ["closed_by", "deadline_s"]] = "deadline", 20.0
     merges.loc[1, "server_s"] = 2.0
     run = write_tables(jobs_of(*first_round, *probes, *training), merges)
     assert explain(run, 1).splitlines() == [
-        "Round 1 took 30 s; 2 of 3 jobs merged.",
-        "Device 3 (Psi/5) decided it (outcome: late): download 5 s, compute 15 s. "
-        "Without it the round would have taken as long (device 4 (Psi/5)).",
-        "10 s passed in waiting for others or the deadline.",
-        "Late: device 4 (Psi/5) after 12 s of uploading; device 3 (Psi/5) after 15 s of computing.",
+        "Round 1 took 20 s; 2 of 3 jobs merged.",
+        "The deadline of 20 s ended it, with 2 jobs late: device 4 (Psi/5) lacked 2 s after 12 s of uploading; "
+        "device 3 (Psi/5) lacked 9 s after 15 s of computing. Without any one of them it would have taken as long.",
     ]
     assert explain(run, 2).splitlines() == [
         "Round 2 took 52 s; 2 of 3 jobs merged.",
-        "Exchange 1 of 2: Device 3 (Psi/5) decided it: download 1 s, upload 2 s. "
-        "Without it the round would have taken 51.5 s, 500 ms less (device 7 (Psi/5)).",
-        "Exchange 2 of 2: Device 3 (Psi/5) decided it: download 0.4 s, compute 46.2 s, upload 0.4 s. "
-        "Without it the round would have taken 45 s, 7 s less (device 7 (Psi/5)).",
+        "Exchange 1 of 2: device 3 (Psi/5) was the last: download 1 s, upload 2 s. "
+        "Next to end was device 7 (Psi/5), 500 ms before.",
+        "All jobs had ended; device 3 (Psi/5) was the last: download 0.4 s, compute 46.2 s, upload 0.4 s. "
+        "Next to end was device 7 (Psi/5), 7 s before.",
         "The server's work took 2 s.",
     ]
     with pytest.raises(ConfigError, match="rounds 1 to 2, found 3"):
@@ -310,19 +309,19 @@ def test_explained_in_words(write_tables):
 
 
 def test_only_the_nearest_to_delivery_are_told(write_tables):
-    late = [(device, 0, 0.0, 1.0, 9.0 - 0.5 * device, 0.5 * device, "late") for device in range(1, 8)]
-    told = explain(write_tables(jobs_of(*late), merges_of((0.0, 10.0))), 1).splitlines()[-1]
-    assert told.startswith("Late: device 7 (Psi/5) after 3.5 s of uploading; device 6")
+    left = [(device, 0, 0.0, 1.0, 9.0 - 0.5 * device, 0.5 * device, "offline") for device in range(1, 8)]
+    told = explain(write_tables(jobs_of(*left), merges_of((0.0, 10.0))), 1).splitlines()[-1]
+    assert told.startswith("Offline: device 7 (Psi/5) after 3.5 s of uploading; device 6")
     assert told.endswith("device 3 (Psi/5) after 1.5 s of uploading; 2 more.")
 
 
 def test_partial_updates_are_no_failures(write_tables):
-    """Both ended at 5 s; the one cut short is named only because it decided."""
+    """Both ended at 5 s; the one cut short is named only because it counts as the last."""
     run = write_tables(
         jobs_of((1, 0, 0.0, 1.0, 3.0, 1.0, "partial"), (2, 0, 0.0, 1.0, 3.0, 1.0)), merges_of((0.0, 5.0))
     )
     assert explain(run, 1).splitlines()[1:] == [
-        "Device 1 (Psi/5) decided it (outcome: partial): download 1 s, compute 3 s, upload 1 s. "
+        "All jobs had ended; device 1 (Psi/5) was the last (outcome: partial): download 1 s, compute 3 s, upload 1 s. "
         "Without it the round would have taken as long (device 2 (Psi/5))."
     ]
 
@@ -331,7 +330,7 @@ def test_a_round_without_jobs_is_explained(write_tables):
     run = write_tables(jobs_of(), merges_of((0.0, 5.0)))
     assert explain(run, 1).splitlines()[1:] == [
         "No device was at work.",
-        "5 s passed in waiting for others or the deadline.",
+        "5 s passed in waiting for others.",
     ]
 
 

@@ -102,6 +102,11 @@ TABLES = {
     "less than no time": ("jobs", put("up_s", -3.0), "row 2: up_s must be a finite number of at least 0, got -3.0"),
     "a gap": ("jobs", put("flops", np.nan), "row 2: flops must be a finite number, got nan"),
     "no end": ("merges", put("total_energy_j", np.inf), "row 2: total_energy_j must be a finite number, got inf"),
+    "unknown end of a round": (
+        "merges",
+        put("closed_by", "moon"),
+        "row 2: closed_by must be one of all, deadline, min",
+    ),
     "text for numbers": (
         "jobs",
         lambda f: f.assign(device="a"),

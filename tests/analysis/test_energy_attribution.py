@@ -21,7 +21,7 @@ DEVICE_J = ["down_j", "compute_j", "up_j", "idle_j", "sleep_j"]
 def add_job(tables, job, device, round_, outcome, down_j, compute_j, up_j, peer_j=0.0, link_j=0.0):
     begun = (job, device, round_, round_, "train", "full", 10.0 * round_, 1.0, 4.0, 2.0, 0.0, 0.0)
     joules = (down_j, compute_j, up_j, peer_j, link_j)
-    tables["jobs"].append((*begun, 10.0 * round_ + 7.0, outcome, 8e6, 80, 40, *joules))
+    tables["jobs"].append((*begun, 10.0 * round_ + 7.0, outcome, 0.0, 8e6, 80, 40, *joules))
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ def hand_made(tmp_path):
     add_job(tables, 1, 1, 1, "late", 3.0, 6.0, 0.0)
     for round_, server_s in enumerate((1.0, 3.0)):
         ends = (10.0 * round_, 10.0 * round_ + 10.0)
-        tables["merges"].append((round_, round_, *ends, 1, 1, 0, 0.0, server_s, *([0] * 14)))
+        tables["merges"].append((round_, round_, *ends, 1, 1, 0, "all", np.inf, 0.0, server_s, *([0] * 14)))
     tables["devices"].append((0, "psi", 1, 1, 1, 7.0, 80, 40, 2.0, 12.0, 1.0, 6.0, 1.5))
     tables["devices"].append((1, "psi", 1, 1, 0, 7.0, 80, 40, 3.0, 6.0, 0.25, 7.0, 0.0))
     tables["devices"].append((-1, "server", 0, 0, 0, 4.0, 0, 0, 0.0, 8.0, 0.0, 5.0, 0.0))
-    return write(tmp_path / "run", tables, {"scenario": {}})
+    return write(tmp_path / "run", tables, {"scenario": {}, "status": "finished"})
 
 
 def test_every_joule_of_a_hand_made_run(hand_made):
@@ -167,7 +167,11 @@ def test_a_run_without_joules_has_an_empty_table(tmp_path):
     code, out, _ = call("energy", folder)
     assert (code, out.splitlines()[0].split(" = ")[0]) == (0, "idle: 0 J")
     nothing = dict.fromkeys(["total_j", "active_j", "idle_j", "participant_j"], 0.0)
-    assert json.loads(call("energy", folder, "--by", "job", "--json").out) == {**nothing, "by": []}
+    assert json.loads(call("energy", folder, "--by", "job", "--json").out) == {
+        "status": "finished",
+        **nothing,
+        "by": [],
+    }
 
 
 @pytest.mark.parametrize("wrong", ["colour", "", "job,", "job,round,job"])

@@ -70,6 +70,7 @@ def test_summary_counts_rounds_from_one_and_takes_the_first_crossing(fake_run):
     # 0.5 is first reached in the second round (0.6); the dip to 0.5 in the third does not matter; 0.99 never.
     assert summary(fake_run()) == {
         "method": "fedavg",
+        "status": "finished",
         "rounds": 4,
         "accuracy": 0.95,
         "best_accuracy": 0.95,

@@ -62,6 +62,8 @@ ROOTS = {
     "recording",
     "provenance",
     "estimate",
+    "job_sample",
+    "advice",
     "calibrate",
     "study",
     "commands",

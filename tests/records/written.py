@@ -27,10 +27,14 @@ def whole(tables: Mapping[str, Table]) -> dict[str, pd.DataFrame]:
 
 def write(folder: Path, tables: Mapping[str, Table], manifest: Mapping[str, Any], weights: Any = None) -> Run:
     """Write tables as a run folder and open it; what a manifest has to say is added to this one."""
-    scenario = {"seed": 1, "method": {"name": "fedavg"}, "evaluation": {"targets": []}, **manifest.get("scenario", {})}
-    said = {"status": "finished", "rounds": 0, "host_s": 0.0, **manifest, "scenario": scenario}
-    write_run(folder, whole(tables), said, weights or {})
+    write_run(folder, whole(tables), manifest_of(manifest), weights or {})
     return open_run(folder)
+
+
+def manifest_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a manifest with what one has to say added."""
+    scenario = {"seed": 1, "method": {"name": "fedavg"}, "evaluation": {"targets": []}, **manifest.get("scenario", {})}
+    return {"status": "finished", "rounds": 0, "host_s": 0.0, **manifest, "scenario": scenario}
 
 
 def seal_again(folder: Path) -> None:
