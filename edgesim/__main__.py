@@ -15,12 +15,10 @@ from edgesim.commands.checkpoint import Every, seconds
 from edgesim.commands.formats import AsCsv, AsLatex, AsMarkdown, SortBy, one_of
 from edgesim.commands.parts import kinds, names_of_kind
 from edgesim.commands.streams import OutputError, careful_streams
-from edgesim.errors import ConfigError, EdgesimError
-from edgesim.interrupts import Interrupts, interrupts
+from edgesim.errors import EdgesimError
+from edgesim.interrupts import INTERRUPTED, Interrupts, interrupts
 
 if TYPE_CHECKING:
-    from edgesim.analysis.load import Run
-    from edgesim.config.origin import Layers
     from edgesim.config.scenario import Scenario
 
 app = typer.Typer(
@@ -39,9 +37,6 @@ Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folde
 
 # Typer's base of wrong usage, which has had several homes but always this child.
 _UsageError: Any = typer.BadParameter.__base__
-
-_INTERRUPTED = 130
-_EXIT_OF_STATUS = {"finished": 0, "interrupted": _INTERRUPTED, "failed": 1}
 
 
 def _print_version(asked: bool) -> None:
@@ -75,43 +70,17 @@ def run(
     checkpoint: Every = None,
 ) -> None:
     """Run a scenario and keep its tables, weights and manifest in a run folder."""
-    from edgesim.advice import of_text
-    from edgesim.checkpoint import Checkpoint
-    from edgesim.commands.folder import default_folder
-    from edgesim.commands.scenario import layers_of, warn
-    from edgesim.progress import Limits, ProgressLine
-    from edgesim.simulation import simulate
-    from edgesim.study.stamp import data_digest, stamp_of
+    from edgesim.commands.run import run_scenario
 
-    loaded = _load(scenario, set_)
-    if workers and not loaded.backend.value.trains:
-        raise ConfigError(f"--workers: backend {loaded.backend.name!r} trains nothing that could be shared out")
-    if workers:
-        torch_device = json.dumps(getattr(loaded.backend.value, "device", "cpu"))
-        backend = f'backend={{ name = "workers", workers = {workers}, device = {torch_device} }}'
-        loaded = _load(scenario, [*(set_ or []), backend])
-    folder = out or default_folder(scenario, loaded.method.name, loaded.seed, set_ or [])
-    every_s = seconds(checkpoint)
-    saved = None
-    if every_s and loaded.backend.value.trains:
-        saved = Checkpoint.beside(folder, every_s, stamp_of(loaded) | {"data": data_digest(loaded)})
-    if not quiet:
-        warn(of_text(loaded, layers_of(scenario, set_)))
-    observer = None if quiet else ProgressLine(Limits.of(loaded.stop))
-    try:
-        finished = simulate(loaded, folder, observer, saved, overwrite=overwrite, command=sys.argv)
-    finally:
-        if observer:
-            observer.close()
-    _report(finished, as_json, quiet, resumable=saved is not None and saved.file.exists())
+    run_scenario(scenario, set_ or [], workers, out, overwrite, as_json, quiet, seconds(checkpoint))
 
 
 @app.command()
 def validate(scenario: ScenarioFile, set_: Overrides = None) -> None:
     """Check a scenario: build everything it names, train nothing; warn of what has no effect or is hardly meant."""
-    from edgesim.commands.scenario import warn
+    from edgesim.commands.scenario import checked, warn
 
-    warnings = _checked(scenario, set_)[2]
+    warnings = checked(scenario, set_ or [])[2]
     print(f"{scenario}: ok")
     warn(warnings)
 
@@ -119,9 +88,9 @@ def validate(scenario: ScenarioFile, set_: Overrides = None) -> None:
 @app.command()
 def show(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Show the values of a scenario that are in effect, each with where it comes from; warn as `validate` does."""
-    from edgesim.commands.scenario import print_scenario
+    from edgesim.commands.scenario import checked, print_scenario
 
-    print_scenario(*_checked(scenario, set_), as_json)
+    print_scenario(*checked(scenario, set_ or []), as_json)
 
 
 @app.command()
@@ -377,7 +346,7 @@ def _exit_code(signals: Interrupts) -> int:
     """Run the command line; return its exit code, 128 and the number of the signal if one has stopped it."""
     try:
         code = command_line()(sys.argv[1:] or ["--help"], prog_name="edgesim", standalone_mode=False) or 0
-        return signals.exit_code if code == _INTERRUPTED else int(code)
+        return signals.exit_code if code == INTERRUPTED else int(code)
     except KeyboardInterrupt:
         return signals.exit_code
     except _UsageError as error:
@@ -392,43 +361,6 @@ def _load(scenario: Path, overrides: list[str] | None) -> Scenario:
     from edgesim.config.load import load_scenario
 
     return load_scenario(scenario, overrides or [])
-
-
-def _checked(scenario: Path, overrides: list[str] | None) -> tuple[Scenario, Layers, list[str]]:
-    """Return a scenario of which everything has been built, what was written of it, and the warnings about it."""
-    from edgesim.advice import of_parts, of_text
-    from edgesim.assembly import assemble
-    from edgesim.commands.scenario import layers_of
-    from edgesim.rng import Key
-
-    loaded = _load(scenario, overrides)
-    parts = assemble(loaded)
-    parts.scenario.method.value.init(parts.setting, Key(loaded.seed))  # refuses what does not fit the method
-    layers = layers_of(scenario, overrides)
-    return loaded, layers, [*of_text(loaded, layers), *of_parts(parts)]
-
-
-def _report(finished: Run, as_json: bool, quiet: bool, resumable: bool) -> None:
-    from edgesim.analysis.stats import summary
-    from edgesim.commands import show
-
-    manifest: dict[str, Any] = finished.manifest
-    if as_json:
-        show.print_json(summary(finished))
-        show.print_note(f"run folder: {finished.folder}")
-    elif quiet:
-        print(finished.folder)
-    else:
-        show.print_runs([finished])
-        print(f"run folder: {finished.folder}")
-        if manifest["stop_reason"]:
-            print(f"stopped: {manifest['stop_reason']}")
-    code = _EXIT_OF_STATUS[manifest["status"]]
-    if code:
-        reason = f": {manifest['stop_reason']}" if manifest["stop_reason"] else ""
-        more = "; the same command goes on" if resumable else ""
-        show.print_note(f"{manifest['status']} after {manifest['rounds']} rounds{reason}; the tables end there{more}")
-        raise typer.Exit(code)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from typing import Any
 
 STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
+INTERRUPTED = 130  # exit code after Ctrl-C
+
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 

@@ -7,13 +7,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from edgesim.advice import of_parts, of_text
 from edgesim.commands.show import print_json, print_note, print_table
+from edgesim.config.load import load_scenario
 from edgesim.config.origin import Layers, effective
 from edgesim.config.scenario import Scenario
+from edgesim.rng import Key
 
 _MOST_BLOCKS = 20  # of a fleet are printed; JSON has all
 _SECTIONS = ("method", "coordinator", "selection", "training", "cost", "backend", "stop")
 _COLUMNS = {"key": "key", "value": "value", "from": "from"}
+
+
+def checked(file: Path, overrides: Sequence[str]) -> tuple[Scenario, Layers, list[str]]:
+    """Return a scenario of which everything has been built, what was written of it, and the warnings about it.
+
+    Raises ConfigError or DataError if it cannot be run.
+    """
+    from edgesim.assembly import assemble  # loads torch
+
+    scenario, layers = load_scenario(file, overrides), layers_of(file, overrides)
+    parts = assemble(scenario)
+    scenario.method.value.init(parts.setting, Key(scenario.seed))  # refuses what does not fit the method
+    return scenario, layers, [*of_text(scenario, layers), *of_parts(parts)]
 
 
 def warn(lines: Sequence[str]) -> None:
