@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import namedtuple
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -136,9 +137,13 @@ def simulator(monkeypatch):
         "edgesim.assembly": {"assemble": assemble, "card_of": card_of},
         "edgesim.estimate": {"estimate": estimate},
         "edgesim.config.load": {"load_scenario": load_scenario},
+        "edgesim.config.origin": {"Layers": SimpleNamespace(of=lambda *_: None), "effective": None},
         "edgesim.config.parts": {"PartOf": PartOf},
         "edgesim.config.schema": {"json_schema": lambda: {"title": "Scenario"}},
     }
+    for name in ("edgesim.commands.run", "edgesim.commands.scenario"):
+        import_module(name)  # so that the real ones come back
+        monkeypatch.delitem(sys.modules, name)
     for name, members in parts.items():
         module = ModuleType(name)
         vars(module).update(members)
