@@ -18,7 +18,6 @@ from edgesim.interrupts import Interrupts, interrupts
 
 if TYPE_CHECKING:
     from edgesim.analysis.load import Run
-    from edgesim.config.origin import Layers
     from edgesim.config.scenario import Scenario
 
 app = typer.Typer(
@@ -60,7 +59,8 @@ def run(
     from edgesim.advice import of_text
     from edgesim.checkpoint import Checkpoint
     from edgesim.commands.folder import default_folder
-    from edgesim.commands.scenario import layers_of, warn
+    from edgesim.commands.scenario import warn
+    from edgesim.config.origin import Layers
     from edgesim.progress import ProgressLine
     from edgesim.simulation import simulate
     from edgesim.study.stamp import data_digest, stamp_of
@@ -78,7 +78,7 @@ def run(
     if every_s and loaded.backend.value.trains:
         saved = Checkpoint.beside(folder, every_s, stamp_of(loaded) | {"data": data_digest(loaded)})
     if not quiet:
-        warn(of_text(loaded, layers_of(scenario, set_)))
+        warn(of_text(loaded, Layers.of(scenario, set_ or [])))
     observer = None if quiet else ProgressLine(loaded.stop.rounds)
     try:
         finished = simulate(loaded, folder, observer, saved, overwrite=overwrite, command=sys.argv)
@@ -91,9 +91,9 @@ def run(
 @app.command()
 def validate(scenario: ScenarioFile, set_: Overrides = None) -> None:
     """Check a scenario: build everything it names, train nothing; warn of what has no effect or is hardly meant."""
-    from edgesim.commands.scenario import warn
+    from edgesim.commands.scenario import checked, warn
 
-    warnings = _checked(scenario, set_)[2]
+    warnings = checked(_load(scenario, set_), scenario, set_ or [])[1]
     print(f"{scenario}: ok")
     warn(warnings)
 
@@ -101,9 +101,10 @@ def validate(scenario: ScenarioFile, set_: Overrides = None) -> None:
 @app.command()
 def show(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Show the values of a scenario that are in effect, each with where it comes from; warn as `validate` does."""
-    from edgesim.commands.scenario import print_scenario
+    from edgesim.commands.scenario import checked, print_scenario
 
-    print_scenario(*_checked(scenario, set_), as_json)
+    loaded = _load(scenario, set_)
+    print_scenario(loaded, *checked(loaded, scenario, set_ or []), as_json)
 
 
 @app.command()
@@ -361,20 +362,6 @@ def _load(scenario: Path, overrides: list[str] | None) -> Scenario:
     from edgesim.config.load import load_scenario
 
     return load_scenario(scenario, overrides or [])
-
-
-def _checked(scenario: Path, overrides: list[str] | None) -> tuple[Scenario, Layers, list[str]]:
-    """Return a scenario of which everything has been built, what was written of it, and the warnings about it."""
-    from edgesim.advice import of_parts, of_text
-    from edgesim.assembly import assemble
-    from edgesim.commands.scenario import layers_of
-    from edgesim.rng import Key
-
-    loaded = _load(scenario, overrides)
-    parts = assemble(loaded)
-    parts.scenario.method.value.init(parts.setting, Key(loaded.seed))  # refuses what does not fit the method
-    layers = layers_of(scenario, overrides)
-    return loaded, layers, [*of_text(loaded, layers), *of_parts(parts)]
 
 
 def _report(finished: Run, as_json: bool, quiet: bool, resumable: bool) -> None:
