@@ -18,8 +18,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from edgesim.analysis.figures import PALETTE, STYLE, save
 from edgesim.analysis.load import Run
-from edgesim.analysis.plots import PALETTE, STYLE, save
 from edgesim.commands.opened import opened
 from edgesim.commands.script import run_script
 from edgesim.config import profiles

@@ -6,7 +6,7 @@ import seaborn
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from edgesim.analysis.plots import PALETTE, STYLE, save
+from edgesim.analysis.figures import PALETTE, STYLE, save
 from edgesim.analysis.readable import unit_for
 from edgesim.analysis.stats import energy_by_kind
 from edgesim.commands.opened import opened

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from edgesim.analysis.plots import groups
+from edgesim.analysis.curves import groups
 from edgesim.analysis.stats import targets_table
 from edgesim.commands.opened import opened
 from edgesim.commands.script import run_script

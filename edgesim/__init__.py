@@ -6,12 +6,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgesim.config.scenario import Scenario
-
 if TYPE_CHECKING:
     from edgesim.analysis.load import Run
+    from edgesim.config.scenario import Scenario
 
 __all__ = ["Scenario", "load", "open", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Return what is loaded when it is first asked for, as it takes a while that some commands need not wait."""
+    if name == "Scenario":
+        from edgesim.config.scenario import Scenario
+
+        return Scenario
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def load(source: str | Path | Mapping[str, Any] | Scenario, overrides: Sequence[str] = ()) -> Scenario:

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgesim.commands.checkpoint import Every, seconds
+from edgesim.commands.formats import AsCsv, AsLatex, AsMarkdown, SortBy, one_of
+from edgesim.commands.parts import kinds, names_of_kind
 from edgesim.commands.streams import OutputError, careful_streams
 from edgesim.errors import ConfigError, EdgesimError
 from edgesim.interrupts import Interrupts, interrupts
 
 if TYPE_CHECKING:
     from edgesim.analysis.load import Run
+    from edgesim.config.origin import Layers
     from edgesim.config.scenario import Scenario
 
 app = typer.Typer(
     help="A discrete-event simulator of federated learning at the edge: real training, simulated time and energy.",
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -33,13 +35,30 @@ Overrides = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 OneRun = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 RoundNumber = Annotated[int, typer.Option("--round", min=1, help="Which round, 1 for the first.")]
-Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")]
+Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, folders of them, or patterns.")]
 
 # Typer's base of wrong usage, which has had several homes but always this child.
 _UsageError: Any = typer.BadParameter.__base__
 
 _INTERRUPTED = 130
 _EXIT_OF_STATUS = {"finished": 0, "interrupted": _INTERRUPTED, "failed": 1}
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"edgesim {version('edgesim')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _before_all(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
@@ -59,9 +78,8 @@ def run(
     from edgesim.advice import of_text
     from edgesim.checkpoint import Checkpoint
     from edgesim.commands.folder import default_folder
-    from edgesim.commands.scenario import warn
-    from edgesim.config.origin import Layers
-    from edgesim.progress import ProgressLine
+    from edgesim.commands.scenario import layers_of, warn
+    from edgesim.progress import Limits, ProgressLine
     from edgesim.simulation import simulate
     from edgesim.study.stamp import data_digest, stamp_of
 
@@ -78,8 +96,8 @@ def run(
     if every_s and loaded.backend.value.trains:
         saved = Checkpoint.beside(folder, every_s, stamp_of(loaded) | {"data": data_digest(loaded)})
     if not quiet:
-        warn(of_text(loaded, Layers.of(scenario, set_ or [])))
-    observer = None if quiet else ProgressLine(loaded.stop.rounds)
+        warn(of_text(loaded, layers_of(scenario, set_)))
+    observer = None if quiet else ProgressLine(Limits.of(loaded.stop))
     try:
         finished = simulate(loaded, folder, observer, saved, overwrite=overwrite, command=sys.argv)
     finally:
@@ -91,9 +109,9 @@ def run(
 @app.command()
 def validate(scenario: ScenarioFile, set_: Overrides = None) -> None:
     """Check a scenario: build everything it names, train nothing; warn of what has no effect or is hardly meant."""
-    from edgesim.commands.scenario import checked, warn
+    from edgesim.commands.scenario import warn
 
-    warnings = checked(_load(scenario, set_), scenario, set_ or [])[1]
+    warnings = _checked(scenario, set_)[2]
     print(f"{scenario}: ok")
     warn(warnings)
 
@@ -101,15 +119,15 @@ def validate(scenario: ScenarioFile, set_: Overrides = None) -> None:
 @app.command()
 def show(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Show the values of a scenario that are in effect, each with where it comes from; warn as `validate` does."""
-    from edgesim.commands.scenario import checked, print_scenario
+    from edgesim.commands.scenario import print_scenario
 
-    loaded = _load(scenario, set_)
-    print_scenario(loaded, *checked(loaded, scenario, set_ or []), as_json)
+    print_scenario(*_checked(scenario, set_), as_json)
 
 
 @app.command()
 def estimate(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Say what a scenario will cost: FLOPs, bytes, seconds and joules of each kind's jobs, and host resources."""
+    from edgesim.analysis.readable import heading
     from edgesim.commands import show
     from edgesim.estimate import estimate as estimate_scenario
 
@@ -118,36 +136,30 @@ def estimate(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = F
         show.print_json({"blocks": found.blocks.to_dict("records"), "totals": found.totals})
         return
     show.print_frame(found.blocks, "one job of each kind of device")
-    show.print_table([found.totals], {name: name for name in found.totals}, "the whole run")
+    show.print_table([found.totals], {name: heading(name) for name in found.totals}, "the whole run")
 
 
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of scenario files, for editors."""
-    from edgesim.commands import show
     from edgesim.config.schema import json_schema
 
-    show.print_json(json_schema())
+    print(json.dumps(json_schema(), indent=1, ensure_ascii=False, allow_nan=False))
 
 
 @app.command("list")
 def list_parts(
-    kind: Annotated[str | None, typer.Argument(help="One kind of part only, such as method.")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(help="One kind only, such as method or devices.", autocompletion=kinds)
+    ] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME...]", help="Every key of these.", autocompletion=names_of_kind)
+    ] = None,
 ) -> None:
     """List the parts that scenarios can name; a name that ends with ":" is a family, as in torchvision:resnet18."""
-    from edgesim.catalogue import PACKAGES, parts_of
-    from edgesim.commands import show
+    from edgesim.commands.parts import print_parts
 
-    if kind == "devices":
-        from edgesim.commands.device import print_devices
-
-        print_devices()
-        return
-    if kind is not None and kind not in PACKAGES:
-        raise ConfigError(f"unknown kind {kind!r} (known: {', '.join([*PACKAGES, 'devices'])})")
-    for each in [kind] if kind else PACKAGES:
-        rows = [{"name": name, "what": show.first_line(part)} for name, part in parts_of(each).items()]
-        show.print_table(rows, {"name": each, "what": "what it is"})
+    print_parts(kind, names or [])
 
 
 @app.command()
@@ -169,26 +181,43 @@ def card(
 
 
 @app.command()
-def table(runs: Folders) -> None:
+def table(
+    runs: Folders,
+    as_csv: AsCsv = False,
+    as_markdown: AsMarkdown = False,
+    as_latex: AsLatex = False,
+    as_json: AsJson = False,
+    sort: SortBy = None,
+) -> None:
     """Print what runs reached, and what each target accuracy took."""
-    from edgesim.commands import show
-    from edgesim.commands.opened import opened
+    from edgesim.commands.table import print_runs_as
 
-    show.print_runs([opened(folder) for folder in runs])
+    print_runs_as(runs, one_of(csv=as_csv, markdown=as_markdown, latex=as_latex, json=as_json), sort)
 
 
 @app.command()
 def plot(
     runs: Folders,
-    out: Annotated[Path, typer.Option(help="File name without its ending; a PNG and an SVG are written.")] = Path(
+    out: Annotated[Path, typer.Option(help="The file; without an ending, a PNG and an SVG are written.")] = Path(
         "accuracy"
     ),
+    against: Annotated[
+        str,
+        typer.Option(
+            "--x", metavar="AXES", help="Of time, energy, active, participants, bytes, rounds, ...; with commas."
+        ),
+    ] = "time,energy,rounds",
+    formats: Annotated[
+        str | None, typer.Option("--format", metavar="FORMATS", help="Of png, svg, pdf; with commas.")
+    ] = None,
+    width: Annotated[str | None, typer.Option(help="Of the whole figure, such as 8.5cm.")] = None,
+    labels: Annotated[str | None, typer.Option(metavar="A,B,...", help="Instead of what settings differ in.")] = None,
+    title: Annotated[str, typer.Option(help="Above the figure.")] = "",
 ) -> None:
-    """Draw accuracy against simulated time, energy and rounds."""
-    from edgesim.analysis.plots import plot_runs
-    from edgesim.commands.opened import opened
+    """Draw accuracy against simulated time, energy and rounds: of several seeds their mean and range."""
+    from edgesim.commands.figures import plot as draw
 
-    for path in plot_runs([opened(folder) for folder in runs], out=out):
+    for path in draw(runs, out, against, formats, width, labels, title):
         print(path)
 
 
@@ -221,7 +250,9 @@ def trace(
     from edgesim.analysis.timeline import write_trace
     from edgesim.commands.explain import parse_rounds
     from edgesim.commands.opened import opened
+    from edgesim.commands.out import check_file
 
+    check_file(out)
     print(write_trace(opened(run), out, parse_rounds(rounds) if rounds else None, devices))
 
 
@@ -234,10 +265,9 @@ def gantt(
     ),
 ) -> None:
     """Draw one round: what each device did when, and who was waited for."""
-    from edgesim.analysis.gantt import plot_round
-    from edgesim.commands.opened import opened
+    from edgesim.commands.figures import gantt as draw
 
-    for path in plot_round(opened(run), number, out):
+    for path in draw(run, number, out):
         print(path)
 
 
@@ -362,6 +392,20 @@ def _load(scenario: Path, overrides: list[str] | None) -> Scenario:
     from edgesim.config.load import load_scenario
 
     return load_scenario(scenario, overrides or [])
+
+
+def _checked(scenario: Path, overrides: list[str] | None) -> tuple[Scenario, Layers, list[str]]:
+    """Return a scenario of which everything has been built, what was written of it, and the warnings about it."""
+    from edgesim.advice import of_parts, of_text
+    from edgesim.assembly import assemble
+    from edgesim.commands.scenario import layers_of
+    from edgesim.rng import Key
+
+    loaded = _load(scenario, overrides)
+    parts = assemble(loaded)
+    parts.scenario.method.value.init(parts.setting, Key(loaded.seed))  # refuses what does not fit the method
+    layers = layers_of(scenario, overrides)
+    return loaded, layers, [*of_text(loaded, layers), *of_parts(parts)]
 
 
 def _report(finished: Run, as_json: bool, quiet: bool, resumable: bool) -> None:

@@ -150,6 +150,8 @@ class Unit:
         return {
             "anyOf": [{"type": "number", bound: 0}, {"type": "string"}],
             "description": f"{self.what} in {self.symbol}: a number, or a string such as {self.example!r}",
+            "examples": [self.example],
+            "x-unit": self.symbol,
         }
 
 

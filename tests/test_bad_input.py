@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from safetensors.numpy import save_file
 
-from edgesim.analysis.plots import save
+from edgesim.analysis.figures import save
 from edgesim.errors import ConfigError
 from tests.calling import TINY, call
 from tests.learning.made_up_data import pixels, write_idx_set, write_parquet
@@ -272,7 +272,7 @@ FILES = {
     "malformed TOML": Bad(
         "scenario.toml: not valid TOML: Invalid value (at line 2, column 5)", text="seed = 1\nx = = 3"
     ),
-    "empty TOML": Bad("partition: is missing (and 4 more)", text=""),
+    "empty TOML": Bad("partition: is missing (and 4 more: model, method, stop, fleet)", text=""),
     "no data set": Bad("data: partition iid needs a data set", text=TINY.replace("data =", "# data =")),
     "extends itself": Bad("extends: scenario.toml -> scenario.toml never ends", text="extends = 'scenario.toml'"),
     "extends nothing": Bad("{here}/base.toml: cannot be read: No such file or directory", text="extends = 'base.toml'"),
@@ -380,7 +380,7 @@ def test_a_bad_scenario_is_one_line(here: Path, bad: Bad) -> None:
         (["estimate", "scenario.toml", "--set", "seed=one"], "seed: must be a valid integer, got 'one'"),
         (["card", "cnn_digit"], "model.name: unknown model 'cnn_digit'; did you mean 'cnn_digits'? (known: "),
         (["card", "lenet5", "--input", "1x8x8"], "model.name: Lenet5 needs images of at least 16x16 pixels"),
-        (["list", "metod"], "unknown kind 'metod' (known: data, partition, model"),
+        (["list", "metod"], "unknown kind 'metod'; did you mean 'method'? (known: data, partition, model"),
         (["table", "taken"], "taken: not a run folder: no manifest.json, jobs.parquet"),
         (["plot", "taken"], "taken: not a run folder: no manifest.json, jobs.parquet"),
         (["diff", "taken", "taken"], "taken: not a run folder: no manifest.json, jobs.parquet"),

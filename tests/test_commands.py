@@ -2,9 +2,11 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from collections import namedtuple
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Literal
@@ -17,8 +19,10 @@ from rich.console import Console
 
 from edgesim.__main__ import main
 from edgesim.card import Coverage
+from edgesim.catalogue import Place
+from edgesim.commands import scenario as _loaded  # noqa: F401  before stand-ins take the place of what it imports
 from edgesim.errors import ConfigError
-from edgesim.progress import ProgressLine
+from edgesim.progress import Limits, ProgressLine
 from edgesim.records.table import new_tables
 from tests.records.written import write
 
@@ -65,9 +69,7 @@ def simulator(monkeypatch):
         if not Path(source).exists():
             raise ConfigError(f"{source}: no such scenario")
         backend = SimpleNamespace(value=SimpleNamespace(device="cuda:1", trains=True))
-        return SimpleNamespace(
-            seed=3, method=SimpleNamespace(name="fedavg"), stop=SimpleNamespace(rounds=1), backend=backend
-        )
+        return SimpleNamespace(seed=3, method=SimpleNamespace(name="fedavg"), stop=Limits(rounds=1), backend=backend)
 
     def simulate(scenario, out, observer=None, checkpoint=None, **_):
         seen.folder, seen.observer = out, observer
@@ -210,15 +212,10 @@ def test_card_shows_every_suffix_cut(call, simulator):
 
 
 def test_list_names_parts_with_their_first_line(call, monkeypatch):
-    class Known:
-        """Says one thing.
-
-        And more.
-        """
-
-    monkeypatch.setattr("edgesim.catalogue.parts_of", lambda kind: {f"{kind}_a": Known, "family:": Known})
+    place = Place("nowhere", "Known", "Says one thing.")
+    monkeypatch.setattr("edgesim.commands.parts.places_of", lambda kind: {f"{kind}_a": place, "family:": place})
     out = call("list", "method")[1]
-    assert "method_a" in out and "family:" in out and "Says one thing." in out and "And more" not in out
+    assert "method_a" in out and "family:" in out and "Says one thing." in out
     assert "backend_a" not in out and "backend_a" in call("list")[1]
     assert call("list", "colour")[2].startswith("error: unknown kind 'colour' (known: data, partition")
 
@@ -234,6 +231,23 @@ def test_table_plot_and_diff(call, tmp_path):
     assert call("diff", tmp_path / "a", tmp_path / "b") == (0, "identical\n", "")
     code, out, _ = call("diff", tmp_path / "a", tmp_path / "c")
     assert code == 1 and all(text in out for text in ("evals", "accuracy", "0.625", "0.375", "0.6"))
+
+
+def test_version(call):
+    code, out, err = call("--version")
+    assert (code, err) == (0, "") and out == f"edgesim {version('edgesim')}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("edgesim esti", ["estimate"]), ("edgesim list meth", ["method"])]
+    + [("edgesim list method fedp", ["fedpmt", "fedpns", "fedprox"]), ("edgesim plot --ti", ["--title"])],
+)
+def test_a_shell_completes_commands_options_and_names(words, offered):
+    asked = {"_EDGESIM_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    command = [sys.executable, "-m", "edgesim"]
+    done = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, check=True)
+    assert (done.stdout.split(), done.stderr) == (offered, "")
 
 
 def test_help_loads_neither_torch_nor_pandas():
@@ -252,7 +266,7 @@ def closed(done, accuracy=None):
 def test_progress_writes_a_line_every_tenth_of_the_rounds():
     log, clock = io.StringIO(), SimpleNamespace(now_s=100.0)
     console = Console(file=log, force_terminal=False, width=200)
-    progress = ProgressLine(20, console, clock_s=lambda: clock.now_s)
+    progress = ProgressLine(Limits(rounds=20), console, clock_s=lambda: clock.now_s)
     for done in range(1, 21):
         clock.now_s += 2.0
         progress.round_closed(closed(done, accuracy=0.5 if done == 3 else None))
@@ -268,7 +282,9 @@ def test_progress_writes_a_line_every_tenth_of_the_rounds():
 def test_progress_of_a_run_that_goes_on():
     """The 14 rounds of an earlier run took no time now, so they say nothing about those to come."""
     log, clock = io.StringIO(), SimpleNamespace(now_s=100.0)
-    progress = ProgressLine(20, Console(file=log, force_terminal=False, width=200), clock_s=lambda: clock.now_s)
+    progress = ProgressLine(
+        Limits(rounds=20), Console(file=log, force_terminal=False, width=200), clock_s=lambda: clock.now_s
+    )
     for done in (15, 16):
         clock.now_s += 3.0
         progress.round_closed(closed(done, 0.5) | {"before": 14})
@@ -280,7 +296,7 @@ def test_progress_of_a_run_that_goes_on():
 
 def test_progress_on_a_terminal_is_taken_away_at_the_end():
     log = io.StringIO()
-    progress = ProgressLine(None, Console(file=log, force_terminal=True, width=200))
+    progress = ProgressLine(Limits(), Console(file=log, force_terminal=True, width=200))
     progress.round_closed(closed(1, 0.25))
     progress.close()
     assert "round 1  accuracy 0.2500  2 h  2.5 kJ" in log.getvalue()
@@ -289,6 +305,51 @@ def test_progress_on_a_terminal_is_taken_away_at_the_end():
 
 def test_progress_without_a_limit_or_terminal_is_silent():
     log = io.StringIO()
-    progress = ProgressLine(None, Console(file=log, force_terminal=False))
+    progress = ProgressLine(Limits(), Console(file=log, force_terminal=False))
     progress.round_closed(closed(1))
     assert log.getvalue() == ""
+
+
+def left_after(limits, *rounds):
+    """Return what is said of the time left after rounds of 2 s of the host each."""
+    log, clock = io.StringIO(), SimpleNamespace(now_s=100.0)
+    progress = ProgressLine(limits, Console(file=log, force_terminal=False, width=200), clock_s=lambda: clock.now_s)
+    for info in rounds:
+        clock.now_s += 2.0
+        progress.round_closed(info)
+    return [line.partition("idle)  ")[2] for line in log.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        # A tenth of the simulated time in the first round, so nine times 2 s are left; a line each tenth.
+        (Limits(sim_time=72_000.0), "host time left 18 s"),
+        (Limits(energy=5000.0), "host time left 2 s"),
+        # What comes first, and is named.
+        (Limits(rounds=4, sim_time=72_000.0), "host time left 6 s, by stop.rounds"),
+        (Limits(rounds=4, sim_time=72_000.0, energy=5000.0), "host time left 2 s, by stop.energy"),
+        (
+            Limits(rounds=4, accuracy=0.9),
+            "host time left at most 6 s, by stop.rounds, less if accuracy 0.9 comes first",
+        ),
+    ],
+)
+def test_time_left_is_that_of_the_rule_that_ends_the_run(limits, said):
+    assert left_after(limits, closed(1)) == [said]
+
+
+def test_a_target_alone_has_no_end_to_foresee():
+    log = io.StringIO()
+    progress = ProgressLine(Limits(accuracy=0.9), Console(file=log, force_terminal=True, width=200))
+    progress.round_closed(closed(1, 0.25))
+    progress.close()
+    assert "round 1  accuracy 0.2500  2 h  2.5 kJ (400 J above idle)  until accuracy 0.9" in log.getvalue()
+    assert "time left" not in log.getvalue()
+
+
+def test_time_left_of_a_run_that_goes_on_counts_from_there():
+    """Simulated time was 7200 s when this process began to see rounds: only what came after took it time."""
+    later = closed(16) | {"now_s": 10_800.0, "before": 14}
+    said = left_after(Limits(sim_time=14_400.0), closed(15) | {"before": 14}, later)
+    assert said[-1] == "host time left 4 s"  # 3600 s in 4 s, and 3600 s to go

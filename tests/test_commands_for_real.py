@@ -67,6 +67,7 @@ def test_table_shows_both_runs(runs: dict[str, tuple[Path, Done]]) -> None:
 
 
 def test_plot_draws_both_runs(runs: dict[str, tuple[Path, Done]], tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
     png, svg = tmp_path / "figures" / "both.png", tmp_path / "figures" / "both.svg"
     done = call("plot", *(folder for folder, _ in runs.values()), "--out", tmp_path / "figures" / "both")
     assert done == (0, f"{png}\n{svg}\n", "")

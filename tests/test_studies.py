@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import re
@@ -22,7 +23,7 @@ from edgesim.records.table import new_tables
 from edgesim.study import stamp
 from edgesim.study.column import parse_column
 from edgesim.study.study import load_study
-from edgesim.study.table import as_markdown, mean_and_interval
+from edgesim.study.table import mean_and_interval, pivoted
 from tests.calling import TINY, call
 from tests.records.written import write
 
@@ -291,9 +292,9 @@ def test_markdown_says_how_many_runs_got_there() -> None:
             {"method": "b", **of_two, "values": 2, "mean": 30.0},
         ]
     )
-    assert as_markdown(rows[["method", *of_two, "values", "mean"]]).splitlines()[2:] == [
-        "| a | 10, 1 of 2 runs (8) |",
-        "| b | 30 (8) |",
+    assert pivoted(rows[["method", *of_two, "values", "mean"]]).to_numpy().tolist() == [
+        ["a", "10, 1 of 2 runs (8)"],
+        ["b", "30 (8)"],
     ]
 
 
@@ -346,13 +347,27 @@ def test_the_table_is_over_seeds_beside_what_was_published(here: Path) -> None:
     assert (rows["thin", "round_s"]["runs"], rows["thin", "round_s"]["sd"]) == (1, None)
     assert (rows["fedavg", "accuracy"]["values"], rows["fedavg", "accuracy"]["mean"]) == (0, None)
     shown = call("study", "table", "study.toml", *FULL).out
-    assert shown.startswith("tiny (full)\n") and f"{sum(lengths_s) / 2:.6g}" in shown
+    assert shown.startswith("tiny (full)\n") and f"{fedavg['mean']:.4g} ± {fedavg['sd']:.2g} (8)" in shown
+    lines = call("study", "table", "study.toml", "--long", *FULL).out.splitlines()
+    of_mean = next(line.split() for line in lines if line.startswith("fedavg  round_s "))
+    assert of_mean[2:5] == ["2", "2", f"{fedavg['mean']:.6g}"]
     page = call("study", "table", "study.toml", "--markdown", *FULL).out.splitlines()
     of_fedavg = next(line for line in page if line.startswith("| fedavg "))
     assert (page[0], page[-2]) == ("## tiny", "1 of 4 cells are missing.")
     assert f"{fedavg['mean']:.4g} ± {fedavg['sd']:.2g} (8)" in of_fedavg
     assert "`accuracy`" not in page[4] and "`round_s`" in page[4]
     assert call("study", "table", "study.toml", "--markdown", "--json", *FULL).code == 2
+    table = pd.read_csv(io.StringIO(call("study", "table", "study.toml", "--csv", *FULL).out))
+    of_csv = table[(table["method"] == "fedavg") & (table["column"] == "round_s")]
+    assert (of_csv["mean"].item(), of_csv["runs"].item()) == (fedavg["mean"], 2)
+    latex = call("study", "table", "study.toml", "--latex", *FULL).out
+    assert latex.startswith("\\begin{tabular}") and "round\\_s" in latex
+    by_length = [rows["fedavg", "round_s"]["mean"], rows["thin", "round_s"]["mean"]]
+    first = "fedavg" if by_length[0] > by_length[1] else "thin"
+    largest = call("study", "table", "study.toml", "--sort", "-round_s", "--csv", *FULL).out.splitlines()[1]
+    assert largest.startswith(f"{first},")
+    says = call("study", "table", "study.toml", "--sort", "round", *FULL)
+    assert says.code == 2 and says.err.startswith("1 of 4 cells are missing\nerror: --sort: no column 'round'")
 
 
 def test_a_study_may_leave_out_products_of_its_axes(here: Path) -> None:

@@ -196,6 +196,7 @@ def test_time_left_is_that_of_other_seeds_or_of_all(tmp_path: Path) -> None:
             shutil.copytree(done.folder, folder)
             manifest = json.loads((folder / "manifest.json").read_text())
             (folder / "manifest.json").write_text(json.dumps({**manifest, "host_s": host_s}))
+            seal_again(folder)
         return Planned(Cell({"kind": kind, "seed": str(seed)}, ()), folder, {}, {})
 
     done = edgesim.run({**edgesim.load(tmp_path / scenario(tmp_path)).canonical(), "backend": "null"})

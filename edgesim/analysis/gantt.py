@@ -17,8 +17,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from edgesim.analysis.critical_path import critical_jobs, late_jobs, phase_intervals_s, round_row, rounds_of
+from edgesim.analysis.figures import PALETTE, STYLE, save
 from edgesim.analysis.load import Run
-from edgesim.analysis.plots import PALETTE, STYLE, save
 from edgesim.analysis.readable import text, unit_for
 
 PHASES = ("download", "compute", "upload")

@@ -1,135 +1,159 @@
-"""Figures from run folders, made without a display and without pyplot's global state."""
+"""Figures of accuracy from run folders, made without a display and without pyplot's global state."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Sequence
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import seaborn
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from edgesim.analysis.curves import groups, mark, mean_and_range, points_of
+from edgesim.analysis.figures import PALETTE, STYLE, USUAL, save
 from edgesim.analysis.load import Run
 from edgesim.analysis.readable import unit_for
-from edgesim.analysis.stats import curve
 from edgesim.errors import ConfigError
-from edgesim.records.whole import whole_file
 
-STYLE = seaborn.axes_style("whitegrid") | {
-    "grid.color": "0.92",
-    "axes.edgecolor": "0.6",
-    "svg.hashsalt": "edgesim",  # the same figure gives the same file
-    "svg.fonttype": "none",
-}
-PALETTE = "colorblind"
 _QUANTITIES = {
     "sim_time_s": "simulated time",
     "energy_j": "energy, idle power included",
     "active_j": "energy above idle power",
     "participant_j": "energy without devices never asked",
+    "traffic_bytes": "sent and received",
     "up_bytes": "uploaded",
     "down_bytes": "downloaded",
     "flops": "computed",
     "round": "round",
 }
+AXES = {
+    "time": "sim_time_s",
+    "energy": "energy_j",
+    "active": "active_j",
+    "participants": "participant_j",
+    "bytes": "traffic_bytes",
+    "rounds": "round",
+    "up": "up_bytes",
+    "down": "down_bytes",
+    "flops": "flops",
+}
+_DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1, 1, 1, 1, 1)))
+_MARKERS = "osD^vPX*<>h"  # as many as no other cycle, so that no two of some hundred groups look alike
+_PANEL_IN = (3.7, 3.0)
+_FONT_IN = 0.075  # about the width of a character of a legend
+_HANDLE_IN = 0.6
 
 
 def plot_runs(
     runs: Sequence[Run],
     against: Sequence[str] = ("sim_time_s", "energy_j", "round"),
     out: Path = Path("accuracy"),
+    formats: Sequence[str] = USUAL,
+    width_in: float | None = None,
+    labels: Sequence[str] = (),
+    title: str = "",
 ) -> list[Path]:
-    """Draw test accuracy against each of `against`, side by side; return the PNG and the SVG written.
+    """Draw test accuracy against each of `against`, side by side; return the files written.
 
-    `out` is the file name without its ending. A colour stands for a scenario and method; seeds of one scenario share
-    it. Raises ConfigError for an unknown x axis, no evaluation, or a file that cannot be written.
+    `out`: the file name, with or without an ending. `width_in`: inches of the whole figure. A look stands for a
+    scenario; of several seeds the mean is drawn, and a band from the lowest to the highest, see `mean_and_range`.
+    `labels` of the groups in the order of their first runs stand for what `groups` calls them. Raises ConfigError for
+    an unknown x axis, no evaluation, a wrong number of labels, or a file that cannot be written.
     """
     unknown = [name for name in against if name not in _QUANTITIES]
     if unknown:
         raise ConfigError(f"against: unknown {', '.join(unknown)} (known: {', '.join(_QUANTITIES)})")
-    points = pd.concat([curve(run).assign(run=str(run.folder), group=group) for run, group in groups(runs).items()])
-    if points.empty:
-        raise ConfigError(f"{', '.join(run.name for run in runs)}: no evaluation of the test split to plot")
+    curves = _curves(runs, labels)
     targets = sorted({target for run in runs for target in run.targets})
-    with rc_context(STYLE):
-        figure = Figure(figsize=(0.6 + 3.7 * len(against), 3.8), layout="constrained")
+    small = width_in is not None and width_in / len(against) < 3
+    with rc_context(STYLE | {"font.size": 8 if small else 10, "legend.fontsize": 8 if small else 9}):
+        width = width_in or _PANEL_IN[0] * len(against) + 0.6
+        ncols, rows, names = _legend(list(curves), width)
+        height = min(_PANEL_IN[1], 0.85 * width / len(against)) + 0.6 + 0.2 * rows + 0.3 * bool(title)
+        figure = Figure(figsize=(width, height), layout="constrained")
         axes = figure.subplots(1, len(against), sharey=True, squeeze=False)[0]
+        looks = _looks(len(curves), min(1.0, width / len(against) / _PANEL_IN[0]))
         for axis, quantity in zip(axes, against, strict=True):
-            _panel(axis, points, quantity, targets)
+            _panel(axis, curves, quantity, targets, looks)
         axes[0].set_ylabel("test accuracy")
-        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
-        return save(figure, out)
+        if title:
+            figure.suptitle(title, fontsize="large")
+        handles = axes[0].get_legend_handles_labels()[0]
+        figure.legend(handles, names, loc="outside lower center", ncols=ncols, frameon=False, handlelength=3)
+        return save(figure, out, formats)
 
 
-def save(figure: Figure, out: Path) -> list[Path]:
-    """Write OUT.png and OUT.svg and return their paths. Raises ConfigError if that is not possible."""
-    FigureCanvasAgg(figure)
-    if out.name in ("", ".."):
-        raise ConfigError(f"--out: {str(out)!r} is no file name")
-    written = [out.with_name(f"{out.name}.{ending}") for ending in ("png", "svg")]
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        for path, metadata in zip(written, ({}, {"Date": None}), strict=True):
-            with whole_file(path) as growing:
-                figure.savefig(growing, format=path.suffix[1:], dpi=160, metadata=metadata)
-    except OSError as error:
-        raise ConfigError(f"{out}: cannot be written: {error}") from error
-    return written
+def _curves(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, list[pd.DataFrame]]:
+    """Return the accuracy curves of each group by its label, which says if there are several or unfinished ones."""
+    found: dict[str, list[Run]] = {}
+    for run, label in groups(runs).items():
+        found.setdefault(label, []).append(run)
+    if labels and len(labels) != len(found):
+        raise ConfigError(f"--labels: {len(labels)} given for the {len(found)} groups {'; '.join(found)}")
+    if len(set(labels)) < len(labels):
+        raise ConfigError(f"--labels: some are given twice: {', '.join(labels)}")
+    named = {label + mark(group): group for label, group in zip(labels or found, found.values(), strict=True)}
+    curves_of = {label: [points_of(run) for run in group] for label, group in named.items()}
+    evaluated = {label: [each for each in curves if len(each)] for label, curves in curves_of.items()}
+    if not any(evaluated.values()):
+        raise ConfigError(f"{', '.join(run.name for run in runs)}: no evaluation of the test split to plot")
+    return {
+        f"{label} ({len(curves)} seeds)" if len(curves) > 1 else label: curves
+        for label, curves in evaluated.items()
+        if curves
+    }
 
 
-def groups(runs: Sequence[Run]) -> dict[Run, str]:
-    """Return a label for each run, equal for runs whose scenarios differ in the seed and backend at most.
-
-    A group with runs that did not finish says so.
-
-    The label is the method's name if that tells the groups apart, else the name, or else the path, of the group's first
-    run.
-    """
-    members: dict[str, list[Run]] = {}
-    for run in runs:
-        rest = {key: value for key, value in run.manifest["scenario"].items() if key not in ("seed", "backend")}
-        members.setdefault(json.dumps(rest, sort_keys=True), []).append(run)
-    firsts = [group[0] for group in members.values()]
-    times = Counter(label for first in firsts for label in {first.method, first.name})
-    labels = [
-        next((label for label in (first.method, first.name) if times[label] == 1), str(first.folder))
-        for first in firsts
+def _looks(count: int, scale: float) -> list[dict[str, Any]]:
+    """Return a colour, dashes and marker for each group; markers of neighbours stand at different places."""
+    colours = seaborn.color_palette(PALETTE)
+    return [
+        {
+            "color": colours[i % len(colours)],
+            "linestyle": _DASHES[(i + i // len(colours)) % len(_DASHES)],
+            "marker": _MARKERS[i % len(_MARKERS)],
+            "markevery": (0.12 * i / count, 0.12),
+            "markersize": 5 * scale,
+            "markeredgecolor": "white",
+            "markeredgewidth": 0.4,
+            "linewidth": 1.5 * scale,
+        }
+        for i in range(count)
     ]
-    return {run: label + _mark(group) for label, group in zip(labels, members.values(), strict=True) for run in group}
 
 
-def _mark(group: Sequence[Run]) -> str:
-    """Return how runs of a group ended that did not finish, as " (interrupted)" or " (1 of 3 interrupted)"."""
-    others = Counter(run.status for run in group if not run.finished)
-    of_all = "" if len(group) == 1 else f" of {len(group)}"
-    marks = [f"{number}{of_all} {status}" if of_all else status for status, number in others.items()]
-    return f" ({', '.join(marks)})" if marks else ""
+def _legend(labels: Sequence[str], width_in: float) -> tuple[int, int, list[str]]:
+    """Return columns and lines of a legend that is no wider than the figure, and its labels, folded if need be."""
+    longest = max(12, int((width_in - _HANDLE_IN) / _FONT_IN))
+    names = [textwrap.fill(label, longest) for label in labels]
+    widest_in = _HANDLE_IN + _FONT_IN * max(len(line) for name in names for line in name.splitlines())
+    ncols = max(1, min(len(names), int(width_in / widest_in)))
+    deepest = max(name.count("\n") + 1 for name in names)
+    return ncols, math.ceil(len(names) / ncols) * deepest, names
 
 
-def _panel(axis: Axes, points: pd.DataFrame, quantity: str, targets: Sequence[float]) -> None:
-    unit = unit_for(quantity, points[quantity].max())
-    scaled = points.assign(**{quantity: points[quantity] / unit.size})
-    seaborn.lineplot(
-        scaled,
-        x=quantity,
-        y="accuracy",
-        hue="group",
-        units="run",
-        estimator=None,
-        palette=PALETTE,
-        linewidth=1.4,
-        ax=axis,
-    )
-    if (legend := axis.get_legend()) is not None:
-        legend.remove()  # the figure has one for all panels
+def _panel(
+    axis: Axes,
+    curves: Mapping[str, Sequence[pd.DataFrame]],
+    quantity: str,
+    targets: Sequence[float],
+    looks: Sequence[Mapping[str, Any]],
+) -> None:
+    unit = unit_for(quantity, max(each[quantity].max() for group in curves.values() for each in group))
+    for (label, group), look in zip(curves.items(), looks, strict=True):
+        drawn = mean_and_range(group, quantity)
+        at = drawn[quantity] / unit.size
+        axis.plot(at, drawn["mean"], label=label, **look)
+        if len(group) > 1:
+            axis.fill_between(at, drawn["low"], drawn["high"], color=look["color"], alpha=0.18, linewidth=0)
     for target in targets:
         axis.axhline(target, color="0.45", linestyle="--", linewidth=0.9, zorder=1)
-    label = _QUANTITIES[quantity]
-    axis.set(xlabel=f"{label} ({unit.symbol})" if unit.symbol else label, ylabel="")
+    words = _QUANTITIES[quantity]
+    axis.set(xlabel=f"{words} ({unit.symbol})" if unit.symbol else words, ylabel="")
     axis.set_xlim(left=0)
     seaborn.despine(ax=axis)

@@ -2,33 +2,64 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
 class Unit(NamedTuple):
-    """A unit and how many base units (s, J, bytes, FLOP) it stands for."""
+    """A unit and how many base units (s, J, bytes, FLOP, ...) it stands for."""
 
     symbol: str
     size: float
 
 
+def _prefixed(symbol: str, prefixes: str) -> tuple[Unit, ...]:
+    sizes = {"n": 1e-9, "µ": 1e-6, "m": 1e-3, " ": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+    return tuple(Unit(f"{prefix}{symbol}".strip(), sizes[prefix]) for prefix in prefixes)
+
+
 _UNITS = {
-    ("_s", "seconds"): (Unit("s", 1), Unit("min", 60), Unit("h", 3600), Unit("days", 86400)),
-    ("_j", "joules"): (Unit("J", 1), Unit("kJ", 1e3), Unit("MJ", 1e6), Unit("GJ", 1e9)),
-    ("_bytes",): (Unit("B", 1), Unit("kB", 1e3), Unit("MB", 1e6), Unit("GB", 1e9), Unit("TB", 1e12)),
-    ("flops",): (Unit("FLOP", 1), Unit("MFLOP", 1e6), Unit("GFLOP", 1e9), Unit("TFLOP", 1e12), Unit("PFLOP", 1e15)),
+    ("flops_per_s",): _prefixed("FLOP/s", " MGTPE"),
+    ("flops",): _prefixed("FLOP", " MGTPE"),
+    ("_s", "seconds"): (*_prefixed("s", "nµm "), Unit("min", 60), Unit("h", 3600), Unit("days", 86400)),
+    ("minutes",): (Unit("min", 1), Unit("h", 60), Unit("days", 1440)),
+    ("_j", "joules"): _prefixed("J", "nµm kMGT"),
+    ("_w",): _prefixed("W", "µm kMG"),
+    ("_bytes",): _prefixed("B", " kMGTPE"),
+    ("_bps",): _prefixed("bit/s", " kMGT"),
+    ("_hz",): _prefixed("Hz", " kMG"),
 }
 _PLAIN = (Unit("", 1),)
+_WORDS = {
+    "sim_time_s": "simulated time",
+    "energy_j": "energy",
+    "joules": "energy",
+    "seconds": "time",
+    "flops": "computation",
+    "best_accuracy": "best",
+}
+_SUFFIX = re.compile(r"_(s|j|w|bytes|minutes|bps|hz)$")
+
+
+def heading(column: str) -> str:
+    """Return the name of a column in words; its unit is left out, as it stands with the numbers."""
+    return _WORDS.get(column) or _SUFFIX.sub("", column).replace("_", " ")
 
 
 def unit_for(column: str, largest: float) -> Unit:
-    """Return the unit in which `largest` base units, a value of this column, is a short number (2 of the unit or more).
+    """Return the unit in which `largest` base units, a value of this column, is a short number.
 
-    A column without a unit suffix gets the unit "" of size 1.
+    That is 2 of the unit or more, or 1 or more of a unit below the base unit. A column without a unit suffix gets the
+    unit "" of size 1.
     """
     units = next((units for suffixes, units in _UNITS.items() if column.endswith(suffixes)), _PLAIN)
-    return max((unit for unit in units if largest >= 2 * unit.size), key=lambda unit: unit.size, default=units[0])
+    base = next(unit for unit in units if unit.size == 1)
+    if largest == 0 or not math.isfinite(largest):
+        return base
+    fit = [unit for unit in units if largest >= (1 if unit.size <= 1 else 2) * unit.size]
+    return max(fit, key=lambda unit: unit.size, default=units[0])
 
 
 def text(column: str, value: float | None) -> str:

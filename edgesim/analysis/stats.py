@@ -13,8 +13,9 @@ import pandas as pd
 from edgesim.analysis.load import Run
 
 _JOULES = ["energy_j", "active_j", "idle_j", "participant_j"]
-_COSTS = ["round", "sim_time_s", *_JOULES, "up_bytes", "down_bytes"]
-_TOTALS = {f"total_{name}": name for name in [*_COSTS[2:], "flops"]}
+# what a target accuracy takes
+COSTS = ["round", "sim_time_s", *_JOULES, "up_bytes", "down_bytes"]
+_TOTALS = {f"total_{name}": name for name in [*COSTS[2:], "flops"]}
 _WHOLE = {"up_bytes": "int64", "down_bytes": "int64"}
 
 
@@ -29,7 +30,7 @@ def curve(run: Run, split: str = "test") -> pd.DataFrame:
     points = pd.merge_asof(evals.sort_values("round", kind="stable"), spent.sort_values("round"), on="round")
     points = points.fillna(dict.fromkeys(_TOTALS.values(), 0)).astype(_WHOLE)
     points["round"] += 1
-    return points[[*_COSTS, "flops", "loss", "accuracy"]]
+    return points[[*COSTS, "flops", "loss", "accuracy"]]
 
 
 def first_crossing(points: pd.DataFrame, target: float) -> dict[str, Any] | None:
@@ -38,7 +39,7 @@ def first_crossing(points: pd.DataFrame, target: float) -> dict[str, Any] | None
     Keys: round (rounds done), sim_time_s, energy_j, active_j, idle_j, participant_j, up_bytes, down_bytes.
     """
     reached = points[points["accuracy"] >= target]
-    return None if reached.empty else {name: reached[name].iloc[0].item() for name in _COSTS}
+    return None if reached.empty else {name: reached[name].iloc[0].item() for name in COSTS}
 
 
 def last_crossing(points: pd.DataFrame, target: float) -> dict[str, Any] | None:
@@ -83,7 +84,7 @@ def targets_table(runs: Sequence[Run]) -> pd.DataFrame:
         for target in run.targets:
             label = {"run": run.name, "status": run.status, "method": run.method, "seed": run.seed, "target": target}
             rows.append(label | (first_crossing(points, target) or {}))
-    frame = pd.DataFrame(rows, columns=["run", "status", "method", "seed", "target", *_COSTS])
+    frame = pd.DataFrame(rows, columns=["run", "status", "method", "seed", "target", *COSTS])
     return frame.astype(dict.fromkeys(["sim_time_s", *_JOULES], "float64") | dict.fromkeys(["round", *_WHOLE], "Int64"))
 
 

@@ -123,7 +123,7 @@ def _each(bundle: Any, change: Callable[[Any], Any]) -> Any:
 class Workers:
     """Train in worker processes of one thread each."""
 
-    workers: Annotated[int, Ge(1)] = 2
+    workers: Annotated[int, Ge(1)] = 2  # processes that train, a thread each
     device: str = "cpu"  # or "cuda", "cuda:0", ... where torch has one; all workers share it
     trains: ClassVar[bool] = True
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from edgesim.calibrate import Calibration, Residual, calibrate, model_names, time_steps
 from edgesim.commands.device import describe
+from edgesim.commands.out import check_file
 from edgesim.commands.show import print_json, print_note, print_table
 from edgesim.config.profiles import Profile, to_toml
 from edgesim.errors import ConfigError
@@ -82,7 +82,4 @@ def _check_writable(out: Path | None) -> None:
         return
     if out.suffix != ".toml":
         raise ConfigError(f"--out: {out} must end with .toml, so that scenarios can name it as a profile")
-    if not out.resolve().parent.is_dir():
-        raise ConfigError(f"--out: {out.parent} is not a folder")
-    if out.is_dir() or not os.access(out if out.exists() else out.resolve().parent, os.W_OK):
-        raise ConfigError(f"--out: {out} cannot be written")
+    check_file(out)

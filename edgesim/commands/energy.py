@@ -6,7 +6,7 @@ import pandas as pd
 
 from edgesim.analysis.energy import KEYS, attribute_energy, split_energy
 from edgesim.analysis.load import Run
-from edgesim.analysis.readable import text
+from edgesim.analysis.readable import heading, text
 from edgesim.commands.show import print_json, print_table
 from edgesim.errors import ConfigError
 
@@ -49,7 +49,7 @@ def print_energy(run: Run, by: str, as_json: bool = False) -> None:
         print_json({"status": run.status, "total_j": split.pop("energy_j"), **split, "by": rows})
         return
     shown = sums.assign(share=[f"{share:.1%}" for share in sums["share"]])
-    columns = {name: name for name in [*keys, "joules", "share"]}
+    columns = {name: heading(name) for name in [*keys, "joules", "share"]}
     whole, active, idle, participants = (text(name, joules) for name, joules in split.items())
     title = f"{run.name}: {whole} = {active} active + {idle} idle; {participants} without devices that were never asked"
-    print_table(shown.to_dict("records"), columns, title)
+    print_table(shown.to_dict("records"), columns, title, keys=len(keys))

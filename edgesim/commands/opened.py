@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from edgesim.analysis.find import find_runs
 from edgesim.analysis.load import Run, open_run
 from edgesim.commands.show import print_note
 
@@ -11,7 +13,19 @@ from edgesim.commands.show import print_note
 def opened(folder: Path) -> Run:
     """Return the run in a folder, and say on stderr if it did not finish. Raises ConfigError as `open_run` does."""
     run = open_run(folder)
+    _tell(run)
+    return run
+
+
+def all_opened(paths: Sequence[Path]) -> list[Run]:
+    """Return the runs that some paths name, and say on stderr which did not finish. Raises as `find_runs`."""
+    runs = find_runs(paths)
+    for run in runs:
+        _tell(run)
+    return runs
+
+
+def _tell(run: Run) -> None:
     if not run.finished:
         rounds = len(run.merges)
         print_note(f"{run.name}: {run.status} after {rounds} round{'s'[: rounds != 1]}; what is shown ends there")
-    return run

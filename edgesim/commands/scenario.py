@@ -43,19 +43,9 @@ def print_scenario(scenario: Scenario, layers: Layers, warnings: Sequence[str], 
     warn(warnings)
 
 
-def checked(scenario: Scenario, file: Path, overrides: Sequence[str]) -> tuple[Layers, list[str]]:
-    """Return what the user wrote of a scenario, and the warnings about it, after building everything that it names.
-
-    Raises ConfigError or DataError where that does not fit.
-    """
-    from edgesim.advice import of_parts, of_text
-    from edgesim.assembly import assemble
-    from edgesim.rng import Key
-
-    parts = assemble(scenario)
-    parts.scenario.method.value.init(parts.setting, Key(parts.scenario.seed))  # refuses what does not fit the method
-    layers = Layers.of(file, overrides)
-    return layers, [*of_text(scenario, layers), *of_parts(parts)]
+def layers_of(file: Path, overrides: Sequence[str] | None) -> Layers:
+    """Return what the user wrote in a scenario file and in overrides."""
+    return Layers.of(file, overrides or ())
 
 
 def _rest(scenario: Scenario, layers: Layers) -> list[dict[str, Any]]:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from edgesim.analysis.load import Run
-from edgesim.analysis.readable import divergence, text
+from edgesim.analysis.readable import divergence, heading, text
 from edgesim.analysis.stats import summary, targets_table
+from edgesim.commands.formats import latex, markdown
+from edgesim.commands.grid import Column, print_grid
 from edgesim.records.writer import plain_json
 
-_WIDE = 400  # a pipe has no width to keep to; a table takes only what it needs
 _COSTS = {
     "sim_time_s": "simulated time",
     "energy_j": "energy",
@@ -29,9 +27,10 @@ _COSTS = {
 }
 
 
-def print_runs(runs: Sequence[Run]) -> None:
-    """Print a row a run, then a row for each run and target accuracy."""
-    rows = [{"run": run.name} | summary(run) for run in runs]
+def print_runs(runs: Sequence[Run], style: str = "") -> None:
+    """Print a row a run, then a row for each run and target accuracy; for `style` see `print_table`."""
+    names = unique_names(runs)
+    rows = [{"run": name} | summary(run) for run, name in zip(runs, names, strict=True)]
     shown = {
         "run": "run",
         "status": "status",
@@ -40,34 +39,49 @@ def print_runs(runs: Sequence[Run]) -> None:
         "accuracy": "accuracy",
         "best_accuracy": "best",
     }
-    print_table(rows, shown | _COSTS | {"host_s": "host time"})
-    for run, row in zip(runs, rows, strict=True):
-        if row["diverged"]:
-            print(f"{run.name}: {divergence(row['diverged'])}")
+    print_table(rows, shown | _COSTS | {"host_s": "host time"}, style=style)
+    for name, row in zip(names, rows, strict=True):
+        if row["diverged"] and not style:
+            print(f"{name}: {divergence(row['diverged'])}")
     targets = targets_table(runs)
     if not targets.empty:
         keep = {"run": "run", "status": "status", "method": "method", "target": "target", "round": "round"}
-        print_table(targets.to_dict("records"), keep | _COSTS, title="when a target accuracy was first reached")
+        title = "when a target accuracy was first reached"
+        named = targets.assign(run=[name for run, name in zip(runs, names, strict=True) for _ in run.targets])
+        print_table(named.to_dict("records"), keep | _COSTS, title, keys=4, style=style)
+
+
+def unique_names(runs: Sequence[Run]) -> list[str]:
+    """Return the names of runs; where two are alike, the paths of their folders."""
+    times = Counter(run.name for run in runs)
+    return [run.name if times[run.name] == 1 else str(run.folder) for run in runs]
 
 
 def print_frame(frame: pd.DataFrame, title: str | None = None) -> None:
     """Print a data frame with readable units, chosen by the names of its columns."""
-    print_table(frame.to_dict("records"), {str(name): str(name) for name in frame}, title)
+    print_table(frame.to_dict("records"), {str(name): heading(str(name)) for name in frame}, title)
 
 
-def print_table(rows: Iterable[Mapping[Any, Any]], columns: Mapping[str, str], title: str | None = None) -> None:
-    """Print the named columns of some rows under their headings; numbers to the right, missing values as a dash."""
-    cells = [{name: _cell(name, row[name]) for name in columns} for row in rows]
-    table = Table(box=box.SIMPLE_HEAD)
-    for name, heading in columns.items():
-        numbers = all(cell[:1] in "-0123456789" for cell in (row[name] for row in cells))
-        table.add_column(heading, justify="right" if numbers else "left")
-    for row in cells:
-        table.add_row(*row.values())
-    console = Console(width=None if sys.stdout.isatty() else _WIDE, markup=False, highlight=False)
+def print_table(
+    rows: Iterable[Mapping[Any, Any]],
+    columns: Mapping[str, str],
+    title: str | None = None,
+    keys: int = 1,
+    style: str = "",
+) -> None:
+    """Print the named columns of some rows under their headings; numbers to the right, missing values as a dash.
+
+    `keys`: so many first columns tell rows apart; a table that is too wide for the terminal goes on below with them.
+    `style`: "markdown" or "latex" for pages, which get no title.
+    """
+    cells = [[_cell(name, row[name]) for name in columns] for row in rows]
+    if style:
+        print({"markdown": markdown, "latex": latex}[style](list(columns.values()), cells), end="\n\n")
+        return
     if title:
-        console.print(title)  # not the table's own title, which would be folded to the table's width
-    console.print(table)
+        print(title)
+    texts = zip(*cells, strict=True) if cells else ([] for _ in columns)
+    print_grid([Column(head, list(each)) for head, each in zip(columns.values(), texts, strict=True)], keys)
 
 
 def print_json(value: Any) -> None:
@@ -78,11 +92,6 @@ def print_json(value: Any) -> None:
 def print_note(line: str) -> None:
     """Print a line to stderr, where it does not mix with results."""
     print(line, file=sys.stderr)
-
-
-def first_line(part: Any) -> str:
-    """Return the first line of a part's docstring."""
-    return (inspect.getdoc(part) or "").partition("\n")[0]
 
 
 def _cell(name: str, value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgesim.commands.checkpoint import Every, seconds
+from edgesim.commands.formats import AsCsv, AsLatex, SortBy
 from edgesim.errors import EdgesimError
 
 if TYPE_CHECKING:
@@ -104,16 +105,20 @@ def table(
     size: SizeName = "quick",
     out: Out = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print a section for a page, a line each cell.")] = False,
+    as_csv: AsCsv = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a section for a page, a line each cell.")
+    ] = False,
+    as_latex: AsLatex = False,
+    long: Annotated[bool, typer.Option("--long", help="A line each column: runs, deviation, interval, ratio.")] = False,
+    sort: SortBy = None,
 ) -> None:
-    """Print mean, standard deviation and 95 % interval over the seeds, beside published values."""
-    import numpy as np
+    """Print means over the seeds, beside published values; --long: with standard deviation and 95 % interval."""
+    from edgesim.commands.formats import one_of, order
+    from edgesim.commands.show import print_note
+    from edgesim.study.table import means, reordered, tabulate
 
-    from edgesim.commands.show import print_json, print_note
-    from edgesim.study.table import as_markdown, tabulate
-
-    if as_json and markdown:
-        raise EdgesimError("--json, --markdown: give one of the two")
+    style = one_of(json=as_json, csv=as_csv, markdown=as_markdown, latex=as_latex, long=long)
     loaded, planned = _planned(study, only, size, out)
     kept = [(each, found) for each in planned if (found := each.kept()) is not None]
     if not kept:
@@ -129,18 +134,15 @@ def table(
     if astray:
         print_note(f"{len(astray)} of {len(kept)} runs diverged: {'; '.join(astray)}")
     rows = tabulate(loaded, [(each.cell, found) for each, found in kept])
-    if as_json:
-        records = rows.astype(object).where(rows.notna(), None).to_dict("records")
-        print_json({"study": loaded.name, "size": size, "rows": records})
-    elif markdown:
-        below = f"\n{missing}.\n" if missing else ""  # a page is read where no note was printed
-        print(f"## {loaded.name}\n\n`edgesim study run {study} --size {size}`\n\n{as_markdown(rows)}\n{below}")
-    else:
-        _print(rows, f"{loaded.name} ({size})")
-        beside = rows[rows["published"].notna() & rows["mean"].notna()]
-        if len(beside):
-            equal = np.isclose(beside["mean"], beside["published"], rtol=_EQUAL, atol=0).sum()
-            print(f"{equal} of {len(beside)} published numbers are equal")
+    if sort:
+        rows = reordered(rows, order(means(rows), sort))
+    if style == "markdown":
+        print(f"## {loaded.name}\n\n`edgesim study run {study} --size {size}`\n")
+    _print(rows, loaded.name, size, style)
+    if style == "markdown" and missing:
+        print(f"\n{missing}.")  # a page is read where no note was printed
+    if style == "markdown":
+        print()
 
 
 def _run_missing(
@@ -176,14 +178,55 @@ def _planned(file: Path, only: list[str] | None, size: str, out: Path | None) ->
     return study, plan_cells(study, file, size, only or [], out or Path("runs") / "studies" / file.stem / size)
 
 
-def _print(found: pd.DataFrame, title: str) -> None:
+def _print(rows: pd.DataFrame, name: str, size: str, style: str) -> None:
+    from edgesim.commands.formats import latex, markdown
+    from edgesim.commands.grid import Column, print_grid
+    from edgesim.commands.show import print_json
+    from edgesim.study.table import labels_of, pivoted
+
+    if style == "json":
+        print_json(
+            {"study": name, "size": size, "rows": rows.astype(object).where(rows.notna(), None).to_dict("records")}
+        )
+        return
+    if style == "csv":
+        print(rows.to_csv(index=False), end="")
+        return
+    labels, table = labels_of(rows), pivoted(rows)
+    headings = list(map(str, table.columns))
+    cells = [list(row) for row in table.itertuples(index=False, name=None)]
+    if style == "markdown":
+        print(markdown([each if each in labels else f"`{each}`" for each in headings], cells))
+    elif style == "latex":
+        print(latex(headings, cells))
+    elif style == "long":
+        _print_long(rows, f"{name} ({size})")
+    else:
+        print(f"{name} ({size})")
+        print_grid([Column(each, list(table[each])) for each in headings], keys=len(labels))
+        _print_equal(rows)
+
+
+def _print_long(found: pd.DataFrame, title: str) -> None:
     from edgesim.commands.show import print_table
+    from edgesim.study.table import labels_of
 
     # as text in the columns' own units, so that digits can be compared with those of a paper
     shown = found.copy().astype(object)
     for name in ("mean", "sd", "low", "high", "published", "ratio"):
         shown[name] = [None if value != value else _digits(value) for value in found[name]]
-    print_table(shown.to_dict("records"), {str(name): str(name) for name in shown}, title)
+    keys = len(labels_of(found)) + 1
+    print_table(shown.to_dict("records"), {str(name): str(name) for name in shown}, title, keys)
+    _print_equal(found)
+
+
+def _print_equal(rows: pd.DataFrame) -> None:
+    import numpy as np
+
+    beside = rows[rows["published"].notna() & rows["mean"].notna()]
+    if len(beside):
+        equal = np.isclose(beside["mean"], beside["published"], rtol=_EQUAL, atol=0).sum()
+        print(f"{equal} of {len(beside)} published numbers are equal")
 
 
 def _digits(value: float) -> str:

@@ -20,6 +20,7 @@ from edgesim.reading import csv_records, in_short
 from edgesim.units import reason
 
 _SHOWN = 300  # characters of a wrong value
+_OTHERS_NAMED = 6  # keys at fault besides the first
 
 
 def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: Sequence[str] = ()) -> Scenario:
@@ -171,11 +172,15 @@ def _replaced(value: Any, path: Sequence[str], new: Any, above: str = "") -> Any
 
 
 def _one_line(error: ValidationError, table: Any) -> str:
-    """Return the first error as "network.up: what is wrong", and how many more there are."""
-    first, *others = error.errors(include_url=False)
-    more = f" (and {len(others)} more)" if others else ""
-    path = ".".join(_keys(first["loc"], table, named=first["type"] in {"missing", "refused"}))
-    return f"{path}: {reason(error)}{more}".removeprefix(": ")
+    """Return the first error as "network.up: what is wrong", and how many other keys are at fault, and which."""
+    paths = [
+        ".".join(_keys(each["loc"], table, named=each["type"] in {"missing", "refused"}))
+        for each in error.errors(include_url=False)
+    ]
+    others = [path for path in dict.fromkeys(paths) if path != paths[0]]  # a union complains once a member
+    named = ", ".join([*others[:_OTHERS_NAMED], *(["..."] if len(others) > _OTHERS_NAMED else [])])
+    more = f" (and {len(others)} more: {named})" if others else ""
+    return f"{paths[0]}: {reason(error)}{more}".removeprefix(": ")
 
 
 def _keys(location: Sequence[str | int], table: Any, *, named: bool) -> Iterator[str]:

@@ -104,7 +104,7 @@ def read_dataclass(cls: type, table: Any, fixed: Mapping[str, Any] | None = None
         raise refusal(f"must be a table, got {table!r}")
     names = [f.name for f in dataclasses.fields(cls) if f.init and f.name not in fixed]
     check_keys(table, names)
-    adapter = _adapter(cls)
+    adapter = adapter_of(cls)
     value = adapter.validate_python({**table, **fixed})
     for key, given in table.items():
         # pydantic takes true for 1
@@ -119,7 +119,8 @@ def read_dataclass(cls: type, table: Any, fixed: Mapping[str, Any] | None = None
 
 
 @cache
-def _adapter(cls: type) -> TypeAdapter[Any]:
+def adapter_of(cls: type) -> TypeAdapter[Any]:
+    """Return what checks the fields of a dataclass. Raises ConfigError if they are of types that cannot be checked."""
     try:
         return TypeAdapter(cls)
     except (PydanticUserError, PydanticUndefinedAnnotation) as error:
@@ -206,7 +207,7 @@ def _is_dataclass(cls: Any) -> bool:
 
 def _shape(name: str, cls: type, handler: GetJsonSchemaHandler) -> dict[str, Any]:
     """Return the JSON Schema of a table that chooses a shipped part."""
-    shape = handler.resolve_ref_schema(handler(_adapter(cls).core_schema))
+    shape = handler.resolve_ref_schema(handler(adapter_of(cls).core_schema))
     return {
         "type": "object",
         "title": name,

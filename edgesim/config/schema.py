@@ -2,19 +2,103 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from edgesim.config.parts import plain
 from edgesim.config.scenario import Scenario
 
+Schema: TypeAlias = dict[str, Any]
 
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema, draft 2020-12, of a scenario file with all parts that edgesim ships."""
+_SHORT = 120  # characters: what is not longer is written out wherever it occurs
+_BESIDE = ("default", "title")  # what a key may say beside a reference to the form of its values
+
+
+def json_schema() -> Schema:
+    """Return the JSON Schema, draft 2020-12, of a scenario file with all parts that edgesim ships.
+
+    Forms that occur several times, such as those of a network or a data rate, stand once, in `$defs`.
+    """
     schema = Scenario.model_json_schema()
     properties = schema["properties"]
     properties["extends"] = {"type": "string", "description": "a scenario file whose settings this one changes"}
     properties["fleet"] = {"anyOf": [properties["fleet"], {"type": "string", "description": "a CSV file"}]}
-    # what a scenario needs may stand in the file that it extends
+    # what a scenario needs may stand in the file that it extends, and what a block needs in a profile
     schema["anyOf"] = [{"required": schema.pop("required")}, {"required": ["extends"]}]
-    result: dict[str, Any] = plain({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
-    return result
+    block = schema["$defs"]["FleetBlock"]
+    block["properties"]["profile"] = {"type": "string", "description": "a device of the catalogue, or a file of one"}
+    block["anyOf"] = [{"required": block.pop("required")}, {"required": ["profile"]}]
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return {**dialect, **_shared(_untitled(plain(schema)))}
+
+
+def _inside(node: Schema, change: Callable[[Schema], Schema]) -> Schema:
+    """Return a schema with every schema directly inside it changed."""
+    found = dict(node)
+    for key in ("properties", "$defs"):
+        if key in node:
+            found[key] = {name: change(inner) for name, inner in node[key].items()}
+    for key in ("anyOf", "oneOf", "prefixItems"):
+        if key in node:
+            found[key] = [change(inner) for inner in node[key]]
+    for key in ("items", "additionalProperties"):
+        if isinstance(node.get(key), Mapping):
+            found[key] = change(node[key])
+    return found
+
+
+def _untitled(node: Schema) -> Schema:
+    """Return a schema without the titles of properties, which only repeat their names."""
+    found = _inside(node, _untitled)
+    if "properties" in node:
+        properties = found["properties"].items()
+        found["properties"] = {
+            name: {key: value for key, value in inner.items() if key != "title" or "const" in inner}
+            for name, inner in properties
+        }
+    return found
+
+
+def _shared(schema: Schema) -> Schema:
+    """Return a schema in which longer forms that occur several times are references to `$defs`."""
+    times: Counter[str] = Counter()
+
+    def count(node: Schema) -> Schema:
+        times[_form(node)] += 1
+        return _inside(node, count) if times[_form(node)] == 1 else node
+
+    _inside(schema, count)
+    names: dict[str, str] = {}
+    definitions: Schema = {}
+
+    def refer(node: Schema) -> Schema:
+        form = _form(node)
+        if times[form] < 2 or len(form) <= _SHORT or not _called(node):
+            return _inside(node, refer)
+        if form not in names:
+            names[form] = _name(node, {*schema.get("$defs", {}), *definitions})
+            definitions[names[form]] = {}  # the name is taken before those within are given
+            definitions[names[form]] = _inside({key: node[key] for key in node if key not in _BESIDE}, refer)
+        return {"$ref": f"#/$defs/{names[form]}", **{key: node[key] for key in _BESIDE if key in node}}
+
+    found = _inside(schema, refer)
+    return {**found, "$defs": {**found.get("$defs", {}), **definitions}}
+
+
+def _form(node: Schema) -> str:
+    return json.dumps({key: value for key, value in node.items() if key not in _BESIDE}, sort_keys=True)
+
+
+def _called(node: Schema) -> str:
+    """Return what a form calls itself, "" if it does not."""
+    return str(node.get("title", node.get("description", "")))
+
+
+def _name(node: Schema, taken: set[str]) -> str:
+    """Return a name for a definition that says what it is, such as data_rate or distribution_over_the_devices."""
+    words = re.findall(r"\w+", re.sub(r"^(an?|the) | in .*|:.*", "", _called(node).lower()))
+    name = "_".join(words[:4])
+    return next(each for each in (name, *(f"{name}_{n}" for n in range(2, 10_000))) if each not in taken)

@@ -43,11 +43,11 @@ class Buffered:
     deadline_s: ClassVar[float] = inf
     concurrency: Annotated[int, Ge(1)]
     buffer: Annotated[int, Ge(1)] = 10
-    staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"
+    staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"  # how it lowers an update's weight
     a: PositiveNumber | None = None
     b: NonNegativeNumber = 4.0
     max_staleness: Annotated[int, Ge(0)] | None = None
-    reassign: Literal["random", "same"] = "random"
+    reassign: Literal["random", "same"] = "random"  # who takes the place of a device that ended
 
     def check(self, devices: int, asked: int) -> None:
         """Raise ConfigError if more devices are to work at a time than there are."""

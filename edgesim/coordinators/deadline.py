@@ -40,7 +40,7 @@ class Deadline:
     k: NonNegativeNumber = 3.0
     rounds: Annotated[int, Ge(1)] = 5
     minimum: Annotated[int, Ge(0)] = 0
-    late: Literal["drop", "keep"] = "drop"
+    late: Literal["drop", "keep"] = "drop"  # what becomes of jobs that miss the deadline
     late_weight: Share = 1.0
 
     @property

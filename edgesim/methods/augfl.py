@@ -75,10 +75,10 @@ class AugFL:
     absent: Literal["all", "seen", "none"] = "all"
     temperature: PositiveNumber = 4.0
     teacher: str = "resnet18_bn"
-    teacher_epochs: Annotated[int, Ge(1)] = 30
-    teacher_batch: Annotated[int, Ge(1)] = 16
-    teacher_lr: PositiveNumber = 0.05
-    teacher_momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
+    teacher_epochs: Annotated[int, Ge(1)] = 30  # of the teacher's training
+    teacher_batch: Annotated[int, Ge(1)] = 16  # of the teacher's training
+    teacher_lr: PositiveNumber = 0.05  # of the teacher's training
+    teacher_momentum: Annotated[float, Ge(0), Lt(1)] = 0.9  # of the teacher's training
     server_samples: Annotated[int, Ge(1)] = 100
     needs: ClassVar[Needs] = Needs(keep="delivered", feedback=True)  # timing alone does not know the teacher's work
 

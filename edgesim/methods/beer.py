@@ -65,7 +65,7 @@ class BEER:
     """
 
     mode: Literal["original", "authors"] = "original"
-    gamma: PositiveShare = 0.01
+    gamma: PositiveShare = 0.01  # how far surrogates are mixed in a round
     values: Literal["gsgd", "qsgd", "float32"] = "gsgd"
     bits: Annotated[int, Ge(3), Le(16)] = 9
     needs: ClassVar[Needs] = Needs(coordinators=frozenset({"sync"}), keep="computed", peers=True)

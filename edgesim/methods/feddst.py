@@ -83,7 +83,7 @@ class FedDST:
     alpha: Share | None = None
     interval: Annotated[int, Ge(1)] | None = None
     end_round: Annotated[int, Ge(1)] | None = None
-    readjust: When | None = None
+    readjust: When | None = None  # when masks move
     weights: Weights | None = None
     bitmap: Literal["changed", "always"] = "changed"
     needs: ClassVar[Needs] = Needs()

@@ -49,7 +49,7 @@ class FedPMT:
     who did not train it counts with the old one ("keep_old").
     """
 
-    widths: tuple[Annotated[int, Ge(1)], ...] | None = None
+    widths: tuple[Annotated[int, Ge(1)], ...] | None = None  # layers trained by width, ascending
     split: Literal["server", "device"] = "server"
     rule: Literal["fixed", "deadline"] = "fixed"
     upload: Literal["trained", "full"] = "trained"

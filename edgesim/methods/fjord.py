@@ -142,8 +142,10 @@ class Ordered:
 
 @dataclass(frozen=True, kw_only=True)
 class FjORD(Ordered):
-    """Ordered dropout. `distill`: a device also trains its largest width on the labels, and the drawn one on what that
-    one says. Other keys: see Ordered.
+    """Ordered dropout: devices train the first units of every hidden layer, as many as their draw says.
+
+    `distill`: a device also trains its largest width on the labels, and the drawn one on what that one says. Other
+    keys: see Ordered.
     """
 
     distill: bool = False

@@ -43,7 +43,7 @@ class GossipFL(MixingMethod):
     """
 
     share: PositiveShare = 0.5
-    draw: Draw = "bernoulli"
+    draw: Draw = "bernoulli"  # how a slice is drawn
     vectors: bool = False
 
     def init(self, setting: Setting, key: Key) -> Any:

@@ -27,9 +27,10 @@ _PROJECTION = "project2"  # the layer of a projection head whose outputs are com
 
 @dataclass(frozen=True, kw_only=True)
 class MoonFjORD(Ordered):
-    """Ordered dropout with the loss of MOON: the slice that a batch trains is compared with the same slice of the
-    model received and of the one that the device last delivered.
+    """Ordered dropout with the loss of MOON.
 
+    The slice that a batch trains is compared with the same slice of the model received and of the one that the device
+    last delivered.
     What a projection head gives (`model = { name = "lenet5", projection = 256 }`) is whole at every width, the head's
     hidden layer is sliced; without a head the compared features are sliced. Only full width has running statistics
     (see Ordered), so narrower slices of those two models are looked at with the statistics of the batch. `mu`,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from edgesim.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 INT, REAL, TEXT = "int64", "float64", "str"
 

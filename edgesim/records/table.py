@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from edgesim.records.schema import TABLES, TEXT, recorded
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _CHUNK_ROWS = 2048  # few enough to be still in the processor's cache when they are packed
 _SMALL = np.iinfo(np.int32).max
@@ -80,6 +82,8 @@ class Table:
 
     def frame(self, committed_only: bool = False) -> pd.DataFrame:
         """Return the rows with the types of the schema; on request without those after the last mark."""
+        import pandas as pd  # takes longer than all else that a scenario is checked with, torch aside
+
         self._pack()
         stop = self._committed if committed_only else len(self)
         data = {name: self.column(name)[:stop] for name in self.columns}

@@ -31,21 +31,39 @@ def tabulate(study: Study, runs: Iterable[tuple[Cell, Run]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def as_markdown(rows: pd.DataFrame) -> str:
-    """Return a table from `tabulate` as Markdown: a line for each combination of labels, a column for each of ours.
+def pivoted(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a table from `tabulate` as texts: a row for each combination of labels, a column for each of ours.
 
     Means over the seeds, with the standard deviation where there is one and in brackets what was published; if some
     runs have no such number, as they never got there, how many have. Columns without a number are left out.
     """
-    labels = list(rows.columns[: list(rows.columns).index("column")])
+    labels = labels_of(rows)
     found = set(rows["column"][rows["mean"].notna()])
     names = [name for name in rows["column"].unique() if name in found]
     lines: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows.to_dict("records"):
         lines.setdefault(tuple(row[label] for label in labels), {})[row["column"]] = _cell(row)
-    table = [[*labels, *(f"`{name}`" for name in names)], ["---"] * (len(labels) + len(names))]
-    table += [[*group, *(cells[name] for name in names)] for group, cells in lines.items()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in table)
+    table = [[*group, *(cells[name] for name in names)] for group, cells in lines.items()]
+    return pd.DataFrame(table, columns=[*labels, *names])
+
+
+def labels_of(rows: pd.DataFrame) -> list[str]:
+    """Return the names of the axes in a table from `tabulate`."""
+    names = list(map(str, rows.columns))
+    return names[: names.index("column")]
+
+
+def means(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a table from `tabulate` as numbers: a row for each combination of labels, means in our columns."""
+    names = list(rows["column"].unique())
+    labels = rows[labels_of(rows)].iloc[:: len(names)].reset_index(drop=True)
+    return labels.join(pd.DataFrame(rows["mean"].to_numpy().reshape(-1, len(names)), columns=names))
+
+
+def reordered(rows: pd.DataFrame, places: Sequence[int]) -> pd.DataFrame:
+    """Return a table from `tabulate` with its combinations of labels in another order, given by their old places."""
+    size = rows["column"].nunique()
+    return rows.iloc[[place * size + i for place in places for i in range(size)]].reset_index(drop=True)
 
 
 def _cell(row: Mapping[Any, Any]) -> str:
@@ -58,7 +76,9 @@ def _cell(row: Mapping[Any, Any]) -> str:
 
 
 def _short(value: float) -> str:
-    """Return four digits of what is small, six of bytes and operations."""
+    """Return whole numbers as they are, four digits of what is small, six of bytes and operations."""
+    if value.is_integer() and abs(value) < 1e12:
+        return f"{value:.0f}"
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.6g}"
 
 

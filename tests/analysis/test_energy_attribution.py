@@ -145,7 +145,7 @@ def test_the_command_prints_sums_and_shares(hand_made):
     rows = [line.split() for line in out.splitlines() if line.strip()]
     assert (code, err) == (0, "")
     said = "run: 51.9 J = 32.4 J active + 19.5 J idle; 51.9 J without devices that were never asked"
-    assert rows[:2] == [said.split(), ["component", "activity", "joules", "share"]]
+    assert rows[:2] == [said.split(), ["component", "activity", "energy", "share"]]
     assert rows[3:6] == [
         ["cpu", "compute", "18", "J", "34.7%"],
         ["base", "idle", "13", "J", "25.1%"],

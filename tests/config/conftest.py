@@ -24,7 +24,13 @@ _MINIMAL = {
 @pytest.fixture
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the catalogue hold the toy parts only."""
-    monkeypatch.setattr(catalogue, "parts_of", toy_parts.PARTS.__getitem__)
+    monkeypatch.setattr(
+        catalogue, "places_of", lambda kind: {n: _place(cls) for n, cls in toy_parts.PARTS[kind].items()}
+    )
+
+
+def _place(cls: type) -> catalogue.Place:
+    return catalogue.Place(cls.__module__, cls.__qualname__, (cls.__doc__ or "").partition("\n")[0])
 
 
 @pytest.fixture

@@ -62,8 +62,8 @@ class Stratified:
     """
 
     everybody: ClassVar[bool] = False
-    count: Annotated[int, Ge(1)]
-    by: Literal["level"] = "level"
+    count: Annotated[int, Ge(1)]  # devices a round, of all levels together
+    by: Literal["level"] = "level"  # what the devices are divided by
 
     def check(self, level: Ids) -> None:
         """Raise ConfigError if count is no multiple of the number of levels, or a level has too few devices."""

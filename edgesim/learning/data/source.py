@@ -41,10 +41,10 @@ class Source(ABC):
 
     name: ClassVar[str]
 
-    normalise: Preset | Moments = "none"
+    normalise: Preset | Moments = "none"  # means and deviations of channels, by name or given
     augment: Augment | None = None  # of training batches
     train_limit: Limit = None  # only the first so many samples, before any are repeated, for a quick run
-    test_limit: Limit = None
+    test_limit: Limit = None  # only the first so many test samples
 
     @property
     def origin(self) -> str:

@@ -80,8 +80,8 @@ class Diurnal:
     """
 
     mean: PositiveShare = 0.5  # with the amplitude: everybody at the peak, nobody half a period later
-    amplitude: Share = 0.5
-    period: Seconds = 86400.0
+    amplitude: Share = 0.5  # of the probability over a day
+    period: Seconds = 86400.0  # a day
     zones: Annotated[int, Ge(1)] = 1  # a fleet at one place; in many zones the ups and downs of the fleet cancel out
     slot: Seconds = 900.0  # as fine as phones are usually logged
 

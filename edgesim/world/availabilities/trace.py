@@ -60,7 +60,7 @@ class Trace:
     rows is off for ever.
     """
 
-    file: ScenarioPath
+    file: ScenarioPath  # CSV or parquet
 
     def build(self, n: int, key: Key, path: str) -> Availability:
         """Return when n devices can be reached. Raises DataError naming file and line (of a parquet file: row)."""

@@ -22,7 +22,7 @@ class Battery:
     or at `phase`.
     """
 
-    capacity: PerDevice[PositiveJoules]
+    capacity: PerDevice[PositiveJoules]  # joules when it is full
     level: PerDevice[Share] = 1.0
     charge: PerDevice[Watts] = 0.0
     windows: tuple[tuple[Delay, Delay], ...] = ()

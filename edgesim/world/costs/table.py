@@ -18,7 +18,7 @@ from edgesim.world.costs.measured import Measured
 class Table:
     """Training cost of width i = ratio i x the measured FLOPs of the full model; other work is measured."""
 
-    ratios: Annotated[tuple[PositiveShare, ...], MinLen(1)]
+    ratios: Annotated[tuple[PositiveShare, ...], MinLen(1)]  # of the full model's training cost, by width
 
     def check(self, widths: int) -> None:
         """Raise ConfigError if the method's number of widths is not the number of ratios."""

@@ -35,10 +35,10 @@ class Radio:
     `sleep`: what a device draws instead of idle power while it is not to be reached; None: as idle.
     """
 
-    idle: PerDevice[Watts] = 0.0
+    idle: PerDevice[Watts] = 0.0  # drawn all the time
     sleep: PerDevice[Watts] | None = None
-    transmit: PerDevice[Watts] = 0.0
-    receive: PerDevice[Watts] = 0.0
+    transmit: PerDevice[Watts] = 0.0  # added to idle while bits are sent
+    receive: PerDevice[Watts] = 0.0  # added to idle while bits are received
 
     def shared(self, n: int, key: Key, path: str) -> dict[str, Arr]:
         """Return idle_w, sleep_w, transmit_w and receive_w of n devices, each of shape (n,)."""

@@ -45,7 +45,7 @@ class Max(Governor):
 class Fixed(Governor):
     """One frequency for all."""
 
-    frequency: Hertz
+    frequency: Hertz  # at most that of the device
 
     def check(self, cpu: CpuArrays, path: str) -> None:
         """Raise ConfigError if some CPU cannot run at the frequency."""

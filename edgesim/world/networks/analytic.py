@@ -57,8 +57,8 @@ class Fixed(Metered):
     packets are sent again while others flow.
     """
 
-    up: PerDevice[BitsPerSecond]
-    down: PerDevice[BitsPerSecond]
+    up: PerDevice[BitsPerSecond]  # rate from a device to the server
+    down: PerDevice[BitsPerSecond]  # rate from the server to a device
     latency: PerDevice[Delay] = 0.0
     jitter: PerDevice[Delay] = 0.0
     loss: PerDevice[Annotated[float, Ge(0), Lt(1)]] = 0.0

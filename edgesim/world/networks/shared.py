@@ -19,9 +19,9 @@ class Shared(Metered):
     which they came.
     """
 
-    up: PerDevice[BitsPerSecond]
-    down: PerDevice[BitsPerSecond]
-    latency: PerDevice[Delay] = 0.0
+    up: PerDevice[BitsPerSecond]  # rate of a device's access, from it
+    down: PerDevice[BitsPerSecond]  # rate of a device's access, towards it
+    latency: PerDevice[Delay] = 0.0  # of a device's access, in each direction
     discipline: Literal["fair", "fifo"] = "fair"
 
     def build(self, n: int, key: Key, path: str) -> Links:

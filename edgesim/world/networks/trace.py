@@ -46,8 +46,8 @@ class Trace(Metered):
     as the one before it), or keeps its last rate if `repeat` is false.
     """
 
-    file: ScenarioPath
-    latency: PerDevice[Delay] = 0.0
+    file: ScenarioPath  # CSV or parquet
+    latency: PerDevice[Delay] = 0.0  # of every transfer
     repeat: bool = True
 
     def build(self, n: int, key: Key, path: str) -> Links:

@@ -115,16 +115,16 @@ class Wireless(Metered):
     down_bandwidth: PerDevice[Hertz] | None = None
     power: PerDevice[RadioPower] = 10.0**-0.7  # 23 dBm
     server_power: RadioPower = 10.0**1.6  # 46 dBm
-    noise_dbm_per_hz: Annotated[float, Ge(-200), Le(0)] = -174.0
-    path_loss: Literal["macro", "uma_los", "uma_nlos", "log_distance"] = "macro"
+    noise_dbm_per_hz: Annotated[float, Ge(-200), Le(0)] = -174.0  # thermal noise
+    path_loss: Literal["macro", "uma_los", "uma_nlos", "log_distance"] = "macro"  # which formula
     carrier: Hertz = 2e9  # that of the macro model, which does not read it
-    server_height_m: Annotated[float, Gt(1), Le(150)] = 25.0
+    server_height_m: Annotated[float, Gt(1), Le(150)] = 25.0  # of its antenna
     device_height_m: Annotated[float, Gt(1), Le(13)] = 1.5  # higher ones have a random environment height
     exponent: Annotated[float, Gt(0), Le(10)] = 3.0  # urban: 2.7 to 3.5 (Rappaport, Table 4.2)
-    reference_m: Metres = 1.0
+    reference_m: Metres = 1.0  # distance from which log_distance counts
     shadowing_db: NonNegativeNumber = 0.0
     fading: Literal["none", "per_round", "per_transfer"] = "none"
-    latency: PerDevice[Delay] = 0.0
+    latency: PerDevice[Delay] = 0.0  # of every transfer
 
     def build(self, n: int, key: Key, path: str) -> Links:
         """Return the links of n devices.

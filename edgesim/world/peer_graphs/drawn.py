@@ -51,7 +51,7 @@ class GossipMatch:
     """
 
     redrawn: ClassVar[bool] = True
-    mode: Literal["group", "pair"] = "group"
+    mode: Literal["group", "pair"] = "group"  # groups, or pairs
     size: Annotated[int, Ge(2)] = 11  # as many neighbours as the usual degree of `random`
 
     def check(self, n: int) -> None:

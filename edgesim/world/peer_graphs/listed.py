@@ -30,7 +30,7 @@ class File:
     """
 
     redrawn: ClassVar[bool] = False
-    file: ScenarioPath
+    file: ScenarioPath  # the CSV file
 
     def check(self, n: int) -> None:
         """Raise ConfigError, with file and line where there is one, unless all are known and hear somebody."""

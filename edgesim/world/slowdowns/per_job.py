@@ -57,7 +57,7 @@ class LogNormal:
     z is standard normal; the median of the factor is exp(-sigma^2 / 2).
     """
 
-    sigma: PerDevice[NonNegativeNumber]
+    sigma: PerDevice[NonNegativeNumber]  # of the factor's logarithm
 
     def build(self, n: int, key: Key, path: str) -> Slowdown:
         """Return the slow-downs of n devices."""
@@ -76,7 +76,7 @@ class ShiftedExponential:
     Source: Lee et al., "Speeding Up Distributed Machine Learning Using Codes", IEEE Trans. Inf. Theory 64 (2018).
     """
 
-    scale: PerDevice[NonNegativeNumber]
+    scale: PerDevice[NonNegativeNumber]  # mean of what is added to 1
 
     def build(self, n: int, key: Key, path: str) -> Slowdown:
         """Return the slow-downs of n devices."""

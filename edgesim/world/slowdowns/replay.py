@@ -36,7 +36,7 @@ class Replay:
     as the one before it), or keeps its last speed if `repeat` is false.
     """
 
-    file: ScenarioPath
+    file: ScenarioPath  # CSV or parquet
     repeat: bool = True
 
     def build(self, n: int, key: Key, path: str) -> Slowdown:

@@ -21,7 +21,7 @@ class _WithServer:
 
     server_up: BitsPerSecondOrInf = _ENDLESS
     server_down: BitsPerSecondOrInf = _ENDLESS
-    server_latency: Delay = 0.0
+    server_latency: Delay = 0.0  # of the server's own link, in each direction
 
     def wire(self) -> Wire:
         """Return the server's connection."""
@@ -47,10 +47,10 @@ class Tree(_WithServer):
     """Devices hang on edge servers, neighbours together, and each edge server has a link towards the server."""
 
     only_access: ClassVar[bool] = False
-    edge_servers: Annotated[int, Ge(1)]
+    edge_servers: Annotated[int, Ge(1)]  # how many
     edge_up: BitsPerSecondOrInf = _ENDLESS  # of each edge server, towards the server
-    edge_down: BitsPerSecondOrInf = _ENDLESS
-    edge_latency: Delay = 0.0
+    edge_down: BitsPerSecondOrInf = _ENDLESS  # rate of an edge server's link, from the server
+    edge_latency: Delay = 0.0  # of an edge server's link, in each direction
 
     def paths(self, access: Access, key: Key) -> Paths:
         """Return the links and paths of this topology."""
@@ -89,7 +89,7 @@ class File:
     """
 
     only_access: ClassVar[bool] = False
-    file: ScenarioPath
+    file: ScenarioPath  # the CSV file
 
     def paths(self, access: Access, key: Key) -> Paths:
         """Return the links and paths of this topology.

@@ -42,8 +42,8 @@ def draw_classes(
 class XClass:
     """Every device holds samples of x random classes."""
 
-    x: Count = 2
-    samples_per_device: Count = 600
+    x: Count = 2  # classes of a device
+    samples_per_device: Count = 600  # training samples
 
     def split(self, y_train: Ids, y_test: Ids, devices: int, classes: int, key: Key) -> Split:
         """Return the partition. Raises ConfigError if there are too few classes or samples."""
@@ -54,9 +54,9 @@ class XClass:
 class IidPlusClasses:
     """The first devices are alike, each of the others holds samples of x random classes."""
 
-    iid_devices: Annotated[int, Ge(0)] = 5
+    iid_devices: Annotated[int, Ge(0)] = 5  # so many first devices are alike
     x: Count | tuple[Count, ...] = 1  # one for all other devices, or one for each
-    samples_per_device: Count = 600
+    samples_per_device: Count = 600  # training samples
 
     def split(self, y_train: Ids, y_test: Ids, devices: int, classes: int, key: Key) -> Split:
         """Return the partition. Raises ConfigError if the numbers of devices, classes or samples do not fit."""
@@ -76,8 +76,8 @@ class Cases:
     Case 1: 1 to 10, each number once, in random order. Case 2: five devices with 1 to 5, five with 6 to 10, at random.
     """
 
-    case: Literal[1, 2] = 1
-    samples_per_device: Count = 600
+    case: Literal[1, 2] = 1  # which of the two
+    samples_per_device: Count = 600  # training samples
 
     def split(self, y_train: Ids, y_test: Ids, devices: int, classes: int, key: Key) -> Split:
         """Return the partition. Raises ConfigError unless there are 10 devices and at least 10 classes."""

@@ -27,7 +27,7 @@ class DirichletLabel:
     Source: FedDHAD paper (arXiv:2507.10430), after Q. Li et al., Federated Learning on Non-IID Data Silos, ICDE 2022.
     """
 
-    beta: PositiveNumber = 0.5
+    beta: PositiveNumber = 0.5  # concentration: the smaller, the more unequal
     balance: bool = True
     min_samples: Annotated[int, Ge(1)] = 10  # FedDHAD's batch size
 

@@ -28,10 +28,10 @@ class SigmaRho:
     shards of a device may have one label, and shards may hold samples of i.i.d. devices.
     """
 
-    sigma: Share = 0.3
-    rho: Annotated[int, Ge(1)] = 1
-    samples_per_device: Annotated[int, Ge(1)] = 200
-    shard_mode: bool = False
+    sigma: Share = 0.3  # share of devices that are i.i.d.
+    rho: Annotated[int, Ge(1)] = 1  # labels of a device that is not i.i.d.
+    samples_per_device: Annotated[int, Ge(1)] = 200  # training samples
+    shard_mode: bool = False  # devices that are not i.i.d. get shards
 
     def split(self, y_train: Ids, y_test: Ids, devices: int, classes: int, key: Key) -> Split:
         """Return the partition. Raises ConfigError if there are too few samples or labels, or shares are not whole."""

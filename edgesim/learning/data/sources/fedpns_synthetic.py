@@ -37,7 +37,7 @@ class FedpnsSynthetic(Source):
     name = "fedpns_synthetic"
 
     seed: Annotated[int, Ge(0)] = 1  # of the data alone: runs that differ in their own seed share them
-    devices: Annotated[int, Ge(1)] = 50
+    devices: Annotated[int, Ge(1)] = 50  # as many as the fleet has
     samples_per_device: Annotated[int, Ge(2)] = 1000  # of both splits together
     sigma: Share = 0.3  # FedPNS: 0.2, 0.3 and 0.5
     varrho: NonNegativeNumber = 1.0  # FedPNS: 0.5 and 1

@@ -33,7 +33,7 @@ class Idx(Source):
 
     name = "idx"
 
-    root: ScenarioPath
+    root: ScenarioPath  # the folder
 
     @property
     def origin(self) -> str:
@@ -101,7 +101,7 @@ class Npz(Source):
 
     name = "npz"
 
-    file: ScenarioPath
+    file: ScenarioPath  # the archive
 
     @property
     def origin(self) -> str:
@@ -125,7 +125,7 @@ class Folder(Source):
 
     name = "image_folder"
 
-    root: ScenarioPath
+    root: ScenarioPath  # the folder
     resize: Pixels | tuple[Pixels, Pixels] | None = None  # side of a square, or [height, width]
     test_share: Annotated[float, Gt(0), Lt(1)] | None = None
     seed: Annotated[int, Ge(0)] = 1  # of the split alone: runs that differ in their own seed share it
@@ -175,4 +175,4 @@ class Folder(Source):
         return stack(images, len(files), f"{listed.root} (data.resize can make all equal)")
 
 
-PARTS = {part.name: part for part in (Idx, Parquet, Npz, Folder)}
+PARTS = {"idx": Idx, "parquet": Parquet, "npz": Npz, "image_folder": Folder}

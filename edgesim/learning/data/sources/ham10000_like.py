@@ -52,7 +52,7 @@ class Ham10000Like(Source):
     normalise: Preset | Moments = "imagenet"  # as DA-DPFL has it for HAM10000
     seed: Annotated[int, Ge(0)] = 1  # of the data alone: runs that differ in their own seed share them
     side: Annotated[int, Ge(24)] = 64  # pixels; below 24 the finest stripes would have less than two pixels each
-    replicate: Literal["released", "corrected", "none"] = "released"
+    replicate: Literal["released", "corrected", "none"] = "released"  # training images by class
 
     def read(self) -> Raw:
         """Return both splits in random order; an image depends on `seed`, `side` and its number alone."""

@@ -150,7 +150,7 @@ class Emnist(Mnist):
     reader = "EMNIST"
     folders = ("EMNIST/raw", "emnist")
 
-    split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "balanced"
+    split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "balanced"  # of EMNIST
 
     def prefixes(self) -> tuple[str, str]:
         """Return how the names of the training and of the test files start."""
@@ -252,4 +252,11 @@ def _read_torchvision(name: str, folder: Path, **which: Any) -> Any:
         return _torchvision(name)(os.fspath(folder), **which)
 
 
-PARTS = {part.name: part for part in (Mnist, FashionMnist, Emnist, Cifar10, Cifar100, Svhn)}
+PARTS = {
+    "mnist": Mnist,
+    "fashion_mnist": FashionMnist,
+    "emnist": Emnist,
+    "cifar10": Cifar10,
+    "cifar100": Cifar100,
+    "svhn": Svhn,
+}
