@@ -21,6 +21,7 @@ from rich.console import Console
 from edgesim.__main__ import main
 from edgesim.card import Coverage
 from edgesim.catalogue import Place
+from edgesim.commands import scenario as _loaded  # noqa: F401  before stand-ins take the place of what it imports
 from edgesim.errors import ConfigError
 from edgesim.progress import Limits, ProgressLine
 from edgesim.records.table import new_tables
@@ -37,29 +38,8 @@ def joules(energy_j):
 def write_fake(folder, status="finished", seed=3, accuracy=0.625, reason=None):
     """Write a run of one round: 7200 s, 2500 J, 2 MB up, 4 MB down."""
     tables = new_tables()
-    tables["merges"].append(
-        (
-            0,
-            1,
-            0.0,
-            7200.0,
-            2,
-            2,
-            0,
-            "all",
-            np.inf,
-            0.0,
-            0.0,
-            1e9,
-            4,
-            2,
-            *joules(5.0),
-            1e9,
-            4_000_000,
-            2_000_000,
-            *joules(2500.0),
-        )
-    )
+    spent = (1e9, 4, 2, *joules(5.0), 1e9, 4_000_000, 2_000_000, *joules(2500.0))
+    tables["merges"].append((0, 1, 0.0, 7200.0, 2, 2, 0, "all", np.inf, 0.0, 0.0, *spent))
     tables["evals"].append((0, 1, 7200.0, "test", 1.0, accuracy, 50))
     scenario = {"seed": seed, "method": {"name": "fedavg"}, "evaluation": {"targets": [0.5]}}
     facts = {"scenario": scenario, "status": status, "stop_reason": reason, "host_s": 2.0, "rounds": 1}

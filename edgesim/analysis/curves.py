@@ -27,8 +27,7 @@ def groups(runs: Sequence[Run]) -> dict[Run, str]:
     """Return a label for each run, equal for runs whose scenarios differ in seed, name and backend at most.
 
     The label says in what the groups differ: the names of parts that do, and other keys with their values. If that is
-    nothing the method is named; if it is too long, the name, or else the path, of the group's first run. A group
-    with runs that did not finish says so.
+    nothing the method is named; if it is too long, the name, or else the path, of the group's first run.
     """
     members: dict[str, list[Run]] = {}
     for run in runs:
@@ -45,7 +44,7 @@ def groups(runs: Sequence[Run]) -> dict[Run, str]:
         else str(first.folder)
         for text, first in zip(differing, firsts, strict=True)
     ]
-    return {run: label + _mark(group) for label, group in zip(labels, members.values(), strict=True) for run in group}
+    return {run: label for label, group in zip(labels, members.values(), strict=True) for run in group}
 
 
 def mean_and_range(curves: Sequence[pd.DataFrame], quantity: str) -> pd.DataFrame:
@@ -64,7 +63,7 @@ def mean_and_range(curves: Sequence[pd.DataFrame], quantity: str) -> pd.DataFram
     )
 
 
-def _mark(group: Sequence[Run]) -> str:
+def mark(group: Sequence[Run]) -> str:
     """Return how runs of a group ended that did not finish, as " (interrupted)" or " (1 of 3 interrupted)"."""
     others = Counter(run.status for run in group if not run.finished)
     of_all = "" if len(group) == 1 else f" of {len(group)}"

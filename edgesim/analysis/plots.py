@@ -14,7 +14,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from edgesim.analysis.curves import groups, mean_and_range, points_of
+from edgesim.analysis.curves import groups, mark, mean_and_range, points_of
 from edgesim.analysis.figures import PALETTE, STYLE, USUAL, save
 from edgesim.analysis.load import Run
 from edgesim.analysis.readable import unit_for
@@ -89,16 +89,17 @@ def plot_runs(
 
 
 def _curves(runs: Sequence[Run], labels: Sequence[str]) -> dict[str, list[pd.DataFrame]]:
-    """Return the accuracy curves of each group by its label, with the number of seeds if there are several."""
-    found: dict[str, list[pd.DataFrame]] = {}
+    """Return the accuracy curves of each group by its label, which says if there are several or unfinished ones."""
+    found: dict[str, list[Run]] = {}
     for run, label in groups(runs).items():
-        found.setdefault(label, []).append(points_of(run))
+        found.setdefault(label, []).append(run)
     if labels and len(labels) != len(found):
         raise ConfigError(f"--labels: {len(labels)} given for the {len(found)} groups {'; '.join(found)}")
     if len(set(labels)) < len(labels):
         raise ConfigError(f"--labels: some are given twice: {', '.join(labels)}")
-    named = dict(zip(labels or found, found.values(), strict=True))
-    evaluated = {label: [each for each in curves if len(each)] for label, curves in named.items()}
+    named = {label + mark(group): group for label, group in zip(labels or found, found.values(), strict=True)}
+    curves_of = {label: [points_of(run) for run in group] for label, group in named.items()}
+    evaluated = {label: [each for each in curves if len(each)] for label, curves in curves_of.items()}
     if not any(evaluated.values()):
         raise ConfigError(f"{', '.join(run.name for run in runs)}: no evaluation of the test split to plot")
     return {

@@ -70,63 +70,11 @@ def two_devices(tmp_path):
     the joules asleep; the run ends at 12 s.
     """
     tables = new_tables()
-    tables["jobs"].append(
-        (
-            0,
-            0,
-            0,
-            0,
-            "train",
-            "full",
-            0.0,
-            1.0,
-            4.0,
-            2.0,
-            0.0,
-            0.0,
-            7.0,
-            "ok",
-            0.0,
-            8e6,
-            80,
-            40,
-            2.0,
-            12.0,
-            1.0,
-            0.0,
-            0.0,
-        )
-    )
-    tables["jobs"].append(
-        (
-            1,
-            1,
-            0,
-            0,
-            "train",
-            "last1",
-            0.0,
-            4.0,
-            6.0,
-            0.0,
-            0.0,
-            0.0,
-            10.0,
-            "late",
-            2.0,
-            3e6,
-            80,
-            0,
-            2.0,
-            3.0,
-            0.0,
-            0.0,
-            0.0,
-        )
-    )
-    tables["merges"].append(
-        (0, 1, 0.0, 12.0, 2, 1, 1, "deadline", 10.0, 0.0, 2.0, 11e6, 160, 40, 38.0, 11e6, 160, 40, 38.0)
-    )
+    no_wait, in_full = (0.0, 0.0), ("train", "full", 0.0)
+    ok, late = (8e6, 80, 40, 2.0, 12.0, 1.0), (3e6, 80, 0, 2.0, 3.0, 0.0)
+    tables["jobs"].append((0, 0, 0, 0, *in_full, 1.0, 4.0, 2.0, *no_wait, 7.0, "ok", 0.0, *ok, 0.0, 0.0))
+    in_part = ("train", "last1", 0.0)
+    tables["jobs"].append((1, 1, 0, 0, *in_part, 4.0, 6.0, 0.0, *no_wait, 10.0, "late", 2.0, *late, 0.0, 0.0))
     spent = [11e6, 160, 40, 38.0, 14.0, 24.0, 38.0] * 2
     tables["merges"].append((0, 1, 0.0, 12.0, 2, 1, 1, "deadline", 10.0, 0.0, 2.0, *spent))
     tables["evals"].append((0, 1, 12.0, "test", 1.0, 0.75, 50))

@@ -45,9 +45,10 @@ def test_a_table_has_the_status_of_every_run(unfinished, fake_run, written, stat
 @pytest.mark.parametrize(("written", "status"), STATUSES.items())
 def test_the_legend_of_a_plot_marks_them(unfinished, fake_run, tmp_path, written, status):
     runs = fake_run("whole").folder, unfinished(written, seed=2), unfinished(written, "other", method="fedprox")
-    done = call("plot", *runs, "--out", tmp_path / "figure")
-    drawn = (tmp_path / "figure.svg").read_text()
-    assert f">fedavg (1 of 2 {status})<" in drawn and f">fedprox ({status})<" in drawn
+    for labels in ([], ["--labels", "fedavg,fedprox"]):
+        done = call("plot", *runs, "--out", tmp_path / "figure", *labels)
+        drawn = (tmp_path / "figure.svg").read_text()
+        assert f">fedavg (1 of 2 {status}) (2 seeds)<" in drawn and f">fedprox ({status})<" in drawn
     assert done.err.splitlines() == [
         f"{name}: {status} after 4 rounds; what is shown ends there" for name in ("cut", "other")
     ]
