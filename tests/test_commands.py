@@ -98,6 +98,7 @@ def simulator(monkeypatch):
             layers=layers,
             layer_names=("conv", "fc"),
             forward_flops=lambda: 120.0,
+            step_flops=lambda: 0.0,
             before_last=lambda count: frozenset(("conv", "fc")[:-count]),
             train_flops=lambda frozen: 140.0 if "conv" in frozen else 260.0,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgesim.analysis.backend import check_backend
 from edgesim.commands.out import check_file
 from edgesim.errors import ConfigError
 
@@ -23,7 +22,6 @@ def plot(
 
     Raises ConfigError for what is no axis, format or width, and before anything is drawn if it cannot be written.
     """
-    check_backend()
     from edgesim.analysis.figures import parse_formats, parse_width, paths_of
     from edgesim.analysis.plots import AXES, plot_runs
     from edgesim.commands.opened import all_opened
@@ -42,7 +40,6 @@ def plot(
 
 def gantt(folder: Path, number: int, out: Path) -> list[Path]:
     """Draw a round, 1 for the first; return the files. Raises ConfigError before that if they cannot be written."""
-    check_backend()
     from edgesim.analysis.figures import paths_of
     from edgesim.analysis.gantt import plot_round
     from edgesim.commands.opened import opened

@@ -300,7 +300,7 @@ def test_explained_in_words(write_tables):
         "Round 2 took 52 s; 2 of 3 jobs merged.",
         "Exchange 1 of 2: device 3 (Psi/5) was the last: download 1 s, upload 2 s. "
         "Next to end was device 7 (Psi/5), 500 ms before.",
-        "All jobs had ended; device 3 (Psi/5) was the last: download 0.4 s, compute 46.2 s, upload 0.4 s. "
+        "All jobs had ended; device 3 (Psi/5) was the last: download 400 ms, compute 46.2 s, upload 400 ms. "
         "Next to end was device 7 (Psi/5), 7 s before.",
         "The server's work took 2 s.",
     ]

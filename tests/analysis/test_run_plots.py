@@ -141,12 +141,12 @@ def test_a_wrong_option_is_one_line_and_leaves_nothing(fake_run, tmp_path, monke
 
 
 @pytest.mark.parametrize("words", [["plot"], ["gantt", "--round", "1"]], ids=lambda words: words[0])
-def test_a_wrong_backend_in_the_environment_is_one_line(fake_run, words):
-    """matplotlib refuses to load with it; nothing here opens a window, but the variable is named."""
+def test_a_wrong_backend_in_the_environment_changes_nothing(fake_run, tmp_path, words):
+    """Nothing here opens a window; matplotlib would refuse to load with such a name."""
     command = [sys.executable, "-m", "edgesim", words[0], str(fake_run("a").folder), *words[1:]]
-    done = subprocess.run(command, env=os.environ | {"MPLBACKEND": "garbage"}, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.startswith("error: MPLBACKEND: 'garbage' is not a valid value")
-    assert done.stderr.count("\n") == 1
+    environment = os.environ | {"MPLBACKEND": "garbage"}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_what_cannot_be_plotted_is_refused(fake_run, tmp_path):

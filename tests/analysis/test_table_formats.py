@@ -53,8 +53,8 @@ def test_json_is_one_object(three: Path) -> None:
 
 def test_pages_have_readable_numbers(three: Path) -> None:
     lines = call("table", three, "--markdown").out.splitlines()
-    assert lines[0].startswith("| run | method | rounds | accuracy |") and lines[1].startswith("| --- | --- |")
-    assert lines[2].startswith("| high | fedavg | 4 | ") and " s |" in lines[2]
+    assert lines[0].startswith("| run | status | method | rounds | accuracy |") and lines[1].startswith("| --- | --- |")
+    assert lines[2].startswith("| high | finished | fedavg | 4 | ") and " s |" in lines[2]
     latex = call("table", three, "--latex").out
     assert latex.startswith("\\begin{tabular}") and "\\toprule" in latex and "simulated time" in latex
 
