@@ -41,6 +41,7 @@ Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folde
 _UsageError: Any = typer.BadParameter.__base__
 
 _INTERRUPTED = 130
+_LONGEST_LINE = 4_000  # of an error; values are quoted shorter, but somebody else's part may raise what it likes
 _EXIT_OF_STATUS = {"finished": 0, "interrupted": _INTERRUPTED, "failed": 1}
 
 
@@ -360,8 +361,7 @@ def command_line() -> typer.Typer:
 
 def main() -> None:
     """Run the command line; a mistake of the user ends in one line on stderr and exit code 2."""
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does: a part "module:Class" may lie in the current folder
+    _look_here_last()
     os.environ["MPLBACKEND"] = "agg"  # pictures go to files; what the environment names need not exist here
     try:
         with careful_streams(), interrupts() as signals:
@@ -384,8 +384,20 @@ def _exit_code(signals: Interrupts) -> int:
         message = f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
     except EdgesimError as error:
         message = str(error)
-    print("error:", " ".join(message.splitlines()), file=sys.stderr)
+    print("error:", " ".join(message.splitlines())[:_LONGEST_LINE], file=sys.stderr)
     return 2
+
+
+def _look_here_last() -> None:
+    """Let a part "module:Class" lie in the current folder, without a pandas.py there taking the place of the library.
+
+    `python -m` puts the folder first; one that stands elsewhere, as by PYTHONPATH, stays there.
+    """
+    here = str(Path.cwd())
+    if sys.path[:1] in ([""], [here]):
+        del sys.path[0]
+    if here not in sys.path:
+        sys.path.append(here)
 
 
 def _load(scenario: Path, overrides: list[str] | None) -> Scenario:
@@ -397,13 +409,11 @@ def _load(scenario: Path, overrides: list[str] | None) -> Scenario:
 def _checked(scenario: Path, overrides: list[str] | None) -> tuple[Scenario, Layers, list[str]]:
     """Return a scenario of which everything has been built, what was written of it, and the warnings about it."""
     from edgesim.advice import of_parts, of_text
-    from edgesim.assembly import assemble
     from edgesim.commands.scenario import layers_of
-    from edgesim.rng import Key
+    from edgesim.simulation import check
 
     loaded = _load(scenario, overrides)
-    parts = assemble(loaded)
-    parts.scenario.method.value.init(parts.setting, Key(loaded.seed))  # refuses what does not fit the method
+    parts = check(loaded)
     layers = layers_of(scenario, overrides)
     return loaded, layers, [*of_text(loaded, layers), *of_parts(parts)]
 
