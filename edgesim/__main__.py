@@ -38,6 +38,8 @@ Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folde
 # Typer's base of wrong usage, which has had several homes but always this child.
 _UsageError: Any = typer.BadParameter.__base__
 
+_LONGEST_LINE = 4_000  # of an error; values are quoted shorter, but somebody else's part may raise what it likes
+
 
 def _print_version(asked: bool) -> None:
     if asked:
@@ -329,8 +331,7 @@ def command_line() -> typer.Typer:
 
 def main() -> None:
     """Run the command line; a mistake of the user ends in one line on stderr and exit code 2."""
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does: a part "module:Class" may lie in the current folder
+    _look_here_last()
     os.environ["MPLBACKEND"] = "agg"  # pictures go to files; what the environment names need not exist here
     try:
         with careful_streams(), interrupts() as signals:
@@ -353,8 +354,20 @@ def _exit_code(signals: Interrupts) -> int:
         message = f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
     except EdgesimError as error:
         message = str(error)
-    print("error:", " ".join(message.splitlines()), file=sys.stderr)
+    print("error:", " ".join(message.splitlines())[:_LONGEST_LINE], file=sys.stderr)
     return 2
+
+
+def _look_here_last() -> None:
+    """Let a part "module:Class" lie in the current folder, without a pandas.py there taking the place of the library.
+
+    `python -m` puts the folder first; one that stands elsewhere, as by PYTHONPATH, stays there.
+    """
+    here = str(Path.cwd())
+    if sys.path[:1] in ([""], [here]):
+        del sys.path[0]
+    if here not in sys.path:
+        sys.path.append(here)
 
 
 def _load(scenario: Path, overrides: list[str] | None) -> Scenario:

@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 from edgesim.card import ModelCard
+from edgesim.config.parts import built
 from edgesim.config.scenario import Foreign, Scenario
-from edgesim.contracts import Ids, Part, Payload, Setting
+from edgesim.contracts import Ids, Part, Payload, Setting, Task
 from edgesim.engine.finite import check_finite
+from edgesim.engine.pricing import ROWS, Pricer
 from edgesim.errors import ConfigError
 from edgesim.learning.build import build_model
 from edgesim.learning.data.dataset import Dataset
@@ -23,35 +25,15 @@ from edgesim.learning.measure import measure
 from edgesim.learning.models.base import ModelPart
 from edgesim.learning.server import ServerRows, ServerTools, draw_server_rows
 from edgesim.learning.trainer import Trainer
+from edgesim.limits import check_steps
 from edgesim.rng import Key, Purpose
 from edgesim.world.availability import Availability, all_of
 from edgesim.world.failure import Failure, combine
 from edgesim.world.fleet import Fleet, build_fleet
+from edgesim.world.onoff import OnOff
 from edgesim.world.shared_network import SharedNetwork, shared_network
 
 Network: TypeAlias = tuple[nn.Module, ModelCard]
-
-_MOST_SPANS = 100_000  # of a link that is up, for one model: beyond it a run would see no end
-
-# What a part of each kind is asked for: one of these, or all. A class from outside may be fit for something else.
-_ASKED = {
-    "data": ("load",),
-    "partition": ("split", "counts"),
-    "cost": ("flops",),
-    "network": ("build",),
-    "energy": ("columns",),
-    "slowdown": ("build",),
-    "topology": ("paths",),
-    "availability": ("build",),
-    "failures": ("build",),
-    "peers": ("graph",),
-    "selection": ("check", "choose"),
-    "method": ("needs", "init", "plan", "local", "merge"),
-    "coordinator": ("protocol", "deadline_s", "check", "run"),
-    "backend": ("open",),
-}
-_ALL_ASKED = {"selection", "method", "coordinator"}
-_VALUES = {"needs", "protocol", "deadline_s"}  # the others are functions
 
 
 @dataclass(frozen=True)
@@ -119,7 +101,10 @@ def assemble(
 
     Who looks at many scenarios gives a `load` and a `build` that remember.
     """
-    _check_kinds(scenario)
+    if not isinstance(scenario.model.value, ModelPart | Foreign):
+        raise ConfigError(f"model.name: {scenario.model.name} must be a torch.nn.Module or a dataclass of ModelPart")
+    if hasattr(scenario.backend.value, "check"):
+        scenario.backend.value.check()
     with np.errstate(all="ignore"):  # what is not finite is refused below
         fleet = build_fleet(scenario)
     scenario.selection.value.check(fleet.level)
@@ -154,7 +139,9 @@ def assemble(
     )
     check_finite(scenario, fleet, setting, shared)
     availability, failures = _churn(scenario, fleet)
-    _check_outages(failures, setting)
+    if shared is not None and failures is not None and failures.links is not None:
+        _check_shared_outages(scenario, fleet, failures.links, setting, shared)
+    _check_outages(fleet, setting, failures)
     return Assembly(scenario, fleet, data, split, module, setting, shared, availability, failures, server_set)
 
 
@@ -227,27 +214,46 @@ def _churn(scenario: Scenario, fleet: Fleet) -> tuple[Availability, Failure | No
     """Return when devices can be reached and what fails. Raises ConfigError or DataError if that cannot be."""
     n, key = len(fleet), Key(scenario.seed)
     there = [
-        part.value.build(n, key.at(Purpose.AVAILABILITY, i), "availability")
+        built(part, "availability", ("until_s", "on_from_s"), n, key.at(Purpose.AVAILABILITY, i), "availability")
         for i, part in enumerate(scenario.availability)
     ]
     broken = [
-        part.value.build(n, key.at(Purpose.FAILURE, i), f"failures.{i}") for i, part in enumerate(scenario.failures)
+        built(part, f"failures.{i}", ("strikes",), n, key.at(Purpose.FAILURE, i), f"failures.{i}")
+        for i, part in enumerate(scenario.failures)
     ]
     return all_of(there), combine(broken) if broken else None
 
 
-def _check_outages(failures: Failure | None, setting: Setting) -> None:
-    """Raise ConfigError if some link is hardly ever up for long enough to get on with a model."""
+def _check_outages(fleet: Fleet, setting: Setting, failures: Failure | None) -> None:
+    """Raise ConfigError if the whole model takes some device more outages or changes of load than can be gone through.
+
+    Whoever prices a job refuses the latter.
+    """
+    prices = dict(zip(ROWS, Pricer(fleet, setting).of_all(Task(stretches=(setting.training.stretch(0),))), strict=True))
     if failures is None or failures.links is None:
         return
+    air_s = np.maximum(*(prices[f"{way}_s"] - prices[f"{way}_latency_s"] for way in ("down", "up")))
+    up_s = failures.links.mean_on_s
+    device = int(np.argmax(air_s / up_s))
+    link = f"the link of device {device}, up for {up_s[device]:g} s at a time,"
+    check_steps(
+        "failures.up", float(air_s[device] / up_s[device]), f"a model that takes {air_s[device]:g} s over {link}"
+    )
+
+
+def _check_shared_outages(
+    scenario: Scenario, fleet: Fleet, links: OnOff, setting: Setting, shared: SharedNetwork
+) -> None:
+    """Raise ConfigError if a round has more outages than can be gone through, one by one for every job.
+
+    A model takes as long as the slowest link of its path lets it if it has the link to itself.
+    """
     model_bits = 8.0 * setting.card.nbytes(Payload(), Part())
-    air_s, up_s = model_bits / np.minimum(setting.up_bps, setting.down_bps), failures.links.mean_on_s
-    worst = int(np.argmax(air_s / up_s))
-    if air_s[worst] > _MOST_SPANS * up_s[worst]:
-        raise ConfigError(
-            f"failures.up: a model takes {air_s[worst]:g} s over the link of device {worst}, so it must be up for "
-            f"at least {air_s[worst] / _MOST_SPANS:g} s at a time, got {up_s[worst]:g} s"
-        )
+    asked = len(scenario.selection.value.choose(np.arange(len(fleet)), fleet.level, Key(scenario.seed)))
+    for device, up_s in enumerate(links.mean_on_s.tolist()):
+        slowest_bps = min(shared.alone_bps(1 + device, 0), shared.alone_bps(0, 1 + device))
+        steps = asked * model_bits / slowest_bps / up_s
+        check_steps("failures.up", steps, f"a round in which {asked} devices have outages as device {device}")
 
 
 def _check_protocol(scenario: Scenario, fleet: Fleet) -> None:
@@ -297,23 +303,6 @@ def _label_counts(scenario: Scenario, data: Dataset | None, split: Split | None)
     counts = np.stack([np.bincount(labels[shard], minlength=data.classes) for shard in split.train])
     counts.setflags(write=False)
     return counts
-
-
-def _check_kinds(scenario: Scenario) -> None:
-    """Raise ConfigError if a part cannot do what parts of its kind are for."""
-    if not isinstance(scenario.model.value, ModelPart | Foreign):
-        raise ConfigError(f"model.name: {scenario.model.name} must be a torch.nn.Module or a dataclass of ModelPart")
-    of_blocks = [part for block in scenario.fleet for part in (block.network, block.energy, block.slowdown)]
-    single = [kind for kind in _ASKED if not isinstance(getattr(scenario, kind), tuple)]
-    of_lists = [*scenario.availability, *scenario.failures]
-    for part in [*(getattr(scenario, kind) for kind in single), *of_lists, *of_blocks]:
-        if part is None:
-            continue
-        asked, enough = _ASKED.get(part.kind, ("build",)), all if part.kind in _ALL_ASKED else any
-        if not enough(hasattr(part.value, name) for name in asked):
-            joint = ", " if enough is all else " or "
-            wanted = joint.join(name if name in _VALUES else f"{name}()" for name in asked)
-            raise ConfigError(f"{part.kind}.name: {part.name} must be a dataclass with {wanted}")
 
 
 def _check_end(scenario: Scenario, fleet: Fleet) -> None:

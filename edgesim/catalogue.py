@@ -7,15 +7,18 @@ torch, which takes seconds.
 from __future__ import annotations
 
 import ast
+import dataclasses
 import difflib
 import importlib
 import importlib.util
+import inspect
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 from edgesim.errors import ConfigError
+from edgesim.reading import in_short, quoted
 
 PACKAGES = {
     "data": "edgesim.learning.data.sources",
@@ -36,6 +39,54 @@ PACKAGES = {
     "coordinator": "edgesim.coordinators",
     "backend": "edgesim.backends",
 }
+
+# What a part of each kind offers: one of these, or all of them. A class from outside may be fit for something else.
+ASKED: Mapping[str, tuple[tuple[str, ...], Callable[[Iterable[bool]], bool]]] = {
+    "data": (("load",), any),
+    "partition": (("split", "counts"), any),
+    "model": ((), all),  # any torch.nn.Module, which is looked at where torch is known
+    "cost": (("flops",), any),
+    "network": (("build",), any),
+    "energy": (("columns",), any),
+    "slowdown": (("build",), any),
+    "battery": (("build",), any),
+    "governor": (("check", "choose"), all),
+    "availability": (("build",), any),
+    "failure": (("build",), any),
+    "peers": (("graph",), any),
+    "topology": (("paths",), any),
+    "selection": (("check", "choose"), all),
+    "method": (("needs", "init", "plan", "local", "merge"), all),
+    "coordinator": (("protocol", "deadline_s", "check", "run"), all),
+    "backend": (("open",), any),
+}
+_ALIKE = 100  # characters that are compared: beyond them nothing is a slip of the pen
+_VALUES = {"needs", "protocol", "deadline_s"}  # the others are functions
+
+# What parts are called elsewhere.
+_ALIASES: Mapping[str, Mapping[str, str]] = {
+    "data": {"csv": "parquet", "numpy": "npz", "npy": "npz", "folder": "image_folder", "images": "image_folder"},
+    "partition": {"dirichlet": "dirichlet_label", "noniid": "dirichlet_label", "non_iid": "dirichlet_label"},
+    "network": {"csv": "trace", "constant": "fixed", "wifi": "wireless", "none": "ideal"},
+    "energy": {"constant": "power", "dvfs": "cpu"},
+    "slowdown": {"csv": "replay", "trace": "replay", "exponential": "shifted_exponential", "lognormal": "log_normal"},
+    "availability": {"csv": "trace", "daily": "diurnal", "random": "bernoulli", "churn": "sessions"},
+    "failure": {"outage": "link_outage", "restart": "server_restart", "dropout": "crash", "partial": "partial_work"},
+    "peers": {"csv": "file", "complete": "full", "clique": "full", "circle": "ring"},
+    "topology": {"csv": "file", "regular": "random_regular"},
+    "selection": {"random": "uniform", "everybody": "all"},
+    "coordinator": {"async": "buffered", "asynchronous": "buffered", "synchronous": "sync"},
+    "backend": {"process": "workers", "processes": "workers", "parallel": "workers", "none": "null", "cpu": "serial"},
+}  # fmt: skip
+_IMPORT_FAULTS = (ImportError, SyntaxError, AttributeError, TypeError, ValueError)  # that say themselves what is wrong
+
+
+def meant(given: str, known: Collection[str], aliases: Mapping[str, str] | None = None, cutoff: float = 0.5) -> str:
+    """Return "; did you mean 'x'?" with the known name that an alias stands for or that is nearest; "" if none is."""
+    given = given[:_ALIKE]
+    alias = (aliases or {}).get(given.lower())
+    near = [alias] if alias in known else difflib.get_close_matches(given, known, n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class Place(NamedTuple):
@@ -74,7 +125,7 @@ def find(kind: str, name: str) -> tuple[Any, dict[str, Any]]:
 
     A name in PARTS that ends with ":" is a family: "torchvision:resnet18" gives its class and
     {"member": "resnet18"}. Any other name with a colon is `package.module:Class` from outside.
-    Raises ConfigError that offers the nearest name if there is none.
+    Raises ConfigError that offers the nearest name if there is none, or says what a class from outside lacks.
     """
     known = places_of(kind)
     if name in known and not name.endswith(":"):
@@ -84,9 +135,13 @@ def find(kind: str, name: str) -> tuple[Any, dict[str, Any]]:
         return known[f"{family}:"].load(), {"member": member}
     if colon:
         return _outside(kind, name), {}
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ConfigError(f"{kind}.name: unknown {kind} {name!r}{hint} (known: {', '.join(known)})")
+    hint = meant(name, known, _ALIASES.get(kind))
+    raise ConfigError(f"{kind}.name: unknown {kind} {quoted(name)}{hint} (known: {', '.join(known)})")
+
+
+def is_outside(kind: str, name: str) -> bool:
+    """Return whether a name is that of a class that edgesim does not ship, so that finding it runs somebody's code."""
+    return ":" in name and f"{name.partition(':')[0]}:" not in places_of(kind)
 
 
 def _listed(module: str, source: str) -> Iterator[tuple[str, Place]]:
@@ -106,8 +161,19 @@ def _name(node: ast.Assign | ast.AnnAssign) -> str:
 
 
 def _outside(kind: str, name: str) -> Any:
+    """Return a class from outside. It is looked at before anybody calls it, as anything may be named."""
     module_name, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, SyntaxError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"{kind}.name: cannot import {name!r}: {error}") from error
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (Exception, SystemExit) as error:  # whatever somebody's module raises when it is loaded
+        fault = f"{type(error).__name__}: {error}" if not isinstance(error, _IMPORT_FAULTS) else str(error)
+        raise ConfigError(f"{kind}.name: cannot import {quoted(name)}: {in_short(fault)}") from error
+    if not (isinstance(found, type) or (kind == "model" and inspect.isfunction(found))):
+        raise ConfigError(f"{kind}.name: {quoted(name)} must be the name of a class, found {quoted(found)}")
+    asked, enough = ASKED[kind]
+    offered = {*dir(found), *getattr(found, "__dataclass_fields__", ())}
+    if kind != "model" and not (dataclasses.is_dataclass(found) and enough(each in offered for each in asked)):
+        joint = ", " if enough is all else " or "
+        wanted = joint.join(each if each in _VALUES else f"{each}()" for each in asked)
+        raise ConfigError(f"{kind}.name: {name} must be a dataclass with {wanted}")
+    return found

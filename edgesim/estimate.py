@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,18 +21,18 @@ from edgesim.contracts import Assignment, Backend, Part, Plan, Stretch, Task
 from edgesim.errors import ConfigError
 from edgesim.job_sample import by_block, of_everybody, of_peers, priced, timed
 from edgesim.learning.build import applied, bundle_of, on_meta
-from edgesim.learning.device import plain_torch
+from edgesim.learning.device import PROCESS_BYTES, plain_torch
 from edgesim.learning.trainer import CHUNK
 from edgesim.methods.fedavg import FedAvg
 from edgesim.rng import Key, Purpose
-from edgesim.simulation import Simulation
+from edgesim.simulation import Silent, Simulation
 
 _SPLIT = ("energy_j", "active_j", "idle_j")
 _JOB_JOULES = ["down_j", "compute_j", "up_j", "peer_j", "link_j"]
 _ROUNDS, _JOBS = 20, 20_000  # of the trial run without training, at most
+_TRIAL_S = 5.0  # of this host's time for them, but for the round that is under way then
 _PROBE_S = 0.5  # of training, to learn the speed of this host
 _TABLES_BYTES, _JOB_BYTES = 50_000, 100  # of a run folder without jobs, and of the rows of one; measured
-_PROCESS_BYTES = 450_000_000  # a Python process that has loaded PyTorch with its CUDA libraries, measured
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class Estimate:
 class _Round:
     """Means of one round: jobs, FLOPs of the devices, simulated seconds, joules above idle power and idle ones.
 
-    `flying_*`: of jobs that are at work when a round closes, on top of those that ended; once in a run.
+    `flying_*`: of jobs that are at work when a round closes, on top of those that ended; once in a run. `host_s`:
+    seconds of this host that simulating it takes, without training.
     """
 
     jobs: float
@@ -65,6 +66,22 @@ class _Round:
     idle_j: float
     flying_flops: float = 0.0
     flying_j: float = 0.0
+    host_s: float = 0.0
+
+
+class _Brief(Silent):
+    """Ends a trial once it has taken long enough."""
+
+    def __init__(self) -> None:
+        self.started_s = time.perf_counter()
+        self.host_s = 0.0  # until the last round was closed
+        self.trial: Simulation | None = None
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        """End the trial after the first round that closes too late."""
+        self.host_s = time.perf_counter() - self.started_s
+        if self.host_s > _TRIAL_S and self.trial is not None:
+            self.trial.rounds.end("enough was seen")
 
 
 def estimate(scenario: Scenario) -> Estimate:
@@ -84,8 +101,8 @@ def estimate_of(parts: Assembly, speed: Callable[[Assembly], float] | None = Non
     view, everyone = start.engine.view(), of_everybody(start)
     first = start.learner.plan(view if len(view.idle) else everyone)
     if scenario.method.value.needs.peers:
-        trial = _trial(parts, len(first.orders))
-        typical, jobs = _means(trial), of_peers(trial)
+        trial, typical = _trial(parts, len(first.orders))
+        jobs = of_peers(trial)
     else:
         typical, jobs = _typical_round(parts, first), priced(parts, start.learner.plan(everyone))
     return Estimate(by_block(parts, jobs), _totals(parts, typical, _rounds(scenario.stop, typical), speed))
@@ -100,15 +117,17 @@ def _typical_round(parts: Assembly, first: Plan) -> _Round:
     A method that plans from training results cannot be simulated so: then the prices of its first exchange count.
     """
     if not parts.scenario.method.value.needs.feedback:
-        return _means(_trial(parts, len(first.orders)))
+        return _trial(parts, len(first.orders))[1]
     jobs = priced(parts, first).drop_duplicates("device")
     seconds = min(float(jobs["seconds"].max()), parts.setting.deadline_s)
     idle_j = float(parts.fleet.idle_w.sum() * seconds)
     return _Round(len(jobs), float(jobs["flops"].sum()), seconds, float(jobs["joules"].sum()), idle_j)
 
 
-def _trial(parts: Assembly, asked: int) -> Simulation:
-    """Return the first rounds without training, `asked` jobs each; of the server's work only averaging takes time.
+def _trial(parts: Assembly, asked: int) -> tuple[Simulation, _Round]:
+    """Return the first rounds without training, `asked` jobs each, and their means.
+
+    Of the server's work only averaging takes time.
 
     It is one round of a method that plans from training results: nobody has any before.
     """
@@ -116,23 +135,24 @@ def _trial(parts: Assembly, asked: int) -> Simulation:
     limit = min(scenario.stop.rounds or _ROUNDS, _ROUNDS, _JOBS // max(1, asked))
     rounds = 1 if scenario.method.value.needs.feedback else max(1, limit)
     short = scenario.model_copy(update={"stop": Stop(rounds=rounds)})
-    trial = timed(replace(parts, scenario=short))
+    brief = _Brief()
+    trial = brief.trial = timed(replace(parts, scenario=short), brief)
     trial.run()
     if not len(trial.tables["merges"]):
         raise ConfigError(
             f"estimate: no round would close; a run without training ended with {trial.rounds.stop_reason!r}"
         )
-    return trial
+    return trial, _means(trial, brief.host_s)
 
 
-def _means(trial: Simulation) -> _Round:
+def _means(trial: Simulation, host_s: float) -> _Round:
     merges, jobs = trial.tables["merges"].frame(), trial.tables["jobs"].frame()
     asked, end, n = float(merges["asked"].mean()), merges.iloc[-1], len(merges)
     ended = jobs[(jobs["end_s"] <= end["now_s"]) & (jobs["outcome"] != "stopped")]
     flops, server_j = float(ended["flops"].sum()), trial.ledger.server_j(end["now_s"])[1]
     active_j, idle_j = float(ended[_JOB_JOULES].to_numpy().sum() + server_j), float(end["total_idle_j"])
     flying = float(end["total_flops"]) - flops, float(end["total_active_j"]) - active_j
-    return _Round(asked, flops / n, float(end["now_s"]) / n, active_j / n, idle_j / n, *flying)
+    return _Round(asked, flops / n, float(end["now_s"]) / n, active_j / n, idle_j / n, *flying, host_s / n)
 
 
 def _rounds(stop: Stop, typical: _Round) -> int | None:
@@ -152,11 +172,12 @@ def _totals(
         return {**unknown, "memory_bytes": memory_bytes}
     flops, jobs = rounds * typical.flops, round(rounds * typical.jobs)  # of jobs that are trained
     active_j, idle_j = rounds * typical.active_j + typical.flying_j, rounds * typical.idle_j
+    trained_s = _host_s(parts, flops + _evaluation_flops(parts, rounds), speed or host_flops_per_s)
     return {
         "rounds": rounds,
         "jobs": jobs,
         "flops": flops + typical.flying_flops,
-        "host_minutes": _host_s(parts, flops + _evaluation_flops(parts, rounds), speed or host_flops_per_s) / 60.0,
+        "host_minutes": (rounds * typical.host_s + trained_s) / 60.0,
         "disk_bytes": _disk_bytes(parts, jobs),
         "memory_bytes": memory_bytes,
         "sim_time_s": min(rounds * typical.seconds, parts.scenario.stop.sim_time or np.inf),
@@ -215,13 +236,13 @@ def _memory_bytes(parts: Assembly, jobs: float) -> int:
     held = sum(t.nbytes for t in tensors) + sum(shard.nbytes for shard in (parts.split.train if parts.split else ()))
     backend, card, training = parts.scenario.backend.value, parts.setting.card, parts.setting.training
     if not backend.trains:
-        return held + _PROCESS_BYTES
+        return held + PROCESS_BYTES
     model = _model_bytes(parts)
     # an output and the one that is made from it are all that evaluation keeps
     evaluating = model + F32_BYTES * 2 * CHUNK * _widest(parts.module, card.input_shape)
     network = model + max(evaluating, card.memory_bytes(Part(), training.batch, training.momentum > 0).total)
     workers = getattr(backend, "workers", 0)
-    return int(held + (1 + workers) * _PROCESS_BYTES + (1 + jobs) * model + max(1, workers) * network)
+    return int(held + (1 + workers) * PROCESS_BYTES + (1 + jobs) * model + max(1, workers) * network)
 
 
 def _model_bytes(parts: Assembly) -> int:

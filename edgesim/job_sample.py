@@ -12,6 +12,7 @@ from edgesim.backends.null import NullBackend
 from edgesim.contracts import DELIVERED, Plan
 from edgesim.engine.presence import Presence
 from edgesim.engine.pricing import ROWS, Pricer
+from edgesim.engine.rounds import Observer
 from edgesim.engine.selections.rules import All
 from edgesim.engine.view import FleetView
 from edgesim.rng import Draws, Key, Purpose
@@ -25,9 +26,9 @@ _DRAWS, _JOBS = 20, 20_000  # jobs of each device, and in all, where jobs of a d
 _MEANS = ["flops", "down_bytes", "up_bytes", "seconds", "joules"]
 
 
-def timed(parts: Assembly) -> Simulation:
+def timed(parts: Assembly, observer: Observer | None = None) -> Simulation:
     """Return a run of these parts that has not begun and trains nothing."""
-    return Simulation(parts, NullBackend(), Silent())
+    return Simulation(parts, NullBackend(), observer or Silent())
 
 
 def of_everybody(start: Simulation) -> FleetView:

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Lt
 
-from edgesim.numbers import NonNegativeNumber, PositiveNumber, PositiveShare
-
-_MOST = 2**31 - 1  # so that no product of them leaves 64 bits
+from edgesim.numbers import Count, NonNegativeNumber, PositiveNumber, PositiveShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +43,8 @@ class Stretch:
 class Training:
     """Local optimiser settings of a scenario: plain SGD with a per-round learning-rate decay."""
 
-    local_epochs: Annotated[int, Ge(1), Le(_MOST)] = 1
-    batch: Annotated[int, Ge(1), Le(_MOST)] = 32
+    local_epochs: Count = 1
+    batch: Count = 32
     lr: PositiveNumber = 0.01
     lr_decay: PositiveShare = 1.0  # factor per round
     lr_floor: NonNegativeNumber = 0.0

@@ -10,7 +10,10 @@ import numpy as np
 
 from edgesim.contracts import Arr, Ids
 from edgesim.errors import ConfigError
+from edgesim.limits import check_memory
 from edgesim.rng import Key
+
+_EDGE_BYTES = 72  # while a graph is made: nine arrays of its edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,10 +121,16 @@ def cliques(group: Ids) -> PeerGraph:
     return from_edges(len(group), sources[others], targets[others])
 
 
-def check_company(n: int) -> None:
-    """Raise ConfigError if there are not even two devices to exchange anything."""
+def check_company(n: int, degree: float) -> None:
+    """Raise ConfigError if there are not even two devices to exchange anything, or too many for memory.
+
+    `degree`: how many of the others a device hears, on average.
+    """
     if n < 2:
         raise ConfigError(f"peers: an exchange among devices needs at least 2 of them, got {n}")
+    check_memory(
+        "peers.name", n * degree * _EDGE_BYTES, f"a graph of {n:,} devices that hear {degree:,.0f} others each"
+    )
 
 
 def _first(targets: Ids, n: int) -> Ids:

@@ -7,7 +7,6 @@ bytes in them, and raise what comes; and they open a named pipe, and wait. All t
 from __future__ import annotations
 
 import csv
-import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from edgesim.errors import DataError, EdgesimError
+from edgesim.limits import memory_bytes
 
 _SHOWN = 160  # characters of what somebody else wrote
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
@@ -40,7 +40,10 @@ def in_short(value: Any) -> str:
 
 def quoted(value: Any) -> str:
     """Return a value that a file holds as Python writes it, at most 160 characters of it."""
-    text = repr(value[: 4 * _SHOWN] if isinstance(value, str) else value)
+    try:
+        text = repr(value[: 4 * _SHOWN] if isinstance(value, str) else value)
+    except ValueError:  # a whole number of more digits than Python writes
+        return "a number of thousands of digits"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
@@ -64,9 +67,9 @@ def check_regular(path: Path, kind: Kind = DataError) -> int:
 
 def check_room(needed_bytes: int, where: object, kind: Kind = DataError) -> None:
     """Raise `kind` if something takes more memory than this machine has. Asked before it is allocated."""
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if needed_bytes > memory_bytes:
-        raise kind(f"{where}: needs {_gib(needed_bytes)} of memory, this machine has {_gib(memory_bytes)}")
+    most_bytes = memory_bytes()
+    if needed_bytes > most_bytes:
+        raise kind(f"{where}: needs {_gib(needed_bytes)} of memory, this machine has {_gib(most_bytes)}")
 
 
 def check_deflated(packed_bytes: int, promised_bytes: int, where: object, kind: Kind = DataError) -> None:
@@ -76,7 +79,7 @@ def check_deflated(packed_bytes: int, promised_bytes: int, where: object, kind: 
     check_room(promised_bytes, where, kind)
 
 
-def _gib(size_bytes: int) -> str:
+def _gib(size_bytes: float) -> str:
     return f"{size_bytes / 2**30:.1f} GiB"
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from edgesim.analysis.load import Run, open_run
 from edgesim.assembly import Assembly, assemble
+from edgesim.backends.null import NullBackend
 from edgesim.checkpoint import Checkpoint, NewRounds, ResumableLearner
 from edgesim.config.scenario import Scenario
 from edgesim.contracts import DELIVERED, Arr, Backend, Learner
@@ -173,6 +174,14 @@ class Simulation:
         devices_j = float(self.ledger.activity_j.sum()) + self.ledger.resting_j(now_s)
         jobs_j = float(sum(jobs.column(name).sum() for name in ("down_j", "compute_j", "up_j", "peer_j")))
         self.ledger.check(jobs_j, devices_j, now_s)
+
+
+@plain_torch()
+def check(scenario: Scenario) -> Assembly:
+    """Return everything that a scenario names, and train nothing. Raises ConfigError or DataError where a run would."""
+    parts = assemble(scenario)
+    Simulation(parts, NullBackend(), Silent())
+    return parts
 
 
 @plain_torch()

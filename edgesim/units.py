@@ -25,6 +25,8 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from edgesim.errors import ConfigError
+from edgesim.reading import quoted
+from edgesim.short_forms import long_forms
 
 # Pint's own list has bytes as B as well as bels, hertz as cycles and no FLOP, so the few units needed are defined here.
 # "b" is missing on purpose: half of its readers take it for a byte.
@@ -54,7 +56,7 @@ joule = watt * second = J
 watt_hour = watt * hour = Wh
 """
 _QUANTITY = re.compile(
-    r"\s*(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)"
+    r"\s*(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
     r"\s*(?P<unit>[A-Za-zµμ]+(?:\s*[/*]\s*[A-Za-zµμ]+)*)?\s*"
 )
 _FRACTION = re.compile(r"(?<![A-Za-zµμ])(?:milli|micro|nano|pico|[munpµμ])(bit|byte|B|FLOP)s?(?![A-Za-z])")
@@ -83,9 +85,11 @@ def reason(error: ValidationError) -> str:
         return first["msg"]
     if first["type"] in {"value_error", "assertion_error"}:  # from a check in a part's own class
         return str(first["ctx"]["error"])
+    if first["type"] == "float_type":
+        return f"must be a number, got {quoted(first['input'])}"
     if first["type"] == "dataclass_type":
-        return f"must be a table, got {first['input']!r}"
-    return f"{first['msg'].replace('Input should be', 'must be')}, got {first['input']!r}"
+        return f"must be a table, got {quoted(first['input'])}"
+    return f"{first['msg'].replace('Input should be', 'must be')}, got {quoted(first['input'])}"
 
 
 @dataclass(frozen=True)
@@ -107,15 +111,15 @@ class Unit:
         try:
             return float(value)
         except OverflowError as error:
-            raise refusal(f"{value!r} is too large") from error
+            raise refusal(f"{quoted(value)} is too large") from error
 
     def read(self, value: Any) -> float:
         """Return a value in `symbol`. Raises ValueError if it is no such quantity or outside its range."""
         number = self.number(value)
         if math.isinf(number) and not self.infinite:
-            raise refusal(f"must be finite, got {value!r}")
+            raise refusal(f"must be finite, got {quoted(value)}")
         if number < 0 or (self.positive and number == 0):
-            raise refusal(f"must be {'above' if self.positive else 'at least'} 0 {self.symbol}, got {value!r}")
+            raise refusal(f"must be {'above' if self.positive else 'at least'} 0 {self.symbol}, got {quoted(value)}")
         return number
 
     def _parse(self, text: str) -> float:
@@ -125,7 +129,7 @@ class Unit:
         if not match["unit"]:
             raise self._refusal(text, "has no unit")
         if fraction := _FRACTION.search(match["unit"]):
-            raise refusal(f"{text!r} has a prefix below one on {fraction[1]}; write M{fraction[1]}")
+            raise refusal(f"{quoted(text)} has a prefix below one on {fraction[1]}; write M{fraction[1]}")
         registry = _registry()
         try:
             quantity = registry.Quantity(Decimal(match["number"]), registry.parse_units(match["unit"]))
@@ -133,14 +137,24 @@ class Unit:
         except pint.PintError as error:
             raise self._refusal(text, f"is not {self.what}") from error
         if math.isinf(number):
-            raise refusal(f"{text!r} is too large")
+            raise refusal(f"{quoted(text)} is too large")
         return number
+
+    def _has(self, unit: str) -> bool:
+        """Return whether a unit is one of this kind."""
+        try:
+            _registry().Quantity(Decimal(1), _registry().parse_units(unit)).to(self.symbol)
+        except pint.PintError:
+            return False
+        return True
 
     def _refusal(self, value: Any, fault: str) -> PydanticCustomError:
         infinite = ", or 'inf'" if self.infinite else ""
-        return refusal(
-            f"{value!r} {fault}; give a number in {self.symbol} or a string such as {self.example!r}{infinite}"
-        )
+        forms = long_forms(value) if isinstance(value, str) else []
+        near = [f"{number} {unit}" for number, unit in forms if self._has(unit)]
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"
+        usual = f"give a number in {self.symbol} or a string such as {self.example!r}{infinite}"
+        return refusal(f"{quoted(value)} {fault}{hint} {usual}")
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.read)
@@ -256,7 +270,9 @@ def draw(value: float | Distribution, n: int, generator: np.random.Generator, ke
 
 @cache
 def _adapter(of: Any) -> TypeAdapter[float]:
-    return TypeAdapter(of, config=ConfigDict(allow_inf_nan=False))  # what may be infinite has a Unit that says so
+    return TypeAdapter(
+        of, config=ConfigDict(allow_inf_nan=False, strict=True)
+    )  # what may be infinite has a Unit that says so
 
 
 @dataclass(frozen=True)
@@ -278,7 +294,7 @@ class _Reader:
         low = self._value(given["min"]) if "min" in given else -math.inf
         high = self._value(given["max"]) if "max" in given else math.inf
         if low > high:
-            raise refusal(f"min must be at most max, got {given['min']!r} and {given['max']!r}")
+            raise refusal(f"min must be at most max, got {quoted(given['min'])} and {quoted(given['max'])}")
         return Distribution(kind, values, _weights(given.get("weights", []), len(values)), low, high, self.of)
 
     def _value(self, given: Any) -> float:
@@ -291,16 +307,16 @@ class _Reader:
 
     def _several(self, kind: str, given: Any) -> tuple[float, ...]:
         if not _is_list(given) or not given:
-            raise refusal(f"{kind} needs a list of values, got {given!r}")
+            raise refusal(f"{kind} needs a list of values, got {quoted(given)}")
         return tuple(map(self._value, given))
 
     def _pair(self, kind: str, given: Any) -> tuple[float, ...]:
         if not _is_list(given) or len(given) != 2:
-            raise refusal(f"{kind} needs a list of two values, got {given!r}")
+            raise refusal(f"{kind} needs a list of two values, got {quoted(given)}")
         pair = _PAIRS[kind]
         first, second = self._value(given[0]), pair.second(self, given[1])
         if not (math.isfinite(first) and math.isfinite(second) and pair.fits(first, second)):
-            raise refusal(f"{kind} needs {pair.needs}, got {list(given)!r}")
+            raise refusal(f"{kind} needs {pair.needs}, got {quoted(list(given))}")
         return first, second
 
 
@@ -335,7 +351,7 @@ def _is_list(given: Any) -> bool:
 def _weights(given: Any, choices: int) -> tuple[float, ...]:
     weights = TypeAdapter(tuple[Annotated[float, Ge(0)], ...]).validate_python(given)
     if weights and (len(weights) != choices or not 0 < sum(weights) < math.inf):
-        raise refusal(f"weights needs {choices} numbers that are not all 0, got {given!r}")
+        raise refusal(f"weights needs {choices} numbers that are not all 0, got {quoted(given)}")
     return weights
 
 

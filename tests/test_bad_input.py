@@ -370,8 +370,11 @@ def test_a_bad_scenario_is_one_line(here: Path, bad: Bad) -> None:
         (["run", "scenario.toml", "--out", "x" * 300], "x" * 300 + ": cannot be made: File name too long"),
         (["calibrate", "--out", "folder.toml"], "--out: folder.toml cannot be written"),
         (["calibrate", "--seconds", "inf"], "--seconds: must be finite, got inf"),
-        (["card", "os:path"], "model: must be the name of a class, got <module"),
-        (["card", "numpy:array"], "model.object: is missing"),
+        (["card", "os:path"], "model.name: 'os:path' must be the name of a class, found <module"),
+        (
+            ["card", "numpy:array"],
+            "model.name: 'numpy:array' must be the name of a class, found <built-in function array>",
+        ),
         (["run", "scenario.toml", "--what"], "No such option: --what (see edgesim run --help)"),
         (["run", "scenario.toml", "--workers", "0"], "Invalid value for '--workers': "),
         (["run"], "Missing argument 'SCENARIO' (see edgesim run --help)"),

@@ -77,7 +77,7 @@ COORDINATORS = {
     "more asked than there are": selection(
         "count: must be at most the 4 devices of the fleet, fo", f"{UNIFORM}, count=5"
     ),
-    "half a device": selection("count: must be a valid integer, got a number with a fra", f"{UNIFORM}, count=2.5"),
+    "half a device": selection("count: must be a valid integer, got 2.5", f"{UNIFORM}, count=2.5"),
     "more than all": selection("fraction: must be less than or equal to 1, got 1.5", f"{UNIFORM}, fraction=1.5"),
     "both": Bad("selection: give exactly one of count and fraction", ["selection.fraction=0.5"]),
 }

@@ -76,11 +76,8 @@ def simulator(monkeypatch):
         seen.folder, seen.observer = out, observer
         return write_fake(out, seen.status, scenario.seed, reason=seen.reason)
 
-    def assemble(scenario):
+    def check(scenario):
         seen.checked = scenario
-        method = SimpleNamespace(init=lambda setting, key: setattr(seen, "asked", (setting, key)))
-        chosen = SimpleNamespace(seed=scenario.seed, method=SimpleNamespace(value=method))
-        return SimpleNamespace(scenario=chosen, setting="the setting")
 
     def estimate(_):
         levels = pd.DataFrame({"level": [1, 2], "devices": [3, 4], "flops": [2e9, 4e9], "seconds": [7200.0, 90.0]})
@@ -114,8 +111,8 @@ def simulator(monkeypatch):
 
     parts = {
         "edgesim.advice": {"of_text": lambda *_: [], "of_parts": lambda *_: ["network: is odd"]},
-        "edgesim.simulation": {"simulate": simulate},
-        "edgesim.assembly": {"assemble": assemble, "card_of": card_of},
+        "edgesim.simulation": {"simulate": simulate, "check": check},
+        "edgesim.assembly": {"card_of": card_of},
         "edgesim.estimate": {"estimate": estimate},
         "edgesim.config.load": {"load_scenario": load_scenario},
         "edgesim.config.origin": {"Layers": SimpleNamespace(of=lambda *_: None), "effective": None},
@@ -190,7 +187,6 @@ def test_wrong_usage_is_code_2(call, words):
 def test_validate_and_schema(call, simulator, scenario):
     assert call("validate", scenario) == (0, f"{scenario}: ok\n", "warning: network: is odd\n")
     assert simulator.checked.seed == 3
-    assert simulator.asked[0] == "the setting"
     assert json.loads(call("schema")[1]) == {"title": "Scenario"}
 
 

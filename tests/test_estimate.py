@@ -57,7 +57,7 @@ def test_totals_of_equal_rounds(timing):
     assert (found["rounds"], found["jobs"]) == (30, 150)
     assert found["flops"] == pytest.approx(150 * 10 * PSI)
     assert found["sim_time_s"] == pytest.approx(30 * 50.0)
-    assert found["host_minutes"] == 0
+    assert 0 < found["host_minutes"] < 1  # nothing is trained, but simulating takes time too
 
 
 def test_a_method_that_learns_from_results_is_priced_by_its_first_plan(digits):
@@ -186,7 +186,7 @@ def test_memory_is_that_of_the_closed_form(digits):
     model = 4 * 6090
     # Training 16 images takes less than evaluating 100, two of whose maps of 16 x 8 x 8 are there at a time.
     network = model + model + 4 * 2 * 100 * 16 * 64
-    process = edgesim.estimate._PROCESS_BYTES
+    process = edgesim.estimate.PROCESS_BYTES
     serial = estimate(scenario).totals["memory_bytes"]
     assert serial == process + images + shards + (1 + 4) * model + network
     workers = estimate(digits(backend={"name": "workers", "workers": 3})).totals["memory_bytes"]

@@ -65,7 +65,11 @@ def test_an_own_method_has_its_say() -> None:
             "method.rate: must be less than or equal to 1, got 2",
         ),
         ("method", {"name": f"{OUTSIDE}.methods:Damped", "rat": 1}, "method.rat: unknown key; did you mean 'rate'?"),
-        ("method", f"{OUTSIDE}.methods:Broken", "method.part: is missing"),
+        (
+            "method",
+            f"{OUTSIDE}.methods:Broken",
+            r"method.name: .*Broken must be a dataclass with needs, init\(\), plan\(\)",
+        ),
         ("data", {"name": f"{OUTSIDE}.data:Blobs", "samples": 1}, "data.samples: must be greater than or equal to 2"),
         ("model", {**MLP, "width": 3}, r"model.width: unknown key \(allowed: features, classes, hidden\)"),
         ("model", {**MLP, "classes": 3}, r"model.name: Mlp must give \(2, 2\) for two inputs of 2, gives \(2, 3\)"),
@@ -85,7 +89,7 @@ def test_own_parts_are_checked_like_any_other(section: str, given: Any, says: st
 def test_a_part_may_lie_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_own_network.py").write_text(
-        "from torch import nn\n\ndef Net():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+        "from torch import nn\n\ndef Net() -> nn.Module:\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
     )
     text = "partition = 'iid'\nmethod = 'fedavg'\nstop.rounds = 1\nfleet = [{ cpu.flops_per_s = 1e9 }]\n"
     (tmp_path / "scenario.toml").write_text(f"data = 'digits'\nmodel = 'my_own_network:Net'\n{text}")

@@ -40,9 +40,13 @@ class Serial:
     device: str = "cpu"  # or "cuda", "cuda:0", ... where torch has one
     trains: ClassVar[bool] = True
 
+    def check(self) -> None:
+        """Raise ConfigError if torch has no such device."""
+        check_device(self.device)
+
     def open(self, make_trainer: Callable[[str], Trainer]) -> SerialBackend:
         """Return the backend. Raises ConfigError if torch has no such device."""
-        check_device(self.device)
+        self.check()
         return SerialBackend(make_trainer(self.device))
 
 

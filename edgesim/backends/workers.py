@@ -5,17 +5,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from annotated_types import Ge
 
 from edgesim.backends.training import TrainingBackend
 from edgesim.contracts import Assignment, Bundle, Result, Score
-from edgesim.learning.device import check_device, plain_torch
+from edgesim.learning.device import PROCESS_BYTES, check_device, plain_torch
 from edgesim.learning.packed import with_others
 from edgesim.learning.trainer import ChunkScore, Trainer
+from edgesim.limits import check_memory
+from edgesim.numbers import Count
 from edgesim.processes import ProcessPool
 
 _TRAINER: Trainer | None = None  # of a worker process; set once, when it starts
@@ -123,13 +124,18 @@ def _each(bundle: Any, change: Callable[[Any], Any]) -> Any:
 class Workers:
     """Train in worker processes of one thread each."""
 
-    workers: Annotated[int, Ge(1)] = 2  # processes that train, a thread each
+    workers: Count = 2  # processes that train, a thread each
     device: str = "cpu"  # or "cuda", "cuda:0", ... where torch has one; all workers share it
     trains: ClassVar[bool] = True
 
+    def check(self) -> None:
+        """Raise ConfigError if torch has no such device, or so many processes do not fit into memory."""
+        check_memory("backend.workers", self.workers * PROCESS_BYTES, f"{self.workers:,} processes with PyTorch")
+        check_device(self.device)
+
     def open(self, make_trainer: Callable[[str], Trainer]) -> WorkersBackend:
         """Return the backend. Raises ConfigError if torch has no such device."""
-        check_device(self.device)
+        self.check()
         return WorkersBackend(make_trainer(self.device), self.workers)
 
 

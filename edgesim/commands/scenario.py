@@ -12,7 +12,6 @@ from edgesim.commands.show import print_json, print_note, print_table
 from edgesim.config.load import load_scenario
 from edgesim.config.origin import Layers, effective
 from edgesim.config.scenario import Scenario
-from edgesim.rng import Key
 
 _MOST_BLOCKS = 20  # of a fleet are printed; JSON has all
 _SECTIONS = ("method", "coordinator", "selection", "training", "cost", "backend", "stop")
@@ -24,11 +23,10 @@ def checked(file: Path, overrides: Sequence[str]) -> tuple[Scenario, Layers, lis
 
     Raises ConfigError or DataError if it cannot be run.
     """
-    from edgesim.assembly import assemble  # loads torch
+    from edgesim.simulation import check  # loads torch
 
     scenario, layers = load_scenario(file, overrides), layers_of(file, overrides)
-    parts = assemble(scenario)
-    scenario.method.value.init(parts.setting, Key(scenario.seed))  # refuses what does not fit the method
+    parts = check(scenario)
     return scenario, layers, [*of_text(scenario, layers), *of_parts(parts)]
 
 

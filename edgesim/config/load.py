@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,12 @@ from edgesim.config.parts import as_table
 from edgesim.config.paths import FileText, located
 from edgesim.config.profiles import with_profile
 from edgesim.config.scenario import FleetBlock, Scenario
-from edgesim.config.toml_file import read_toml
+from edgesim.config.toml_file import parse_toml, read_toml
 from edgesim.errors import ConfigError
-from edgesim.reading import csv_records, in_short
+from edgesim.reading import csv_records, in_short, quoted
 from edgesim.units import reason
 
+_LONGEST_PATH = 32  # keys of an override
 _SHOWN = 300  # characters of a wrong value
 _OTHERS_NAMED = 6  # keys at fault besides the first
 
@@ -81,7 +81,7 @@ def _extended(table: dict[str, Any], files: tuple[Path, ...]) -> dict[str, Any]:
     if base is None:
         return table
     if not isinstance(base, FileText):
-        raise ConfigError(f"extends: must be the name of a scenario file, got {base!r}")
+        raise ConfigError(f"extends: must be the name of a scenario file, got {quoted(base)}")
     path = base.path()
     if path in files:
         chain = " -> ".join(file.name for file in (*files, path))
@@ -134,16 +134,16 @@ def _block(row: Mapping[str, str], number: int, path: Path, where: str) -> Fleet
 def _parse_override(text: str) -> tuple[list[str], Any]:
     key, equals, value = text.partition("=")
     path = key.strip().split(".")
-    if not equals or not all(path):
-        raise ConfigError(f"override {text!r}: write key=value, such as stop.rounds=3")
+    if not equals or not all(path) or len(path) > _LONGEST_PATH:
+        raise ConfigError(f"override {quoted(text)}: write key=value, such as stop.rounds=3")
     return path, located(_value(value.strip()), Path.cwd(), key.strip())
 
 
 def _value(text: str) -> Any:
     """Return a text as the TOML value that it is, or else as a string: 5, true, [1, 2], 5 Mbit/s."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}")["value"]
+    except ValueError:
         return text
 
 
@@ -159,7 +159,7 @@ def _replaced(value: Any, path: Sequence[str], new: Any, above: str = "") -> Any
     here = f"{above}.{key}".lstrip(".")
     if isinstance(value, list):
         if key not in map(str, range(len(value))):
-            raise ConfigError(f"{here}: the list has {len(value)}, numbered from 0")
+            raise ConfigError(f"{in_short(here)}: the list has {len(value)}, numbered from 0")
         return [_replaced(old, rest, new, here) if str(i) == key else old for i, old in enumerate(value)]
     table = as_table(value) if isinstance(value, str) else value
     table = table if isinstance(table, Mapping) else {}
@@ -174,7 +174,7 @@ def _replaced(value: Any, path: Sequence[str], new: Any, above: str = "") -> Any
 def _one_line(error: ValidationError, table: Any) -> str:
     """Return the first error as "network.up: what is wrong", and how many other keys are at fault, and which."""
     paths = [
-        ".".join(_keys(each["loc"], table, named=each["type"] in {"missing", "refused"}))
+        in_short(".".join(_keys(each["loc"], table, named=each["type"] in {"missing", "refused"})))
         for each in error.errors(include_url=False)
     ]
     others = [path for path in dict.fromkeys(paths) if path != paths[0]]  # a union complains once a member

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import math
 from collections.abc import Collection, Mapping
@@ -20,10 +19,12 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
-from pydantic_core import CoreSchema, InitErrorDetails, core_schema
+from pydantic_core import CoreSchema, InitErrorDetails, SchemaValidator, core_schema
 
 from edgesim import catalogue
-from edgesim.errors import ConfigError
+from edgesim.catalogue import meant
+from edgesim.errors import ConfigError, EdgesimError
+from edgesim.reading import in_short, quoted
 from edgesim.units import refusal
 
 
@@ -39,6 +40,28 @@ class Chosen:
     def table(self) -> dict[str, Any]:
         """Return the table of a scenario file that chooses this part."""
         return {"name": self.name, **self.args}
+
+
+def built(part: Chosen, path: str, offers: Collection[str], *arguments: Any, by: str = "build") -> Any:
+    """Return what the function `by` of a part gives, a thing or a table that has to offer so many names.
+
+    Raises ConfigError that names the part's place `path` if it does not, as a class from outside that is made for
+    something else, or if such a class raises anything but an EdgesimError.
+    """
+    try:
+        found = getattr(part.value, by)(*arguments)
+    except EdgesimError:
+        raise
+    except Exception as error:
+        if not catalogue.is_outside(part.kind, part.name):
+            raise
+        raise ConfigError(
+            f"{path}.name: {part.name}.{by}() fails: {type(error).__name__}: {in_short(str(error))}"
+        ) from error
+    lacks = [name for name in offers if not (name in found if isinstance(found, Mapping) else hasattr(found, name))]
+    if lacks:
+        raise ConfigError(f"{path}.name: {part.name}.{by}() must give what {part.kind} parts do, it lacks {lacks[0]}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -71,7 +94,7 @@ def plain(value: Any) -> Any:
         return str(value)
     if value is None or isinstance(value, bool | int | float):
         return value
-    raise refusal(f"must be a number, string, list or table, got {value!r}")
+    raise refusal(f"must be a number, string, list or table, got {quoted(value)}")
 
 
 def refusal_at(key: str, message: str, found: Any) -> ValidationError:
@@ -85,13 +108,7 @@ def check_keys(table: Mapping[str, Any], allowed: Collection[str]) -> None:
     for key in table:
         if key not in allowed:
             names = ", ".join(allowed) or "none"
-            raise refusal_at(key, f"unknown key{did_you_mean(key, allowed)} (allowed: {names})", table[key])
-
-
-def did_you_mean(word: str, allowed: Collection[str]) -> str:
-    """Return an offer of the nearest of the allowed words, as the end of a message; nothing if none is near."""
-    near = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
+            raise refusal_at(key, f"unknown key{meant(key, allowed)} (allowed: {names})", table[key])
 
 
 def read_dataclass(cls: type, table: Any, fixed: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -101,20 +118,11 @@ def read_dataclass(cls: type, table: Any, fixed: Mapping[str, Any] | None = None
     """
     fixed = fixed or {}
     if not isinstance(table, Mapping):
-        raise refusal(f"must be a table, got {table!r}")
+        raise refusal(f"must be a table, got {quoted(table)}")
     names = [f.name for f in dataclasses.fields(cls) if f.init and f.name not in fixed]
     check_keys(table, names)
-    adapter = adapter_of(cls)
-    value = adapter.validate_python({**table, **fixed})
-    for key, given in table.items():
-        # pydantic takes true for 1
-        if (
-            isinstance(given, bool)
-            and isinstance(getattr(value, key), int | float)
-            and getattr(value, key) is not given
-        ):
-            raise refusal_at(key, f"must be a number, got {given!r}", given)
-    dumped = adapter.dump_python(value)
+    value = _reader(cls).validate_python({**table, **fixed})
+    dumped = adapter_of(cls).dump_python(value)
     return value, {name: plain(dumped[name]) for name in names}
 
 
@@ -129,12 +137,36 @@ def adapter_of(cls: type) -> TypeAdapter[Any]:
         ) from error
 
 
+@cache
+def _reader(cls: type) -> SchemaValidator:
+    """Return what reads a dataclass: true is no number, "0.5" is none and 0.0 is no truth value, at any depth."""
+    return SchemaValidator(_strict(adapter_of(cls).core_schema))
+
+
+def _strict(schema: Any) -> Any:
+    """Return a schema whose plain numbers and truth values are taken from nothing else, but for "inf", as in JSON."""
+    if isinstance(schema, list | tuple):
+        return type(schema)(_strict(item) for item in schema)
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    if kind in {"int", "bool"}:
+        return {**schema, "strict": True}
+    if kind == "float":
+        return core_schema.no_info_before_validator_function(_infinite, {**schema, "strict": True})
+    return {key: _strict(item) for key, item in schema.items()}
+
+
+def _infinite(given: Any) -> Any:
+    return float(given) if given in ("inf", "-inf") else given
+
+
 def _read_foreign(cls: Any, table: Mapping[str, Any]) -> tuple[Foreign, dict[str, Any]]:
     """Return a class that is no dataclass with its arguments, which its signature has to take."""
     try:
         parameters = inspect.signature(cls).parameters
     except (TypeError, ValueError) as error:
-        raise refusal(f"must be the name of a class, got {cls!r}") from error
+        raise refusal(f"must be the name of a class, got {quoted(cls)}") from error
     variadic = {inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL}
     named = {name: p for name, p in parameters.items() if p.kind not in variadic}
     if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
@@ -160,10 +192,10 @@ class PartOf:
         """Return the part that a table or a bare name chooses. Raises ValidationError at the key at fault."""
         table = as_table(given)
         if not isinstance(table, Mapping):
-            raise refusal(f"must be the name of a {self.kind} or a table with a name, got {given!r}")
+            raise refusal(f"must be the name of a {self.kind} or a table with a name, got {quoted(given)}")
         name = table.get("name", self.usual)
         if not isinstance(name, str):
-            fault = "is missing" if name is None else f"must be a string, got {name!r}"
+            fault = "is missing" if name is None else f"must be a string, got {quoted(name)}"
             raise refusal_at("name", f"{fault}; it says which {self.kind} the other keys belong to", name)
         rest = {key: value for key, value in table.items() if key != "name"}
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from importlib import resources
@@ -14,11 +13,13 @@ from annotated_types import Ge, MinLen
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic import model_validator as validator
 
+from edgesim.catalogue import meant
 from edgesim.config.parts import as_table, check_keys, refusal_at
 from edgesim.config.paths import FileText
 from edgesim.config.toml_file import read_toml
 from edgesim.errors import ConfigError
 from edgesim.numbers import PositiveNumber, PositiveShare
+from edgesim.reading import quoted
 from edgesim.units import (
     BitsPerSecond,
     BytesPerSecond,
@@ -236,14 +237,13 @@ def find(name: str | Path) -> Profile:
     Raises ConfigError that offers the nearest name if there is none, or that names the file and key at fault.
     """
     if not isinstance(name, str | Path):
-        raise ConfigError(f"profile: must be the name of a device or of a file, got {name!r}")
+        raise ConfigError(f"profile: must be the name of a device or of a file, got {quoted(name)}")
     if str(name).endswith(".toml"):
         return read(name.path() if isinstance(name, FileText) else Path(name))
     files = _files()
     if name not in files:
-        near = difflib.get_close_matches(str(name), files, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"profile: unknown device {str(name)!r}{hint} (known: {', '.join(sorted(files))})")
+        hint = meant(str(name), files, cutoff=0.4)
+        raise ConfigError(f"profile: unknown device {quoted(str(name))}{hint} (known: {', '.join(sorted(files))})")
     return read(files[str(name)])
 
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -27,6 +27,7 @@ from edgesim.config.profiles import LAYER_KINDS, with_profile
 from edgesim.contracts import Training
 from edgesim.encoding import FLOAT32, NAMED_BITS, Encoding
 from edgesim.numbers import PositiveNumber, PositiveShare
+from edgesim.reading import quoted
 from edgesim.units import (
     BytesPerSecond,
     Delay,
@@ -44,6 +45,16 @@ from edgesim.units import (
 __all__ = ["Chosen", "Cpu", "Evaluation", "FleetBlock", "Foreign", "Scenario", "Server", "Stop"]
 
 
+def _printable(name: str) -> str:
+    """Return a name that shows what it is: control characters and those that turn the direction of text hide it."""
+    if not name.isprintable():
+        raise refusal(f"must be of printable characters, got {quoted(name)}")
+    return name
+
+
+_Name: TypeAlias = Annotated[str, AfterValidator(_printable)]
+
+
 class _Table(BaseModel):
     """A table of fixed keys. Strict, as pydantic would otherwise take true for 1."""
 
@@ -53,7 +64,7 @@ class _Table(BaseModel):
     @classmethod
     def _known_keys(cls, given: Any) -> Any:
         if not isinstance(given, Mapping | cls):
-            raise refusal(f"must be a table, got {given!r}")
+            raise refusal(f"must be a table, got {quoted(given)}")
         if isinstance(given, Mapping):
             check_keys(given, cls.model_fields)
         return given
@@ -107,7 +118,7 @@ class FleetBlock(_Table):
     """Devices of one kind. `network`, `energy` and `slowdown` replace those of the scenario for it."""
 
     count: Annotated[int, Ge(1), Le(_MOST)] = 1
-    name: Annotated[str, MinLen(1)] = "block"  # a scenario numbers those left unnamed
+    name: Annotated[_Name, MinLen(1), MaxLen(100)] = "block"  # a scenario numbers those left unnamed
     level: Annotated[int, Ge(1), Le(_MOST)] = 1  # of capability; 1 is the weakest
     cpu: Cpu
     network: Annotated[Chosen, PartOf("network")] | None = None
@@ -232,7 +243,7 @@ class Scenario(_Table):
     """All settings of a run. Parts are held as Chosen; `fleet` in the order of the device ids."""
 
     seed: Annotated[int, Ge(0)] = 1
-    name: str | None = None
+    name: Annotated[_Name, MaxLen(1000)] | None = None
     data: Annotated[Chosen, PartOf("data")] | None = None  # None: timing only
     data_seed: Annotated[int, Ge(0)] | None = None  # of the partition alone; None: seed
     partition: Annotated[Chosen, PartOf("partition")]
@@ -261,7 +272,7 @@ class Scenario(_Table):
     @classmethod
     def _name_blocks(cls, given: Any) -> Any:
         if not isinstance(given, list | tuple):
-            raise refusal(f"must be a list of tables or the name of a CSV file, got {given!r}")
+            raise refusal(f"must be a list of tables or the name of a CSV file, got {quoted(given)}")
         if not given:
             raise refusal("needs at least one block of devices")
         blocks = [with_profile(block) for block in given]

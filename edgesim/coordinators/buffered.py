@@ -17,7 +17,8 @@ from edgesim.engine.inbox import Inbox
 from edgesim.engine.rounds import Rounds
 from edgesim.engine.view import FleetView
 from edgesim.errors import ConfigError
-from edgesim.numbers import NonNegativeNumber, PositiveNumber
+from edgesim.limits import MOST_JOBS, check_steps
+from edgesim.numbers import Count, NonNegativeNumber, PositiveNumber
 
 _USUAL_A = {"constant": 0.0, "polynomial": 0.5, "hinge": 10.0}  # those of FedAsync's experiments
 _MOST_TRIES = 1_000  # in a row without any time passing: then it will never pass
@@ -41,8 +42,8 @@ class Buffered:
 
     protocol: ClassVar[str] = "buffered"
     deadline_s: ClassVar[float] = inf
-    concurrency: Annotated[int, Ge(1)]
-    buffer: Annotated[int, Ge(1)] = 10
+    concurrency: Count
+    buffer: Count = 10
     staleness: Literal["constant", "polynomial", "hinge"] = "polynomial"  # how it lowers an update's weight
     a: PositiveNumber | None = None
     b: NonNegativeNumber = 4.0
@@ -55,6 +56,7 @@ class Buffered:
             raise ConfigError(
                 f"coordinator.concurrency: must be at most the {devices} devices of the fleet, found {self.concurrency}"
             )
+        check_steps("coordinator.buffer", self.buffer, "a merge of so many updates", most=MOST_JOBS)
 
     def weight(self, staleness: int) -> float:
         """Return what an update counts."""

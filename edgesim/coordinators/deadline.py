@@ -16,7 +16,7 @@ from edgesim.coordinators.exchange import Policy, run_rounds
 from edgesim.engine.engine import Engine
 from edgesim.engine.rounds import Rounds
 from edgesim.errors import ConfigError
-from edgesim.numbers import NonNegativeNumber, PositiveShare, Share
+from edgesim.numbers import Count, NonNegativeNumber, PositiveShare, Share
 from edgesim.units import Seconds
 
 
@@ -38,7 +38,7 @@ class Deadline:
     rule: Literal["fixed", "quantile", "mad"] = "fixed"
     quantile: PositiveShare = 0.8
     k: NonNegativeNumber = 3.0
-    rounds: Annotated[int, Ge(1)] = 5
+    rounds: Count = 5
     minimum: Annotated[int, Ge(0)] = 0
     late: Literal["drop", "keep"] = "drop"  # what becomes of jobs that miss the deadline
     late_weight: Share = 1.0

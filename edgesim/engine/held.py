@@ -25,11 +25,12 @@ class Held:
         self._rows: dict[int, tuple[int, float]] = {}  # job -> row, and when its update arrived
         self.losses = 0  # restarts of the server so far
         self._lost: set[int] = set()
-        self._arm()
+        self._armed = False  # a restart lies ahead that somebody waits for
 
     def add(self, job: Job, row: int) -> None:
         """Hold the update of a job."""
         self._rows[job.id] = (row, self._env.now)
+        self._arm()
 
     def release(self, arrivals: Sequence[Arrival], outcome: str | None = None) -> None:
         """Hold these no longer, as they are merged, or discarded with another outcome."""
@@ -49,13 +50,21 @@ class Held:
         return sum(job.id in self._lost for job in jobs) if self._lost else 0
 
     def _arm(self) -> None:
-        at_s = inf if self._failures is None else self._failures.next_restart_s(self._env.now)
+        """Wait for the next restart if it has anything to lose: there may be millions between two jobs."""
+        if self._armed or not self._rows or self._failures is None:
+            return
+        at_s = self._failures.next_restart_s(self._env.now)
         if at_s < inf:
-            timer = self._env.timeout(at_s - self._env.now)
-            timer.callbacks.append(lambda _: self._restart())
+            self._armed = True
+            restart = self._env.event()
+            restart.callbacks.append(lambda _: self._restart())
+            restart._ok, restart._value = True, None
+            # before all that happens at its instant, whenever that was scheduled
+            self._env.schedule(restart, priority=simpy.events.URGENT, delay=at_s - self._env.now)
 
     def _restart(self) -> None:
         self.losses += 1
+        self._armed = False
         for job, (row, since_s) in list(self._rows.items()):
             if since_s < self._env.now:
                 self._table.amend(row, "outcome", "lost")

@@ -11,6 +11,7 @@ import numpy as np
 
 from edgesim.contracts import Arr, Encoding, Ids, Job, Order, Payload, Setting, Task
 from edgesim.errors import ConfigError
+from edgesim.limits import check_steps
 from edgesim.rng import Draws, Key
 from edgesim.workload import amount, flops_of, items_of
 from edgesim.world.failure import stretched_s
@@ -94,6 +95,17 @@ class Pricer:
         self._check_finite(prices, draws.ids)
         return prices
 
+    def of_all(self, task: Task) -> np.ndarray:
+        """Return the prices of a task that starts at 0 on every device, float64, shape (len(ROWS), devices).
+
+        Raises ConfigError if a price is infinite or not a number.
+        """
+        everybody = np.arange(len(self._fleet))
+        with np.errstate(all="ignore"):  # what is not finite is refused below
+            prices = self._of_task(task, 0.0, Draws(Key(0), everybody, everybody), np.ones(len(everybody)))
+        self._check_finite(prices, everybody)
+        return prices
+
     def compute(self, job: Job, start_s: float, draws: Draws) -> tuple[float, float]:
         """Return seconds and joules of a job's computation that starts at `start_s`; `draws`: of this job."""
         work = self._work(job.task, draws.ids)
@@ -119,11 +131,7 @@ class Pricer:
         if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            everybody = np.arange(len(self._fleet))
-            draws, all_of_it = Draws(Key(0), everybody, everybody), np.ones(len(everybody))
-            with np.errstate(all="ignore"):
-                prices = self._of_task(task, 0.0, draws, all_of_it)
-            self._check_finite(prices, everybody)
+            prices = self.of_all(task)
             self._known[key] = _Known(task, prices.T.tolist(), memory_bytes(task, self._setting))
         return self._known[key]._replace(task=task)
 
@@ -185,6 +193,8 @@ class Pricer:
         seconds, air_s = self._fleet.transfer_s(draws.ids, nbytes, up, begin_s, draws)
         latency_s = np.maximum(seconds - air_s, 0.0)
         if self._links_up is not None:
+            spans = air_s / self._links_up.mean_on_s[draws.ids]
+            check_steps("failures.up", float(spans.max(initial=0.0)), "a transfer over a link that is up for so short")
             seconds = latency_s + stretched_s(self._links_up, draws.ids, air_s, begin_s + latency_s)
         return seconds, air_s, latency_s
 

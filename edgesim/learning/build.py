@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, get_type_hints
 
 import torch
 from safetensors.torch import load_file
@@ -14,7 +14,7 @@ from torch.func import functional_call
 from edgesim.errors import ConfigError
 from edgesim.learning.models.base import ModelPart
 from edgesim.learning.seeding import seeded
-from edgesim.reading import check_regular, reading
+from edgesim.reading import check_regular, quoted, reading
 from edgesim.rng import Key
 
 _SHOWN = 3  # differences named in an error line
@@ -133,12 +133,16 @@ def _check_numbers(module: nn.Module) -> None:
 
 
 def _call(part: Foreign) -> nn.Module:
+    if not _makes_module(part.cls):  # before it is called: the name may be that of anything
+        raise ConfigError(
+            f"model.name: {part.cls.__name__} is not a torch.nn.Module, nor a function with the annotation -> nn.Module"
+        )
     try:
         module = part.cls(**part.args)
     except Exception as error:  # whatever a user's own class raises
         raise ConfigError(f"model: cannot make {part.cls.__name__}: {reason_of(error)}") from error
     if not isinstance(module, nn.Module):
-        raise ConfigError(f"model.name: {part.cls.__name__} is not a torch.nn.Module")
+        raise ConfigError(f"model.name: {part.cls.__name__} gives no torch.nn.Module but {quoted(module)}")
     return module
 
 
@@ -147,6 +151,16 @@ def reason_of(error: Exception) -> str:
     line = next(iter(str(error).splitlines()), "")
     line = line if len(line) <= _REASON_LENGTH else line[:_REASON_LENGTH] + "..."
     return f"{type(error).__name__} {line}".rstrip() if not line or isinstance(error, KeyError) else line
+
+
+def _makes_module(maker: Any) -> bool:
+    """Return whether calling this gives a network: a class of networks, or a function that says so."""
+    if not isinstance(maker, type):
+        try:
+            maker = get_type_hints(maker).get("return")
+        except Exception:  # of names that only its author knows
+            return False
+    return isinstance(maker, type) and issubclass(maker, nn.Module)
 
 
 def _load(module: nn.Module, path: Path) -> None:

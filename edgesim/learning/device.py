@@ -12,6 +12,9 @@ import torch
 from torch import backends
 
 from edgesim.errors import ConfigError
+from edgesim.reading import in_short, quoted
+
+PROCESS_BYTES = 450_000_000  # of a Python process that has loaded PyTorch with its CUDA libraries, measured
 
 _SUBNORMAL = 1e-310  # of a float64; 0 where the CPU flushes such numbers
 _AUTOCAST = ("cpu", "cuda")
@@ -21,10 +24,12 @@ def check_device(name: str) -> None:
     """Raise ConfigError unless torch can compute on the device of this name here, such as "cpu" or "cuda:0"."""
     try:
         torch.ones(1, device=name).item()
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, ValueError) as error:
         reason, *_ = str(error).partition(". ")  # torch goes on for a paragraph
         here = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
-        raise ConfigError(f"backend.device: cannot compute on {name!r} here: {reason} (found: {here})") from error
+        raise ConfigError(
+            f"backend.device: cannot compute on {quoted(name)} here: {in_short(reason)} (found: {here})"
+        ) from error
 
 
 @contextmanager

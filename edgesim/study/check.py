@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from edgesim.study.golden_tables import JOB, Job, Numbers
 from edgesim.study.runs import Planned
 
 EQUAL = "equal"
+_FILES = {"extends", "fleet", "profile"}  # keys of files that are read as parts of a scenario; no manifest has them
 
 
 class Difference(NamedTuple):
@@ -118,9 +119,25 @@ def _whole(folder: Path) -> Run:
     return run
 
 
+def _outside(table: Any) -> Iterator[str]:
+    """Yield all that a table says which may be the name of a class from outside, or of a file that names one."""
+    if isinstance(table, Mapping):
+        for key, value in table.items():
+            yield from [str(value)] if key in _FILES and isinstance(value, str) else _outside(value)
+    elif isinstance(table, list | tuple):
+        for item in table:
+            yield from _outside(item)
+    elif isinstance(table, str) and ":" in table:
+        yield table
+
+
 def _answers(planned: Planned, run: Run) -> bool:
+    table = run.manifest["scenario"]
+    # a run may be somebody else's: no class is imported but those that the study names itself
+    if not (isinstance(table, Mapping) and set(_outside(table)) <= set(_outside(planned.scenario))):
+        return False
     try:
-        scenario = load_scenario(run.manifest["scenario"])
+        scenario = load_scenario(table)
     except ConfigError as error:
         raise ConfigError(f"{run.folder / MANIFEST}: scenario.{error}") from error
     asked = (planned.stamp["scenario"], planned.stamp["trains"])

@@ -28,7 +28,7 @@ SIZE = "quick"
 
 # Between CPUs and versions of Python the last bits of sums, exponentials and logarithms may differ.
 _SAME = 1e-12
-_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+_SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from annotated_types import MinLen
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator
 from pydantic import model_validator as validator
 
+from edgesim.catalogue import meant
 from edgesim.config.load import load_scenario
-from edgesim.config.parts import check_keys, did_you_mean, refusal_at
+from edgesim.config.parts import check_keys, refusal_at
 from edgesim.config.scenario import Scenario
 from edgesim.config.toml_file import read_toml
 from edgesim.errors import ConfigError
@@ -166,7 +167,7 @@ class Study(FixedKeys):
     def check_column(self, column: str, where: str) -> None:
         """Raise ConfigError, offering the nearest, if the study has no such column."""
         if column not in self.columns:
-            offer = did_you_mean(column, self.columns)
+            offer = meant(column, self.columns)
             raise ConfigError(f"{where}: {column!r} is no column of the study{offer} ({', '.join(self.columns)})")
 
     def scenario(self, folder: Path, cell: Cell, size: str) -> Scenario:

@@ -9,17 +9,23 @@ from typing import Any
 
 import numpy as np
 
+from edgesim.config.parts import built
 from edgesim.config.profiles import LAYER_KINDS, WHOLE_STEP
 from edgesim.config.scenario import Cpu, FleetBlock, Scenario
 from edgesim.contracts import Arr, Ids
 from edgesim.errors import ConfigError
+from edgesim.limits import check_memory
 from edgesim.rng import Draws, Key, Purpose
 from edgesim.units import draw
 from edgesim.world.battery import Batteries
+from edgesim.world.energies.constant import COLUMNS
 from edgesim.world.governors.cpu import CpuArrays
 from edgesim.world.governors.dvfs import Governor
 from edgesim.world.links import Links
 from edgesim.world.slowdowns.seam import Slowdown
+
+_LINKS = ("up_bps", "down_bps", "latency_s", "j_per_bit", "steady", "transfer")
+_DEVICE_BYTES = 500  # of a run, measured with a million devices
 
 # Sub-streams of a fleet block; never renumber.
 _CPU, _NETWORK, _ENERGY, _SLOWDOWN, _BATTERY = 1, 2, 3, 4, 5
@@ -145,6 +151,8 @@ def build_fleet(scenario: Scenario) -> Fleet:
     Each column of each block has a stream of its own, so a larger count leaves the first devices as they were.
     Raises ConfigError if a distribution draws an impossible value.
     """
+    devices = sum(block.count for block in scenario.fleet)
+    check_memory("fleet.count", devices * _DEVICE_BYTES, f"a fleet of {devices:,} devices")
     key = Key(scenario.seed).at(Purpose.FLEET)
     blocks: list[Block] = []
     tables: list[Mapping[str, np.ndarray]] = []
@@ -170,8 +178,8 @@ def _block(
     network, network_path = _own_or_common(given.network, scenario.network, f"{path}.network", "network")
     energy, energy_path = _own_or_common(given.energy, scenario.energy, f"{path}.energy", "energy")
     slowdown, slowdown_path = _own_or_common(given.slowdown, scenario.slowdown, f"{path}.slowdown", "slowdown")
-    links = network.value.build(n, key.at(_NETWORK), network_path)
-    powers = energy.value.columns(n, cpu, key.at(_ENERGY), energy_path)
+    links = built(network, network_path, _LINKS, n, key.at(_NETWORK), network_path)
+    powers = built(energy, energy_path, COLUMNS, n, cpu, key.at(_ENERGY), energy_path, by="columns")
     arrays = _cpu_arrays(given.cpu, cpu, powers, f"{path}.cpu")
     given.cpu.governor.value.check(arrays, f"{path}.cpu.governor")
     block = Block(
@@ -182,7 +190,7 @@ def _block(
         flops_per_hz=compact(cpu["flops_per_s"] / arrays.max_hz),
         seconds_per=_seconds_per(given.cpu, cpu["flops_per_s"], key.at(_CPU), f"{path}.cpu"),
         governor=given.cpu.governor.value,
-        slowdown=slowdown.value.build(n, key.at(_SLOWDOWN), slowdown_path),
+        slowdown=built(slowdown, slowdown_path, ("steady", "stretch"), n, key.at(_SLOWDOWN), slowdown_path),
         new_batteries=_batteries(given, powers["idle_w"], key.at(_BATTERY), f"{path}.battery"),
     )
     return block, {
@@ -201,7 +209,7 @@ def _block(
 def _batteries(given: FleetBlock, idle_w: Arr, key: Key, path: str) -> Callable[[], Batteries] | None:
     if given.battery is None:
         return None
-    build: Callable[[], Batteries] = partial(given.battery.value.build, idle_w, key, path)
+    build: Callable[[], Batteries] = partial(built, given.battery, path, ("drain", "lasting"), idle_w, key, path)
     build()  # so that impossible values are found now
     return build
 

@@ -88,7 +88,11 @@ RATE = "give a number in bit/s or a string such as '20 Mbit/s'"
     [
         (units.BitsPerSecond, "20 MHz", f"'20 MHz' is not a data rate; {RATE}"),
         (units.BitsPerSecond, "20", f"'20' has no unit; {RATE}"),
-        (units.BitsPerSecond, "20 Mb/s", f"'20 Mb/s' is not a data rate; {RATE}"),
+        (
+            units.BitsPerSecond,
+            "20 Mb/s",
+            f"'20 Mb/s' is not a data rate; did you mean '20 Mbit/s' or '20 MB/s'? {RATE}",
+        ),
         (units.BitsPerSecond, "fast", f"'fast' is not a data rate; {RATE}"),
         (units.BitsPerSecond, True, f"True is not a data rate; {RATE}"),
         (units.BitsPerSecond, math.nan, f"nan is not a data rate; {RATE}"),
@@ -174,7 +178,7 @@ def test_a_distribution_is_held_in_si_and_written_back(table: dict[str, Any], ca
         ({"uniform": [0, 1]}, "must be above 0 bit/s, got 0"),
         ({"normal": [1, -1]}, "normal needs [mean, deviation] with a deviation >= 0, got [1, -1]"),
         ({"normal": [1, "3 s"]}, f"'3 s' is not a data rate; {RATE}"),
-        ({"log_normal": [1, "3 bit/s"]}, "must be a valid number, unable to parse string as a number, got '3 bit/s'"),
+        ({"log_normal": [1, "3 bit/s"]}, "must be a number, got '3 bit/s'"),
         ({"choice": []}, "choice needs a list of values, got []"),
         ({"choice": [1, 2], "weights": [1]}, "weights needs 2 numbers that are not all 0, got [1]"),
         ({"choice": [1, 2], "weights": [0, 0]}, "weights needs 2 numbers that are not all 0, got [0, 0]"),

@@ -25,6 +25,9 @@ class Link:
     down: PerDevice[BitsPerSecond] = 1e6
     latency: Delay = 0.0
 
+    def build(self) -> None:
+        """Do what is asked of networks."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Power:

@@ -15,7 +15,9 @@ from tests.conventions.source_tree import ROOT, Source, imported, loaded_at_impo
 ARROWS: dict[str, set[str]] = {
     # words and numbers that everybody shares
     "errors": set(),
-    "reading": {"errors"},
+    "limits": {"errors"},
+    "short_forms": set(),
+    "reading": {"errors", "limits"},
     "parquet_file": {"errors", "reading"},
     "interrupts": set(),
     "processes": {"errors", "interrupts"},
@@ -25,17 +27,23 @@ ARROWS: dict[str, set[str]] = {
     "encoding": set(),
     "orders": {"encoding", "local_sgd"},
     "contracts": {"encoding", "rng", "local_sgd", "orders"},
-    "units": {"errors"},
+    "units": {"errors", "numbers", "reading", "short_forms"},
     "card": {"contracts", "encoding", "errors"},
     "workload": {"card", "contracts"},
-    "peering": {"contracts", "errors", "rng"},
-    "catalogue": {"errors"},
+    "peering": {"contracts", "errors", "limits", "rng"},
+    "catalogue": {"errors", "reading"},
     "devices": set(),  # data files
     "config": {"catalogue", "contracts", "encoding", "errors", "numbers", "reading", "units"},
     # when and how much: no torch
-    "world": {"card", "config", "contracts", "errors", "numbers", "parquet_file", "peering", "reading", "rng", "units"},
-    "engine": {"card", "config", "contracts", "errors", "numbers", "peering", "records", "rng", "world", "workload"},
-    "coordinators": {"contracts", "engine", "errors", "numbers", "units"},
+    "world": {
+        *("card", "config", "contracts", "errors", "limits", "numbers", "parquet_file", "peering", "reading", "rng"),
+        "units",
+    },
+    "engine": {
+        *("card", "config", "contracts", "errors", "limits", "numbers", "peering", "records", "rng", "world"),
+        "workload",
+    },
+    "coordinators": {"contracts", "engine", "errors", "limits", "numbers", "units"},
     "store": {"contracts"},
     "pending": {"contracts"},
     "learner": {"contracts", "errors", "pending", "rng", "store"},
@@ -43,11 +51,12 @@ ARROWS: dict[str, set[str]] = {
     "tree_file": {"learning"},
     # what values: no SimPy
     "learning": {
-        *("card", "config", "contracts", "encoding", "errors", "numbers", "parquet_file", "peering", "reading", "rng"),
+        *("card", "config", "contracts", "encoding", "errors", "limits", "numbers", "parquet_file", "peering"),
+        *("reading", "rng"),
         "workload",
     },
     "methods": {"contracts", "errors", "learning", "numbers", "peering", "rng", "workload"},
-    "backends": {"contracts", "errors", "learning", "processes"},
+    "backends": {"contracts", "errors", "learning", "limits", "numbers", "processes"},
     # tables, and all that is read from them
     "records": {"errors", "parquet_file", "reading"},
     "analysis": {"errors", "reading", "records"},
@@ -81,8 +90,8 @@ LIBRARIES: dict[str, set[str]] = {
 
 TORCH_FREE = {"world", "engine", "coordinators", "records", "analysis", "config", "card"}
 TORCH_FREE |= {"contracts", "orders", "local_sgd", "learner", "pending", "store", "progress", "devices"}
-TORCH_FREE |= {"catalogue", "encoding", "numbers", "units", "rng", "errors", "reading", "parquet_file", "edgesim"}
-TORCH_FREE |= {"interrupts", "processes"}
+TORCH_FREE |= {"catalogue", "encoding", "numbers", "units", "rng", "errors", "reading", "parquet_file", "limits"}
+TORCH_FREE |= {"interrupts", "processes", "short_forms", "edgesim"}
 SIMPY_FREE = {"learning", "methods", "backends"}
 
 

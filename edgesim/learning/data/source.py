@@ -5,20 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from annotated_types import Ge
 
 from edgesim.contracts import Ids
 from edgesim.errors import ConfigError, DataError
 from edgesim.learning.data.augment import Augment
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.normalise import Moments, Preset, normalised
+from edgesim.numbers import Count
 from edgesim.reading import check_room
 
-Limit = Annotated[int, Ge(1)] | None
+Limit = Count | None
 
 _MOST_CLASSES = 1_000_000  # a model has a row of weights for each
 _FLOAT_BYTES = 4

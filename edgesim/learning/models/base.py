@@ -8,13 +8,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Annotated, ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
-from annotated_types import Ge
 from torch import nn
 
 from edgesim.config.paths import ScenarioPath
 from edgesim.errors import ConfigError
+from edgesim.numbers import Count
 
 Named: TypeAlias = tuple[str, nn.Module]
 Norm: TypeAlias = Callable[[int], nn.Module]  # channels -> normalisation layer
@@ -61,7 +61,7 @@ class Conv(NamedTuple):
 class ProjectedPart(ModelPart):
     """A network that can have MOON's projection head. `projection`: how many numbers it gives; unset: there is none."""
 
-    projection: Annotated[int, Ge(1)] | None = None
+    projection: Count | None = None
 
     def headed(self, last: nn.Module) -> nn.Module:
         """Return the last linear layer of a network, or what takes its place: the head with a classifier behind it."""

@@ -16,6 +16,7 @@ from edgesim.units import Seconds
 from edgesim.world.failure import Failure
 
 _MEAN_COUNT = 8.0  # restarts in a cell of time; any number gives the same law
+_LAST_CELL = 2.0**48  # beyond it cells are about as short as the steps of floats: there is always a restart in between
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -27,13 +28,16 @@ class PoissonRestarts(Failure):
 
     def next_restart_s(self, now_s: float) -> float:
         """Return the first restart after `now_s`, in seconds."""
-        # from the cell before, in case the division rounded up
-        first = max(int(now_s / (_MEAN_COUNT * self.mean_s)) - 1, 0)
+        cell = now_s / (_MEAN_COUNT * self.mean_s)
+        if cell > _LAST_CELL:
+            return float(np.nextafter(now_s, np.inf))
+        first = max(int(cell) - 1, 0)  # from the cell before, in case the division rounded up
         cells = map(self._restarts_s, count(first))
         return next(float(later_s.min()) for at_s in cells if len(later_s := at_s[at_s > now_s]))
 
     def _restarts_s(self, cell: int) -> Arr:
-        generator = self.key.at(cell).numpy()
+        over, rest = divmod(cell, 2**32)  # an index of a key is below that
+        generator = self.key.at(rest, *([over] if over else [])).numpy()
         places = cell + generator.random(generator.poisson(_MEAN_COUNT))
         restarts_s: Arr = places * (_MEAN_COUNT * self.mean_s)
         return restarts_s

@@ -21,7 +21,7 @@ from edgesim.world.links import BOTH_WAYS, Links, directed
 from edgesim.world.networks.analytic import Metered
 from edgesim.world.networks.path_loss import MODELS, Site
 
-_DBM = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*dBm\s*")
+_DBM = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))\s*dBm\s*")
 
 
 def watts_of(level_dbm: float) -> float:

@@ -27,7 +27,7 @@ class Random:
 
     def check(self, n: int) -> None:
         """Raise ConfigError unless there are more than `degree` devices."""
-        check_company(n)
+        check_company(n, min(self.degree, n))
         if self.degree >= n:
             raise ConfigError(f"peers.degree: must be below the {n} devices, got {self.degree}; all others: use full")
 
@@ -56,7 +56,7 @@ class GossipMatch:
 
     def check(self, n: int) -> None:
         """Raise ConfigError if there are not enough devices for one group."""
-        check_company(n)
+        check_company(n, min(self.size, n) if self.mode == "group" else 1)
         if self.mode == "group" and self.size > n:
             raise ConfigError(f"peers.size: must be at most the {n} devices, got {self.size}")
 

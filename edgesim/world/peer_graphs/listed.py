@@ -19,7 +19,7 @@ from edgesim.reading import csv_rows, quoted
 from edgesim.rng import Key
 
 _HEADER = ["source", "target"]
-_DEVICE = re.compile(r"\s*\d{1,18}\s*")  # what an int64 holds
+_DEVICE = re.compile(r"\s*[0-9]{1,18}\s*")  # what an int64 holds
 
 
 @dataclass(frozen=True, kw_only=True)

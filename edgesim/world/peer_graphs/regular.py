@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -22,7 +23,7 @@ class Ring:
 
     def check(self, n: int) -> None:
         """Raise ConfigError if there is one device only."""
-        check_company(n)
+        check_company(n, 2)
 
     def graph(self, online: np.ndarray, round: int, key: Key) -> PeerGraph:
         """Return the graph of a round; symmetric."""
@@ -37,7 +38,7 @@ class Full:
 
     def check(self, n: int) -> None:
         """Raise ConfigError if there is one device only."""
-        check_company(n)
+        check_company(n, n - 1)
 
     def graph(self, online: np.ndarray, round: int, key: Key) -> PeerGraph:
         """Return the graph of a round; symmetric."""
@@ -56,7 +57,7 @@ class Expander:
 
     def check(self, n: int) -> None:
         """Raise ConfigError unless there are more than `degree` devices."""
-        check_company(n)
+        check_company(n, min(self.degree, n))
         if self.degree >= n:
             raise ConfigError(f"peers.degree: must be below the {n} devices, got {self.degree}; all others: use full")
 
@@ -83,7 +84,7 @@ class Exponential:
 
     def check(self, n: int) -> None:
         """Raise ConfigError if there is one device only."""
-        check_company(n)
+        check_company(n, math.log2(max(n, 2)))
 
     def graph(self, online: np.ndarray, round: int, key: Key) -> PeerGraph:
         """Return the graph of a round; directed."""
@@ -105,7 +106,7 @@ class StarOfStars:
 
     def check(self, n: int) -> None:
         """Raise ConfigError unless some devices are no hubs."""
-        check_company(n)
+        check_company(n, 2 + min(self.hubs, n) ** 2 / n)
         if self.hubs >= n:
             raise ConfigError(f"peers.hubs: must be below the {n} devices, got {self.hubs}; all others: use full")
 

@@ -9,6 +9,7 @@ import numpy as np
 from annotated_types import Ge
 
 from edgesim.contracts import Arr, Ids
+from edgesim.limits import check_steps
 from edgesim.rng import Draws, Key
 from edgesim.units import PerDevice, Seconds, draw
 from edgesim.world.slowdowns.seam import Slowdown
@@ -41,9 +42,12 @@ class BackgroundLoad:
     cell_s: Arr  # shape (n,)
     busy_share: Arr
     factor: Arr
+    path: str = "slowdown"  # of the part, in the scenario
 
     def stretch(self, rows: Ids, busy_s: Arr, now_s: Arr | float, draws: Draws) -> Arr:
         """Return seconds, shape (k,), in which the work is done at full speed and, under load, at 1 / factor of it."""
+        cells = busy_s * self.factor[rows] / self.cell_s[rows]
+        check_steps(self.path, float(cells.max(initial=0.0)), "a job under a load that comes and goes so fast")
         cell = np.floor(now_s / self.cell_s[rows])
         begin_s = now_s - cell * self.cell_s[rows]
         busy = self._at_start(rows, cell)
@@ -136,7 +140,7 @@ class Markov:
         busy_s = draw(self.busy, n, key.at(1).numpy(), f"{path}.busy")
         factor = draw(self.factor, n, key.at(2).numpy(), f"{path}.factor")
         refresh_hz = 1.0 / idle_s + 1.0 / busy_s
-        return BackgroundLoad(key.at(3), _MEAN_COUNT / refresh_hz, busy_s / (idle_s + busy_s), factor)
+        return BackgroundLoad(key.at(3), _MEAN_COUNT / refresh_hz, busy_s / (idle_s + busy_s), factor, path)
 
 
 PARTS = {"markov": Markov}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge
 
 from edgesim.contracts import Ids
 from edgesim.errors import ConfigError
 from edgesim.learning.data.split import Split
+from edgesim.numbers import Count
 from edgesim.rng import Key
 
 
@@ -18,7 +17,7 @@ from edgesim.rng import Key
 class Blocks:
     """Consecutive samples: the first `samples_per_device` for the first device, and so on. Nothing is drawn."""
 
-    samples_per_device: Annotated[int, Ge(1)] = 800  # as data `fedpns_synthetic` has by default
+    samples_per_device: Count = 800  # as data `fedpns_synthetic` has by default
 
     def split(self, y_train: Ids, y_test: Ids, devices: int, classes: int, key: Key) -> Split:
         """Return the partition. Raises ConfigError unless the blocks are exactly the training set."""

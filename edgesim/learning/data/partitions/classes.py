@@ -16,9 +16,8 @@ from annotated_types import Ge
 from edgesim.contracts import Ids
 from edgesim.errors import ConfigError
 from edgesim.learning.data.split import Pool, Split, require
+from edgesim.numbers import Count
 from edgesim.rng import Key
-
-Count = Annotated[int, Ge(1)]
 
 
 def draw_classes(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge
 
 from edgesim.contracts import Ids
 from edgesim.learning.data.split import Split, equal_share, require
+from edgesim.numbers import Count
 from edgesim.rng import Key
 
 
@@ -17,7 +16,7 @@ from edgesim.rng import Key
 class Iid:
     """Every device gets a uniform draw of the training set; no sample is given twice."""
 
-    samples_per_device: Annotated[int, Ge(1)] | None = None  # None: all samples, sizes differing by at most one
+    samples_per_device: Count | None = None  # None: all samples, sizes differing by at most one
 
     def split(self, y_train: Ids, y_test: Ids, devices: int, classes: int, key: Key) -> Split:
         """Return the partition. Raises ConfigError if there are too few samples."""

@@ -7,15 +7,13 @@ TNSE 2022; `shard_mode` follows the authors' code.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge
 
 from edgesim.contracts import Ids
 from edgesim.errors import ConfigError
 from edgesim.learning.data.split import Pool, Split, alike_devices, require
-from edgesim.numbers import Share
+from edgesim.numbers import Count, Share
 from edgesim.rng import Key
 
 
@@ -29,8 +27,8 @@ class SigmaRho:
     """
 
     sigma: Share = 0.3  # share of devices that are i.i.d.
-    rho: Annotated[int, Ge(1)] = 1  # labels of a device that is not i.i.d.
-    samples_per_device: Annotated[int, Ge(1)] = 200  # training samples
+    rho: Count = 1  # labels of a device that is not i.i.d.
+    samples_per_device: Count = 200  # training samples
     shard_mode: bool = False  # devices that are not i.i.d. get shards
 
     def split(self, y_train: Ids, y_test: Ids, devices: int, classes: int, key: Key) -> Split:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge
 
 from edgesim.contracts import Ids
 from edgesim.errors import ConfigError
+from edgesim.numbers import Count
 from edgesim.rng import Key
-
-Count = Annotated[int, Ge(1)]
 
 
 @dataclass(frozen=True, kw_only=True)

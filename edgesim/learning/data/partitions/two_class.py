@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, MultipleOf
+from annotated_types import Ge, Le, MultipleOf
 
 from edgesim.contracts import Ids
 from edgesim.errors import ConfigError
 from edgesim.learning.data.split import Split, by_class, deal, require
+from edgesim.numbers import MOST_COUNT
 from edgesim.rng import Key
 
 
@@ -23,7 +24,7 @@ class TwoClass:
     """Two different classes a device, in equal halves; no sample is given twice, every class serves as many devices."""
 
     # FedPMT: 500 of CIFAR-10, so that 100 devices use all of it; 300 of MNIST
-    samples_per_device: Annotated[int, Ge(2), MultipleOf(2)] = 500  # training samples
+    samples_per_device: Annotated[int, Ge(2), Le(MOST_COUNT), MultipleOf(2)] = 500  # training samples
 
     def split(self, y_train: Ids, y_test: Ids, devices: int, classes: int, key: Key) -> Split:
         """Return the partition. Raises ConfigError if a class has too few samples, or there is only one."""

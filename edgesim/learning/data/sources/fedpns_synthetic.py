@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from edgesim.contracts import Arr, Ids
 from edgesim.errors import ConfigError
 from edgesim.learning.data.source import Raw, Source
 from edgesim.learning.data.split import alike_devices
-from edgesim.numbers import NonNegativeNumber, Share
+from edgesim.limits import check_memory
+from edgesim.numbers import MOST_COUNT, Count, NonNegativeNumber, Share
 from edgesim.rng import Key, Purpose
 
 FEATURES, CLASSES = 60, 10
@@ -37,8 +38,8 @@ class FedpnsSynthetic(Source):
     name = "fedpns_synthetic"
 
     seed: Annotated[int, Ge(0)] = 1  # of the data alone: runs that differ in their own seed share them
-    devices: Annotated[int, Ge(1)] = 50  # as many as the fleet has
-    samples_per_device: Annotated[int, Ge(2)] = 1000  # of both splits together
+    devices: Count = 50  # as many as the fleet has
+    samples_per_device: Annotated[int, Ge(2), Le(MOST_COUNT)] = 1000  # of both splits together
     sigma: Share = 0.3  # FedPNS: 0.2, 0.3 and 0.5
     varrho: NonNegativeNumber = 1.0  # FedPNS: 0.5 and 1
     varrho_is: Literal["deviation", "variance"] = "deviation"  # the text says N(0, varrho), the code has a deviation
@@ -59,6 +60,8 @@ class FedpnsSynthetic(Source):
             raise ConfigError(
                 f"data.test_on: needs i.i.d. devices, sigma = {self.sigma:g} of {self.devices} devices are none"
             )
+        samples = self.devices * self.samples_per_device
+        check_memory("data.samples_per_device", samples * FEATURES * 16, f"{samples:,} samples of {FEATURES} features")
         x, y = self._draw(alike)
         return Raw(
             x[:, :train].reshape(-1, FEATURES),

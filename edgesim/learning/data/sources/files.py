@@ -18,13 +18,16 @@ from edgesim.learning.data.npz import read_npz
 from edgesim.learning.data.parquet import IMAGE_COLUMNS, LABEL_COLUMNS, parquet_files, read_parquet
 from edgesim.learning.data.pixels import decode, stack
 from edgesim.learning.data.source import Raw, Source
+from edgesim.limits import check_memory
+from edgesim.numbers import Count
 from edgesim.reading import in_short
 from edgesim.rng import Key, Purpose
 
 if TYPE_CHECKING:
     from torchvision.datasets import ImageFolder
 
-Pixels = Annotated[int, Ge(1)]
+Pixels = Count
+_PIXEL_BYTES = 3 + 3 * 4  # red, green, blue, as read and as trained on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +132,7 @@ class Folder(Source):
     resize: Pixels | tuple[Pixels, Pixels] | None = None  # side of a square, or [height, width]
     test_share: Annotated[float, Gt(0), Lt(1)] | None = None
     seed: Annotated[int, Ge(0)] = 1  # of the split alone: runs that differ in their own seed share it
-    replicate: tuple[Annotated[int, Ge(1)], ...] | None = None
+    replicate: tuple[Count, ...] | None = None
 
     @property
     def origin(self) -> str:
@@ -169,8 +172,10 @@ class Folder(Source):
             raise DataError(f"data.root: {self.root} needs {wanted}: {in_short(error)}") from error
 
     def _pixels(self, listed: ImageFolder, rows: Ids) -> np.ndarray:
-        files = [listed.samples[row][0] for row in rows.tolist()]
         size = (self.resize, self.resize) if isinstance(self.resize, int) else self.resize
+        if size is not None:
+            check_memory("data.resize", len(rows) * size[0] * size[1] * _PIXEL_BYTES, f"{len(rows)} images of {size}")
+        files = [listed.samples[row][0] for row in rows.tolist()]
         images = (decode(Path(file), file, grey=False, size=size) for file in files)
         return stack(images, len(files), f"{listed.root} (data.resize can make all equal)")
 

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from edgesim.contracts import Arr, Ids
 from edgesim.learning.data.held_out import held_out
 from edgesim.learning.data.normalise import Moments, Preset
 from edgesim.learning.data.source import Raw, Source
+from edgesim.limits import check_memory
+from edgesim.numbers import MOST_COUNT
 from edgesim.rng import Key, Purpose
 
 # Actinic keratosis, basal cell carcinoma, benign keratosis, dermatofibroma, nevus, melanoma, vascular lesion.
@@ -51,7 +53,7 @@ class Ham10000Like(Source):
 
     normalise: Preset | Moments = "imagenet"  # as DA-DPFL has it for HAM10000
     seed: Annotated[int, Ge(0)] = 1  # of the data alone: runs that differ in their own seed share them
-    side: Annotated[int, Ge(24)] = 64  # pixels; below 24 the finest stripes would have less than two pixels each
+    side: Annotated[int, Ge(24), Le(MOST_COUNT)] = 64  # pixels; below 24 the finest stripes have less than two each
     replicate: Literal["released", "corrected", "none"] = "released"  # training images by class
 
     def read(self) -> Raw:
@@ -64,6 +66,9 @@ class Ham10000Like(Source):
     def _images(self, labels: Ids, rows: Ids) -> np.ndarray:
         """Return these of the images, bytes (rows, side, side, 3)."""
         tints = _CLASS_TINT * self._key().at(_TINTS).numpy().standard_normal((len(COUNTS), 3))
+        check_memory(
+            "data.side", len(rows) * self.side**2 * 15, f"{len(rows)} images of {self.side}x{self.side} pixels"
+        )
         images = np.empty((len(rows), self.side, self.side, 3), dtype=np.uint8)
         for place, row in enumerate(rows.tolist()):
             label = int(labels[row])

@@ -1,0 +1,230 @@
+"""Fuzzes scenarios: mutated ones have to be refused in one line, or to run as estimated and give sound tables.
+
+python -m tests.fuzz.scenarios --cases 20000 --seed 1 [--case N] [--workers 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import math
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from tests.fuzz.bases import bases
+from tests.fuzz.mutate import mutated
+
+LONGEST_LINE = 600  # characters of a message
+FACTOR = 100  # that a run may take of its estimate
+LEAST_S = 0.2  # of an estimate: what a host says of less is noise
+WORTH_S = 1.0  # a run that says it takes longer is believed
+MOST_S = 60.0  # of the processor's time for a case, whatever it does
+KILLED_S = 600.0  # of wall time, if it cannot even be told to stop
+MEMORY_BYTES = 6 << 30  # of a case
+
+
+class Verdict(NamedTuple):
+    """How a case ended: "refused", "long", "ran"; or what is wrong: "fault"."""
+
+    case: int
+    ended: str
+    says: str
+
+
+def text_of(seed: int, case: int) -> bytes:
+    """Return the scenario file of a case."""
+    random = Random(f"{seed}/{case}")
+    known = bases()
+    return mutated(known[random.choice(sorted(known))], random)
+
+
+def judged(text: bytes, folder: Path) -> tuple[str, str]:
+    """Return how a scenario ended, and the line or fault it ended with: load, validate, estimate, run."""
+    from edgesim.config.load import load_scenario
+    from edgesim.errors import ConfigError, DataError, EdgesimError
+    from edgesim.estimate import estimate
+    from edgesim.simulation import check, simulate
+
+    path = folder / "scenario.toml"
+    path.write_bytes(text)
+    try:
+        scenario = load_scenario(path)
+        check(scenario)
+    except (ConfigError, DataError) as error:
+        return _refused(error)
+    host_s = 0.0
+    try:
+        totals = estimate(scenario).totals
+        host_s = math.inf if totals["host_minutes"] is None else 60.0 * totals["host_minutes"]
+    except ConfigError as error:
+        if not str(error).startswith("estimate: "):
+            return "fault", f"estimate refuses what validate accepts: {error}"
+    if host_s > WORTH_S:
+        return "long", f"{host_s:g} s"
+    started_s = time.process_time()
+    try:
+        run = simulate(scenario, folder / "run")
+    except EdgesimError as error:
+        return "fault", f"run refuses what validate accepts: {type(error).__name__}: {error}"
+    took_s = time.process_time() - started_s
+    if took_s > FACTOR * max(host_s, LEAST_S):
+        return "fault", f"took {took_s:.1f} s, estimated {host_s:.3f} s"
+    return next(_unsound(run), ("ran", ""))
+
+
+def _refused(error: Exception) -> tuple[str, str]:
+    line = str(error)
+    if len(line) > LONGEST_LINE or not line.strip():
+        return "fault", f"a message of {len(line)} characters: {line[:300]}"
+    if any(ord(char) < 32 or char == "\x7f" for char in line.replace("\n", " ")):
+        return "fault", f"a message with control characters: {line!r}"
+    return "refused", line
+
+
+def _unsound(run) -> Iterator[tuple[str, str]]:
+    """Yield what no table may hold: times, sizes, powers and counts that are negative or not finite."""
+    for name in ("jobs", "merges", "devices"):
+        table = run.table(name).select_dtypes("number")
+        for column in table.columns.difference(["device", "server_loss"]):
+            values = table[column].to_numpy(dtype=float, na_value=0.0)
+            if len(values) and not ((values >= 0) & (values < math.inf)).all():
+                bad = values[~((values >= 0) & (values < math.inf))][0]
+                yield "fault", f"table {name}: {column} has {bad}"
+
+
+def verdict(seed: int, case: int) -> Verdict:
+    """Return the verdict on one case, tried in a folder of its own."""
+    folder = Path(tempfile.mkdtemp(prefix="edgesim-fuzz-"))
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            return Verdict(case, *judged(text_of(seed, case), folder))
+    except Exception as error:
+        where = " < ".join(f"{f.name}:{f.lineno}" for f in reversed(traceback.extract_tb(error.__traceback__)[-4:]))
+        return Verdict(case, "fault", f"{type(error).__name__}: {str(error)[:200]} ({where})")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- processes with a time limit ----------------------------------------------------------------------------------
+
+
+def _work(seed: int, pipe: Connection) -> None:
+    os.setsid()  # so that the workers of a backend end with it
+    signal.signal(signal.SIGPROF, _too_long)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    while (case := pipe.recv()) is not None:
+        signal.setitimer(signal.ITIMER_PROF, MOST_S)
+        pipe.send(verdict(seed, case))
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError(f"not done after {MOST_S:g} s")
+
+
+class _Worker:
+    """A process that tries one case after another, and is replaced if one takes too long."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._start()
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self._process = context.Process(target=_work, args=(self._seed, other))
+        self._process.start()
+        other.close()
+        self.case: int | None = None
+        self.until_s = math.inf
+
+    def give(self, case: int) -> None:
+        """Let it try a case."""
+        self.case, self.until_s = case, time.monotonic() + KILLED_S
+        self.pipe.send(case)
+
+    def take(self) -> Verdict | None:
+        """Return the verdict on its case if there is one; one that takes too long or kills its process failed."""
+        assert self.case is not None
+        try:
+            if self.pipe.poll():
+                return self.pipe.recv()
+            fault = "" if time.monotonic() < self.until_s else f"not done after {KILLED_S:g} s"
+        except EOFError:
+            fault = "killed its process"
+        if not fault:
+            return None
+        case = self.case
+        self.stop()
+        self._start()
+        return Verdict(case, "fault", fault)
+
+    def stop(self) -> None:
+        """End the process."""
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.join()
+        self.pipe.close()
+
+
+def verdicts(seed: int, cases: range, workers: int) -> Iterator[Verdict]:
+    """Yield the verdicts on cases as they come, from so many processes."""
+    pool, left, busy = [_Worker(seed) for _ in range(min(workers, len(cases)))], iter(cases), list[_Worker]()
+    try:
+        for worker in pool:
+            worker.give(next(left))
+            busy.append(worker)
+        while busy:
+            wait([worker.pipe for worker in busy], timeout=1.0)
+            for worker in list(busy):
+                if (found := worker.take()) is None:
+                    continue
+                yield found
+                if (case := next(left, None)) is None:
+                    busy.remove(worker)
+                else:
+                    worker.give(case)
+    finally:
+        for worker in pool:
+            worker.stop()
+
+
+def main() -> None:
+    """Try cases and print the faults; the exit code is 1 if there are any."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--case", type=int, help="show this one only")
+    given = parser.parse_args()
+    if given.case is not None:
+        sys.stdout.buffer.write(text_of(given.seed, given.case)[:20_000] + b"\n")
+        print(verdict(given.seed, given.case))
+        return
+    ended: Counter[str] = Counter()
+    for each in verdicts(given.seed, range(given.first, given.first + given.cases), given.workers):
+        ended[each.ended] += 1
+        if each.ended == "fault":
+            print(f"--seed {given.seed} --case {each.case}: {each.says}", flush=True)
+    print(dict(ended))
+    sys.exit(bool(ended["fault"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Some hundred mutated scenarios; `python -m tests.fuzz.scenarios` tries as many as one likes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.bases import bases
+from tests.fuzz.mutate import to_toml
+from tests.fuzz.scenarios import judged, text_of, verdicts
+
+SEED, CASES = 1, 300
+
+
+def test_mutated_scenarios_are_refused_in_a_line_or_run_as_estimated() -> None:
+    found = list(verdicts(SEED, range(CASES), workers=1))
+    assert [f"--case {each.case}: {each.says}" for each in found if each.ended == "fault"] == []
+    assert sum(each.ended == "ran" for each in found) > CASES // 20
+    assert sum(each.ended == "refused" for each in found) > CASES // 5
+
+
+@pytest.mark.parametrize("name", bases())
+def test_what_is_mutated_runs(name, tmp_path) -> None:
+    assert judged(to_toml(bases()[name]).encode(), tmp_path) == ("ran", "")
+
+
+def test_a_case_is_the_same_again() -> None:
+    assert text_of(5, 17) == text_of(5, 17) != text_of(5, 18)
