@@ -203,7 +203,6 @@ def test_by_hand_at_a_merge_two_of_three_are_at_work(tmp_path):
 
 def test_the_table_shows_the_split(tmp_path):
     run = edgesim.run(given("buffered", 3), out=tmp_path / "run")
-    head = call("table", run.folder).out.splitlines()[1].split()
-    assert [name for name in head if name in ("energy", "active", "idle", "participants")] == [
-        "energy", "active", "idle", "participants",
-    ]  # fmt: skip
+    shown = call("table", run.folder).out
+    places = [shown.index(name) for name in ("energy", "active", "idle", "participants")]
+    assert places == sorted(places)
