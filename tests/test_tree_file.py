@@ -86,7 +86,11 @@ class Foreign(NamedTuple):
     command: str
 
 
-@pytest.mark.parametrize("value", [Foreign("rm"), object(), print, Path("x"), np.array([object()])], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [Foreign("rm"), object(), print, Path("x"), np.array([object()])],
+    ids=["record", "object", "function", "path", "objects"],
+)
 def test_what_no_file_can_hold_is_refused_before_it_is_needed(tmp_path: Path, value: Any) -> None:
     with pytest.raises(TypeError, match="cannot be saved: only numbers, text, containers, tensors and known records"):
         there_and_back(tmp_path / "file", value)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 from PIL import Image
 from safetensors.numpy import save_file
 
 import edgesim
-from edgesim.analysis.load import open_run
 from edgesim.assembly import assemble
+from edgesim.checkpoint import Checkpoint
 from edgesim.config.profiles import find, to_toml
 from edgesim.errors import ConfigError
+from edgesim.simulation import Silent, simulate
 from edgesim.study.golden import load_golden
 from edgesim.study.golden_tables import read_numbers
 from edgesim.study.study import load_study
@@ -216,6 +218,42 @@ def _run(folder: Path) -> Sequence[Path]:
     return sorted(path for path in (folder / "run").iterdir() if path.suffix in {".json", ".parquet", ".safetensors"})
 
 
+def _checkpoint(folder: Path) -> Sequence[Path]:
+    """The file of a run that was broken off after two rounds, of a method with a state of its own."""
+    kept = _kept(folder)
+    simulate(_scaffold(folder), folder / "run", _CtrlC(rounds=2), kept)
+    return [kept.file]
+
+
+def _scaffold(folder: Path) -> edgesim.Scenario:
+    return edgesim.load(_scenario(folder), ["method=scaffold", "stop.rounds=3"])
+
+
+def _kept(folder: Path) -> Checkpoint:
+    return Checkpoint.beside(folder / "run", 1e-9, {"kind": "for damage"})
+
+
+class _CtrlC(Silent):
+    """Presses Ctrl-C after some rounds."""
+
+    def __init__(self, rounds: int) -> None:
+        self._left = rounds
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        self._left -= 1
+        if not self._left:
+            raise KeyboardInterrupt
+
+
+def _resumed(folder: Path, case: int) -> Any:
+    saved = _kept(folder).load(_scaffold(folder).method.value)
+    return saved and torch.utils._pytree.tree_map(_in_full, saved._asdict())
+
+
+def _in_full(value: Any) -> Any:
+    return (value.shape, value.numpy().tobytes()) if isinstance(value, torch.Tensor) else value
+
+
 COMMANDS: Sequence[Sequence[str]] = (
     ("table", "{run}"),
     ("explain", "{run}", "--round", "2"),
@@ -230,10 +268,6 @@ COMMANDS: Sequence[Sequence[str]] = (
 def _told(folder: Path, case: int) -> str:
     words = COMMANDS[case % len(COMMANDS)]
     return asked(*(word.replace("{run}", str(folder / "run")).replace("{here}", str(folder)) for word in words))
-
-
-def _has_digests(folder: Path) -> bool:
-    return "files" in open_run(folder / "whole").manifest
 
 
 KINDS: dict[str, Kind] = {
@@ -268,5 +302,6 @@ KINDS: dict[str, Kind] = {
     "parquet": Kind(_parquet_set, learned("parquet", root="{here}/set")),
     "images": Kind(_images, learned("image_folder", root="{here}/set")),
     "weights": Kind(_weights, _started),
-    "run folder": Kind(_run, _told, _has_digests),
+    "run folder": Kind(_run, _told, lambda folder: True),
+    "checkpoint": Kind(_checkpoint, _resumed, lambda folder: True),
 }
