@@ -16,7 +16,6 @@ import pytest
 import edgesim
 from edgesim.errors import DataError
 from edgesim.learning.data.sources.digits import Digits
-from edgesim.study.lock import held, is_held
 from edgesim.study.outlook import outlook
 from edgesim.study.runs import Planned, plan
 from edgesim.study.study import Cell, load_study
@@ -235,9 +234,9 @@ def test_two_commands_share_the_cells(here: Path) -> None:
 def test_a_cell_that_another_process_is_at_is_run_last(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has gone without making it, when it is looked at again."""
     first, _ = planned()
-    script = "import sys, pathlib; from edgesim.study.lock import held\n"
+    script = "import sys, pathlib; from edgesim.records.lock import hold\n"
     script += (
-        "with held(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read(1); import os; os._exit(1)"
+        "with hold(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read(1); import os; os._exit(1)"
     )
     words = [sys.executable, "-c", script, str(first.folder)]
     other = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -258,15 +257,3 @@ def test_a_cell_that_another_process_is_at_is_run_last(here: Path, monkeypatch: 
     assert busy.startswith("data=digits,seed=1: another process is at it, looked at again at the end; running: data=di")
     assert second.startswith("1 of 2: data=digits,seed=2; 1 left, about ")
     assert again.startswith("running: data=digits,seed=1; 1 left, about ") and last == "2 of 2: data=digits,seed=1"
-
-
-def test_a_place_is_held_once_and_given_back(tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / "a"
-    with held(folder) as mine, held(folder) as again:
-        assert (mine, again, is_held(folder)) == (True, False, True)
-    assert not is_held(folder) and list((tmp_path / "runs").iterdir()) == []
-    (tmp_path / "runs" / ".a.lock").touch()  # left by a process that was killed
-    assert not is_held(folder)
-    with held(folder) as mine:
-        assert mine
-    assert np.array_equal(list((tmp_path / "runs").iterdir()), [])

@@ -8,6 +8,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from edgesim.errors import ConfigError, FolderBusy
@@ -21,15 +22,16 @@ def lock_of(folder: Path) -> Path:
 
 
 @contextmanager
-def hold(folder: Path) -> Iterator[None]:
+def hold(folder: Path, wait: bool = False) -> Iterator[None]:
     """Keep others from writing a run folder, which need not exist. The system ends that when this process dies.
 
-    Raises FolderBusy at once if another process writes it, ConfigError if no file can be locked there.
+    If another process writes it, raises FolderBusy at once, or waits until it does not. Raises ConfigError if no file
+    can be locked there.
     """
     path = lock_of(folder)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = _locked(path)
+        file = _locked(path, wait)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be made: {path}: {error.strerror}") from error
     if file is None:
@@ -67,12 +69,12 @@ def is_held(folder: Path) -> bool:
     return False
 
 
-def _locked(path: Path) -> int | None:
-    """Return the descriptor of the locked file, None if another has the lock."""
-    for _ in range(_TRIES):
+def _locked(path: Path, wait: bool) -> int | None:
+    """Return the descriptor of the locked file, None if another has the lock and is not waited for."""
+    for _ in count() if wait else range(_TRIES):
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(path, file):
                 return file
         except BlockingIOError:

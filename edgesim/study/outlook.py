@@ -13,8 +13,8 @@ from edgesim.config.scenario import Scenario
 from edgesim.errors import ConfigError
 from edgesim.estimate import estimate_of, host_flops_per_s
 from edgesim.learning.data.dataset import Dataset
+from edgesim.records.lock import is_held
 from edgesim.rng import Key
-from edgesim.study.lock import is_held
 from edgesim.study.runs import Planned, fault_of
 from edgesim.study.stamp import digest_of
 

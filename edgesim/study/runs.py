@@ -16,11 +16,11 @@ from pydantic_core import from_json
 from edgesim.analysis.load import Run, open_run
 from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Scenario
-from edgesim.errors import ConfigError, EdgesimError
+from edgesim.errors import ConfigError, EdgesimError, FolderBusy
 from edgesim.processes import ProcessPool
 from edgesim.reading import read_text
+from edgesim.records.lock import hold
 from edgesim.records.schema import TABLES
-from edgesim.study.lock import held
 from edgesim.study.stamp import stamp_of
 from edgesim.study.study import Cell, Study
 
@@ -134,10 +134,12 @@ def _alone(scenario: Scenario) -> dict[str, Any]:
 def _run(planned: Planned, checkpoint_s: float | None, wait: bool = False) -> str | None:
     """Return what went wrong with a cell ("": nothing), None if another process is at it and was not waited for."""
     try:
-        with held(planned.folder, wait) as mine:
-            if mine and not planned.is_done():  # else another process has made it meanwhile
+        with hold(planned.folder, wait):
+            if not planned.is_done():  # else another process has made it meanwhile
                 _make(planned, checkpoint_s)
-            return "" if mine else None
+        return ""
+    except FolderBusy:
+        return None
     except OSError as error:
         return f"{planned.folder}: cannot be made: {error}"
     except Exception as error:
