@@ -179,11 +179,11 @@ def test_time_left_is_told_as_cells_end(here: Path) -> None:
     err = call("study", "run", "study.toml", "--only", "data=digits", "--out", "runs").err
     none, first, second, last = err.splitlines()
     assert (none, first) == ("0 of 2 cells are done", "running: data=digits,seed=1; 2 left")
-    start = r"1 of 2: data=digits,seed=1; running: data=digits,seed=2; 1 left, about [\d.]+ s"
+    start = r"1 of 2: data=digits,seed=1; running: data=digits,seed=2; 1 left, about [\d.]+ m?s"
     assert re.fullmatch(start, second) and last == "2 of 2: data=digits,seed=2"
     shutil.rmtree("runs/data=digits,seed=2")
     again = call("study", "run", "study.toml", "--only", "data=digits", "--out", "runs").err.splitlines()
-    assert re.fullmatch(r"running: data=digits,seed=2; 1 left, about [\d.]+ s", again[1])  # from the run before
+    assert re.fullmatch(r"running: data=digits,seed=2; 1 left, about [\d.]+ m?s", again[1])  # from the run before
 
 
 def test_time_left_is_that_of_other_seeds_or_of_all(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ PLAIN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", PLAIN, ids=repr)
+@pytest.mark.parametrize("value", PLAIN)
 def test_plain_values_and_records(tmp_path: Path, value: Any) -> None:
     found = there_and_back(tmp_path / "file", value)
     assert (found, type(found), repr(found)) == (value, type(value), repr(value))
