@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from edgesim.analysis.load import Run
 from edgesim.analysis.readable import divergence, heading, text
-from edgesim.analysis.stats import summary, targets_table
 from edgesim.commands.formats import latex, markdown
 from edgesim.commands.grid import Column, print_grid
-from edgesim.records.writer import plain_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from edgesim.analysis.load import Run
 
 _COSTS = {
     "sim_time_s": "simulated time",
@@ -29,6 +29,8 @@ _COSTS = {
 
 def print_runs(runs: Sequence[Run], style: str = "") -> None:
     """Print a row a run, then a row for each run and target accuracy; for `style` see `print_table`."""
+    from edgesim.analysis.stats import summary, targets_table  # load pandas, which few of these commands need
+
     names = unique_names(runs)
     rows = [{"run": name} | summary(run) for run, name in zip(runs, names, strict=True)]
     shown = {
@@ -86,6 +88,8 @@ def print_table(
 
 def print_json(value: Any) -> None:
     """Print one JSON value to stdout; infinities and NaN become strings."""
+    from edgesim.records.manifest import plain_json
+
     print(plain_json(value))
 
 
@@ -97,8 +101,16 @@ def print_note(line: str) -> None:
 def _cell(name: str, value: Any) -> str:
     if isinstance(value, str):
         return value
-    if value is None or pd.isna(value):
+    if _is_missing(value):
         return "-"
     if isinstance(value, float) and "accuracy" in name:
         return f"{value:.4f}"
     return text(name, value)
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None or isinstance(value, int | float):
+        return value is None or value != value  # NaN is not itself
+    import pandas as pd
+
+    return bool(pd.isna(value))
