@@ -91,8 +91,12 @@ def test_a_part_is_told_with_every_key() -> None:
 
 
 def test_a_class_from_outside_is_told_too() -> None:
-    out = call("list", "method", "tests.plugins.one_number:OneNumber").out
-    assert 'name = "tests.plugins.one_number:OneNumber"' in out
+    """A module of torch, which is no dataclass, and a method that builds on one of ours."""
+    out = call("list", "model", "tests.plugins.one_number:OneNumber").out
+    assert 'model = { name = "tests.plugins.one_number:OneNumber" }' in out and "Multiplies its input" in out
+    out = call("list", "method", "tests.plugins.one_number:MovingAvg").out
+    assert any(line.startswith("aggregate_over ") for line in out.splitlines())
+    assert any(line.startswith("moves ") for line in out.splitlines())
 
 
 def test_list_loads_next_to_nothing() -> None:

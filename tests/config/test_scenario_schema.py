@@ -123,7 +123,7 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
         "const" not in schema or value == schema["const"],
         "anyOf" not in schema or any(fits(value, form) for form in schema["anyOf"]),
         "oneOf" not in schema or sum(fits(value, form) for form in schema["oneOf"]) == 1,
-        not isinstance(value, str) or re.search(schema.get("pattern", ""), value) is not None,
+        not isinstance(value, str) or text_fits(value, schema),
         not isinstance(value, int | float) or within(value, schema),
         not isinstance(value, dict) or table_fits(value, schema),
         not isinstance(value, list) or list_fits(value, schema),
@@ -133,8 +133,9 @@ def fits(value: Any, schema: dict[str, Any]) -> bool:
 
 NOTES = {"title", "description", "default", "examples", "x-unit", "format", "$schema", "$defs"}
 TABLES = {"properties", "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems"}
-NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength"}
-KNOWN = NOTES | TABLES | NUMBERS | {"type", "enum", "const", "anyOf", "oneOf", "pattern"}
+NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+TEXTS = {"pattern", "minLength", "maxLength"}
+KNOWN = NOTES | TABLES | NUMBERS | TEXTS | {"type", "enum", "const", "anyOf", "oneOf"}
 TYPES: dict[str, Any] = {
     **{"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)},
     "null": type(None),
@@ -149,6 +150,11 @@ def within(value: float, schema: dict[str, Any]) -> bool:
     low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
     above, below = schema.get("exclusiveMinimum", -math.inf), schema.get("exclusiveMaximum", math.inf)
     return bool(low <= value <= high and (above < value < below or math.isinf(value)))
+
+
+def text_fits(value: str, schema: dict[str, Any]) -> bool:
+    sized = schema.get("minLength", 0) <= len(value) <= schema.get("maxLength", len(value))
+    return sized and re.search(schema.get("pattern", ""), value) is not None
 
 
 def table_fits(value: dict[str, Any], schema: dict[str, Any]) -> bool:
