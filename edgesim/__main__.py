@@ -17,6 +17,7 @@ from edgesim.commands.parts import kinds, names_of_kind
 from edgesim.commands.streams import OutputError, careful_streams
 from edgesim.errors import EdgesimError
 from edgesim.interrupts import INTERRUPTED, Interrupts, interrupts
+from edgesim.reading import one_line
 
 if TYPE_CHECKING:
     from edgesim.config.scenario import Scenario
@@ -37,8 +38,6 @@ Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folde
 
 # Typer's base of wrong usage, which has had several homes but always this child.
 _UsageError: Any = typer.BadParameter.__base__
-
-_LONGEST_LINE = 4_000  # of an error; values are quoted shorter, but somebody else's part may raise what it likes
 
 
 def _print_version(asked: bool) -> None:
@@ -354,7 +353,7 @@ def _exit_code(signals: Interrupts) -> int:
         message = f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
     except EdgesimError as error:
         message = str(error)
-    print("error:", " ".join(message.splitlines())[:_LONGEST_LINE], file=sys.stderr)
+    print("error:", one_line(message), file=sys.stderr)
     return 2
 
 

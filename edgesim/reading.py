@@ -17,6 +17,7 @@ from edgesim.errors import DataError, EdgesimError
 from edgesim.limits import memory_bytes
 
 _SHOWN = 160  # characters of what somebody else wrote
+_LONGEST_LINE = 4_000  # of an error; values are quoted shorter, but somebody's own part may raise what it likes
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 # No byte of a deflated file (gzip, zip) stands for more. Source: zlib technical details, "maximum compression factor".
 _DEFLATE_BYTES = 1032
@@ -36,6 +37,12 @@ def in_short(value: Any) -> str:
         text = type(value).__name__
     line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _SHOWN]).split())
     return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
+
+
+def one_line(error: Any) -> str:
+    """Return what an error says on one line of printable characters: a file's name may hold what moves a cursor."""
+    line = " ".join(str(error).splitlines())[:_LONGEST_LINE]
+    return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
 def quoted(value: Any) -> str:

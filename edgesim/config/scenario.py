@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -45,10 +45,15 @@ from edgesim.units import (
 __all__ = ["Chosen", "Cpu", "Evaluation", "FleetBlock", "Foreign", "Scenario", "Server", "Stop"]
 
 
+_LONGEST_NAME = 1000
+
+
 def _printable(name: str) -> str:
     """Return a name that shows what it is: control characters and those that turn the direction of text hide it."""
     if not name.isprintable():
         raise refusal(f"must be of printable characters, got {quoted(name)}")
+    if len(name) > _LONGEST_NAME:
+        raise refusal(f"must have at most {_LONGEST_NAME} characters, got {quoted(name)}, {len(name)}")
     return name
 
 
@@ -118,7 +123,7 @@ class FleetBlock(_Table):
     """Devices of one kind. `network`, `energy` and `slowdown` replace those of the scenario for it."""
 
     count: Annotated[int, Ge(1), Le(_MOST)] = 1
-    name: Annotated[_Name, MinLen(1), MaxLen(100)] = "block"  # a scenario numbers those left unnamed
+    name: Annotated[_Name, MinLen(1)] = "block"  # a scenario numbers those left unnamed
     level: Annotated[int, Ge(1), Le(_MOST)] = 1  # of capability; 1 is the weakest
     cpu: Cpu
     network: Annotated[Chosen, PartOf("network")] | None = None
@@ -243,7 +248,7 @@ class Scenario(_Table):
     """All settings of a run. Parts are held as Chosen; `fleet` in the order of the device ids."""
 
     seed: Annotated[int, Ge(0)] = 1
-    name: Annotated[_Name, MaxLen(1000)] | None = None
+    name: _Name | None = None
     data: Annotated[Chosen, PartOf("data")] | None = None  # None: timing only
     data_seed: Annotated[int, Ge(0)] | None = None  # of the partition alone; None: seed
     partition: Annotated[Chosen, PartOf("partition")]

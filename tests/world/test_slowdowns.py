@@ -158,6 +158,12 @@ def test_load_that_hardly_rests_or_comes():
 # --- replay -----------------------------------------------------------------------------------------------
 
 
+def test_work_shorter_than_the_rounding_of_its_time_does_not_end_before_it_begins():
+    load = markov(1000, idle=60.0, busy=20.0, factor=3.0)
+    for now_s in np.linspace(0.0, 100.0, 50):
+        assert (stretched(load, np.full(1000, 1e-26), now_s) >= 0).all()
+
+
 def test_replayed_speeds_by_hand(tmp_path):
     """Full speed for 10 s, half for 10 s, none for 10 s; device 1 keeps a quarter."""
     file = tmp_path / "speed.csv"

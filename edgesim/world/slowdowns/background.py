@@ -85,7 +85,8 @@ class BackgroundLoad:
         at = np.where(reached.any(axis=1), reached.argmax(axis=1), states.shape[1] - 1)
         row = np.arange(len(rows))
         finish_s = edges_s[row, at + 1] - np.maximum(done_s[row, at] - left_s, 0.0) / speed[row, at]
-        return finish_s - begin_s, np.minimum(done_s[:, -1], left_s), states[:, -1]
+        # what is shorter than the rounding of its cell must not end before it begins
+        return np.maximum(finish_s - begin_s, 0.0), np.minimum(done_s[:, -1], left_s), states[:, -1]
 
     def _cell(self, rows: Ids, number: Arr, before: np.ndarray) -> _Cell:
         count = self._count(rows, number)
