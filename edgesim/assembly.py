@@ -30,7 +30,7 @@ from edgesim.rng import Key, Purpose
 from edgesim.world.availability import Availability, all_of
 from edgesim.world.failure import Failure, combine
 from edgesim.world.fleet import Fleet, build_fleet
-from edgesim.world.onoff import OnOff
+from edgesim.world.onoff import LAST_CELL, OnOff
 from edgesim.world.shared_network import SharedNetwork, shared_network
 
 Network: TypeAlias = tuple[nn.Module, ModelCard]
@@ -232,6 +232,13 @@ def _check_outages(fleet: Fleet, setting: Setting, failures: Failure | None) -> 
     prices = dict(zip(ROWS, Pricer(fleet, setting).of_all(Task(stretches=(setting.training.stretch(0),))), strict=True))
     if failures is None or failures.links is None:
         return
+    job_s, down_s = prices["down_s"] + prices["compute_s"] + prices["up_s"], failures.links.mean_off_s
+    if (late := job_s > LAST_CELL * down_s).any():  # a link that is down then would never come up again
+        device = int(late.argmax())
+        raise ConfigError(
+            f"failures.down: {down_s[device]:g} s is too short to be told from nothing at the end of a job of "
+            f"{job_s[device]:g} s, as device {device} has"
+        )
     air_s = np.maximum(*(prices[f"{way}_s"] - prices[f"{way}_latency_s"] for way in ("down", "up")))
     up_s = failures.links.mean_on_s
     device = int(np.argmax(air_s / up_s))

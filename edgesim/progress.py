@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,9 +34,14 @@ class ProgressLine:
     """An observer of a run that writes to stderr, so that stdout stays free for results."""
 
     def __init__(
-        self, limits: Limits, console: Console | None = None, clock_s: Callable[[], float] | None = None
+        self,
+        limits: Limits,
+        console: Console | None = None,
+        clock_s: Callable[[], float] | None = None,
+        warnings: Sequence[str] = (),
     ) -> None:
-        """`clock_s`: a host clock, default rich's."""
+        """`clock_s`: a host clock, default rich's. `warnings`: of a scenario, told once it turns out that it runs."""
+        self._warnings = warnings
         self._limits = limits
         self._console = console or Console(file=sys.stderr, markup=False, highlight=False)
         columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
@@ -57,6 +62,9 @@ class ProgressLine:
         far), active_j (of it, what is above idle power), diverged (how, in the round in which training did), and in a
         run that goes on from a checkpoint before (how many an earlier run did).
         """
+        for line in self._warnings:
+            self._console.print(f"warning: {line}", soft_wrap=True)
+        self._warnings = ()
         shares = self._shares(info)
         if info.get("before", 0) > self._before:
             self._go_on(info, shares)

@@ -305,3 +305,19 @@ SMALL = {
     "stop": {"rounds": 1},
     "fleet": [{"cpu": {"flops_per_s": 1e9}}],
 }
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["availability={name='bernoulli', p=8e-11}"], "availability.p: looking again until some device answers"),
+        (
+            ["fleet.0.cpu={flops_per_s=1e-12}", OUTAGE + "up='10 min', down='20 s'}"],
+            "failures.down: 20 s is too short to be told",
+        ),
+        (["fleet.0.battery={capacity=5e-324}"], "fleet.0.battery.capacity: device 0 of the block restarts with 0 J"),
+        (["fleet.0.battery={capacity=1e-5}"], "fleet.0.battery.capacity: device 0 of the block restarts with 2e-06 J"),
+    ],
+)
+def test_what_hardly_comes_or_goes_is_refused(here: Path, overrides: list[str], says: str) -> None:
+    assert validate(*NULL, "energy={name='power', idle='1 W', busy='2 W'}", *overrides).startswith(says)

@@ -15,7 +15,7 @@ from edgesim.analysis.stats import summary
 from edgesim.checkpoint import Checkpoint
 from edgesim.commands import show
 from edgesim.commands.folder import default_folder
-from edgesim.commands.scenario import layers_of, warn
+from edgesim.commands.scenario import layers_of
 from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Scenario
 from edgesim.errors import ConfigError
@@ -49,9 +49,9 @@ def run_scenario(
     saved = None
     if checkpoint_s and scenario.backend.value.trains:
         saved = Checkpoint.beside(folder, checkpoint_s, stamp_of(scenario) | {"data": data_digest(scenario)})
+    observer = None
     if not quiet:
-        warn(of_text(scenario, layers_of(file, overrides)))
-    observer = None if quiet else ProgressLine(Limits.of(scenario.stop))
+        observer = ProgressLine(Limits.of(scenario.stop), warnings=of_text(scenario, layers_of(file, overrides)))
     try:
         finished = simulate(scenario, folder, observer, saved, overwrite=overwrite, command=sys.argv)
     finally:

@@ -12,7 +12,7 @@ from edgesim.rng import Draws, Key
 # Time is cut into cells of 2 points on average; a cell has fewer than 32 (the probability of more is below 1e-26).
 _MEAN_COUNT, _MAX_COUNT = 2.0, 32
 _COUNTS = np.cumsum(np.exp(-_MEAN_COUNT) * np.cumprod([1.0, *(_MEAN_COUNT / np.arange(1, _MAX_COUNT))]))
-_LAST_CELL = 2.0**52  # beyond it floats cannot tell a cell from the next, and nothing changes any more
+LAST_CELL = 2.0**52  # beyond it floats cannot tell a cell from the next, and nothing changes any more
 _COUNT, _PLACE = 0, 1  # streams; never renumber
 
 
@@ -36,7 +36,7 @@ class _Points:
 
     def nearest_s(self, rows: Ids, now_s: Arr, step: int) -> Arr:
         """Return the first point after `now_s` (step 1) or the last up to it (step -1; -inf: none since 0)."""
-        cell = np.minimum(cell_of(now_s, self.cell_s[rows]), _LAST_CELL)
+        cell = np.minimum(cell_of(now_s, self.cell_s[rows]), LAST_CELL)
         found_s = np.full(len(rows), step * np.inf)
         todo = np.arange(len(rows))
         while len(todo):
@@ -44,7 +44,7 @@ class _Points:
             fits = point_s > since_s if step > 0 else point_s <= since_s
             found_s[todo] = step * np.where(fits, step * point_s, np.inf).min(axis=1)
             cell[todo] += step
-            todo = todo[np.isinf(found_s[todo]) & (cell[todo] >= 0) & (cell[todo] <= _LAST_CELL)]
+            todo = todo[np.isinf(found_s[todo]) & (cell[todo] >= 0) & (cell[todo] <= LAST_CELL)]
         return found_s
 
     def _points_s(self, rows: Ids, cell: Arr) -> Arr:

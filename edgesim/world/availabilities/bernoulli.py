@@ -8,6 +8,7 @@ from math import inf
 import numpy as np
 
 from edgesim.contracts import Arr, Ids
+from edgesim.limits import check_steps
 from edgesim.numbers import PositiveShare
 from edgesim.rng import Draws, Key
 from edgesim.units import PerDevice, Seconds, draw
@@ -50,8 +51,10 @@ class Bernoulli:
     retry: Seconds = 60.0  # short against a round of real devices, long against a simulated event
 
     def build(self, n: int, key: Key, path: str) -> Availability:
-        """Return when n devices can be reached."""
-        return Answers(n=n, retry_s=self.retry, key=key.at(1), p=draw(self.p, n, key.at(0).numpy(), f"{path}.p"))
+        """Return when n devices can be reached. Raises ConfigError if hardly ever one of them can."""
+        p = draw(self.p, n, key.at(0).numpy(), f"{path}.p")
+        check_steps(f"{path}.p", 1.0 / float(p.sum()), "looking again until some device answers")
+        return Answers(n=n, retry_s=self.retry, key=key.at(1), p=p)
 
 
 PARTS = {"bernoulli": Bernoulli}

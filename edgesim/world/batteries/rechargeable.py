@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from edgesim.contracts import Arr
 from edgesim.errors import ConfigError
 from edgesim.numbers import PositiveShare, Share
@@ -11,6 +13,8 @@ from edgesim.rng import Key
 from edgesim.units import Delay, PerDevice, PositiveJoules, Watts, draw
 from edgesim.world.battery import Batteries, BatteryArrays
 from edgesim.world.daily import DAY_S, DailyWindows
+
+_LEAST_S = 1e-3  # between two changes of a battery that comes and goes: each is gone through
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +42,8 @@ class Battery:
     def build(self, idle_w: Arr, key: Key, path: str) -> Batteries:
         """Return the batteries of devices with these idle powers.
 
-        Raises ConfigError that names a key below `path` if a distribution draws an impossible value.
+        Raises ConfigError that names a key below `path` if a distribution draws an impossible value, or a battery
+        comes and goes so quickly that a run would see no end.
         """
         n = len(idle_w)
         capacity_j = draw(self.capacity, n, key.at(0).numpy(), f"{path}.capacity")
@@ -50,7 +55,19 @@ class Battery:
             phase_s=draw(self.phase, n, key.at(3).numpy(), f"{path}.phase"),
             restart_j=capacity_j * self.restart,
         )
+        _check_lasting(arrays, path)
         return Batteries(arrays, DailyWindows.of(self.windows))
+
+
+def _check_lasting(arrays: BatteryArrays, path: str) -> None:
+    watts = np.maximum(arrays.charge_w, arrays.idle_w)
+    brief = (arrays.restart_j <= 0) | (arrays.restart_j < _LEAST_S * watts)
+    if brief.any():
+        worst = int(brief.argmax())
+        raise ConfigError(
+            f"{path}.capacity: device {worst} of the block restarts with {arrays.restart_j[worst]:g} J, which must be "
+            f"above 0 and last at least {_LEAST_S:g} s of the {watts[worst]:g} W that it draws or charges with"
+        )
 
 
 PARTS = {"rechargeable": Battery}
