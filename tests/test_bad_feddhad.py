@@ -143,7 +143,7 @@ def test_what_cannot_work_is_one_line(here: Path, bad: Bad) -> None:
 def test_a_spectrum_that_does_not_converge_is_no_error(tmp_path: Path, name: str) -> None:
     """Two steps of Lanczos' method miss the largest eigenvalue by over a millionth; the notes say what stands in."""
     method = {"name": name, "check_every": 1, "force_first_at": 1, "lanczos_steps": 2, "residual": 1e-6}
-    run = edgesim.run(digits_scenario(method={**method, "fallback": "fixed", "fixed_ratio": 0.8}), tmp_path / "run")
+    run = edgesim.run(digits_scenario(method={**method, "fallback": "fixed", "fixed_ratio": 0.8}), out=tmp_path / "run")
     noted = run.notes.groupby("name")["value"].agg(set)
     assert run.manifest["status"] == "finished"
     assert (noted["fallback"], noted["rho"]) == ({1.0}, {0.8})

@@ -81,7 +81,7 @@ def ctrl_c(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     "moment",
     [
-        "edgesim.config.load.load_scenario",
+        "edgesim.commands.run.load_scenario",
         "edgesim.simulation.assemble",
         "edgesim.simulation.Simulation",
     ],

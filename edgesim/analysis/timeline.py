@@ -61,9 +61,8 @@ def write_trace(run: Run, out: Path, rounds: tuple[int, int] | None = None, devi
     """
     lines = ",\n".join(json.dumps(event, allow_nan=False) for event in trace_events(run, rounds, devices))
     about = json.dumps({"run": run.name, "method": run.method, "seed": run.seed})
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out: {out} cannot be written, as there is no folder {out.parent}")
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         text = f'{{"displayTimeUnit": "ms", "otherData": {about}, "traceEvents": [\n{lines}\n]}}\n'
         with whole_file(out) as growing:
             growing.write_text(text, encoding="utf-8")
