@@ -75,7 +75,7 @@ class ProgressLine:
         if self._live:
             self._bar.update(self._task, completed=max(shares.values(), default=0.0), description=self._line(info))
         elif _tenths(shares) > self._tenths:
-            self._console.print(self._line(info))
+            self._console.print(self._line(info), soft_wrap=True)  # a line of a log has no width
         self._tenths = _tenths(shares)
 
     def close(self) -> None:
