@@ -3,6 +3,7 @@
 More cases of more seeds, by hand: python -m tests.fuzz.files --cases 200 --seed 2
 """
 
+import os
 import subprocess
 import warnings
 from pathlib import Path
@@ -93,7 +94,8 @@ def test_a_process_that_dies_or_runs_something_is_a_fault(tmp_path: Path, monkey
     real = subprocess.run
 
     def run(words: list[str], **options: object) -> object:
-        return real([words[0], str(tmp_path / "made.py"), *words[3:]], **options)  # type: ignore[call-overload]
+        here = {"env": os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}}  # a script has its own folder
+        return real([words[0], str(tmp_path / "made.py"), *words[3:]], **{**options, **here})  # type: ignore[call-overload]
 
     monkeypatch.setattr(files.subprocess, "run", run)
     found = faults_of(["dies", "runs", "fine"], 9, seed=1)
