@@ -2,19 +2,32 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format lint types tests golden studies-quick studies-page validation clean
+.PHONY: demo test test-rest test-all test-nightly check format lint types tests golden studies-quick studies-page \
+	validation docs clean
 
 demo: .venv/demo  ## Install, run the quickstart, print its table and draw its plot
 	rm -rf runs/quickstart
 	$(BIN)/edgesim run scenarios/quickstart.toml --out runs/quickstart
 	$(BIN)/edgesim plot runs/quickstart --out runs/quickstart/accuracy
 
-test: .venv/dev tests  ## Install with the development tools and run the tests
+# CONTRIBUTING.md says what each of these shows, and how long it takes.
+test: .venv/dev tests  ## Install with the development tools and run the short tests
+
+test-rest: .venv/dev  ## Run what `make test` leaves out
+	EDGESIM_TEST_SIZE=rest $(PYTEST)
+
+test-all: .venv/dev  ## Run every test at full size
+	EDGESIM_TEST_SIZE=all $(PYTEST)
+
+test-nightly: .venv/dev  ## Search for hours: random examples by the thousand, mutated scenarios, damaged files
+	EDGESIM_TEST_SIZE=nightly $(PYTEST)
 
 check: .venv/dev lint types tests  ## What has to hold before a commit
 
+PYTEST = $(BIN)/python -m pytest -q -n 2 --dist worksteal
+
 tests:
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	EDGESIM_TEST_SIZE=short $(PYTEST)
 
 format: .venv/dev
 	$(BIN)/ruff format .
@@ -36,15 +49,18 @@ studies-quick: .venv/dev  ## Run the quick size of every study that comes with e
 		$(BIN)/edgesim study run $$study --workers 2 && $(BIN)/edgesim study table $$study || failed="$$failed $$study"; \
 	done; test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
-studies-page: .venv/dev  ## Write the tables of docs/studies.md from the runs of studies-quick; its head stays
-	sed '/^## /,$$d' docs/studies.md > runs/studies.md
+studies-page: .venv/dev  ## Write the tables of docs/explanation/studies.md from the runs of studies-quick; its head stays
+	sed '/^## /,$$d' docs/explanation/studies.md > runs/studies.md
 	for study in scenarios/studies/*.toml; do \
 		$(BIN)/edgesim study table $$study --markdown >> runs/studies.md || exit 1; \
 	done
-	mv runs/studies.md docs/studies.md
+	mv runs/studies.md docs/explanation/studies.md
 
-validation: .venv/dev  ## Write docs/validation.md from what edgesim gives now
+validation: .venv/dev  ## Write docs/explanation/validation.md from what edgesim gives now
 	$(BIN)/python -m tests.validation.page
+
+docs: .venv/docs  ## Build the documentation as a site, site/index.html; warnings are errors
+	DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # torch and torchvision must come from one pip call, so that they fit each other.
 .venv/demo: pyproject.toml
@@ -57,5 +73,10 @@ validation: .venv/dev  ## Write docs/validation.md from what edgesim gives now
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	touch $@ .venv/demo
 
+.venv/docs: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	touch $@ .venv/demo
+
 clean:
-	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv runs site .pytest_cache .mypy_cache .ruff_cache .hypothesis

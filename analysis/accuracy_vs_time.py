@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from edgesim.analysis.plots import plot_runs
-from edgesim.commands.opened import opened
-from edgesim.commands.script import run_script
+from edgesim.cli.opened import opened
+from edgesim.cli.script import run_script
+from edgesim.reports.plots import plot_runs
 
 
 def main(runs: list[Path], out: Path = Path("accuracy_vs_time")) -> None:

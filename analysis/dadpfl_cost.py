@@ -1,7 +1,7 @@
 """Which method costs least if joules count more, or less? Usage: python analysis/dadpfl_cost.py [RUN...] [--out STEM]
 
 Draws and prints (1 - theta) x seconds + theta x joules of a round for every method in Table II of the DA-DPFL paper
-(docs/dadpfl_table_2.csv), and the theta from which on DA-DPFL is cheaper than each: its Figs. 3 and 4. Of runs of
+(docs/data/dadpfl_table_2.csv), and the theta from which on DA-DPFL is cheaper than each: its Figs. 3 and 4. Of runs of
 `dadpfl_gpu` devices it does so twice: for what all their rounds really took, and for the FLOPs and bytes of the last
 round times the number of rounds, which is how the paper counts, although the last round of DA-DPFL is the cheapest.
 """
@@ -18,12 +18,12 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from edgesim.analysis.figures import PALETTE, STYLE, save
-from edgesim.analysis.load import Run
-from edgesim.commands.opened import opened
-from edgesim.commands.script import run_script
+from edgesim.cli.opened import opened
+from edgesim.cli.script import run_script
 from edgesim.config import profiles
-from edgesim.world.total_cost import (
+from edgesim.reports.figures import PALETTE, STYLE, save
+from edgesim.reports.load import Run
+from edgesim.reports.total_cost import (
     SCALINGS,
     RoundCost,
     Scaling,
@@ -34,7 +34,7 @@ from edgesim.world.total_cost import (
     transfer_time_s,
 )
 
-TABLE_2 = Path(__file__).parents[1] / "docs" / "dadpfl_table_2.csv"
+TABLE_2 = Path(__file__).parents[1] / "docs" / "data" / "dadpfl_table_2.csv"
 DATASETS = {"CIFAR10": "C10", "CIFAR100": "C100"}
 SCALING_OF = {
     **dict.fromkeys(("FedAvg", "Ditto", "FedDST"), "server_based"),
@@ -124,11 +124,11 @@ def counted(run: Run) -> pd.DataFrame:
     server it counts the computing of those who are asked alone, and their messages once, shared among all devices.
     """
     rounds, devices = by_round(run), int((run.devices["device"] >= 0).sum())
-    time_s, energy_j = float((run.merges["now_s"] - run.merges["start_s"]).sum()), float(run.merges["energy_j"].sum())
+    time_s, energy_j = float((run.rounds["now_s"] - run.rounds["start_s"]).sum()), float(run.rounds["energy_j"].sum())
     waiting = Scaling(waiting=time_s / rounds["active_s"].sum())
     asked = (run.jobs["round"] == rounds.index[-1]).sum()
     share = Scaling(compute_energy=asked / devices, transfer_energy=1 / devices)
-    last, times = rounds.iloc[-1], len(run.merges)
+    last, times = rounds.iloc[-1], len(run.rounds)
     cost = cost_of(last["flops"], last["bytes"], waiting if run.manifest["scenario"]["peers"] else share)
     rows = [
         (*rounds[["flops", "bytes"]].sum(), time_s, energy_j / devices),

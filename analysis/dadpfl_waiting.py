@@ -1,7 +1,8 @@
 """Do peers wait as long as they should? Usage: python analysis/dadpfl_waiting.py [--rounds 1000]
 
-Runs scenarios/dadpfl_waiting.toml once for each row of docs/dadpfl_waiting.csv, a reference for Figs. 8 and 9 of the
-DA-DPFL paper, and prints a Markdown table of both. A number too far from its reference is bold, and the exit code 1.
+Runs scenarios/dadpfl_waiting.toml once for each row of docs/data/dadpfl_waiting.csv, a reference for Figs. 8 and 9 of
+the DA-DPFL paper, and prints a Markdown table of both. A number too far from its reference is bold, and the exit code
+1.
 """
 
 from collections.abc import Mapping
@@ -13,10 +14,10 @@ import pandas as pd
 import typer
 
 import edgesim
-from edgesim.assembly import assemble
-from edgesim.backends.null import NullBackend
-from edgesim.commands.script import run_script
-from edgesim.simulation import Silent, Simulation
+from edgesim.cli.script import run_script
+from edgesim.runtime.backends.null import NullBackend
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.run import Silent, Simulation
 
 ROOT = Path(__file__).parents[1]
 REFERENCE_ROUNDS = 10_000
@@ -26,7 +27,7 @@ NUMBERS = ["mean_max_wait", "p_now", "mean_wait", "p_mean", "p_peak"]
 
 def reference() -> pd.DataFrame:
     """Return the reference, one row a setting."""
-    return pd.read_csv(ROOT / "docs" / "dadpfl_waiting.csv", comment="#")
+    return pd.read_csv(ROOT / "docs" / "data" / "dadpfl_waiting.csv", comment="#")
 
 
 def measured(row: Mapping[str, Any], rounds: int) -> dict[str, float]:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from edgesim.analysis.curves import groups
-from edgesim.analysis.stats import targets_table
-from edgesim.commands.opened import opened
-from edgesim.commands.script import run_script
+from edgesim.cli.opened import opened
+from edgesim.cli.script import run_script
+from edgesim.reports.curves import groups
+from edgesim.reports.stats import targets_table
 
 COSTS = ["round", "sim_time_s", "energy_j", "active_j", "participant_j", "up_bytes"]
 

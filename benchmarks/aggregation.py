@@ -15,38 +15,39 @@ from statistics import median
 import numpy as np
 import torch
 
-from edgesim.assembly import card_of
-from edgesim.catalogue import find
-from edgesim.contracts import Bundle, Message, Part, Task
-from edgesim.learning.build import bundle_of
-from edgesim.learning.merge import mean_of_holders
-from edgesim.learning.parts import extract
-from edgesim.learning.submodels import groups_of
-from edgesim.rng import Key
+from edgesim.config.plugins import find
+from edgesim.core.rng import Key
+from edgesim.core.task import Submodel, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.learning.aggregate.mean import mean_of_holders
+from edgesim.learning.models.build import model_state_of
+from edgesim.learning.submodel.selection import groups_of
+from edgesim.learning.submodel.slicing import extract
+from edgesim.simulation.assembly import cost_profile_of
 
 MODELS = 10
 WEIGHTS = [float(weight) for weight in range(1, MODELS + 1)]
 
 
-def message(bundle: Bundle, part: Part) -> Message:
+def message(model_state: ModelState, submodel: Submodel) -> Update:
     """Return what a device sends that trained this part."""
-    return Message(0, 0, Task(part=part), bundle, 1, 1, 0, {})
+    return Update(0, 0, Task(submodel=submodel), model_state, 1, 1, 0, {})
 
 
-def as_trained(bundle: Bundle) -> Bundle:
+def as_trained(model_state: ModelState) -> ModelState:
     """Return a bundle with its kernels in channels-last layout, which networks are trained in."""
     layout = {4: torch.channels_last}
     return {
         kind: {n: t.contiguous(memory_format=layout.get(t.dim(), torch.contiguous_format)) for n, t in tensors.items()}
-        for kind, tensors in bundle.items()
+        for kind, tensors in model_state.items()
     }
 
 
-def plain_loop(got: Sequence[Message]) -> dict[str, dict[str, torch.Tensor]]:
+def plain_loop(updates: Sequence[Update]) -> dict[str, dict[str, torch.Tensor]]:
     """Return the weighted mean of whole models, summed in float32."""
     total = sum(WEIGHTS)
-    mean = {kind: {n: torch.zeros_like(t) for n, t in tensors.items()} for kind, tensors in got[0].body.items()}
-    for each, weight in zip(got, WEIGHTS, strict=True):
+    mean = {kind: {n: torch.zeros_like(t) for n, t in tensors.items()} for kind, tensors in updates[0].body.items()}
+    for each, weight in zip(updates, WEIGHTS, strict=True):
         for kind, tensors in each.body.items():
             for name, tensor in tensors.items():
                 mean[kind][name].add_(tensor, alpha=weight / total)
@@ -72,21 +73,26 @@ def main() -> None:
     given = options.parse_args()
     torch.set_num_threads(1)  # as edgesim averages
     cls, fixed = find("model", "vgg11")
-    module, card = card_of(cls(**fixed), "vgg11", None, None, Key(1))
-    base, draw, whole, thin = bundle_of(module), Key(2).numpy(), [], []
+    module, cost_profile = cost_profile_of(cls(**fixed), "vgg11", None, None, Key(1))
+    base, draw, whole, thin = model_state_of(module), Key(2).numpy(), [], []
     for _ in range(MODELS):
         trained = {kind: {n: t + torch.randn_like(t) for n, t in ts.items()} for kind, ts in base.items()}
-        kept = {g.name: np.sort(draw.permutation(g.size)[: int(given.keep * g.size)]) for g in groups_of(card, "inner")}
-        part = Part("thin", units=tuple((name, tuple(units.tolist())) for name, units in kept.items()))
-        whole.append(message(trained, Part()))
-        thin.append(message(as_trained(extract(trained, part, card)), part))
+        kept = {
+            g.name: np.sort(draw.permutation(g.size)[: int(given.keep * g.size)])
+            for g in groups_of(cost_profile, "inner")
+        }
+        submodel = Submodel("thin", channels=tuple((name, tuple(channels.tolist())) for name, channels in kept.items()))
+        whole.append(message(trained, Submodel()))
+        thin.append(message(as_trained(extract(trained, submodel, cost_profile)), submodel))
     means = {
         "whole networks, float32, by hand": lambda: plain_loop(whole),
         "whole networks": lambda: mean_of_holders(base, whole, WEIGHTS),
-        f"thinner networks, {given.keep:.0%} of the units": lambda: mean_of_holders(base, thin, WEIGHTS, card=card),
+        f"thinner networks, {given.keep:.0%} of the units": lambda: mean_of_holders(
+            base, thin, WEIGHTS, cost_profile=cost_profile
+        ),
     }
     found = in_turns(means, given.rounds)
-    print(f"VGG11, {card.params:,} parameters, {MODELS} networks, one thread: seconds a mean, ratio")
+    print(f"VGG11, {cost_profile.params:,} parameters, {MODELS} networks, one thread: seconds a mean, ratio")
     for name, seconds in found.items():
         print(f"{name:42}{seconds:8.3f}{seconds / found['whole networks']:8.2f}")
 

@@ -15,9 +15,9 @@ from typing import Any
 import simpy
 
 import edgesim
-from edgesim.assembly import assemble
-from edgesim.backends.null import NullBackend
-from edgesim.simulation import Silent, Simulation
+from edgesim.runtime.backends.null import NullBackend
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.run import Silent, Simulation
 
 FIXED = {"name": "fixed", "up": {"uniform": ["1 Mbit/s", "20 Mbit/s"]}, "down": "20 Mbit/s"}
 WIRELESS = {

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edgesim.core.rng import Key
 from edgesim.learning.data.source import Raw, Source
-from edgesim.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,20 +22,20 @@ from typing import Any
 from torch import Tensor
 
 import edgesim
-from edgesim.assembly import assemble
-from edgesim.contracts import Bundle
-from edgesim.learning.device import plain_torch
-from edgesim.simulation import Simulation
+from edgesim.core.update import ModelState
+from edgesim.learning.train.torch_settings import plain_torch
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.run import Simulation
 
 GIB = 2.0**30
 PARTS = {  # what is timed: file and function -> part of a round; disjoint but for the last
-    ("sparse_peers", "mixed"): "mixing (aggregation on devices)",
-    ("loop", "train_stretch"): "training",
-    ("sparse_peers", "moved"): "moving masks (RigL, random growth)",
+    ("sparse", "mixed"): "mixing (aggregation on devices)",
+    ("loop", "run_local_sgd"): "training",
+    ("sparse", "moved"): "moving masks (RigL, random growth)",
     ("dadpfl", "_pruned"): "pruning (PQ index)",
     ("pruning", "distance"): "distance to the first model (vote)",
     ("packed", "packed"): "packing",
-    ("sparse_peers", "mean_of_sparse"): "mean of all devices (report)",
+    ("sparse", "mean_of_sparse"): "mean of all devices (report)",
     ("training", "evaluate"): "evaluation of that mean",
     ("packed", "tensor"): "(unpacking, part of the others)",
 }
@@ -70,10 +70,10 @@ def peak_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
 
 
-def stored_bytes(bundles: Iterable[Bundle]) -> int:
+def stored_bytes(model_states: Iterable[ModelState]) -> int:
     """Return the bytes of what bundles hold, what they share counted once."""
     found: dict[int, int] = {}
-    for tensors in (tensors for bundle in bundles for tensors in bundle.values()):
+    for tensors in (tensors for model_state in model_states for tensors in model_state.values()):
         for each in getattr(tensors, "stored", tensors).values():
             found[each.data_ptr() if isinstance(each, Tensor) else id(each)] = each.nbytes
     return sum(found.values())
@@ -107,7 +107,7 @@ def main() -> None:
     options.add_argument("--model", default="resnet18_gn")
     given = options.parse_args()
     parts = assemble(scenario(given))
-    size = parts.setting.card.params
+    size = parts.setting.cost_profile.params
     print(f"{given.model}: {size:,} parameters, {given.devices} devices; {peak_gib():.2f} GiB at the start", flush=True)
     watch, profile = Watch(), cProfile.Profile(time.process_time)
     backend = parts.scenario.backend.value.open(parts.make_trainer)
@@ -125,8 +125,8 @@ def report(stats: pstats.Stats, jobs: int) -> None:
     for (file, _, name), (_, _, _, total_s, _) in stats.stats.items():  # type: ignore[attr-defined]
         if (Path(file).stem, name) in PARTS:
             seconds[Path(file).stem, name] += total_s
-    for part, part_s in sorted(seconds.items(), key=lambda item: -item[1]):
-        print(f"{PARTS[part]:38}{part_s:9.1f} s {1e3 * part_s / jobs:9.1f} ms a device and round")
+    for name, part_s in sorted(seconds.items(), key=lambda item: -item[1]):
+        print(f"{PARTS[name]:38}{part_s:9.1f} s {1e3 * part_s / jobs:9.1f} ms a device and round")
     stats.sort_stats("tottime").print_stats(12)
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import simpy
 
 import edgesim
-from edgesim.assembly import assemble
-from edgesim.backends.null import NullBackend
-from edgesim.simulation import Silent, Simulation
+from edgesim.runtime.backends.null import NullBackend
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.run import Silent, Simulation
 
 DEVICES, CONCURRENCY, BUFFER, DEGREE = 10_000, 500, 50, 10
 
@@ -41,10 +41,10 @@ def scenario(devices: int, **changes: Any) -> edgesim.Scenario:
     )
 
 
-def asynchronous(merges: int) -> Simulation:
+def asynchronous(rounds: int) -> Simulation:
     """Return a run of the buffered protocol."""
-    coordinator = {"name": "buffered", "concurrency": CONCURRENCY, "buffer": BUFFER}
-    given = scenario(DEVICES, method="fedbuff", coordinator=coordinator, stop={"rounds": merges})
+    protocol = {"name": "buffered", "concurrency": CONCURRENCY, "buffer": BUFFER}
+    given = scenario(DEVICES, method="fedbuff", protocol=protocol, stop={"rounds": rounds})
     return Simulation(assemble(given), NullBackend(), Silent())
 
 
@@ -80,21 +80,21 @@ def timed_s(simulation: Simulation) -> float:
     return time.process_time() - begun_s
 
 
-def growth_bytes_a_job(merges: int) -> float:
+def growth_bytes_a_job(rounds: int) -> float:
     """Return by how much the memory grows with each job between half of the merges and all of them."""
-    simulation = asynchronous(merges)
+    simulation = asynchronous(rounds)
     seen: dict[int, int] = {}
     really_close = simulation.rounds.close
 
-    def close(result: Any, arrivals: Any, learner: Any) -> Any:
-        yield from really_close(result, arrivals, learner)
-        if simulation.engine.round in (merges // 2, merges):
+    def close(*args: Any) -> Any:
+        yield from really_close(*args)
+        if simulation.session.round in (rounds // 2, rounds):
             gc.collect()
-            seen[simulation.engine.round] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            seen[simulation.session.round] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     simulation.rounds.close = close  # type: ignore[method-assign]
     simulation.run()
-    return (seen[merges] - seen[merges // 2]) / (BUFFER * (merges - merges // 2))
+    return (seen[rounds] - seen[rounds // 2]) / (BUFFER * (rounds - rounds // 2))
 
 
 def main() -> None:
@@ -105,13 +105,13 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=20)
     given = options.parse_args()
     for name, run, jobs, at_once in (
-        ("asynchronous", asynchronous(given.merges), given.merges * BUFFER, CONCURRENCY),
+        ("asynchronous", asynchronous(given.rounds), given.rounds * BUFFER, CONCURRENCY),
         ("peers", among_peers(given.peers, given.rounds), given.peers * given.rounds, given.peers),
     ):
         ours_us, bare_us = 1e6 * timed_s(run) / jobs, 1e6 * bare_simpy(jobs, at_once) / jobs
         print(f"{name:14}{jobs:10,} jobs  edgesim {ours_us:6.1f} us  bare SimPy {bare_us:5.1f} us  "
               f"ratio {ours_us / bare_us:5.1f}")  # fmt: skip
-    print(f"{'memory':14}{growth_bytes_a_job(given.merges):10.0f} bytes a job in the second half")
+    print(f"{'memory':14}{growth_bytes_a_job(given.rounds):10.0f} bytes a job in the second half")
 
 
 if __name__ == "__main__":

@@ -21,12 +21,13 @@ from typing import Any
 import torch
 
 import edgesim
-from edgesim.contracts import Bundle, Merged, Message, View
+from edgesim.core.method import Aggregate, ServerContext
+from edgesim.core.rng import Key
+from edgesim.core.update import ModelState, Update
 from edgesim.methods.fedavg import FedAvg
 from edgesim.methods.feddh import FedDH
 from edgesim.methods.feddhad import FedDHAD
-from edgesim.rng import Key
-from edgesim.simulation import simulate
+from edgesim.simulation.run import simulate
 
 DEVICES, SAMPLES, BATCH = 10, 500, 10
 SERVER_FLOPS_PER_S = 1e13
@@ -36,11 +37,13 @@ HERE = Path(__file__).stem  # the module's name where scenarios look for classes
 class Timed:
     """Goes before a method in a class's bases: notes the seconds of its merges."""
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
         """Return the method's own merge with a note."""
         start_s = time.perf_counter()
-        merged: Merged = super().merge(state, base, got, view, tools, key)  # type: ignore[misc]
-        return merged._replace(notes={**merged.notes, "merge_s": time.perf_counter() - start_s})
+        merged: Aggregate = super().aggregate(state, global_model, updates, server, key)  # type: ignore[misc]
+        return merged._replace(metrics={**merged.metrics, "merge_s": time.perf_counter() - start_s})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +108,10 @@ def main() -> None:
     for name in ("FedAvg", "FedDH", "FedDHAD"):
         clock = Clock()
         run = simulate(scenario(f"{HERE}:Timed{name}", given.model, given.rounds), observer=clock)
-        merges_s = run.notes["value"][run.notes["name"] == "merge_s"].iloc[1:]
-        merge_s, server_s = merges_s.median(), run.merges["server_s"].iloc[1:].mean()
+        merges_s = run.metrics["value"][run.metrics["name"] == "merge_s"].iloc[1:]
+        merge_s, server_s = merges_s.median(), run.rounds["server_s"].iloc[1:].mean()
         plain_s = plain_s or merge_s
-        round_s = (run.merges["now_s"] - run.merges["start_s"]).iloc[1:].mean()
+        round_s = (run.rounds["now_s"] - run.rounds["start_s"]).iloc[1:].mean()
         print(
             f"{name:10}{1e3 * merge_s:9.2f}{merge_s / plain_s:11.2f}{merge_s / median(clock.seconds[1:]):21.5f}"
             f"{server_s * SERVER_FLOPS_PER_S / 1e6:14.2f}{server_s / round_s:26.2e}"

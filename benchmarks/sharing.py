@@ -14,10 +14,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgesim.rng import Key
-from edgesim.world.graph import Access, Paths, Tier, TreePaths, Wire, random_regular
-from edgesim.world.sharing import FairLinks, SharedLinks
-from edgesim.world.sharing_fifo import FifoLinks
+from edgesim.core.rng import Key
+from edgesim.world.contention.fair import FairLinks, SharedLinks
+from edgesim.world.contention.fifo import FifoLinks
+from edgesim.world.topology.base import Access, Paths, Tier, TreePaths, Wire, random_regular
 
 SIZE_BYTES = 1e6
 Ends = Callable[[int], tuple[int, int]]  # random device -> from node, to node

@@ -21,12 +21,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import edgesim
-from edgesim.assembly import assemble
-from edgesim.contracts import Bundle, Merged, Message, View
+from edgesim.core.method import Aggregate, ServerContext
+from edgesim.core.rng import Key
+from edgesim.core.update import ModelState, Update
 from edgesim.learning.data.dataset import Dataset
 from edgesim.methods.fedavg import FedAvg
-from edgesim.rng import Key
-from edgesim.simulation import simulate
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.run import simulate
 
 DEVICES, SAMPLES, BATCH, LR = 10, 500, 20, 0.05
 HERE = Path(__file__).stem  # the module's name where scenarios look for classes
@@ -37,10 +38,12 @@ CIFAR_TRAIN, CIFAR_TEST = DEVICES * SAMPLES, 10_000
 class CountingFedAvg(FedAvg):
     """FedAvg that notes how many SGD steps were really taken."""
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
         """Return FedAvg's merge with the note "steps"."""
-        merged = super().merge(state, base, got, view, tools, key)
-        return merged._replace(notes={**merged.notes, "steps": sum(message.steps for message in got)})
+        merged = super().aggregate(state, global_model, updates, server, key)
+        return merged._replace(metrics={**merged.metrics, "steps": sum(message.steps for message in updates)})
 
 
 class Net(nn.Module):
@@ -157,7 +160,7 @@ def main() -> None:
     loops = [BareLoop(parts.data, parts.split.train, first, tuned) for tuned in (False, True)]
     turns = Turns(loops)
     run = simulate(chosen, observer=turns)
-    steps = int(run.notes["value"][run.notes["name"] == "steps"].sum())
+    steps = int(run.metrics["value"][run.metrics["name"] == "steps"].sum())
     assert all(loop.steps == steps for loop in loops), "not the same work"
     report(turns, loops, steps // given.rounds, given.workers)
 
@@ -170,7 +173,7 @@ def report(turns: Turns, loops: Sequence[BareLoop], steps: int, workers: int) ->
     for name, seconds, accuracy in (*((loop.name, loop.seconds, loop.accuracy) for loop in loops), ours):
         ratio, best = (fit(turns.seconds[1:]) / fit(seconds[1:]) for fit in (median, min))
         print(f"{name:40}{median(seconds[1:]):8.3f}{accuracy:10.3f}{seconds[0]:13.2f}{ratio:7.2f}{best:22.2f}")
-    print("edgesim's first round has its start-up in it: data, model card, worker processes")
+    print("edgesim's first round has its start-up in it: data, cost profile, worker processes")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edgesim.analysis.load import Run
     from edgesim.config.scenario import Scenario
+    from edgesim.reports.load import Run
 
 __all__ = ["Scenario", "load", "open", "run"]
 
@@ -36,13 +36,13 @@ def run(source: Any, overrides: Sequence[str] = (), out: str | Path | None = Non
     removed when the returned Run is dropped, at the latest when Python ends. `overwrite`: a run that is in the folder
     is replaced. Raises ConfigError or DataError.
     """
-    from edgesim.simulation import simulate
+    from edgesim.simulation.run import simulate
 
     return simulate(load(source, overrides), None if out is None else Path(out), overwrite=overwrite)
 
 
 def open(folder: str | Path) -> Run:
     """Return the run in a folder. Raises ConfigError if it is none."""
-    from edgesim.analysis.load import open_run
+    from edgesim.reports.load import open_run
 
     return open_run(folder)

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from edgesim.__main__ import main
+from edgesim.cli.app import main
 
 
 class Done(NamedTuple):

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 import edgesim
-from edgesim.assembly import assemble
-from edgesim.backends.null import NullBackend
-from edgesim.learning.device import plain_torch
-from edgesim.simulation import Silent, Simulation
+from edgesim.learning.train.torch_settings import plain_torch
+from edgesim.runtime.backends.null import NullBackend
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.run import Silent, Simulation
+from tests import remembered, sizes
 from tests.calling import TINY
 
-# The examples of hypothesis are the same in every run, so that a test never fails by chance; HYPOTHESIS_PROFILE=random
-# draws new ones each time, to search further.
-settings.register_profile("default", derandomize=True, deadline=None)
-settings.register_profile("random", derandomize=False, deadline=None)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+sizes.load_profile()
 
 # The five capability levels of the FedPMT study; psi trains the full CNN-CIFAR10 on 500 samples in 10 s.
 PSI = 7.3806e8
@@ -72,10 +67,23 @@ def simulate_null(scenario: edgesim.Scenario) -> Simulation:
     return simulation
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests that a run of this size is not for."""
+    config.hook.pytest_deselected(items=[item for item in items if not sizes.belongs(item)])
+    items[:] = [item for item in items if sizes.belongs(item)]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def on_one_thread() -> Iterator[None]:
     """Compute as a run does, also where a test plays only a part of one."""
     with plain_torch():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def measured_once() -> Iterator[None]:
+    """Price every network once, and not for every run that trains it; the same for reading the digits."""
+    with remembered.costs_and_digits():
         yield
 
 

@@ -1,6 +1,7 @@
 """What a scenario may say about a part: each key with its type, default, unit, meaning and an example.
 
-All of it is read off the part's class: its fields, what its docstring says of them and the comments beside them.
+All of it is read off the part's class: its fields, what its docstring says of them, the comments beside them, and the
+docstrings below them.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ import tokenize
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from edgesim import catalogue
-from edgesim.config.parts import PartOf, adapter_of, plain
+from pydantic import BaseModel
+
+from edgesim.config import plugins as catalogue
+from edgesim.config.plugin_fields import PartOf, adapter_of, plain
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`(\"\[])")
 _BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
@@ -35,6 +39,7 @@ class KeyFacts:
     """A key of a part. `unit`: of the number that a bare number stands for, "" if it has none.
 
     `default`: as TOML, "required" or, for a key that may be left out, "unset". `example`: a value as TOML.
+    `background`: where the default comes from and what the sources say of it, "" if the class does not say.
     """
 
     key: str
@@ -43,6 +48,7 @@ class KeyFacts:
     unit: str
     meaning: str
     example: str
+    background: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,11 @@ def describe(kind: str, name: str) -> PartFacts:
     what = " ".join((inspect.getdoc(cls) or "").partition("Source: ")[0].split())
     keys = tuple(_keys(cls, fixed)) if dataclasses.is_dataclass(cls) else tuple(_parameters(cls))
     return PartFacts(what, _source(cls), f"{_SECTIONS.get(kind, kind)} = {_example_of(kind, name, keys)}", keys)
+
+
+def keys_of(cls: Any) -> tuple[KeyFacts, ...]:
+    """Return the keys of a table of a scenario with fixed keys: a dataclass or a pydantic model."""
+    return tuple(_keys(cls, {}))
 
 
 def _example_of(kind: str, name: str, keys: Sequence[KeyFacts]) -> str:
@@ -88,14 +99,16 @@ def _is_accepted(kind: str, table: str) -> bool:
 def _keys(cls: Any, fixed: Mapping[str, Any]) -> Iterator[KeyFacts]:
     schema = adapter_of(cls).json_schema(mode="validation")
     definitions, needed = schema.get("$defs", {}), schema.get("required", [])
-    said = _meanings(cls)
+    said, background = _meanings(cls), _backgrounds(cls)
     for key, shape in schema.get("properties", {}).items():
         if key not in fixed:
             default = shape.get("default")
             shown = "required" if key in needed else "unset" if default is None else toml(plain(default))
             unit = next((form["x-unit"] for form in _forms(shape, definitions) if "x-unit" in form), _unit(key))
             example = toml(_example(shape, definitions))
-            yield KeyFacts(key, _type(shape, definitions), shown, unit, said.get(key, ""), example)
+            yield KeyFacts(
+                key, _type(shape, definitions), shown, unit, said.get(key, ""), example, background.get(key, "")
+            )
 
 
 def _unit(key: str) -> str:
@@ -190,7 +203,7 @@ def toml(value: Any) -> str:
 def _meanings(cls: type) -> dict[str, str]:
     """Return what is said of each field: sentences of docstrings that name it, then comments beside it."""
     said: dict[str, list[str]] = {}
-    own = [base for base in cls.__mro__ if dataclasses.is_dataclass(base)]
+    own = [base for base in cls.__mro__ if dataclasses.is_dataclass(base) or _is_model(base)]
     for base in own:
         doc = "" if (base.__doc__ or "").startswith(f"{base.__name__}(") else inspect.getdoc(base) or ""
         for sentence in _SENTENCE_END.split(" ".join(doc.split())):
@@ -202,12 +215,37 @@ def _meanings(cls: type) -> dict[str, str]:
     return {key: " ".join(dict.fromkeys(texts)) for key, texts in said.items()}
 
 
+def _is_model(cls: type) -> bool:
+    return issubclass(cls, BaseModel) and cls is not BaseModel
+
+
+def _backgrounds(cls: type) -> dict[str, str]:
+    """Return the docstring below each field: that of the class nearest to `cls` that has one."""
+    found: dict[str, str] = {}
+    for base in cls.__mro__:
+        for field, below in pairwise(_body(base)):
+            named = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and field.target.id
+            if named and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                found.setdefault(named, " ".join(str(below.value.value).split()))
+    return found
+
+
+def _body(cls: type) -> list[ast.stmt]:
+    """Return the statements of a class; none of one whose source cannot be had, such as `object`."""
+    parsed = ast.parse(_source_of(cls)).body
+    return parsed[0].body if parsed and isinstance(parsed[0], ast.ClassDef) else []
+
+
+def _source_of(cls: type) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(cls))
+    except (OSError, TypeError):
+        return ""  # a class defined interactively, or one of Python's own
+
+
 def _comments(cls: type) -> Iterator[tuple[str, str]]:
     """Yield each field of a class that has a comment beside it, with the comment as a sentence."""
-    try:
-        source = textwrap.dedent(inspect.getsource(cls))
-    except (OSError, TypeError):
-        return  # a class made in a session
+    source = _source_of(cls)
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
     for node in ast.walk(ast.parse(source)):

@@ -8,18 +8,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from edgesim.catalogue import PACKAGES
-from edgesim.config.parts import as_table
 from edgesim.config.paths import FileText, located
+from edgesim.config.plugin_fields import as_table
+from edgesim.config.plugins import PACKAGES
 from edgesim.config.profiles import with_profile
 from edgesim.config.scenario import FleetBlock, Scenario
 from edgesim.config.toml_file import parse_toml, read_toml
-from edgesim.errors import ConfigError
-from edgesim.reading import csv_records, in_short, quoted
-from edgesim.units import reason
+from edgesim.config.units import reason
+from edgesim.core.errors import ConfigError
+from edgesim.files.reading import csv_records, in_short, quoted
 
 _LONGEST_PATH = 32  # keys of an override
-_SHOWN = 300  # characters of a wrong value
 _OTHERS_NAMED = 6  # keys at fault besides the first
 
 
@@ -38,7 +37,7 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
         if table.keys() >= {"base", "axes"}:
             raise ConfigError(f"{source}: is a study, not a scenario; run it with: edgesim study run {source}")
     if isinstance(overrides, str) or not isinstance(overrides, Sequence):  # a text would be taken letter by letter
-        raise ConfigError(f"overrides: must be a list such as ['stop.rounds=3'], got {str(overrides)[:_SHOWN]!r}")
+        raise ConfigError(f"overrides: must be a list such as ['stop.rounds=3'], got {quoted(str(overrides))}")
     for path, value in read_overrides(overrides):
         table = _replaced(table, path, value)
     if isinstance(table.get("fleet"), FileText):

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from edgesim.config import profiles
 from edgesim.config.load import read_layers, read_overrides
-from edgesim.config.parts import Chosen, as_table
 from edgesim.config.paths import FileText
+from edgesim.config.plugin_fields import Chosen, as_table
 from edgesim.config.scenario import FleetBlock, Scenario
 
 DEFAULT = "default"
@@ -112,8 +112,8 @@ def _profile(layers: Layers, block: int, given: FleetBlock) -> tuple[Mapping[str
     found = layers.find("fleet", str(block), "profile")
     if found is None:
         return {}, ""
-    parts = {section: getattr(given, section) for section in ("network", "energy")}
-    named = {section: {"name": part.name} for section, part in parts.items() if part is not None}
+    plugins = {section: getattr(given, section) for section in ("network", "energy")}
+    named = {section: {"name": plugin.name} for section, plugin in plugins.items() if plugin is not None}
     return profiles.find(found[1]).merged(named), f"profile {found[1]}"
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BeforeValidator
 
-from edgesim.errors import ConfigError
-from edgesim.reading import in_short, quoted
+from edgesim.core.errors import ConfigError
+from edgesim.files.reading import in_short, quoted
 
 _LONGEST = 4096  # of a path, on Linux
 _DEEPEST = 32  # levels of tables and lists in a scenario; what is read needs half a dozen

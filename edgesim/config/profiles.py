@@ -13,14 +13,11 @@ from annotated_types import Ge, MinLen
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic import model_validator as validator
 
-from edgesim.catalogue import meant
-from edgesim.config.parts import as_table, check_keys, refusal_at
 from edgesim.config.paths import FileText
+from edgesim.config.plugin_fields import as_table, check_keys, refusal_at
+from edgesim.config.plugins import meant
 from edgesim.config.toml_file import read_toml
-from edgesim.errors import ConfigError
-from edgesim.numbers import PositiveNumber, PositiveShare
-from edgesim.reading import quoted
-from edgesim.units import (
+from edgesim.config.units import (
     BitsPerSecond,
     BytesPerSecond,
     Delay,
@@ -33,13 +30,16 @@ from edgesim.units import (
     reason,
     refusal,
 )
+from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import Count, PositiveNumber, PositiveShare
+from edgesim.files.reading import quoted
 
 _PositiveWatts = Annotated[float, Unit("W", "a power", "0.5 W", positive=True)]
 _Capacitance = Annotated[float, Unit("J*s*s", "a switched capacitance", "1e-28 J*s*s", positive=True)]
 
 QUANTITIES: Mapping[str, Any] = {
     "frequency": Hertz,
-    "cores": Annotated[int, Ge(1)],
+    "cores": Count,
     "flops_per_cycle": PositiveNumber,  # of one core, single precision
     "peak_flops_per_s": FlopsPerSecond,  # where frequency, cores and FLOPs per cycle do not give it
     "efficiency": PositiveShare,  # share of the peak speed that training attains
@@ -275,7 +275,7 @@ def to_toml(profile: Profile) -> str:
 
 
 def _files() -> dict[str, Traversable]:
-    files = (file for file in resources.files("edgesim.devices").iterdir() if file.name.endswith(".toml"))
+    files = (file for file in resources.files("edgesim.config.devices").iterdir() if file.name.endswith(".toml"))
     return {file.name.removesuffix(".toml"): file for file in files}
 
 

@@ -22,13 +22,9 @@ from pydantic import (
 from pydantic import model_validator as validator
 from pydantic_core import CoreSchema, core_schema
 
-from edgesim.config.parts import Chosen, Foreign, PartOf, check_keys, plain, read_dataclass, refusal_at
+from edgesim.config.plugin_fields import Chosen, Foreign, PartOf, check_keys, plain, read_dataclass, refusal_at
 from edgesim.config.profiles import LAYER_KINDS, with_profile
-from edgesim.contracts import Training
-from edgesim.encoding import FLOAT32, NAMED_BITS, Encoding
-from edgesim.numbers import PositiveNumber, PositiveShare
-from edgesim.reading import quoted
-from edgesim.units import (
+from edgesim.config.units import (
     BytesPerSecond,
     Delay,
     FlopsPerSecond,
@@ -41,6 +37,10 @@ from edgesim.units import (
     Watts,
     refusal,
 )
+from edgesim.core.encoding import FLOAT32, NAMED_BITS, Encoding
+from edgesim.core.local_sgd import Training
+from edgesim.core.numbers import Count, PositiveNumber, PositiveShare
+from edgesim.files.reading import quoted
 
 __all__ = ["Chosen", "Cpu", "Evaluation", "FleetBlock", "Foreign", "Scenario", "Server", "Stop"]
 
@@ -76,26 +76,26 @@ class _Table(BaseModel):
 
 
 class Cpu(_Table):
-    """Speed of a device: attained `flops_per_s`, or frequency x flops_per_cycle x cores x efficiency.
+    """Speed of a device: what it attains, or frequency x flops_per_cycle x cores x efficiency.
 
     With rates by layer kind, FLOPs of convolutions (layers that use a weight several times a sample) and all others
     take their own seconds, to which every SGD step adds overheads and the parameters it moves; `flops_per_s` is then
     what methods are told. A term that is not given takes no time. All are those of the highest frequency.
     """
 
-    frequency: PerDevice[Hertz] | None = None
-    cores: Annotated[int, Ge(1)] = 1
+    frequency: PerDevice[Hertz] | None = None  # the highest one
+    cores: Count = 1  # all at work while the device trains
     flops_per_cycle: PositiveNumber | None = None  # of one core
     efficiency: PerDevice[PositiveShare] = 1.0  # share of the peak speed that training attains
-    flops_per_s: PerDevice[FlopsPerSecond] | None = None
+    flops_per_s: PerDevice[FlopsPerSecond] | None = None  # the speed that training attains
     step_overhead: PerDevice[Delay] | None = None  # of every SGD step
-    convolution_flops_per_s: PerDevice[FlopsPerSecondOrInf] | None = None
+    convolution_flops_per_s: PerDevice[FlopsPerSecondOrInf] | None = None  # of all FLOPs of convolutions
     convolution_overhead: PerDevice[Delay] | None = None  # of every convolution and SGD step
     linear_flops_per_s: PerDevice[FlopsPerSecondOrInf] | None = None  # of all FLOPs but those of convolutions
     linear_overhead: PerDevice[Delay] | None = None  # of every other layer and SGD step
     parameter_bandwidth: PerDevice[BytesPerSecond] | None = None  # parameter bytes that an SGD step moves
     min_frequency: Hertz | None = None  # how far a governor may go down; None: it may not
-    governor: Annotated[Chosen, PartOf("governor")] = Field(default="max", validate_default=True)
+    governor: Annotated[Chosen, PartOf("governor")] = Field(default="max", validate_default=True)  # picks the frequency
 
     @validator(mode="after")
     def _one_speed(self) -> Cpu:
@@ -122,10 +122,10 @@ _MOST = 100_000_000  # devices of a block: a few of their columns are all that f
 class FleetBlock(_Table):
     """Devices of one kind. `network`, `energy` and `slowdown` replace those of the scenario for it."""
 
-    count: Annotated[int, Ge(1), Le(_MOST)] = 1
+    count: Annotated[int, Ge(1), Le(_MOST)] = 1  # devices of the block
     name: Annotated[_Name, MinLen(1)] = "block"  # a scenario numbers those left unnamed
     level: Annotated[int, Ge(1), Le(_MOST)] = 1  # of capability; 1 is the weakest
-    cpu: Cpu
+    cpu: Cpu  # how fast they compute
     network: Annotated[Chosen, PartOf("network")] | None = None
     energy: Annotated[Chosen, PartOf("energy")] | None = None
     slowdown: Annotated[Chosen, PartOf("slowdown")] | None = None
@@ -143,9 +143,9 @@ class FleetBlock(_Table):
 class Server(_Table):
     """The server's speed (inf: its work takes no time), and the watts it draws idle and while it computes."""
 
-    flops_per_s: FlopsPerSecondOrInf = float("inf")
-    idle: Watts = 0.0
-    busy: Watts = 0.0
+    flops_per_s: FlopsPerSecondOrInf = float("inf")  # inf: its work takes no time
+    idle: Watts = 0.0  # all the time
+    busy: Watts = 0.0  # while it computes
 
     @validator(mode="after")
     def _busy_is_more(self) -> Server:
@@ -191,8 +191,8 @@ class Evaluation(_Table):
     `personal`: also test what each device would use itself, on a test set with the class mix of its training data.
     """
 
-    every: Annotated[int, Ge(1)] = 1
-    last: Annotated[int, Ge(1)] = 1
+    every: Count = 1
+    last: Count = 1
     personal: bool = False
     targets: Annotated[tuple[Annotated[float, Gt(0), Lt(1)], ...], Strict(False), AfterValidator(_ascending)] = ()
 
@@ -200,10 +200,10 @@ class Evaluation(_Table):
 class Stop(_Table):
     """A run ends when the first of these is reached: rounds, test accuracy, simulated seconds, joules."""
 
-    rounds: Annotated[int, Ge(1)] | None = None
-    accuracy: PositiveShare | None = None
-    sim_time: Seconds | None = None
-    energy: PositiveJoules | None = None
+    rounds: Count | None = None  # so many rounds
+    accuracy: PositiveShare | None = None  # test accuracy of the global model, a share
+    sim_time: Seconds | None = None  # simulated time
+    energy: PositiveJoules | None = None  # joules of everything, idle power included
 
     @validator(mode="after")
     def _at_least_one(self) -> Stop:
@@ -245,33 +245,33 @@ _Training: TypeAlias = Annotated[Training, BeforeValidator(_read_training)]
 
 
 class Scenario(_Table):
-    """All settings of a run. Parts are held as Chosen; `fleet` in the order of the device ids."""
+    """All settings of a run. Plug-ins are held as Chosen; blocks of the fleet in the order of the device ids."""
 
-    seed: Annotated[int, Ge(0)] = 1
-    name: _Name | None = None
+    seed: Annotated[int, Ge(0)] = 1  # everything random follows from it
+    name: _Name | None = None  # of the scenario, kept in the manifest
     data: Annotated[Chosen, PartOf("data")] | None = None  # None: timing only
     data_seed: Annotated[int, Ge(0)] | None = None  # of the partition alone; None: seed
-    partition: Annotated[Chosen, PartOf("partition")]
-    model: Annotated[Chosen, PartOf("model")]
-    training: _Training = Training()
-    cost: Annotated[Chosen, PartOf("cost")] = _part("measured")
-    network: Annotated[Chosen, PartOf("network")] = _part("ideal")
-    energy: Annotated[Chosen, PartOf("energy")] = _part("none")
-    slowdown: Annotated[Chosen, PartOf("slowdown")] = _part("none")
-    selection: Annotated[Chosen, PartOf("selection")] = _part("all")
-    method: Annotated[Chosen, PartOf("method")]
-    coordinator: Annotated[Chosen, PartOf("coordinator")] = _part("sync")
-    backend: Annotated[Chosen, PartOf("backend")] = _part("serial")
+    partition: Annotated[Chosen, PartOf("partition")]  # which device holds which samples
+    model: Annotated[Chosen, PartOf("model")]  # the network that is trained
+    training: _Training = Training()  # local training of a device
+    cost: Annotated[Chosen, PartOf("cost")] = _part("measured")  # how the FLOPs of a job are counted
+    network: Annotated[Chosen, PartOf("network")] = _part("ideal")  # the links of the devices
+    energy: Annotated[Chosen, PartOf("energy")] = _part("none")  # what devices draw
+    slowdown: Annotated[Chosen, PartOf("slowdown")] = _part("none")  # what makes computing take longer
+    selection: Annotated[Chosen, PartOf("selection")] = _part("all")  # which devices are asked in a round
+    method: Annotated[Chosen, PartOf("method")]  # what devices and server do
+    protocol: Annotated[Chosen, PartOf("protocol")] = _part("sync")  # the protocol of the rounds
+    backend: Annotated[Chosen, PartOf("backend")] = _part("serial")  # who trains: this process, workers, nobody
     availability: _Availabilities = _part("always")  # of several, a device is there where all say so
-    failures: _Failures = ()
+    failures: _Failures = ()  # what breaks; all of them hold
     peers: Annotated[Chosen, PartOf("peers")] | None = None  # None: devices exchange nothing among themselves
-    topology: Annotated[Chosen, PartOf("topology")] = _part("star")
-    encoding: Encodings = Encodings()
-    server: Server = Server()
-    evaluation: Evaluation = Evaluation()
-    stop: Stop
+    topology: Annotated[Chosen, PartOf("topology")] = _part("star")  # what lies beyond devices' own links
+    encoding: Encodings = Encodings()  # how the numbers of a payload are written
+    server: Server = Server()  # its speed and power
+    evaluation: Evaluation = Evaluation()  # when the model is tested, and on what
+    stop: Stop  # when the run ends
     weights: Literal["both", "final", "best", "none"] = "both"  # models to keep in the run folder: of its end, the best
-    fleet: Annotated[tuple[FleetBlock, ...], Strict(False)]
+    fleet: Annotated[tuple[FleetBlock, ...], Strict(False)]  # one block for each kind of device, or a CSV file
 
     @field_validator("fleet", mode="before")
     @classmethod

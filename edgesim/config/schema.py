@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from edgesim.config.parts import plain
+from edgesim.config.plugin_fields import plain
 from edgesim.config.scenario import Scenario
 
 Schema: TypeAlias = dict[str, Any]

@@ -8,8 +8,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from edgesim.errors import ConfigError
-from edgesim.reading import in_short, read_text
+from edgesim.core.errors import ConfigError
+from edgesim.files.reading import in_short, read_text
 
 _LONG_KEY = re.compile(r"(?<![\w\"'.-])(?:[\w\"'-]++\s*+\.\s*+){200}")
 

@@ -7,9 +7,10 @@ from math import inf
 
 import numpy as np
 
-from edgesim.contracts import Arr, Ids, Job
-from edgesim.engine.spending import Spending
-from edgesim.world.battery import Batteries
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.job import Job
+from edgesim.engine.usage import Usage
+from edgesim.world.batteries.base import Batteries
 from edgesim.world.fleet import Fleet
 
 
@@ -65,11 +66,11 @@ class FleetBatteries:
         for batteries, _, rows in self._of(np.array([device])):
             batteries.drain(rows, watts, seconds, since_s)
 
-    def draw_job(self, job: Job, spent: Spending, joules: Sequence[float]) -> None:
+    def draw_job(self, job: Job, usage: Usage, joules: Sequence[float]) -> None:
         """Take what a job drew, phase after phase."""
         since_s = job.sent_s
-        latencies_s = (job.down_latency_s, 0.0, job.up_latency_s)
-        for phase_j, phase_s, latency_s in zip(joules, spent.seconds, latencies_s, strict=True):
+        latencies_s = (job.prices.down_latency_s, 0.0, job.prices.up_latency_s)
+        for phase_j, phase_s, latency_s in zip(joules, usage.seconds, latencies_s, strict=True):
             quiet_s = min(phase_s, latency_s)
             for leg_j, leg_s in ((0.0, quiet_s), (phase_j, phase_s - quiet_s)):
                 if leg_s > 0:

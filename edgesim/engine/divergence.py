@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from edgesim.contracts import DELIVERED, Arrival
+from edgesim.core.job import DELIVERED, Completion
 
 _EXPLODED = 100.0  # nats of test loss: far beyond a guess, ln(classes), and what sure but wrong models get
 
@@ -23,15 +23,15 @@ class Divergence:
         self.found: dict[str, Any] | None = None
 
     def notice(
-        self, round_: int, notes: Mapping[str, Any], arrivals: Sequence[Arrival], losses: Sequence[float]
+        self, round_: int, metrics: Mapping[str, Any], completions: Sequence[Completion], losses: Sequence[float]
     ) -> dict[str, Any] | None:
         """Return what was found if this is the round, else None.
 
-        `notes`: those of the merge, which may have left updates out; `losses`: those evaluated after it.
+        `metrics`: those of the merge, which may have left updates out; `losses`: those evaluated after it.
         """
-        noted = notes.get("left_out", 0)
+        noted = metrics.get("left_out", 0)
         left_out = sum(noted.values()) if isinstance(noted, Mapping) else noted
-        came = sum(a.outcome in DELIVERED for a in arrivals)
+        came = sum(a.outcome in DELIVERED for a in completions)
         exploded = [loss for loss in losses if not loss <= _EXPLODED]  # nan is not
         if self.found is not None or not (exploded or 2 * left_out > came):
             return None

@@ -7,12 +7,14 @@ from math import isfinite
 import numpy as np
 
 from edgesim.config.scenario import Scenario
-from edgesim.contracts import Ids, Order, Setting, Task
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Draws, Key
+from edgesim.core.task import Order, Task
+from edgesim.core.view import Setting
 from edgesim.engine.pricing import Pricer
-from edgesim.errors import ConfigError
-from edgesim.rng import Draws, Key
+from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.fleet import Block, Fleet
-from edgesim.world.shared_network import SharedNetwork
 
 
 def check_finite(scenario: Scenario, fleet: Fleet, setting: Setting, shared: SharedNetwork | None) -> None:
@@ -22,13 +24,14 @@ def check_finite(scenario: Scenario, fleet: Fleet, setting: Setting, shared: Sha
     """
     ids = np.unique([device for block in fleet.blocks for device in _extremes(fleet, block)])
     draws = Draws(Key(scenario.seed), ids, np.zeros_like(ids))
-    plain = Task(stretches=(scenario.training.stretch(0),))
+    plain = Task(local_sgd=(scenario.training.local_sgd(0),))
     orders = [Order(device, plain) for device in ids.tolist()]
     prices = Pricer(fleet, setting).prices(orders, 0.0, draws)  # refuses those that are not finite
     with np.errstate(all="ignore"):
-        _check_powers(scenario, fleet, float(prices[:3].sum(axis=0).max()), float(prices[4:6].sum(axis=0).max()))
+        job_s = prices.down_s + prices.compute_s + prices.up_s
+        _check_powers(scenario, fleet, float(job_s.max()), float((prices.down_bytes + prices.message_bytes).max()))
         if shared is not None and scenario.peers is None:
-            most_bits = 8.0 * prices[4:6].max()
+            most_bits = 8.0 * max(prices.down_bytes.max(), prices.up_bytes.max())
             for device in ids.tolist():
                 slowest_bps = min(shared.alone_bps(0, 1 + device), shared.alone_bps(1 + device, 0))
                 _refuse_infinite("topology", "a transfer", float(most_bits / slowest_bps), "s")

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
-from math import inf
-from operator import attrgetter
-from typing import Any, NamedTuple
+from itertools import chain, islice
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from edgesim.contracts import Arr, Job
-from edgesim.engine.accounts import Accounts
-from edgesim.engine.carriers import Carriers
-from edgesim.engine.transfers import ON_TIME_S
+from edgesim.core.arrays import Arr
+from edgesim.core.job import ON_TIME_S, Job, Prices
+from edgesim.engine.accounting import Accounting
+from edgesim.engine.transport.router import Router
 from edgesim.world.fleet import Fleet
 
-_PRICES = attrgetter(
-    "sent_s", "due_s", "down_s", "compute_s", "up_s", "down_latency_s", "up_latency_s",
-    "down_bytes", "flops", "up_bytes", "down_j", "compute_j", "up_j", "device",
-)  # fmt: skip
 _FEW = 24  # jobs: of more it takes less time to work them out at once
-# Rows of what is kept of each job; slices have a row each for download, computing and upload.
-_SENT_S, _DUE_S, _J_PER_BYTE = 0, 1, 2
-_STARTS_S, _LENGTHS_S, _AMOUNTS, _JOULES = slice(3, 6), slice(6, 9), slice(9, 12), slice(12, 15)
+
+
+class _Columns(NamedTuple):
+    """What is kept of k running jobs: arrays of shape (k,), or (3, k) for download, computation and upload."""
+
+    sent_s: Arr
+    due_s: Arr
+    link_j_per_byte: Arr
+    starts_s: Arr  # of the phases, after the job did
+    lengths_s: Arr
+    amounts: Arr  # bytes, FLOPs and bytes
+    joules: Arr
+
+
+class Running(Protocol):
+    """A job at work."""
+
+    @property
+    def job(self) -> Job:
+        """Return the job."""
 
 
 class Spent(NamedTuple):
@@ -38,47 +49,64 @@ class Spent(NamedTuple):
 class InFlight:
     """Sums what the jobs that run have spent: what they would be charged with if they were broken off now."""
 
-    def __init__(self, fleet: Fleet, accounts: Accounts, carriers: Carriers, priced: bool) -> None:
-        """`priced`: what a job has spent at any instant follows from its prices, for all jobs of the run."""
+    def __init__(self, fleet: Fleet, accounting: Accounting, router: Router, priced: bool) -> None:
+        """`priced`: what a job of the server has spent at any instant follows from its prices."""
         self._fleet = fleet
-        self._accounts = accounts
-        self._carriers = carriers
-        self._most_one_by_one = _FEW if priced else inf
+        self._accounting = accounting
+        self._router = router
+        self._priced = priced
         # the jobs of the last question, most of which are there at the next, ascending
         self._ids = np.zeros(0, dtype=np.int64)
-        self._kept = np.zeros((15, 0))
+        one, three = np.zeros(0), np.zeros((3, 0))
+        self._kept = _Columns(one, one, one, three, three, three, three)
 
-    def spent(self, running: Mapping[int, tuple[Job, Any]], now_s: float) -> Spent:
+    def spent(self, running: Mapping[int, Running], now_s: float) -> Spent:
         """Return what jobs have spent by `now_s`; `running`: all that run now, by their ids, ascending."""
-        if len(running) <= self._most_one_by_one:
-            return self._one_by_one([job for job, _ in running.values()])
         ids = np.fromiter(running, np.int64, len(running))
         seen = int(np.searchsorted(ids, self._ids[-1], side="right")) if len(self._ids) else 0
-        still = self._kept.take(np.searchsorted(self._ids, ids[:seen]), axis=1)  # sums depend on the order in memory
-        new = self._priced([running[job][0] for job in ids[seen:].tolist()])
-        self._ids, self._kept = ids, np.concatenate([still, new], axis=1)
+        new = [each.job for each in islice(running.values(), seen, None)]
+        if len(running) <= _FEW or not self._priced or any(job.task.start == "device" for job in new):
+            return self._one_by_one([each.job for each in running.values()])
+        still = np.searchsorted(self._ids, ids[:seen])
+        # sums depend on the order in memory, so that of the columns is always the same
+        kept = (
+            np.ascontiguousarray(np.concatenate([old.take(still, axis=-1), add], axis=-1))
+            for old, add in zip(self._kept, self._columns(new), strict=True)
+        )
+        self._ids, self._kept = ids, _Columns(*kept)
         return self._at_once(now_s)
 
-    def _priced(self, jobs: Sequence[Job]) -> Arr:
-        """Return what is kept of jobs, shape (15, jobs)."""
-        numbers = chain.from_iterable(map(_PRICES, jobs))
-        prices = np.fromiter(numbers, np.float64, 14 * len(jobs)).reshape(-1, 14).T
-        sent_s, due_s, down_s, compute_s, up_s, down_latency_s, up_latency_s = prices[:7]
-        j_per_byte = 8.0 * self._fleet.j_per_bit[prices[13].astype(np.int64)]
-        starts_s = down_latency_s, down_s, down_s + compute_s + up_latency_s
-        lengths_s = down_s - down_latency_s, compute_s, up_s - up_latency_s
-        return np.stack([sent_s, due_s, j_per_byte, *starts_s, *lengths_s, *prices[7:13]])
+    def _columns(self, jobs: Sequence[Job]) -> _Columns:
+        """Return what is kept of jobs."""
+        shape = len(jobs), len(Prices._fields)
+        numbers = np.fromiter(chain.from_iterable(job.prices for job in jobs), np.float64, shape[0] * shape[1])
+        prices: Prices[Arr] = Prices(*numbers.reshape(shape).T)
+        devices = np.array([job.device for job in jobs], dtype=np.int64)
+        return _Columns(
+            sent_s=np.array([job.sent_s for job in jobs]),
+            due_s=np.array([job.due_s for job in jobs]),
+            link_j_per_byte=8.0 * self._fleet.j_per_bit[devices],
+            starts_s=np.stack(
+                [prices.down_latency_s, prices.down_s, prices.down_s + prices.compute_s + prices.up_latency_s]
+            ),
+            lengths_s=np.stack(
+                [prices.down_s - prices.down_latency_s, prices.compute_s, prices.up_s - prices.up_latency_s]
+            ),
+            amounts=np.stack([prices.down_bytes, prices.flops, prices.up_bytes]),
+            joules=np.stack([prices.down_j, prices.compute_j, prices.up_j]),
+        )
 
     def _at_once(self, now_s: float) -> Spent:
-        """Return what jobs have spent over links of their own, as `spent_alone` has it for one."""
+        """Return what jobs have spent over dedicated links, as `dedicated_usage` has it for one."""
         kept = self._kept
-        starts_s, lengths_s = kept[_STARTS_S], kept[_LENGTHS_S]
-        elapsed_s = np.where(kept[_DUE_S] - now_s <= ON_TIME_S, np.inf, now_s - kept[_SENT_S])  # who is due is through
-        begun = np.maximum(0.0, elapsed_s - starts_s) / np.where(lengths_s > 0, lengths_s, 1.0)
-        shares = np.where(elapsed_s >= starts_s + lengths_s, 1.0, begun)
-        down_bytes, flops, up_bytes = shares * kept[_AMOUNTS]
+        due = kept.due_s - now_s <= ON_TIME_S  # who is due is through
+        elapsed_s = np.where(due, np.inf, now_s - kept.sent_s)
+        begun = np.maximum(0.0, elapsed_s - kept.starts_s) / np.where(kept.lengths_s > 0, kept.lengths_s, 1.0)
+        shares = np.where(elapsed_s >= kept.starts_s + kept.lengths_s, 1.0, begun)
+        down_bytes, flops, up_bytes = shares * kept.amounts
         down_bytes, up_bytes = np.floor(down_bytes), np.floor(up_bytes)
-        joules = float((shares * kept[_JOULES]).sum() + (kept[_J_PER_BYTE] * (down_bytes + up_bytes)).sum())
+        link_j = float((kept.link_j_per_byte * (down_bytes + up_bytes)).sum())
+        joules = float((shares * kept.joules).sum() + link_j)
         return Spent(float(flops.sum()), int(down_bytes.sum()), int(up_bytes.sum()), joules)
 
     def _one_by_one(self, jobs: Sequence[Job]) -> Spent:
@@ -86,9 +114,9 @@ class InFlight:
         flops = joules = 0.0
         down_bytes = up_bytes = 0
         for job in jobs:
-            cost = self._accounts.cost(job, self._carriers.so_far(job))
+            cost = self._accounting.cost(job, self._router.so_far(job))
             flops += cost.flops
             down_bytes += cost.down_bytes
-            up_bytes += cost.up_bytes
+            up_bytes += cost.up_bytes + cost.peer_bytes
             joules += cost.down_j + cost.compute_j + cost.up_j + cost.peer_j + cost.link_j
         return Spent(flops, down_bytes, up_bytes, joules)

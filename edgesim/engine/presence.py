@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 
 from edgesim.engine.batteries import FleetBatteries
-from edgesim.world.availability import Availability
+from edgesim.world.availability.base import Availability
 
 
 class Presence:
@@ -18,8 +18,6 @@ class Presence:
         self._batteries = batteries
         self._occasion = 0
         self.everybody = availability.unbroken and not batteries  # always there and on
-        self.ids = np.arange(availability.n)  # of all devices
-        self.ids.setflags(write=False)
 
     def new_occasion(self) -> None:
         """Begin a new occasion to ask devices: an availability that leaves it to chance draws anew."""

@@ -9,23 +9,22 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from edgesim.contracts import Arr, Encoding, Ids, Job, Order, Payload, Setting, Task
-from edgesim.errors import ConfigError
-from edgesim.limits import check_steps
-from edgesim.rng import Draws, Key
-from edgesim.workload import amount, flops_of, items_of
-from edgesim.world.failure import stretched_s
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.encoding import Encoding
+from edgesim.core.errors import ConfigError
+from edgesim.core.job import Job, Prices
+from edgesim.core.limits import check_steps
+from edgesim.core.rng import Draws, Key
+from edgesim.core.task import Order, Payload, Task
+from edgesim.core.view import Setting
+from edgesim.cost.workload import amount, flops_of, items_of
+from edgesim.world.failures.base import stretched_s
 from edgesim.world.fleet import Fleet
-from edgesim.world.onoff import OnOff
-
-# Rows of a price array, in the order of the fields of contracts.Job.
-ROWS = (
-    "down_s", "compute_s", "up_s", "flops", "down_bytes", "up_bytes", "down_j", "compute_j", "up_j",
-    "down_latency_s", "up_latency_s",
-)  # fmt: skip
-
+from edgesim.world.processes.on_off import OnOff
 
 _MOST_KNOWN = 64  # tasks
+_FEW = 4  # orders: the prices of more are worked out together at less cost than they are looked up
+_CHUNK = 1_024  # devices whose prices are worked out together and remembered
 
 # What an infinite price is, in which unit, and the key to look at.
 _BLAMED = {
@@ -35,6 +34,8 @@ _BLAMED = {
     "flops": ("computing", "FLOP", "training"),
     "down_bytes": ("a download", "bytes", "model"),
     "up_bytes": ("an upload", "bytes", "model"),
+    "message_bytes": ("a message", "bytes", "model"),
+    "memory_bytes": ("training", "bytes", "model"),
     "down_j": ("a download", "J", "energy.receive"),
     "compute_j": ("computing", "J", "energy"),
     "up_j": ("an upload", "J", "energy.transmit"),
@@ -50,68 +51,70 @@ class _Work(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What is remembered of a task: its prices on each device, and the bytes that it needs."""
+    """What is remembered of a task: its prices by chunk of devices, as far as asked."""
 
-    task: Task | None
-    prices: list[list[float]]
-    memory_bytes: int
+    task: Task
+    chunks: dict[int, list[Prices[float]]]
 
 
 class Pricer:
-    """Prices the jobs of one run."""
+    """Prices the jobs of one session. Prices that never change are remembered."""
 
     def __init__(self, fleet: Fleet, setting: Setting, links_up: OnOff | None = None) -> None:
         self._fleet = fleet
         self._setting = setting
         self._links_up = links_up  # None: links never fail
-        self._steady = fleet.steady and links_up is None
         self._known: dict[Any, _Known] = {}
-        self._last = _Known(None, [], 0)
+        self._last: _Known | None = None
+        self.steady = fleet.steady and links_up is None  # prices depend neither on time nor on draws
 
-    def remembered(self, order: Order) -> tuple[Sequence[float], int] | None:
-        """Return the prices of an order, len(ROWS) of them, and the bytes it needs at its peak.
+    def of_each(
+        self, orders: Sequence[Order], now_s: float, draws: Draws | None, share: Arr | None = None
+    ) -> list[Prices[float]]:
+        """Return the prices of each order that starts at `now_s`, bytes as integers; see `prices`.
 
-        None if prices are not the same at any time, so that they cannot be remembered.
+        `draws`: None if there is no need for any, as `steady` says; `share`: None if all of the computation is done.
+        Raises ConfigError if a price is infinite or not a number.
         """
-        if not self._steady:
-            return None
-        last, task = self._last, order.task
-        if task is not last.task:  # equal tasks are often one object; a method that makes them anew makes equal ones
-            last = self._last = last._replace(task=task) if task == last.task else self._of_everybody(task)
-        return last.prices[order.device], last.memory_bytes
+        if self.steady and share is None and len(orders) <= _FEW:
+            return [self._remembered(order) for order in orders]
+        return _of_each(self.prices(orders, now_s, draws, 1.0 if share is None else share))
 
-    def prices(self, orders: Sequence[Order], now_s: float, draws: Draws, share: Arr | float = 1.0) -> np.ndarray:
-        """Return the prices of orders that start at `now_s`, float64, shape (len(ROWS), orders).
+    def prices(
+        self, orders: Sequence[Order], now_s: float, draws: Draws | None, share: Arr | float = 1.0
+    ) -> Prices[Arr]:
+        """Return the prices of orders that start at `now_s`, arrays of shape (orders,).
 
-        `draws`: of these jobs, in their order; `share`: of the computation that is done, shape (orders,). Energies are
-        what a job adds to idle power. The messages of peers are no part of it: only their size stands in the row
-        up_bytes. Raises ConfigError if a price is infinite or not a number.
+        `draws`: of these jobs, in their order, None as in `of_each`; `share`: of the computation that is done, shape
+        (orders,). Raises ConfigError if a price is infinite or not a number.
         """
-        prices, share = np.empty((len(ROWS), len(orders))), np.broadcast_to(share, len(orders))
+        if draws is None:
+            draws = _no_draws(np.array([order.device for order in orders], dtype=np.int64))
+        columns, share = np.empty((len(Prices._fields), len(orders))), np.broadcast_to(share, len(orders))
         with np.errstate(all="ignore"):  # what is not finite is refused below
             for task, where in _by_task(orders):
                 some = Draws(draws.key, draws.ids[where], draws.nth[where])
-                prices[:, where] = self._of_task(task, now_s, some, share[where])
+                columns[:, where] = self._of_task(task, now_s, some, share[where])
+        prices: Prices[Arr] = Prices(*columns)
         self._check_finite(prices, draws.ids)
         return prices
 
-    def of_all(self, task: Task) -> np.ndarray:
-        """Return the prices of a task that starts at 0 on every device, float64, shape (len(ROWS), devices).
+    def of_devices(self, task: Task, ids: Ids) -> Prices[Arr]:
+        """Return the prices of a task that starts at 0 on these devices, arrays of shape (k,).
 
         Raises ConfigError if a price is infinite or not a number.
         """
-        everybody = np.arange(len(self._fleet))
         with np.errstate(all="ignore"):  # what is not finite is refused below
-            prices = self._of_task(task, 0.0, Draws(Key(0), everybody, everybody), np.ones(len(everybody)))
-        self._check_finite(prices, everybody)
+            prices = self._of_task(task, 0.0, _no_draws(ids), np.ones(len(ids)))
+        self._check_finite(prices, ids)
         return prices
 
     def compute(self, job: Job, start_s: float, draws: Draws) -> tuple[float, float]:
         """Return seconds and joules of a job's computation that starts at `start_s`; `draws`: of this job."""
         work = self._work(job.task, draws.ids)
         comm_s = np.zeros(1)
-        if job.task.home == "server":
-            comm_s = self._comm_s(draws.ids, np.array([job.down_s]), np.array([float(job.up_bytes)]))
+        if job.task.start == "server":
+            comm_s = self._comm_s(draws.ids, np.array([job.prices.down_s]), np.array([float(job.prices.up_bytes)]))
         seconds, joules = self._compute(job.task, work, comm_s, np.array([start_s]), draws)
         share = 1.0 if job.steps is None else job.steps / float(work.steps[0])
         if not isfinite(seconds[0] + joules[0]):
@@ -125,26 +128,41 @@ class Pricer:
             steps[where] = amount(task, self._setting, np.array([orders[place].device for place in where]))[1]
         return steps
 
-    def _of_everybody(self, task: Task) -> _Known:
-        """Return what is known of a task on every device."""
-        key = (task.home, task.part, task.down, task.up, task.passes, tuple(replace(s, lr=0.0) for s in task.stretches))
+    def _remembered(self, order: Order) -> Prices[float]:
+        """Return the prices of an order, which are the same at any time."""
+        known, task = self._last, order.task
+        if known is None or task is not known.task:
+            known = self._last = self._known_of(task)
+        chunk, place = divmod(order.device, _CHUNK)
+        if chunk not in known.chunks:
+            ids = np.arange(chunk * _CHUNK, min((chunk + 1) * _CHUNK, len(self._fleet)))
+            known.chunks[chunk] = _of_each(self.of_devices(task, ids))
+        return known.chunks[chunk][place]
+
+    def _known_of(self, task: Task) -> _Known:
+        """Return what is remembered of a task, or of an equal one: some methods make them anew for each order."""
+        if self._last is not None and task == self._last.task:
+            return self._last._replace(task=task)
+        local_sgd = tuple(replace(sgd, lr=0.0) for sgd in task.local_sgd)  # which changes from round to round
+        key = (task.start, task.submodel, task.down, task.up, task.passes, local_sgd)
         if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            prices = self.of_all(task)
-            self._known[key] = _Known(task, prices.T.tolist(), memory_bytes(task, self._setting))
+            self._known[key] = _Known(task, {})
         return self._known[key]._replace(task=task)
 
-    def _check_finite(self, prices: np.ndarray, ids: Ids) -> None:
+    def _check_finite(self, prices: Prices[Arr], ids: Ids) -> None:
         """Raise ConfigError that names the key if a price, or a job's seconds together, are not finite."""
-        if (wrong := np.argwhere(~np.isfinite(prices))).size:
-            row, place = wrong[0]
-            self._refuse(ROWS[row], int(ids[place]), prices[row, place])
+        for name, column in zip(Prices._fields, prices, strict=True):
+            if not (fine := np.isfinite(column)).all():
+                place = fine.argmin()
+                self._refuse(name, int(ids[place]), column[place])
         with np.errstate(over="ignore"):
-            seconds = prices[:3].sum(axis=0)
-        if not np.isfinite(seconds).all():
-            place = np.isfinite(seconds).argmin()
-            self._refuse(ROWS[prices[:3, place].argmax()], int(ids[place]), seconds[place])
+            seconds = prices.down_s + prices.compute_s + prices.up_s
+        if not (fine := np.isfinite(seconds)).all():
+            place = fine.argmin()
+            longest = max(("down_s", "compute_s", "up_s"), key=lambda name: getattr(prices, name)[place])
+            self._refuse(longest, int(ids[place]), seconds[place])
 
     def _refuse(self, price: str, device: int, value: float) -> NoReturn:
         what, unit, key = _BLAMED.get(price, ("the latency", "s", "network.latency"))
@@ -154,23 +172,50 @@ class Pricer:
             "must be finite"
         )
 
-    def _of_task(self, task: Task, now_s: float, draws: Draws, share: Arr) -> np.ndarray:
+    def _of_task(self, task: Task, now_s: float, draws: Draws, share: Arr) -> Prices[Arr]:
         fleet, ids = self._fleet, draws.ids
         work = self._work(task, ids)
         begin_s, nothing = np.full(len(ids), now_s), np.zeros(len(ids))
-        up_bytes = np.full(len(ids), _nbytes(task.up, task, self._setting, self._setting.encoding_up))
-        if task.home == "self":  # no transfer from or to the server
-            compute_s, compute_j = (share * of_all for of_all in self._compute(task, work, nothing, begin_s, draws))
-            spent = (nothing, compute_s, nothing, share * work.flops, nothing, up_bytes, nothing, compute_j, nothing)
-            return np.stack([*spent, nothing, nothing])
+        needs_bytes = np.full(len(ids), float(memory_bytes(task, self._setting)))
+        message_bytes = np.full(len(ids), _nbytes(task.up, task, self._setting, self._setting.encoding_up))
+        if task.start == "device":  # no transfer from or to the server
+            compute_s, compute_j = self._compute(task, work, nothing, begin_s, draws)
+            return Prices(
+                down_s=nothing,
+                compute_s=share * compute_s,
+                up_s=nothing,
+                flops=share * work.flops,
+                down_bytes=nothing,
+                up_bytes=nothing,
+                down_j=nothing,
+                compute_j=share * compute_j,
+                up_j=nothing,
+                down_latency_s=nothing,
+                up_latency_s=nothing,
+                message_bytes=message_bytes,
+                memory_bytes=needs_bytes,
+            )
         down_bytes = np.full(len(ids), _nbytes(task.down, task, self._setting, self._setting.encoding_down))
-        down_s, down_air_s, down_quiet_s = self._transfer(down_bytes, False, begin_s, draws)
-        priced = self._compute(task, work, self._comm_s(ids, down_s, up_bytes), begin_s + down_s, draws)
-        compute_s, compute_j = (share * of_all for of_all in priced)
-        up_s, up_air_s, up_quiet_s = self._transfer(up_bytes, True, begin_s + down_s + compute_s, draws)
-        down_j, up_j = fleet.receive_w[ids] * down_air_s, fleet.transmit_w[ids] * up_air_s
-        spent = (down_s, compute_s, up_s, share * work.flops, down_bytes, up_bytes, down_j, compute_j, up_j)
-        return np.stack([*spent, down_quiet_s, up_quiet_s])
+        down_s, down_air_s, down_latency_s = self._transfer(down_bytes, False, begin_s, draws)
+        comm_s = self._comm_s(ids, down_s, message_bytes)
+        compute_s, compute_j = self._compute(task, work, comm_s, begin_s + down_s, draws)
+        compute_s, compute_j = share * compute_s, share * compute_j
+        up_s, up_air_s, up_latency_s = self._transfer(message_bytes, True, begin_s + down_s + compute_s, draws)
+        return Prices(
+            down_s=down_s,
+            compute_s=compute_s,
+            up_s=up_s,
+            flops=share * work.flops,
+            down_bytes=down_bytes,
+            up_bytes=message_bytes,
+            down_j=fleet.receive_w[ids] * down_air_s,
+            compute_j=compute_j,
+            up_j=fleet.transmit_w[ids] * up_air_s,
+            down_latency_s=down_latency_s,
+            up_latency_s=up_latency_s,
+            message_bytes=message_bytes,
+            memory_bytes=needs_bytes,
+        )
 
     def _work(self, task: Task, ids: Ids) -> _Work:
         samples, steps = amount(task, self._setting, ids)
@@ -201,7 +246,7 @@ class Pricer:
 
 def memory_bytes(task: Task, setting: Setting) -> int:
     """Return the bytes that a device needs at the peak of a task; 0 if it trains nothing."""
-    needs = (setting.card.memory_bytes(task.part, s.batch, s.momentum > 0).total for s in task.stretches)
+    needs = (setting.cost_profile.memory_bytes(task.submodel, s.batch, s.momentum > 0).total for s in task.local_sgd)
     return max(needs, default=0)
 
 
@@ -209,8 +254,8 @@ def averaging_flops(jobs: Sequence[Job], setting: Setting) -> float:
     """Return the FLOPs of a server that averages what jobs sent it: a multiplication and an addition a number."""
     numbers = 0
     for task, where in _by_task(jobs):
-        if task.home == "server":
-            numbers += len(where) * setting.card.numbers(task.up, task.part)
+        if task.start == "server":
+            numbers += len(where) * setting.cost_profile.numbers(task.up, task.submodel)
     return 2.0 * numbers
 
 
@@ -222,5 +267,18 @@ def _by_task(orders: Sequence[Order | Job]) -> Iterator[tuple[Task, list[int]]]:
     yield from places.values()
 
 
+def _of_each(prices: Prices[Arr]) -> list[Prices[float]]:
+    """Return the prices of each job, bytes as integers."""
+    whole = {"down_bytes", "up_bytes", "message_bytes", "memory_bytes"}
+    columns = [column.tolist() for column in prices]
+    columns = [list(map(int, c)) if name in whole else c for name, c in zip(Prices._fields, columns, strict=True)]
+    return [Prices(*row) for row in zip(*columns, strict=True)]
+
+
+def _no_draws(ids: Ids) -> Draws:
+    """Return draws for jobs of whose prices none depends on any."""
+    return Draws(Key(0), ids, np.zeros(len(ids), dtype=np.int64))
+
+
 def _nbytes(payload: Payload | None, task: Task, setting: Setting, usual: Encoding) -> float:
-    return 0.0 if payload is None else float(setting.card.nbytes(payload, task.part, usual))
+    return 0.0 if payload is None else float(setting.cost_profile.nbytes(payload, task.submodel, usual))

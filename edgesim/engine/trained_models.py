@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edgesim.contracts import Job, Setting, Task
+from edgesim.core.job import Job
+from edgesim.core.task import Task
+from edgesim.core.view import Setting
 
 _MOST_KNOWN = 64  # tasks
 
@@ -28,7 +30,7 @@ class _Known(NamedTuple):
 
 
 class TrainedModels:
-    """The mean size of the models trained, in forward multiply-accumulates per sample; see `ModelCard.forward_macs`."""
+    """Mean size of the models trained, in forward multiply-accumulates a sample; see `CostProfile.forward_macs`."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -46,7 +48,7 @@ class TrainedModels:
 
     def add(self, job: Job) -> None:
         """Count a job, if it trains."""
-        if not job.task.stretches:
+        if not job.task.local_sgd:
             return
         known = self._known.get(id(job.task)) or self._learn(job.task)
         self._jobs += 1
@@ -61,18 +63,18 @@ class TrainedModels:
         return known
 
     def _models_of(self, task: Task) -> list[_Trained]:
-        card = self._setting.card
+        cost_profile = self._setting.cost_profile
         found = [
-            _Trained(card.forward_macs(work.part or task.part), work.times, work.samples)
+            _Trained(cost_profile.forward_macs(work.submodel or task.submodel), work.times, work.samples)
             for work in task.passes
             if work.kind == "train" and work.times and work.samples != 0
         ]
-        return found or [_Trained(card.forward_macs(task.part), 1.0, None)]
+        return found or [_Trained(cost_profile.forward_macs(task.submodel), 1.0, None)]
 
     def _mean(self, job: Job, models: list[_Trained]) -> float:
         """Return the mean over the samples of a job that trains models of several sizes."""
         held = self._setting.samples[[job.device]]
-        drop_single = self._setting.card.drop_single
-        own = sum(float(stretch.amount(held, drop_single)[0][0]) for stretch in job.task.stretches)
+        drop_single = self._setting.cost_profile.drop_single
+        own = sum(float(sgd.amount(held, drop_single)[0][0]) for sgd in job.task.local_sgd)
         weights = [model.times * (own if model.samples is None else model.samples) for model in models]
         return float(np.average([model.macs for model in models], weights=weights))

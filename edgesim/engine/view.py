@@ -9,39 +9,46 @@ from typing import Any
 
 import numpy as np
 
-from edgesim.contracts import Arrival, Ids, Setting
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ContractError
+from edgesim.core.job import Completion
+from edgesim.core.peer_graph import PeerGraph
+from edgesim.core.rng import Key
+from edgesim.core.view import Setting
 from edgesim.engine.presence import Presence
-from edgesim.errors import ContractError
-from edgesim.peering import PeerGraph
-from edgesim.rng import Key
+from edgesim.engine.selection.rules import All
 
 _PLACES = 1  # stream below a selection's key; never renumber
+_MOST_MISSES = 64  # draws of all devices in a row that hit no idle one, before the idle ones are listed
 
 
 @dataclass(frozen=True)
 class PeerGraphs:
     """Who hears whom in each round: the scenario's `peers`, with random streams of their own."""
 
-    part: Any  # None: devices have no peers
+    peers: Any  # None: devices have no peers
     key: Key
 
     def of_round(self, online: np.ndarray, round_: int) -> PeerGraph:
         """Return the graph of a round over the devices that are there, bool, shape (devices,)."""
-        key = self.key.at(round_) if self.part.redrawn else self.key
-        graph: PeerGraph = self.part.graph(online, round_, key)
+        key = self.key.at(round_) if self.peers.redrawn else self.key
+        graph: PeerGraph = self.peers.graph(online, round_, key)
         return graph
 
 
 @dataclass
 class FleetView:
-    """`contracts.View` says what each field means. Not to be kept: what costs work is worked out when asked for."""
+    """What the server knows now; `edgesim.core.view.View` explains the fields.
+
+    Not to be kept: what costs work is worked out when it is asked for.
+    """
 
     setting: Setting
     now_s: float
     version: int
     round: int
     exchange: int
-    last: Sequence[Arrival]
+    last: Sequence[Completion]
     presence: Presence
     busy: np.ndarray  # bool, shape (devices,)
     at_work: int  # how many are busy
@@ -80,15 +87,40 @@ class FleetView:
 
     def choose(self, key: Key) -> Ids:
         """Return distinct idle devices, ascending, by the scenario's selection rule, no more than there are places."""
-        alone = self.places == 1 and self._simple and self.at_work < len(self.busy)
-        if alone and getattr(self.selection, "everybody", False):
-            return self._anybody(key)
+        idle = len(self.busy) - self.at_work if self._simple else len(self.idle)
+        places = idle if self.places is None else min(self.places, idle)
+        if places < idle and isinstance(self.selection, All):
+            return self._some_idle(places, key)
         chosen: Ids = self.selection.choose(self.idle, self.setting.level, key)
         if chosen is not self.idle:
             self._check(chosen)
-        if len(chosen) <= self.free_places:
+        if len(chosen) <= places:
             return chosen
-        return np.sort(key.at(_PLACES).numpy().choice(chosen, self.free_places, replace=False))
+        return np.sort(key.at(_PLACES).numpy().choice(chosen, places, replace=False))
+
+    def _some_idle(self, count: int, key: Key) -> Ids:
+        """Return so many of the idle devices at random, fewer than there are.
+
+        They are the first idle ones among draws of all devices, so that nobody need list the idle, which would cost
+        more than all else in a large fleet. Where draw after draw hits none, the rest is drawn from the idle after all.
+        """
+        devices, taken = len(self.busy), self.busy if self._simple else ~self.reachable
+        found: list[int] = []
+        misses = 0
+        for word in key.words():
+            device = word % devices
+            if taken[device] or device in found:
+                misses += 1
+            else:
+                found.append(device)
+                misses = 0
+                if len(found) == count:
+                    break
+            if misses == _MOST_MISSES:
+                rest = np.setdiff1d(self.idle, found, assume_unique=True)
+                found += key.at(_PLACES).numpy().choice(rest, count - len(found), replace=False).tolist()
+                break
+        return np.array(found if count == 1 else sorted(found), dtype=np.int64)
 
     def _check(self, chosen: Any) -> None:
         rule = type(self.selection).__name__
@@ -102,15 +134,7 @@ class FleetView:
             found = f"device {strangers[0]}, which is not idle" if len(strangers) else f"{chosen.tolist()}"
             raise ContractError(f"{rule}.choose() must return distinct idle devices, ascending, got {found}")
 
-    @property
+    @cached_property
     def _simple(self) -> bool:
         """Whether whoever has no job can be asked."""
         return self.only is None and not self.hidden and self.presence.everybody
-
-    def _anybody(self, key: Key) -> Ids:
-        """Return one idle device: the first that is idle among draws of all, which costs less than to list the idle."""
-        word = key.quick_word()
-        while self.busy[word % len(self.busy)]:
-            word = key.quick_word(word)
-        device = word % len(self.busy)
-        return self.presence.ids[device : device + 1]

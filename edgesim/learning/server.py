@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -12,16 +12,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from edgesim.card import ModelCard
-from edgesim.contracts import Bundle, Ids, Part, ServerSet
-from edgesim.errors import ConfigError
-from edgesim.learning.context import copy_for, load
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.method import Absent, ServerSet
+from edgesim.core.rng import Key
+from edgesim.core.task import Submodel
+from edgesim.core.update import ModelState, Update
+from edgesim.cost.profile import CostProfile
+from edgesim.learning.aggregate.mean import finite, mean_of_holders
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import by_class
-from edgesim.learning.loop import gradients
-from edgesim.learning.trace import layer_of
-from edgesim.learning.trainer import CHUNK
-from edgesim.rng import Key
+from edgesim.learning.models.trace import layer_of
+from edgesim.learning.train.context import copy_for, load
+from edgesim.learning.train.loop import gradients
+from edgesim.learning.train.trainer import CHUNK
 
 
 class ServerRows(NamedTuple):
@@ -78,13 +82,33 @@ def draw_server_rows(wanted: ServerSet, labels: Ids, classes: int, key: Key) -> 
     return np.sort(np.concatenate([generator.choice(found, each, replace=False) for found in rows]))
 
 
+class Averaging:
+    """What any server can compute with updates: which of them are finite, and their mean."""
+
+    def finite(self, updates: Sequence[Update]) -> tuple[list[Update], dict[str, float]]:
+        """Return the updates whose tensors are all finite, and the metric `left_out` if there are others."""
+        return finite(updates)
+
+    def mean(
+        self,
+        model: ModelState,
+        updates: Sequence[Update],
+        weights: Sequence[float],
+        *,
+        absent: Absent = "average_over_holders",
+        cost_profile: CostProfile | None = None,
+    ) -> ModelState:
+        """Return the weighted mean of updates, parameter by parameter, as `mean_of_holders` does."""
+        return mean_of_holders(model, updates, weights, absent=absent, cost_profile=cost_profile)
+
+
 @dataclass
-class ServerTools:
-    """Handed to `Method.merge`. Counts the FLOPs that it spends, for the server's time and energy."""
+class ServerTools(Averaging):
+    """What a method's server computes with. Counts the FLOPs of losses and gradients, for its time and energy."""
 
     module: nn.Module
     data: Dataset
-    card: ModelCard
+    cost_profile: CostProfile
     split: Literal["train", "test"] = "test"
     rows: Tensor | None = None  # the server's samples; None: it has none
     _spent_flops: float = 0.0
@@ -94,19 +118,21 @@ class ServerTools:
         """Labels of the server's samples, int64, shape (samples,)."""
         return self.data.batch(self.split, self._rows(None))[1]
 
-    def loss(self, model: Bundle, places: Tensor | None = None) -> float:
+    def loss(self, model: ModelState, places: Tensor | None = None) -> float:
         """Return the mean cross-entropy of a model in eval mode on the server's samples, or on those at `places`."""
         rows = self._rows(places)
         with torch.no_grad():
             self._load(model)
             losses = [float(self._loss(chunk)) for chunk in torch.split(rows, CHUNK)]
         total = math.fsum(losses)
-        self._spent_flops += self.card.forward_flops() * len(rows) + self.card.step_forward_flops * len(losses)
+        self._spent_flops += self.cost_profile.forward_flops() * len(rows) + self.cost_profile.step_forward_flops * len(
+            losses
+        )
         return total / len(rows)
 
     def gradient(
         self,
-        model: Bundle,
+        model: ModelState,
         places: Tensor | None = None,
         layers: Collection[str] | None = None,
         soft: Soft | None = None,
@@ -118,17 +144,17 @@ class ServerTools:
         rows = self._rows(places)
         chunks = torch.split(rows, CHUNK)
         targets = [None] * len(chunks) if soft is None else soft.split(CHUNK)
-        frozen = frozenset[str]() if layers is None else frozenset(self.card.layer_names).difference(layers)
+        frozen = frozenset[str]() if layers is None else frozenset(self.cost_profile.layer_names).difference(layers)
         self._load(model)
         for name, parameter in self.module.named_parameters():
             parameter.requires_grad_(layer_of(name) not in frozen)
         wrt = {name: parameter for name, parameter in self.module.named_parameters() if parameter.requires_grad}
         total = [torch.zeros_like(p, dtype=torch.float64) for p in wrt.values()]
         for chunk, target in zip(chunks, targets, strict=True):
-            for sum_, part in zip(total, gradients(self._loss(chunk, target), list(wrt.values())), strict=True):
-                sum_ += part
-        self._spent_flops += self.card.train_flops(frozen) * len(rows)
-        self._spent_flops += self.card.step_flops(Part(frozen=frozen)) * len(chunks)
+            for sum_, gradient in zip(total, gradients(self._loss(chunk, target), list(wrt.values())), strict=True):
+                sum_ += gradient
+        self._spent_flops += self.cost_profile.train_flops(frozen) * len(rows)
+        self._spent_flops += self.cost_profile.step_flops(Submodel(frozen=frozen)) * len(chunks)
         return {name: (sum_ / len(rows)).cpu() for name, sum_ in zip(wrt, total, strict=True)}
 
     def take_flops(self) -> float:
@@ -136,7 +162,7 @@ class ServerTools:
         spent, self._spent_flops = self._spent_flops, 0.0
         return spent
 
-    def _load(self, model: Bundle) -> None:
+    def _load(self, model: ModelState) -> None:
         load(self.module, copy_for(self.module, model))
         self.module.eval()
 

@@ -14,35 +14,33 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
-from edgesim.contracts import (
-    Bundle,
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.method import (
+    Aggregate,
+    Finished,
     LocalPhase,
     LocalRule,
-    Merged,
-    Message,
+    LocalState,
+    Method,
     Needs,
-    Order,
-    Pass,
-    Plan,
+    ServerContext,
     ServerSet,
-    Setting,
-    Stretch,
-    Task,
-    View,
 )
-from edgesim.learning.context import Batch, Context
-from edgesim.learning.masks import dense_gradient
-from edgesim.learning.measure import measure
-from edgesim.learning.merge import finite, is_finite, mean_of_holders
-from edgesim.learning.rules import cross_entropy
-from edgesim.learning.seeding import seeded
+from edgesim.core.numbers import Count, NonNegativeNumber, PositiveNumber
+from edgesim.core.rng import JobStream, Key
+from edgesim.core.task import Pass, Plan, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.cost.measure.step import measure
+from edgesim.learning.aggregate.mean import is_finite
+from edgesim.learning.models.seeding import seeded
 from edgesim.learning.server import Soft
-from edgesim.learning.teacher import taught, teacher_network
-from edgesim.methods.fedjs import sizes_of
-from edgesim.numbers import NonNegativeNumber, PositiveNumber
-from edgesim.rng import Key
+from edgesim.learning.submodel.masks import dense_gradient
+from edgesim.learning.train.context import Batch, Context
+from edgesim.learning.train.loop import gradients
+from edgesim.learning.train.rules import cross_entropy
+from edgesim.methods.augfl_teacher import taught, teacher_network
 
-_SPLIT, _DROPOUT = 1, 2  # streams of a job's key; its one stretch has stream 0
 _TEACHER = 2**32 - 1  # stream of the method's own key; the lower ones are those of devices' splits
 _SUM_FLOPS = 2.0  # of the server, a parameter and term of its sum
 
@@ -50,7 +48,7 @@ Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class AugFL:
+class AugFL(Method):
     """Each device takes one step a round, of the loss after a step of adaptation; duals hold devices to one model.
 
     A device divides its n samples, a share `support` for adaptation, the rest the query, "fixed" or "redrawn" in every
@@ -65,22 +63,62 @@ class AugFL:
     on these samples by SGD before the first merge, whose time that is part of. With `lam` = 0 there is neither.
     `evaluation.personal` tests phi of a device's last turn with its running statistics, the global model if it had
     none. Running statistics are averaged by data size.
+
+    Experimental: without a pretrained model the teacher is a surrogate, and what the FedDHAD paper used is not said.
+
+    Of the scenario's training settings none is used: a device takes one step a round, on all of its samples. It sends
+    th_i + y_i / rho, from which the server's sum follows whatever model the device started from; th_i alone, from which
+    the server could work out y_i, is as long. The teacher is trained as part of the first merge, which takes the server
+    so much longer, as no work comes before the first round. The original is judged after one step of adaptation:
+    `evaluation.personal` tests the model that a device adapted at its last turn, which is one step from what it then
+    received, not from the newest global model. Both gradients of a difference see the same dropout.
     """
 
     alpha: PositiveNumber = 0.05
+    """Launcher for CIFAR-100; the paper's other data sets have their own. The rate of the adapting step and the
+    factor of the Hessian product.
+    """
     rho: PositiveNumber = 0.7
+    """Launcher for CIFAR-100."""
     lam: NonNegativeNumber = 5.0
+    """Launcher for CIFAR-100, there for a contrastive distance to the teacher. The server's step is `lam` over `rho`
+    and the number of devices that count, 0.18 with that launcher's 40; with far fewer, as with ten on digits or
+    `absent = "seen"`, it is too long and the model jumps about. At 0 there is neither a teacher nor a server set.
+    """
     support: Annotated[float, Gt(0), Lt(1)] = 0.8
+    """The authors' division of data; the paper says only that a device has two sets. Each has a sample at least, two
+    where batch normalisation needs them; who has too few to split takes all for both.
+    """
     split: Literal["fixed", "redrawn"] = "fixed"
+    """The two sets of a device are fixed in the published code. `"redrawn"` divides its samples anew in every round.
+    """
     absent: Literal["all", "seen", "none"] = "all"
+    """In the published code all devices take part in every round. Where they do not, ADMM keeps what an absent one
+    sent last, and a device that was never asked has the first model and no dual. That holds the model back for long
+    where few of many take part: `"seen"` leaves those out, `"none"` averages the round alone.
+    """
     temperature: PositiveNumber = 4.0
+    """The authors' code has a contrastive distance with a memory of features; distillation by softened outputs, one
+    of its choices, at the temperature that it has there, is ours.
+    """
     teacher: str = "resnet18_bn"
-    teacher_epochs: Annotated[int, Ge(1)] = 30  # of the teacher's training
-    teacher_batch: Annotated[int, Ge(1)] = 16  # of the teacher's training
+    """The authors' is ResNet32x4, trained on all of CIFAR-100. Nothing pretrained comes with edgesim, and a teacher
+    that has seen the devices' data would not be pretrained: a ResNet18 trained on the server's own samples is ours.
+    Any network by name, or `package.module:Class`.
+    """
+    teacher_epochs: Count = 30  # of the teacher's training
+    """Ours, as are the next two: enough to fit a hundred samples."""
+    teacher_batch: Count = 16  # of the teacher's training
+    """See `teacher_epochs`."""
     teacher_lr: PositiveNumber = 0.05  # of the teacher's training
+    """The usual rate for teachers of contrastive distillation; constant here."""
     teacher_momentum: Annotated[float, Ge(0), Lt(1)] = 0.9  # of the teacher's training
-    server_samples: Annotated[int, Ge(1)] = 100
-    needs: ClassVar[Needs] = Needs(keep="delivered", feedback=True)  # timing alone does not know the teacher's work
+    """See `teacher_lr`."""
+    server_samples: Count = 100
+    """Silent. As for `feddhe`; the teacher is trained and compared on the same samples."""
+    needs: ClassVar[Needs] = Needs(
+        device_state="delivered", feedback=True
+    )  # timing alone does not know the teacher's work
 
     @property
     def server_set(self) -> ServerSet | None:
@@ -90,141 +128,148 @@ class AugFL:
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return a server that has heard nobody. Raises ConfigError for a teacher that does not fit."""
-        setting.cost.check(widths=0)
+        super().init(setting, key)
         if self.lam:
-            shape, classes = setting.card.input_shape, setting.card.classes
+            shape, classes = setting.cost_profile.input_shape, setting.cost_profile.classes
             network = teacher_network(self.teacher, shape, classes, key)
             if self.teacher_batch == 1:
                 measure(network, self.teacher, shape, classes).check_batch("method.teacher_batch", 1)
         return {"seed": key.exact_word(), "logits": None, "first": {}, "heard": {}}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices for a step each."""
+        """Ask the selected devices for a step each; those that hold equally many samples share a task."""
         samples, ids = view.setting.samples, view.choose(key)
-        tasks: dict[int, Task] = {}
-        for n in set(samples[ids].tolist()):
-            tasks[n] = self._task(n, n / max(1, int(samples.sum())), state["seed"], view.setting.card)
-        return Plan(tuple(Order(d, tasks[int(samples[d])]) for d in ids.tolist()))
+
+        def task_of(n: int) -> Task:
+            return self._task(n, n / max(1, int(samples.sum())), state["seed"], view.setting.cost_profile)
+
+        return Plan.by_kind(ids.tolist(), samples[ids].tolist(), task_of)
 
     def local(self, task: Task) -> LocalRule:
         """Return one step along the gradient of the adapted loss and the dual."""
-        phase = LocalPhase(loss=_support_loss, adjust=self._meta_gradient)
-        return LocalRule((phase,), start=self._start, finish=self._finish)
+        return LocalRule((LocalPhase(gradient=self._meta_gradient),), on_start=self._start, on_finish=self._finish)
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
         """Return the minimum of the server's problem; the old model stays if nothing finite comes of it."""
-        usable, notes = finite(got)
-        if not usable:
-            return Merged(state, None, notes=notes)
-        new, flops = self._heard(state, base, usable), 0.0
+        new, flops = self._heard(state, global_model, updates), 0.0
         pull: Tensors = {}
         if self.lam:
-            new, flops = self._taught(new, tools)
-            pull = tools.gradient(base, soft=Soft(new["logits"], self.temperature))
-        devices = len(view.setting.samples)
+            new, flops = self._taught(new, server.tools)
+            pull = server.tools.gradient(global_model, soft=Soft(new["logits"], self.temperature))
+        devices = len(server.setting.samples)
         mean, count = self._mean(new, devices)
         step = self.lam / (self.rho * count)
-        params = {n: (t - step * pull[n] if pull else t).to(base["params"][n].dtype) for n, t in mean.items()}
-        buffers = mean_of_holders({"buffers": base["buffers"]}, usable, sizes_of(usable).tolist())["buffers"]
+        params = {n: (t - step * pull[n] if pull else t).to(global_model["params"][n].dtype) for n, t in mean.items()}
+        sizes = self.update_weights(updates, server.setting)
+        buffers = server.mean({"buffers": global_model["buffers"]}, updates, sizes)["buffers"]
         model = {"params": params, "buffers": buffers}
-        flops += _SUM_FLOPS * view.setting.card.params * self._terms(new, usable, devices)
+        flops += _SUM_FLOPS * server.setting.cost_profile.params * self._terms(new, updates, devices)
         if self.absent == "none":
             new = {**new, "heard": {}}
         if not is_finite(model):
-            return Merged(new, None, flops, {**notes, "not_finite": 1.0})
-        return Merged(new, model, flops, notes)
+            return Aggregate(new, None, flops, {"not_finite": 1.0})
+        return Aggregate(new, model, flops)
 
-    def personal(self, base: Bundle, own: Bundle | None) -> Bundle:
+    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the model that a device adapted at its last turn, the global one if it had none."""
-        return base if own is None else {"params": own["adapted"], "buffers": own["buffers"]}
+        return (
+            global_model
+            if device_state is None
+            else {"params": device_state["adapted"], "buffers": device_state["buffers"]}
+        )
 
-    def _task(self, samples: int, share: float, seed: int, card: Any) -> Task:
+    def _task(self, samples: int, share: float, seed: int, cost_profile: Any) -> Task:
         """Return the task of devices with so many samples, a share of all."""
-        least = 2 if card.needs_two else 1
+        least = 2 if cost_profile.needs_two else 1
         support, query = split_sizes(samples, self.support, least)
-        knobs = {"share": share, "support": float(support), **({"seed": float(seed)} if self.split == "fixed" else {})}
+        config = {"share": share, "support": float(support), **({"seed": seed} if self.split == "fixed" else {})}
         return Task(
-            stretches=(Stretch(batch=max(least, support), lr=1 / self.rho, steps=1),),
+            local_sgd=(LocalSGD(batch=max(least, support), lr=1 / self.rho, steps=1),),
             passes=(Pass(), *((Pass("train", samples=2 * support + query),) if samples >= least else ())),
-            knobs=knobs,
+            config=config,
         )
 
     # --- on the device ------------------------------------------------------------------------------------------
 
-    def _start(self, base: Bundle, own: Bundle | None, context: Context) -> Bundle:
-        """Return the model to train, and as kinds of their own the dual, steps so far, phi to be and both samples."""
-        model = context.copy(base)
+    def _start(self, context: Context) -> LocalState:
+        """Return the model to train, the dual, steps so far, phi to be and both samples."""
+        model, kept = context.copy(context.global_model), context.device_state
         zeros = {name: torch.zeros_like(t) for name, t in model["params"].items()}
-        dual = zeros if own is None else context.copy({"params": own["dual"]})["params"]
         support, query = self._batches(context)
-        return {
-            **model,
-            "dual": dual,
-            "steps": {"taken": torch.zeros(()) if own is None else own["steps"]["taken"].clone()},
-            "adapted": context.copy({"params": base["params"]})["params"],
-            "support": support._asdict(),
-            "query": query._asdict(),
-        }
+        scratch = _Meta(
+            dual=zeros if kept is None else context.copy({"params": kept["dual"]})["params"],
+            steps=0 if kept is None else int(kept["steps"]["taken"]),
+            adapted=context.copy({"params": context.global_model["params"]})["params"],
+            support=support,
+            query=query,
+        )
+        return LocalState(model, scratch)
 
     def _batches(self, context: Context) -> tuple[Batch, Batch]:
         """Return the samples to adapt on and the query; who has too few to split takes them for both."""
-        knobs, n = context.task.knobs, len(context.shard)
-        key = Key(int(knobs["seed"])).at(context.device) if "seed" in knobs else context.key.at(_SPLIT)
-        order, support = torch.from_numpy(key.numpy().permutation(n)), int(knobs["support"])
-        augmenting = torch.Generator().manual_seed(context.key.at(_SPLIT, 1).word())
+        config, n = context.task.config, len(context.shard)
+        key = Key(int(config["seed"])).at(context.device) if "seed" in config else context.key.at(JobStream.SPLIT)
+        order, support = torch.from_numpy(key.numpy().permutation(n)), int(config["support"])
+        augmenting = torch.Generator().manual_seed(context.key.at(JobStream.SPLIT, 1).word())
         places = order[:support], order[support:] if support < n else order
         return context.batch(places[0], augmenting), context.batch(places[1], augmenting)
 
-    def _meta_gradient(self, grads: list[Tensor], w: Bundle, context: Context) -> list[Tensor]:
-        """Return y + w_i (g - alpha H g) for the gradient on the support."""
-        theta, share = w["params"], context.task.knobs["share"]
+    def _meta_gradient(self, local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
+        """Return y + w_i (g - alpha H g), whatever batch the loop would have taken."""
+        scratch, theta, share = local.scratch, local.weights["params"], context.task.config["share"]
+        grads = gradients(cross_entropy(local.weights, scratch.support, context), context.bound)
         phi = _moved(theta, dict(zip(context.trained, grads, strict=True)), -self.alpha)
-        g = _gradient(phi, w, "query", context)
-        w["steps"]["taken"].add_(1)
-        d = 1 / (10 * int(w["steps"]["taken"]) + 100)
+        g = _gradient(phi, local.weights, scratch.query, context)
+        scratch.steps += 1
+        d = 1 / (10 * scratch.steps + 100)
         slopes = []
         for way in (d, -d):
-            with seeded(context.key.at(_DROPOUT)):  # both of one function: dropout would otherwise drown the difference
-                slopes.append(_gradient(_moved(theta, g, way), w, "support", context))
-        for name, adapted in w["adapted"].items():
-            adapted.copy_(phi[name])
+            with seeded(
+                context.key.at(JobStream.DROPOUT)
+            ):  # both of one function: dropout would otherwise drown the difference
+                slopes.append(_gradient(_moved(theta, g, way), local.weights, scratch.support, context))
+        scratch.adapted = {name: t.clone() for name, t in phi.items()}
         ahead, behind = slopes
         return [
-            w["dual"][name] + share * (g[name] - self.alpha * (ahead[name] - behind[name]) / (2 * d))
+            scratch.dual[name] + share * (g[name] - self.alpha * (ahead[name] - behind[name]) / (2 * d))
             for name in context.trained
         ]
 
-    def _finish(self, w: Bundle, context: Context) -> tuple[Bundle, Bundle | None, dict[str, Any]]:
+    def _finish(self, local: LocalState, context: Context) -> Finished:
         """Return th_i + y_i / rho to send; to keep y_i, the step count and phi, unless no step was taken."""
-        theta = context.copy({"params": context.base["params"]})["params"]
-        dual = {name: y + self.rho * (w["params"][name] - theta[name]) for name, y in w["dual"].items()}
+        w, scratch = local.weights, local.scratch
+        theta = context.copy({"params": context.global_model["params"]})["params"]
+        dual = {name: y + self.rho * (w["params"][name] - theta[name]) for name, y in scratch.dual.items()}
         body = {"params": _moved(w["params"], dual, 1 / self.rho), "buffers": w["buffers"]}
-        before = 0 if context.own is None else int(context.own["steps"]["taken"])
-        if int(w["steps"]["taken"]) == before:
-            return body, None, {}
-        kinds = {"dual": dual, "steps": w["steps"], "adapted": w["adapted"], "buffers": w["buffers"]}
+        before = 0 if context.device_state is None else int(context.device_state["steps"]["taken"])
+        if scratch.steps == before:
+            return Finished(body)
+        steps = {"taken": torch.tensor(float(scratch.steps))}
+        kinds = {"dual": dual, "steps": steps, "adapted": scratch.adapted, "buffers": w["buffers"]}
         kept = {kind: {name: t.detach().cpu() for name, t in tensors.items()} for kind, tensors in kinds.items()}
-        return body, (kept if is_finite(kept) else None), {}
+        return Finished(body, kept if is_finite(kept) else None)
 
     # --- on the server ------------------------------------------------------------------------------------------
 
-    def _heard(self, state: Any, base: Bundle, got: Sequence[Message]) -> Any:
+    def _heard(self, state: Any, global_model: ModelState, updates: Sequence[Update]) -> Any:
         """Return the state with what devices sent; a message of weight 1/2 goes half the way from the one before."""
         heard = dict(state["heard"])
-        for message in got:
-            old = heard.get(message.device, base["params"])
+        for message in updates:
+            old = heard.get(message.device, global_model["params"])
             sent = message.body["params"]
             heard[message.device] = {name: t.lerp(sent[name], message.weight) for name, t in old.items()}
-        return {**state, "first": state["first"] or dict(base["params"]), "heard": heard}
+        return {**state, "first": state["first"] or dict(global_model["params"]), "heard": heard}
 
     def _taught(self, state: Any, tools: Any) -> tuple[Any, float]:
         """Return the state with what the teacher says, and the FLOPs of training it if that is still to be done."""
         if state["logits"] is not None:
             return state, 0.0
-        stretch = Stretch(
+        sgd = LocalSGD(
             batch=self.teacher_batch, lr=self.teacher_lr, epochs=self.teacher_epochs, momentum=self.teacher_momentum
         )
-        found = taught(self.teacher, tools, stretch, Key(state["seed"]).at(_TEACHER))
+        found = taught(self.teacher, tools, sgd, Key(state["seed"]).at(_TEACHER))
         return {**state, "logits": found.logits}, found.flops
 
     def _mean(self, state: Any, devices: int) -> tuple[dict[str, Tensor], int]:
@@ -238,9 +283,9 @@ class AugFL:
                 total[name] += t
         return {name: t / count for name, t in total.items()}, count
 
-    def _terms(self, state: Any, got: Sequence[Message], devices: int) -> int:
+    def _terms(self, state: Any, updates: Sequence[Update], devices: int) -> int:
         """Return how many vectors the server sums up beside those that arrived, whose mean the engine prices."""
-        absent = len(state["heard"]) - len({message.device for message in got})
+        absent = len(state["heard"]) - len({message.device for message in updates})
         first = self.absent == "all" and len(state["heard"]) < devices
         return absent + first + (self.lam > 0)
 
@@ -253,18 +298,24 @@ def split_sizes(samples: int, share: float, least: int = 1) -> tuple[int, int]:
     return support, samples - support
 
 
-def _support_loss(w: Bundle, batch: Batch, context: Context) -> Tensor:
-    """Return the loss on the samples for adaptation, whatever the loop would have taken."""
-    return cross_entropy(w, Batch(**w["support"]), context)
+@dataclass(slots=True)
+class _Meta:
+    """Scratch of a job: dual, steps of the device so far, the adapted parameters, and both samples."""
+
+    dual: Tensors
+    steps: int
+    adapted: Tensors
+    support: Batch
+    query: Batch
 
 
-def _gradient(params: Tensors, w: Bundle, samples: str, context: Context) -> dict[str, Tensor]:
+def _gradient(params: Tensors, w: ModelState, samples: Batch, context: Context) -> dict[str, Tensor]:
     """Return the gradient at other parameters, which moves no running statistics."""
-    return dense_gradient({"params": params, "buffers": w["buffers"]}, Batch(**w[samples]), context)
+    return dense_gradient({"params": params, "buffers": w["buffers"]}, samples, context)
 
 
 def _moved(start: Tensors, direction: Tensors, length: float) -> dict[str, Tensor]:
     return {name: t.add(direction[name], alpha=length) for name, t in start.items()}
 
 
-PARTS = {"augfl": AugFL}
+PLUGINS = {"augfl": AugFL}

@@ -15,41 +15,31 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from edgesim.contracts import (
-    DELIVERED,
-    Bundle,
-    Encoding,
-    LocalPhase,
-    LocalRule,
-    Merged,
-    Message,
-    Needs,
-    Payload,
-    Plan,
-    Setting,
-    Task,
-    View,
-)
-from edgesim.errors import ConfigError
-from edgesim.learning.context import Context
-from edgesim.learning.encode import uplinked
-from edgesim.learning.merge import finite
-from edgesim.learning.peers import edge, mean_of_peers, peer_task, plan_at_once, shown, written
-from edgesim.learning.rules import cross_entropy
-from edgesim.numbers import PositiveShare
-from edgesim.peering import PeerGraph
-from edgesim.rng import Key
+from edgesim.core.encoding import Encoding
+from edgesim.core.errors import ConfigError
+from edgesim.core.job import DELIVERED
+from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.numbers import PositiveShare
+from edgesim.core.peer_graph import PeerGraph
+from edgesim.core.rng import Key
+from edgesim.core.task import Payload, Plan, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import View
+from edgesim.learning.aggregate.mean import finite
+from edgesim.learning.codec.encode import uplinked
+from edgesim.learning.train.context import Context
+from edgesim.methods.decentralised.base import mean_of_peers, own_model, peer_task, plan_at_once, written
 
 Numbers: TypeAlias = dict[str, Tensor]
 
 _H, _G = "h", "g"  # surrogates of a model and of its tracker, as all neighbours know them; "h 3" is that of device 3
-_TRACKER, _GRADIENT, _PULL = "tracker", "gradient", "pull"
+_TRACKER, _GRADIENT = "tracker", "gradient"
 _HEARD = "heard"  # the round of the newest message that replicas hold, by device
 _WHOLE = "whole"  # task whose message holds model and tracker instead of differences
 
 
 @dataclass(frozen=True, kw_only=True)
-class BEER:
+class BEER(Method):
     """Step along a tracked gradient from a mix of surrogates of the models; send what the surrogates lack.
 
     V <- V + gamma sum_j W_ij (G_j - G_i) + new gradient - old gradient;  G <- G + C(V - G)
@@ -62,19 +52,26 @@ class BEER:
 
     Whoever was away cannot follow differences. After a round that somebody missed, or in which somebody is away, all
     send their X and V whole, for H and G; until then a neighbour out of step is left out of both sums.
+
+    W has Metropolis weights: on an expander of degree 10 the 1/11 of the comparison. Silent about devices that miss a
+    message: all then send model and tracker whole, which is much dearer, so that BEER is for devices that stay. Graphs
+    that are drawn anew every round are refused.
     """
 
     mode: Literal["original", "authors"] = "original"
+    """Algorithm 1 takes one gradient a round. Code released with the DA-DPFL paper trains for local epochs before it
+    and takes the gradient of their last batch: `"authors"`.
+    """
     gamma: PositiveShare = 0.01  # how far surrogates are mixed in a round
+    """The DA-DPFL comparison on CIFAR-10; 0.005 on CIFAR-100."""
     values: Literal["gsgd", "qsgd", "float32"] = "gsgd"
+    """Zhao et al.; `"qsgd"` is unbiased and may enlarge errors, `"float32"` loses nothing. Each layer has a scale of
+    its own, and biases travel as they are.
+    """
     bits: Annotated[int, Ge(3), Le(16)] = 9
-    needs: ClassVar[Needs] = Needs(coordinators=frozenset({"sync"}), keep="computed", peers=True)
-    fixed_peers: ClassVar[bool] = True  # replicas are of the same neighbours in every round
-
-    def init(self, setting: Setting, key: Key) -> Any:
-        """Return the empty state: devices keep their models themselves."""
-        setting.cost.check(widths=0)
-        return {}
+    """The DA-DPFL comparison, which speaks of half the bytes; two vectors of 9 bits are 56 %."""
+    # replicas are of the same neighbours in every round
+    needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), device_state="computed", peers="fixed")
 
     def check_peers(self, graph: PeerGraph) -> None:
         """Raise ConfigError unless peers hear each other, as no weights are doubly stochastic otherwise."""
@@ -83,28 +80,30 @@ class BEER:
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there for differences, or for all that it has if somebody may have missed some."""
-        stretch = view.setting.training.stretch(view.round)
-        knobs = {"round": float(view.round), "lr": stretch.lr}
+        sgd = view.setting.training.local_sgd(view.round)
+        config = {"round": view.round, "lr": sgd.lr}
         if self.mode == "original":  # the step along the tracker is the only one
-            stretch = replace(stretch, epochs=0, steps=1, lr=0.0, momentum=0.0, weight_decay=0.0)
-        task, kinds = peer_task(view, stretch, "metropolis"), frozenset({_H, _G})
-        task = replace(task, knobs={**task.knobs, **knobs})
+            sgd = replace(sgd, epochs=0, steps=1, lr=0.0, momentum=0.0, weight_decay=0.0)
+        task, kinds = peer_task(view, sgd, "metropolis"), frozenset({_H, _G})
+        task = replace(task, config=config)
         if _in_step(view):
             return plan_at_once(view, replace(task, up=Payload(kinds, encoding=written(self.values, self.bits))))
         return plan_at_once(view, replace(task, name=_WHOLE, up=Payload(kinds, encoding=Encoding())))
 
     def local(self, task: Task) -> LocalRule:
         """Return the gradients that the mode says, then the step along the tracker."""
-        phase = LocalPhase(loss=cross_entropy, adjust=_remembered)
-        return LocalRule((phase,), start=partial(_mixed, gamma=self.gamma), finish=_stepped)
+        phase = LocalPhase(adjust_gradients=_remembered)
+        return LocalRule((phase,), on_start=partial(_mixed, gamma=self.gamma), on_finish=_stepped)
 
-    def personal(self, base: Bundle, own: Bundle | None) -> Bundle:
+    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the model that a device has, the first one if it never trained."""
-        return base if own is None else {kind: own[kind] for kind in ("params", "buffers")}
+        return global_model if device_state is None else {kind: device_state[kind] for kind in ("params", "buffers")}
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
         """Return the plain mean of the devices' models."""
-        return mean_of_peers(state, base, got)
+        return mean_of_peers(state, global_model, updates, server)
 
 
 def _in_step(view: View) -> bool:
@@ -117,62 +116,88 @@ def _in_step(view: View) -> bool:
 # --- a device's job ---------------------------------------------------------------------------------------------
 
 
-def _mixed(base: Bundle, own: Bundle | None, context: Context, gamma: float) -> Bundle:
-    """Return X, by what it is to be moved at the end, V less the old gradient, and all else that a device carries."""
-    replicas = _replicas(own, context)
+@dataclass(slots=True)
+class _Scratch:
+    """Scratch of a job: V less the old gradient, the gradient, by what X is to be moved at the end, and the rest.
+
+    `carried`: surrogates and replicas, which a device keeps.
+    """
+
+    tracker: Mapping[str, Tensor]
+    gradient: Mapping[str, Tensor]
+    pull: Mapping[str, Tensor]
+    carried: dict[str, Mapping[str, Tensor]]
+
+
+def _mixed(context: Context, gamma: float) -> LocalState:
+    """Return X, and all else that a device works with."""
+    own, replicas = context.device_state, _replicas(context.device_state, context)
     if own is None:
-        still = {name: torch.zeros_like(t) for name, t in base["params"].items()}
-        return {**context.copy({**base, **dict.fromkeys((_H, _G, _TRACKER, _GRADIENT, _PULL), still)}), **replicas}
+        still = {name: torch.zeros_like(t) for name, t in context.global_model["params"].items()}
+        zeros = [context.copy({"params": still})["params"] for _ in range(5)]
+        carried = {_H: zeros[3], _G: zeros[4], **replicas}
+        return LocalState(context.copy(context.global_model), _Scratch(zeros[0], zeros[1], zeros[2], carried))
     v = _plus(_less(own[_TRACKER], own[_GRADIENT]), _pull(_G, gamma, own, replicas, context))
-    carried = {kind: own[kind] for kind in ("params", "buffers", _H, _G, _GRADIENT)}
     pull = _pull(_H, gamma, own, replicas, context)
-    return {**context.copy({**carried, _TRACKER: v, _PULL: pull}), **replicas}
+    rest = context.copy({_TRACKER: v, _GRADIENT: own[_GRADIENT], "pull": pull, _H: own[_H], _G: own[_G]})
+    model = context.copy({kind: own[kind] for kind in ("params", "buffers")})
+    carried = {_H: rest[_H], _G: rest[_G], **replicas}
+    return LocalState(model, _Scratch(rest[_TRACKER], rest[_GRADIENT], rest["pull"], carried))
 
 
-def _remembered(grads: list[Tensor], w: Bundle, context: Context) -> list[Tensor]:
+def _remembered(grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
+    """Return gradients as they are, and keep the last of them."""
     for name, gradient in zip(context.trained, grads, strict=True):
-        w[_GRADIENT][name].copy_(gradient)
+        local.scratch.gradient[name].copy_(gradient)
     return grads
 
 
-def _stepped(w: Bundle, context: Context) -> tuple[Bundle, Bundle, Mapping[str, Any]]:
+def _stepped(local: LocalState, context: Context) -> Finished:
     """Return the message after the step along V, what a device carries on, and its model."""
-    lr, v = context.task.knobs["lr"], _plus(w[_TRACKER], w[_GRADIENT])
-    x = {name: t + w[_PULL][name] - lr * v[name] for name, t in w["params"].items()}
+    w, scratch, lr = local.weights, local.scratch, context.task.config["lr"]
+    v = _plus(scratch.tracker, scratch.gradient)
+    x = {name: t + scratch.pull[name] - lr * v[name] for name, t in w["params"].items()}
     if context.task.name == _WHOLE:
-        body = surrogates = {_H: x, _G: v}
+        body: dict[str, Numbers] = {_H: x, _G: v}
+        surrogates: Mapping[str, Mapping[str, Tensor]] = body
     else:
-        g = v if context.own is not None else w[_G]  # at first G stays 0
-        body = {_H: _less(x, w[_H]), _G: _less(g, w[_G])}
+        g = v if context.device_state is not None else scratch.carried[_G]  # at first G stays 0
+        body = {_H: _less(x, scratch.carried[_H]), _G: _less(g, scratch.carried[_G])}
         told = uplinked(body, context.task, Encoding(), context.key)
-        surrogates = {kind: _plus(w[kind], told[kind]) for kind in (_H, _G)}
-    kept = {**w, "params": x, _TRACKER: v, **surrogates}
-    del kept[_PULL]
-    return body, kept, shown(kept)
+        surrogates = {kind: _plus(scratch.carried[kind], told[kind]) for kind in (_H, _G)}
+    kept = {
+        "params": x,
+        "buffers": w["buffers"],
+        _TRACKER: v,
+        _GRADIENT: scratch.gradient,
+        **scratch.carried,
+        **surrogates,
+    }
+    return Finished(body, kept, own_model=own_model(kept))
 
 
-def _pull(kind: str, gamma: float, own: Bundle, replicas: Bundle, context: Context) -> Numbers:
+def _pull(kind: str, gamma: float, device_state: ModelState, replicas: ModelState, context: Context) -> Numbers:
     """Return gamma sum_j W_ij (H_j - H_i) over the neighbours j whose newest messages are in step."""
-    total = {name: torch.zeros_like(t) for name, t in own[kind].items()}
+    total = {name: torch.zeros_like(t) for name, t in device_state[kind].items()}
     for message in context.received:
         if message.job < 0 or int(replicas[_HEARD].get(str(message.device), -1)) != _round(message):
             continue
-        weight = gamma * context.task.knobs[edge(message.device, context.device)]
+        weight = gamma * context.task.mixing[message.device, context.device]
         for name, theirs in replicas[f"{kind} {message.device}"].items():
-            total[name] += weight * (theirs - own[kind][name])
+            total[name] += weight * (theirs - device_state[kind][name])
     return total
 
 
 # --- replicas ---------------------------------------------------------------------------------------------------
 
 
-def _replicas(own: Bundle | None, context: Context) -> dict[str, Mapping[str, Tensor]]:
+def _replicas(device_state: ModelState | None, context: Context) -> dict[str, Mapping[str, Tensor]]:
     """Return the replicas of neighbours' surrogates after the messages of this round, and of which round each is.
 
     Differences only fit what is of the round before theirs; whole messages always fit.
     """
-    found = {kind: ts for kind, ts in (own or {}).items() if " " in kind}
-    heard = dict((own or {}).get(_HEARD, {}))
+    found = {kind: ts for kind, ts in (device_state or {}).items() if " " in kind}
+    heard = dict((device_state or {}).get(_HEARD, {}))
     usable, _ = finite([message for message in context.received if message.job >= 0])
     for message in usable:
         peer, round_ = str(message.device), _round(message)
@@ -188,8 +213,8 @@ def _replicas(own: Bundle | None, context: Context) -> dict[str, Mapping[str, Te
     return {**found, _HEARD: heard}
 
 
-def _round(message: Message) -> int:
-    return int(message.task.knobs["round"])
+def _round(message: Update) -> int:
+    return int(message.task.config["round"])
 
 
 def _plus(old: Mapping[str, Tensor] | None, more: Mapping[str, Tensor]) -> Numbers:
@@ -200,4 +225,4 @@ def _less(new: Mapping[str, Tensor], old: Mapping[str, Tensor]) -> Numbers:
     return {name: t - old[name] for name, t in new.items()}
 
 
-PARTS = {"beer": BEER}
+PLUGINS = {"beer": BEER}

@@ -9,54 +9,44 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from annotated_types import Ge
-
-from edgesim.contracts import (
-    DELIVERED,
-    Bundle,
-    LocalPhase,
-    LocalRule,
-    Merged,
-    Message,
-    Needs,
-    Order,
-    Payload,
-    Plan,
-    Setting,
-    Task,
-    View,
-)
-from edgesim.learning.context import Context
-from edgesim.learning.merge import finite, mean_of_holders
-from edgesim.learning.rules import cross_entropy
-from edgesim.rng import Key
+from edgesim.core.job import DELIVERED
+from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.numbers import Count
+from edgesim.core.rng import Key
+from edgesim.core.task import Payload, Plan, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.learning.train.context import Context
 
 _NORM = Payload(kinds=frozenset(), extra_bytes=4)  # one float32
 _FETCH = Task("fetch", down=None, passes=())
 
 
 @dataclass(frozen=True, kw_only=True)
-class BN2:
+class BN2(Method):
     """Average, by data size, the `keep` updates of largest norm among all that were trained.
 
     Every round has two exchanges: the selected devices train and send the norm of their gradient g = -move / lr, over
     all parameters as one vector; then those with the largest send their models. Of equal norms the lowest id wins; if
     there are no more than `keep`, all are asked.
     `rank_by`: "step", the norm by the SGD steps that a device took, as more data make longer moves; or the "norm".
-    The notes have every `norm`, and whether a device was `chosen` and delivered, 1 or 0.
+    The metrics have every `norm`, and whether a device was `chosen` and delivered, 1 or 0.
     """
 
-    keep: Annotated[int, Ge(1)] = 10
+    keep: Count = 10
+    """Of 20 that train, which is the scenario's selection. If no more are selected, all are merged."""
     rank_by: Literal["step", "norm"] = "step"
+    """Silent: all devices hold equally many samples, so that both are the same. Otherwise more data make a longer
+    move, whatever its direction.
+    """
     # a deadline would be spent on waiting for norms and leave no time for models
-    needs: ClassVar[Needs] = Needs(coordinators=frozenset({"sync"}), keep="computed", feedback=True, hears=True)
+    needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), device_state="computed", feedback=True)
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return that no norms have been heard."""
-        setting.cost.check(widths=0)
-        return {"rank": None}
+        return {**super().init(setting, key), "rank": None}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices for norms, then those with the largest, as far as they are still there, for models.
@@ -64,55 +54,56 @@ class BN2:
         Where nothing is trained and so nothing was heard, the first by id stand for the largest.
         """
         if not view.exchange:
-            task = Task("norm", stretches=(view.setting.training.stretch(view.round),), up=_NORM)
-            return Plan(tuple(Order(device, task) for device in view.choose(key).tolist()), more=True)
+            task = Task("norm", local_sgd=(view.setting.training.local_sgd(view.round),), up=_NORM)
+            return Plan.of_one_task(view.choose(key).tolist(), task, more=True)
         rank = state["rank"]
         if rank is None:
-            rank = {arrival.job.device: 0.0 for arrival in view.last if arrival.outcome in DELIVERED}
+            rank = {completion.job.device: 0.0 for completion in view.last if completion.outcome in DELIVERED}
         there = set(view.idle.tolist())
         best = sorted((-norm, device) for device, norm in rank.items() if device in there)[: self.keep]
-        return Plan(tuple(Order(device, _FETCH) for device in sorted(device for _, device in best)))
+        return Plan.of_one_task(sorted(device for _, device in best), _FETCH)
 
     def local(self, task: Task) -> LocalRule:
         """Return plain SGD that keeps the model and reports a norm, or the sending of what was kept."""
-        if not task.stretches:
-            return LocalRule(start=_kept)
-        return LocalRule(phases=(LocalPhase(loss=cross_entropy),), finish=_report)
+        if not task.local_sgd:
+            return LocalRule(on_start=_kept)
+        return LocalRule(phases=(LocalPhase(),), on_finish=_report)
 
-    def hear(self, state: Any, got: Sequence[Message], view: View, key: Key) -> Any:
+    def on_exchange(self, state: Any, updates: Sequence[Update], view: View, key: Key) -> Any:
         """Return what devices are ranked by; those whose training diverged are not."""
         per_step = self.rank_by == "step"
-        norms = {m.device: m.signals["norm"] / (max(m.steps, 1) if per_step else 1) for m in got}
+        norms = {m.device: m.statistics["norm"] / (max(m.steps, 1) if per_step else 1) for m in updates}
         return {"rank": {device: norm for device, norm in norms.items() if math.isfinite(norm)}}
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
         """Return the data-size-weighted mean of the models that were fetched; the old one stays if there are none."""
-        norms = {m.device: m.signals["norm"] for m in got if "norm" in m.signals}
-        models, notes = finite([m for m in got if m.body])
+        norms = {m.device: m.statistics["norm"] for m in updates if "norm" in m.statistics}
+        fetched = super().aggregate(state, global_model, [m for m in updates if m.body], server, key)
         diverged = sum(not math.isfinite(norm) for norm in norms.values())
-        left_out = diverged + notes.get("left_out", 0.0)
-        notes = {"left_out": left_out} if left_out else {}
-        chosen = {message.device for message in models}
+        left_out = diverged + fetched.metrics.get("left_out", 0.0)
+        chosen = {m.device for m in server.finite([m for m in updates if m.body])[0]}
         by_device: Mapping[str, Any] = {"norm": norms, "chosen": {device: float(device in chosen) for device in norms}}
-        model = mean_of_holders(base, models, [m.samples * m.weight for m in models]) if models else None
-        return Merged({"rank": None}, model, notes={**by_device, **notes})
+        metrics = {**by_device, **({"left_out": left_out} if left_out else {})}
+        return fetched._replace(state={"rank": None}, metrics=metrics)
 
 
-def _report(w: Bundle, context: Context) -> tuple[Bundle, Bundle, dict[str, float]]:
+def _report(local: LocalState, context: Context) -> Finished:
     """Return the model to keep, and the norm of how far it lies from the one received, divided by the learning rate.
 
     A rate that has decayed to 0 moves nothing.
     """
-    base, lr = context.base["params"], context.task.stretches[0].lr
-    moves = [w["params"][name].detach().cpu().double() - base[name].cpu() for name in base]
+    w, received, lr = local.weights, context.global_model["params"], context.task.local_sgd[0].lr
+    moves = [w["params"][name].detach().cpu().double() - received[name].cpu() for name in received]
     norm = math.sqrt(sum(float(move.square().sum()) for move in moves)) / lr if lr else 0.0
     kept = {kind: {name: tensor.detach().cpu() for name, tensor in tensors.items()} for kind, tensors in w.items()}
-    return w, kept, {"norm": norm}
+    return Finished(w, kept, {"norm": norm})
 
 
-def _kept(base: Bundle, own: Bundle | None, context: Context) -> Bundle:
+def _kept(context: Context) -> LocalState:
     """Return the model that the device kept; without training it is the one of the server."""
-    return context.copy(base if own is None else own)
+    return LocalState(context.copy(context.global_model if context.device_state is None else context.device_state))
 
 
-PARTS = {"bn2": BN2}
+PLUGINS = {"bn2": BN2}

@@ -17,28 +17,19 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from edgesim.contracts import (
-    Bundle,
-    LocalPhase,
-    LocalRule,
-    Merged,
-    Message,
-    Needs,
-    Order,
-    Plan,
-    Setting,
-    Task,
-    View,
-)
-from edgesim.errors import ConfigError
-from edgesim.learning import masks, pruning, sparse_peers
-from edgesim.learning.context import Context
-from edgesim.learning.peers import Select, check_reuse, peer_plan
-from edgesim.learning.rules import cross_entropy
-from edgesim.learning.sparse_peers import FirstMasks, Growth, Initial, Maskable
-from edgesim.numbers import NonNegativeNumber, PositiveNumber, PositiveShare, Share
-from edgesim.peering import PeerGraph
-from edgesim.rng import Key
+from edgesim.core.errors import ConfigError
+from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.numbers import Count, CountOrZero, NonNegativeNumber, PositiveNumber, PositiveShare, Share
+from edgesim.core.peer_graph import PeerGraph
+from edgesim.core.rng import Key
+from edgesim.core.task import Order, Plan, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.learning.submodel import masks, pruning
+from edgesim.learning.train.context import Context
+from edgesim.methods.decentralised import sparse as sparse_peers
+from edgesim.methods.decentralised.base import Select, check_reuse, peer_plan
+from edgesim.methods.decentralised.sparse import FirstMasks, Growth, Initial, Maskable
 
 Schedule: TypeAlias = Literal["constant", "step_down"]
 Sends: TypeAlias = Literal["pruned", "trained"]
@@ -69,7 +60,7 @@ _PRESETS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class DADPFL:
+class DADPFL(Method):
     """Peers with sparse models that wait for fresh ones of those before them, and vote on when to prune for good.
 
     Mixing, training and moving masks: see DisPFL. A device waits for `reuse` neighbours that come before it in the
@@ -82,44 +73,103 @@ class DADPFL:
     in its first round. After the round in which a share `majority` of the votes says so, devices prune in the rounds of
     the `clock`, which goes by `b` and `c`, at most `max_prunings` times and until a share `target_sparsity` is zero: of
     every layer what it can spare by the PQ index, `p`, `q`, `gamma`, `eta` and `beta`. What such a round `sends` is the
-    "pruned" model, or the "trained" one. Keys that are left out are those of the `preset`. The notes hold the means of
-    `sparsity`, `change` and `vote`.
+    "pruned" model, or the "trained" one. Keys that are left out are those of the `preset`. The metrics hold the means
+    of `sparsity`, `change` and `vote`.
+
+    Where three values stand, they are those of the presets `paper`, `paper_literal` and `authors`. All else is as for
+    `dispfl`; with `reuse = 0` and `max_prunings = 0` so is every bit. Votes, one byte to everybody, travel free of
+    charge. As prices follow from how many weights devices have pruned, the method does not run on the null backend.
+    What a device computes and sends is priced by the mask under which it trains: exact, but for the message of a round
+    in which it prunes and sends `"pruned"`, whose size nobody can know beforehand; that one is priced as before the
+    pruning, which is never too low. A device that prunes and then fails before it delivers keeps its smaller model, but
+    is priced by the old mask until it delivers. Any `peers` will do; a `reuse` above the number of neighbours is
+    refused. The paper's settings of local work go into `training`: 5 epochs, batch 128, lr 0.1, decay 0.998 (0.997 in
+    the scripts for HAM10000), weight decay 5e-4.
     """
 
     preset: Literal["paper", "paper_literal", "authors"] = "paper"
-    reuse: Annotated[int, Ge(0)] | None = None
+    """Decides what is left out below. `"paper_literal"` takes the printed pruning settings at their word, `"authors"`
+    does as the released code does.
+    """
+    reuse: CountOrZero | None = None
+    """N. The paper: 10, which is M. Unset is all neighbours, so also 2 of a ring, for which the code ignores the cap.
+    """
     wait_select: Select = "lowest_index"
+    """"The N fastest": in the code those first in the order. The paper's order is one of each device's own, with
+    which two could wait for each other; here, as in the code, there is one for all.
+    """
     wait_schedule: Schedule | None = None  # as many all the time, or ever fewer
+    """`"constant"` / the same / `"step_down"`: as run, the code lowers N to 0 in equal blocks of rounds."""
     wait_timeout: PositiveNumber | None = None
+    """Silent. A device waits for a model whatever that takes; one that fails releases it at once. A limit, such as 3,
+    drops neighbours that are so many times slower than the device itself.
+    """
     on_prior_failure: Literal["drop", "stale"] = "drop"  # do without, or use its old model
+    """Silent. The model is in no sum; or the one from the start of the round takes its place: `"stale"`, for which
+    all of these are fetched as well, up to N messages more. With `wait_select = "first_finish"` there is nothing to
+    choose: nobody knows who will be first, so all models from the start of the round are fetched and in the sum.
+    """
     sparsity: Annotated[float, Ge(0), Lt(1)] = 0.5
+    """At first; as for `dispfl`."""
     maskable: Maskable | None = None  # which tensors masks cover
+    """`"2d"` / the same / `"authors"`, as for `dispfl`."""
     initial_masks: Initial | None = None  # one for each device, or one for all
+    """`"per_device"` / the same / `"shared"`, as for `dispfl`: the paper starts as DisPFL does."""
     alpha: Share = 0.3  # share of the kept weights that moves, falling along a cosine
-    end_round: Annotated[int, Ge(1)] = 500
+    """Not in the paper; in the scripts 0.3, and 0.5 on CIFAR-100."""
+    end_round: Count = 500
+    """All rounds; 300 on HAM10000. No pruning from then on."""
     growth: Growth = "gradient"  # where weights grow back: at large gradients, or anywhere
+    """The papers; the scripts that were run grow at random: `"random"`, which needs no gradient and pays for none. By
+    the cross-entropy of one batch. The code squares the mean over several batches of a loss on raw logits.
+    """
     target_sparsity: Annotated[float, Ge(0), Lt(1)] = 0.8
+    """Who has reached it does not prune any more; the last pruning may go beyond it. The scripts: 0.7 on HAM10000."""
     distance: pruning.Distance | None = None
+    """`"squared"` / the same / `"norms"`: the paper takes the squared norm of the whole difference, the code adds up
+    norms of tensors. `change_below` was presumably tuned with the latter.
+    """
     change_below: PositiveNumber = 0.02
+    """0.01 to 0.03 in the paper, 0.02 in the scripts. A change just as large is no vote."""
     majority: PositiveShare = 0.5
+    """As printed, fewer votes than that decide, which is so in round 1 already; text and code: at least that many, of
+    the votes that came.
+    """
     clock: pruning.Clock | None = None
+    """`"paper"` / the same / `"authors"`. t_p is read as a running sum of gaps from round 0; with b = 0 its first is
+    the round of the vote, which does not prune. The code prunes first in the round after the vote, and one round
+    after each sum.
+    """
     b: NonNegativeNumber = 0.0
+    """Both."""
     c: PositiveNumber = 1.3
-    max_prunings: Annotated[int, Ge(0)] | None = None
+    """The paper; 1.4 in some scripts. Gaps shrink to single rounds, for 1 or less they do not."""
+    max_prunings: CountOrZero | None = None
+    """20 / 20 / 21. Silent, but the code lists no more."""
     sends: Sends | None = None
+    """`"pruned"` / the same / `"trained"`: Algorithm 2 prunes before it sends; the code prunes only the mask of the
+    next round.
+    """
     p: PositiveNumber = 0.5
+    """Both."""
     q: PositiveNumber = 1.0
+    """Both. The printed exponent p / (q - p) is p q / (q - p) in the source of the rule: the same for q = 1."""
     gamma: Share | None = None
+    """1 / 0.9 / 1."""
     eta: NonNegativeNumber | None = None
+    """0 / 1 / 0. The paper lists 0.9 and 1 as gamma and eta, with which one pruning takes two thirds of a layer or
+    more, unlike its figures; in the source of the rule 0.9 is beta.
+    """
     beta: Share = 0.9
-    needs: ClassVar[Needs] = Needs(coordinators=frozenset({"sync"}), keep="computed", feedback=True, peers=True)
+    """At most this share of a layer at once; not in the paper."""
+    needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), device_state="computed", feedback=True, peers="any")
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return how many weights devices keep at first, and that nobody has decided anything.
 
         Raises ConfigError for a model that no mask fits, and for keys that contradict each other.
         """
-        setting.cost.check(widths=0)
+        super().init(setting, key)
         if self.target_sparsity < self.sparsity:
             raise ConfigError(
                 f"method.target_sparsity: must be at least method.sparsity, {self.sparsity:g}, "
@@ -128,7 +178,7 @@ class DADPFL:
         if self.p >= self.q:
             raise ConfigError(f"method.p: must be below method.q, {self.q:g}, got {self.p:g}")
         first = self._first()
-        counts = first.counts(first.shapes(setting.card))
+        counts = first.counts(first.shapes(setting.cost_profile))
         return {"first": counts, "kept": {}, "seed": key.exact_word(), "settled": 0, "rounds": []}
 
     def check_peers(self, graph: PeerGraph) -> None:
@@ -138,12 +188,12 @@ class DADPFL:
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there to wait, mix, train and move its mask, and in some rounds to prune."""
         t, most = view.round + 1, int(view.peers.degree.max())
-        orders = peer_plan(view, key, Task(home="self"), self.cap(t, most), self.wait_select).orders
-        knobs = sparse_peers.knobs_of(state["seed"], sparse_peers.share_at(self.alpha, t, self.end_round))
+        orders = peer_plan(view, key, Task(start="device"), self.cap(t, most), self.wait_select).orders
+        config = sparse_peers.config_of(state["seed"], sparse_peers.share_at(self.alpha, t, self.end_round))
         if t in state["rounds"]:
-            knobs["prune"] = 1.0
+            config["prune"] = 1.0
         kept = {device: state["kept"].get(device, state["first"]) for device in view.idle.tolist()}
-        orders = sparse_peers.sparse_orders(orders, view, kept, knobs, self.growth)
+        orders = sparse_peers.sparse_orders(orders, view, kept, config, self.growth)
         if self.on_prior_failure == "stale":
             orders = tuple(_with_old_models(order) for order in orders)
         if self.wait_timeout is not None:
@@ -152,28 +202,30 @@ class DADPFL:
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD under a mask from the mix, after which the device prunes if told to, moves its mask and votes."""
-        phase = LocalPhase(loss=cross_entropy, adjust=masks.masked_gradients)
+        phase = LocalPhase(adjust_gradients=masks.masked_gradients)
         start = partial(sparse_peers.mixed, first=self._first())
-        return LocalRule((phase,), start=start, finish=self._finish)
+        return LocalRule((phase,), on_start=start, on_finish=self._finish)
 
-    def personal(self, base: Bundle, own: Bundle | None) -> Bundle:
+    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the model that a device trained last, the first one if it never trained."""
-        return base if own is None else sparse_peers.plain(own)
+        return global_model if device_state is None else sparse_peers.plain(device_state)
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
         """Return the mean of each weight over the devices that have it, and count the votes."""
-        merged, usable = sparse_peers.mean_of_sparse(state, base, got)
+        merged, usable = sparse_peers.mean_of_sparse(state, global_model, updates)
         if not usable:
             return merged
-        state = {**state, "kept": {**state["kept"], **{m.device: m.signals["kept"] for m in usable}}}
-        vote = float(np.mean([m.signals["vote"] for m in usable]))
+        state = {**state, "kept": {**state["kept"], **{m.device: m.statistics["kept"] for m in usable}}}
+        vote = float(np.mean([m.statistics["vote"] for m in usable]))
         if not state["settled"] and vote >= self.majority:
-            state |= {"settled": view.round + 1, "rounds": self.rounds(view.round + 1)}
-        size = sum(math.prod(shape) for shape in self._first().shapes(view.setting.card).values())
-        sparsity = 1 - float(np.mean([sum(m.signals["kept"].values()) for m in usable])) / size
-        change = float(np.mean([m.signals["change"] for m in usable]))
+            state |= {"settled": server.round + 1, "rounds": self.rounds(server.round + 1)}
+        size = sum(math.prod(shape) for shape in self._first().shapes(server.setting.cost_profile).values())
+        sparsity = 1 - float(np.mean([sum(m.statistics["kept"].values()) for m in usable])) / size
+        change = float(np.mean([m.statistics["change"] for m in usable]))
         return merged._replace(
-            state=state, notes={"sparsity": sparsity, "change": change, "vote": vote, **merged.notes}
+            state=state, metrics={"sparsity": sparsity, "change": change, "vote": vote, **merged.metrics}
         )
 
     def cap(self, t: int, most: int) -> int:
@@ -188,16 +240,16 @@ class DADPFL:
         settings = self._settings()
         return pruning.pruning_rounds(settled, self.end_round, settings.clock, self.b, self.c, settings.max_prunings)
 
-    def _finish(self, w: Bundle, context: Context) -> tuple[Bundle, Bundle, dict[str, Any]]:
+    def _finish(self, local: LocalState, context: Context) -> Finished:
         """Return the model to send, what the device keeps, and its vote, the change behind it and its new counts."""
-        settings, own, mask = self._settings(), context.own or {}, masks.masks_in(w)
-        model = sparse_peers.plain(w)
+        settings, own, mask = self._settings(), context.device_state or {}, local.scratch.mask
+        model = local.weights
         origin = own.get(_ORIGIN, mask)
-        started = masks.applied(context.base, {name: m.cpu() for name, m in origin.items()})
+        started = masks.applied(context.global_model, {name: m.cpu() for name, m in origin.items()})
         now = pruning.distance(model["params"], started["params"], settings.distance)
         first, last = own[_DISTANCES][_DISTANCES].tolist() if own else (now, 0.0)
         change = pruning.change(now, last, first)
-        if "prune" in context.task.knobs and sparsity_of(mask) < self.target_sparsity:
+        if "prune" in context.task.config and sparsity_of(mask) < self.target_sparsity:
             mask = self._pruned(model["params"], mask)
             model = sparse_peers.plain(masks.applied(model, mask)) if settings.sends == "pruned" else model
         mask = sparse_peers.moved(model, mask, context, self.growth)
@@ -205,7 +257,7 @@ class DADPFL:
         distances = torch.tensor([first, now], dtype=torch.float64)
         keep |= {_ORIGIN: {n: m.cpu() for n, m in origin.items()}, _DISTANCES: {_DISTANCES: distances}}
         vote = float(first > 0 and change < self.change_below)
-        return model, keep, {"vote": vote, "change": change, "kept": masks.counts_of(mask)}
+        return Finished(model, keep, {"vote": vote, "change": change, "kept": masks.counts_of(mask)})
 
     def _pruned(self, params: Mapping[str, Tensor], mask: masks.Masks) -> dict[str, Tensor]:
         settings = self._settings()
@@ -232,4 +284,4 @@ def _with_old_models(order: Order) -> Order:
     return order._replace(inputs=tuple(sorted({*order.inputs, *order.wait.peers})))
 
 
-PARTS = {"dadpfl": DADPFL}
+PLUGINS = {"dadpfl": DADPFL}

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from edgesim.contracts import LocalRule, Plan, Task, View
-from edgesim.learning.peers import PeerMethod, mixed, sent_and_kept
-from edgesim.learning.rules import PLAIN_SGD
-from edgesim.rng import Key
+from edgesim.core.method import LocalRule
+from edgesim.core.rng import Key
+from edgesim.core.task import Plan, Task
+from edgesim.core.view import View
+from edgesim.learning.train.rules import PLAIN_SGD
+from edgesim.methods.decentralised.base import PeerMethod, mixed, sent_and_kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +23,11 @@ class DFedAvg(PeerMethod):
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there. Raises ConfigError if the graph does not fit the mixing."""
-        return self.plan_stretch(view, key, view.setting.training.stretch(view.round))
+        return self.plan_stretch(view, key, view.setting.training.local_sgd(view.round))
 
     def local(self, task: Task) -> LocalRule:
         """Return plain SGD from the mix."""
-        return LocalRule(PLAIN_SGD.phases, start=mixed, finish=sent_and_kept)
+        return LocalRule(PLAIN_SGD.phases, on_start=mixed, on_finish=sent_and_kept)
 
 
-PARTS = {"dfedavg": DFedAvg}
+PLUGINS = {"dfedavg": DFedAvg}

@@ -6,22 +6,34 @@ the DA-DPFL paper. Differs: the code released with that paper counts a device's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Le, Lt
 
-from edgesim.contracts import Bundle, Encoding, LocalPhase, LocalRule, Message, Payload, Plan, Task, View
-from edgesim.learning.context import Context
-from edgesim.learning.encode import uplinked
-from edgesim.learning.merge import mean_of_holders
-from edgesim.learning.peers import Mixing, MixingMethod, Values, mixed, peer_task, plan_at_once, shown, weighed, written
-from edgesim.learning.rules import cross_entropy
-from edgesim.rng import Key
+from edgesim.core.encoding import Encoding
+from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState
+from edgesim.core.rng import Key
+from edgesim.core.task import Payload, Plan, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import View
+from edgesim.learning.aggregate.mean import mean_of_holders
+from edgesim.learning.codec.encode import uplinked
+from edgesim.learning.train.context import Context
+from edgesim.methods.decentralised.base import (
+    Mixing,
+    MixingMethod,
+    Values,
+    mixed,
+    own_model,
+    peer_task,
+    plan_at_once,
+    weighed,
+    written,
+)
 
-_STARTED, _MOVED = "started", "moved"  # kinds of a device's own: where it trained from, and its increment
+_MOVED = "moved"  # collection that a device keeps: its increment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,65 +45,81 @@ class DFedAvgM(MixingMethod):
     and averaged instead, so that devices come closer to each other, which increments alone do not bring about. Q is
     the encoding of `values`, with so many `bits` where "qsgd" and "gsgd" ask for them. `momentum` takes the place of
     the scenario's; it starts anew in every round. `mixing`: see MixingMethod.
+
+    The released code keeps a device's trained model and adds the mean increment to it, its own once more: not followed.
+    An increment of a peer that was not asked in the round before would count twice: it counts as nothing. Running
+    statistics travel as they are and are averaged, as increments could make a variance negative.
     """
 
     mixing: Mixing = "samples"
+    """Code released with the DA-DPFL paper weighs by data sizes; Sun et al. ask for a symmetric, doubly stochastic W.
+    """
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
+    """A usual value; it starts anew in every round."""
     payload: Literal["increment", "model"] = "increment"
+    """Algorithm 2 sends quantised increments. They never bring models that differ closer to each other; `"model"`
+    sends and averages models, in the same encoding.
+    """
     values: Values = "float16"
+    """The DA-DPFL comparison, at half the bytes. Sun et al. leave the quantiser open: any encoding."""
     bits: Annotated[int, Ge(3), Le(16)] = 8
+    """Of `"qsgd"` and `"gsgd"` alone."""
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there. Raises ConfigError if the graph does not fit the mixing."""
-        task = peer_task(view, replace(view.setting.training.stretch(view.round), momentum=self.momentum), self.mixing)
-        knobs = {**task.knobs, "round": float(view.round)}
-        return plan_at_once(view, replace(task, up=Payload(encoding=written(self.values, self.bits)), knobs=knobs))
+        task = peer_task(
+            view, replace(view.setting.training.local_sgd(view.round), momentum=self.momentum), self.mixing
+        )
+        config = {"round": view.round}
+        return plan_at_once(view, replace(task, up=Payload(encoding=written(self.values, self.bits)), config=config))
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD with momentum from where the increments lead, or from the mix of models."""
-        phases = (LocalPhase(loss=cross_entropy),)
         if self.payload == "model":
-            return LocalRule(phases, start=mixed, finish=_model_sent)
-        return LocalRule(phases, start=_moved_on, finish=_increment_sent)
+            return LocalRule((LocalPhase(),), on_start=mixed, on_finish=_model_sent)
+        return LocalRule((LocalPhase(),), on_start=_moved_on, on_finish=_increment_sent)
 
-    def personal(self, base: Bundle, own: Bundle | None) -> Bundle:
+    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the model that a device trained last, as its peers know it; the first one if it never trained."""
-        if own is None or _MOVED not in own:
-            return base if own is None else own
-        moved = {name: t + own[_MOVED][name] for name, t in own["params"].items()}
-        return {"params": moved, "buffers": own["buffers"]}
+        if device_state is None or _MOVED not in device_state:
+            return global_model if device_state is None else device_state
+        moved = {name: t + device_state[_MOVED][name] for name, t in device_state["params"].items()}
+        return {"params": moved, "buffers": device_state["buffers"]}
 
 
-def _moved_on(base: Bundle, own: Bundle | None, context: Context) -> Bundle:
-    """Return where a device last trained from, moved by the mean of the increments that were made since.
+def _moved_on(context: Context) -> LocalState:
+    """Return where a device last trained from, moved by the mean of the increments since; the scratch is this start.
 
     Running statistics travel as they are and are averaged: increments could make a variance negative.
     """
-    before = base if own is None else own
+    kept = context.device_state
+    before = context.global_model if kept is None else kept
     still = {name: torch.zeros_like(t) for name, t in before["params"].items()}
-    mine = {"params": still if own is None else own[_MOVED], "buffers": before["buffers"]}
+    mine = {"params": still if kept is None else kept[_MOVED], "buffers": before["buffers"]}
     received = [m if _is_new(m, context) else m._replace(body={"params": still}) for m in context.received]
     mean = mean_of_holders({**mine, "params": still}, *weighed(mine, received, context))
     started = {name: t + mean["params"][name] for name, t in before["params"].items()}
-    return context.copy({"params": started, "buffers": mean["buffers"], _STARTED: started})
+    w = context.copy({"params": started, "buffers": mean["buffers"]})
+    return LocalState(w, context.copy({"params": started})["params"])
 
 
-def _is_new(message: Message, context: Context) -> bool:
+def _is_new(message: Update, context: Context) -> bool:
     """Return whether an increment is of the round before this one; an older one has counted already."""
-    return bool(message.task.knobs.get("round") == context.task.knobs["round"] - 1)
+    return bool(message.task.config.get("round") == context.task.config["round"] - 1)
 
 
-def _increment_sent(w: Bundle, context: Context) -> tuple[Bundle, Bundle, Mapping[str, Any]]:
+def _increment_sent(local: LocalState, context: Context) -> Finished:
     """Return a device's increment, where it started and the increment as others get it, and its model."""
-    started = w[_STARTED]
+    w, started = local.weights, local.scratch
     body = {"params": {n: t - started[n] for n, t in w["params"].items()}, "buffers": w["buffers"]}
     moved = uplinked(body, context.task, Encoding(), context.key)["params"]
-    return body, {"params": started, "buffers": w["buffers"], _MOVED: moved}, shown(w)
+    kept = {"params": started, "buffers": w["buffers"], _MOVED: moved}
+    return Finished(body, kept, own_model=own_model(w))
 
 
-def _model_sent(w: Bundle, context: Context) -> tuple[Bundle, Bundle, Mapping[str, Any]]:
-    """Return a device's model as what it sends, keeps and shows."""
-    return w, w, shown(w)
+def _model_sent(local: LocalState, context: Context) -> Finished:
+    """Return a device's model as what it sends, keeps and is reported with."""
+    return Finished(local.weights, local.weights, own_model=own_model(local.weights))
 
 
-PARTS = {"dfedavgm": DFedAvgM}
+PLUGINS = {"dfedavgm": DFedAvgM}

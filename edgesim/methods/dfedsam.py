@@ -15,13 +15,16 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from edgesim.contracts import Bundle, Fn, LocalPhase, LocalRule, Pass, Plan, Task, View
-from edgesim.learning.context import Batch, Context
-from edgesim.learning.loop import gradients
-from edgesim.learning.peers import Mixing, PeerMethod, mixed, peer_plan, peer_task, sent_and_kept
-from edgesim.learning.rules import cross_entropy
-from edgesim.numbers import NonNegativeNumber
-from edgesim.rng import Key
+from edgesim.core.method import LocalPhase, LocalRule, LocalState
+from edgesim.core.numbers import NonNegativeNumber
+from edgesim.core.rng import Key
+from edgesim.core.task import Pass, Plan, Task
+from edgesim.core.update import ModelState
+from edgesim.core.view import View
+from edgesim.learning.train.context import Batch, Context
+from edgesim.learning.train.loop import gradients
+from edgesim.learning.train.rules import cross_entropy
+from edgesim.methods.decentralised.base import Mixing, PeerMethod, mixed, peer_plan, peer_task, sent_and_kept
 
 _PASSES = (Pass(times=2), Pass("param_step", times=4))  # the norm takes two FLOPs a parameter, to move there two more
 _NO_NORM = 1e-12
@@ -33,38 +36,46 @@ class DFedSAM(PeerMethod):
 
     g1 = g(y), g2 = g(y + rho g1 / |g1|) on the same mini-batch, and a step of SGD with `momentum` by g2. The norm is
     over all parameters. `momentum` takes the place of the scenario's. Other keys: see PeerMethod.
+
+    One gossip step a round; the variant with several is no option. Both gradients of a step are paid for.
     """
 
     mixing: Mixing = "samples"
+    """Code released with the DA-DPFL paper weighs by data sizes; Sun et al. ask for a symmetric, doubly stochastic W.
+    """
     rho: NonNegativeNumber = 0.01
+    """Scripts of the DA-DPFL comparison: 0.01 on CIFAR, 0.2 on HAM10000, from 0.01 to 0.5."""
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
+    """The same scripts, without weight decay."""
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there. Raises ConfigError if the graph does not fit the mixing."""
-        stretch = replace(view.setting.training.stretch(view.round), momentum=self.momentum)
-        task = replace(peer_task(view, stretch, self.mixing), passes=_PASSES)
+        sgd = replace(view.setting.training.local_sgd(view.round), momentum=self.momentum)
+        task = replace(peer_task(view, sgd, self.mixing), passes=_PASSES)
         return peer_plan(view, key, task, self.reuse, self.wait_select)
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD from the mix by gradients that are taken a step uphill."""
-        phase = LocalPhase(cross_entropy, gradient=partial(uphill, rho=self.rho, loss=cross_entropy))
-        return LocalRule((phase,), start=mixed, finish=sent_and_kept)
+        phase = LocalPhase(gradient=partial(uphill, rho=self.rho))
+        return LocalRule((phase,), on_start=mixed, on_finish=sent_and_kept)
 
 
-def uphill(w: Bundle, batch: Batch, context: Context, rho: float, loss: Fn) -> list[Tensor]:
-    """Return the gradients a step of length `rho` uphill from `w`; running statistics see the batch at `w` only."""
-    params, first = w["params"], _gradients(w, batch, context, loss)
+def uphill(local: LocalState, batch: Batch, context: Context, rho: float) -> list[Tensor]:
+    """Return the gradients a step of length `rho` uphill; running statistics see the batch at the weights only."""
+    w = local.weights
+    params, first = w["params"], _gradients(w, batch, context)
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in first]))
     scale = rho / (norm + _NO_NORM)
     moved = {name: params[name] + scale * g for name, g in zip(context.trained, first, strict=True)}
     elsewhere = {"params": {**params, **moved}, "buffers": dict(w["buffers"])}  # as others than those being trained
-    return _gradients(elsewhere, batch, context, loss)
+    return _gradients(elsewhere, batch, context)
 
 
-def _gradients(w: Bundle, batch: Batch, context: Context, loss: Fn) -> list[Tensor]:
-    """Return the gradients of the loss at `w`, which stays as it is but for running statistics."""
+def _gradients(w: ModelState, batch: Batch, context: Context) -> list[Tensor]:
+    """Return the gradients of the cross-entropy at `w`, which stays as it is but for running statistics."""
     leaves = {name: t.detach().clone().requires_grad_(name in context.trained) for name, t in w["params"].items()}
-    return gradients(loss({**w, "params": leaves}, batch, context), [leaves[name] for name in context.trained])
+    loss = cross_entropy({**w, "params": leaves}, batch, context)
+    return gradients(loss, [leaves[name] for name in context.trained])
 
 
-PARTS = {"dfedsam": DFedSAM}
+PLUGINS = {"dfedsam": DFedSAM}

@@ -13,18 +13,21 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Lt
 
-from edgesim.contracts import Bundle, LocalPhase, LocalRule, Merged, Message, Needs, Plan, Setting, Task, View
-from edgesim.learning import masks, sparse_peers
-from edgesim.learning.context import Context
-from edgesim.learning.peers import plan_at_once
-from edgesim.learning.rules import cross_entropy
-from edgesim.learning.sparse_peers import FirstMasks, Growth, Initial, Maskable
-from edgesim.numbers import Share
-from edgesim.rng import Key
+from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.numbers import Count, Share
+from edgesim.core.rng import Key
+from edgesim.core.task import Plan, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.learning.submodel import masks
+from edgesim.learning.train.context import Context
+from edgesim.methods.decentralised import sparse as sparse_peers
+from edgesim.methods.decentralised.base import plan_at_once
+from edgesim.methods.decentralised.sparse import FirstMasks, Growth, Initial, Maskable
 
 
 @dataclass(frozen=True, kw_only=True)
-class DisPFL:
+class DisPFL(Method):
     """Every device has a mask of its own, which leaves out a share `sparsity` of the weights, always as many a layer.
 
     It averages its model with those that it hears, each weight over who has it, under its mask; trains; and moves the
@@ -32,52 +35,72 @@ class DisPFL:
     and as many come, from what the neighbours have there or from 0, by the gradient of one batch or at "random"
     (`growth`). `initial_masks`: a random one for each device, or one for all. `maskable`: all tensors of two dimensions
     or more, or not those of shortcuts ("authors").
+
+    The mask of a message is what is not zero in it, as in the released code: a weight that is there and exactly zero
+    counts as one that its device does not have; one that the encoding rounds to zero does not. It is the mask under
+    which the model was trained, not the one for the next round, so that weights that just grew are not averaged with
+    zeros. Who never trained has the first model under a first mask that all can draw from a seed. How many weights a
+    layer has is always the same, so that prices are known before the first round and runs without training tell the
+    right times. The gradient of one batch costs one training step of the whole model. Zeros save FLOPs with `cost = {
+    name = "measured", sparse = "ideal" }`; a mask always changes, so that `encoding.up = { zeros = "bitmap" }` always
+    sends it and `"known"` gives the bytes of the paper's table, which counts values alone. The model that is evaluated
+    is the mean of each weight over who has it.
     """
 
     sparsity: Annotated[float, Ge(0), Lt(1)] = 0.5
+    """The share of zeros: the paper once calls the share of the others so, but prints 0.00 for dense models."""
     maskable: Maskable = "2d"
+    """All tensors of two dimensions or more. The authors choose by name and leave out the convolutions of shortcuts:
+    `"authors"`. They also mask normalisation in VGG, which has no price here and stays whole.
+    """
     initial_masks: Initial = "per_device"
+    """Dai et al. In the code released with DA-DPFL all devices share one: `"shared"`."""
     alpha: Share = 0.5
-    end_round: Annotated[int, Ge(1)] = 500
+    """Dai et al.; the cosine starts at round 1 and is 0 after `end_round`."""
+    end_round: Count = 500
+    """All rounds of the DA-DPFL comparison."""
     growth: Growth = "gradient"
-    needs: ClassVar[Needs] = Needs(coordinators=frozenset({"sync"}), keep="computed", peers=True)
+    """The papers; the scripts that were run grow at random: `"random"`, which needs no gradient and pays for none."""
+    needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), device_state="computed", peers="any")
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return how many weights every device keeps. Raises ConfigError for a model that no mask fits."""
-        setting.cost.check(widths=0)
+        super().init(setting, key)
         first = self._first()
-        return {"kept": first.counts(first.shapes(setting.card)), "seed": key.exact_word()}
+        return {"kept": first.counts(first.shapes(setting.cost_profile)), "seed": key.exact_word()}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there to mix, train and move its mask."""
-        orders = plan_at_once(view, Task(home="self")).orders
+        orders = plan_at_once(view, Task(start="device")).orders
         share = sparse_peers.share_at(self.alpha, view.round + 1, self.end_round)
         kept = dict.fromkeys(view.idle.tolist(), state["kept"])
-        knobs = sparse_peers.knobs_of(state["seed"], share)
-        return Plan(sparse_peers.sparse_orders(orders, view, kept, knobs, self.growth))
+        config = sparse_peers.config_of(state["seed"], share)
+        return Plan(sparse_peers.sparse_orders(orders, view, kept, config, self.growth))
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD under a mask from the mix, after which the mask moves."""
-        phase = LocalPhase(loss=cross_entropy, adjust=masks.masked_gradients)
+        phase = LocalPhase(adjust_gradients=masks.masked_gradients)
         start = partial(sparse_peers.mixed, first=self._first())
-        return LocalRule((phase,), start=start, finish=partial(_finish, growth=self.growth))
+        return LocalRule((phase,), on_start=start, on_finish=partial(_finish, growth=self.growth))
 
-    def personal(self, base: Bundle, own: Bundle | None) -> Bundle:
+    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the model that a device trained last, the first one if it never trained."""
-        return base if own is None else sparse_peers.plain(own)
+        return global_model if device_state is None else sparse_peers.plain(device_state)
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
         """Return the mean of each weight over the devices that have it."""
-        return sparse_peers.mean_of_sparse(state, base, got)[0]
+        return sparse_peers.mean_of_sparse(state, global_model, updates)[0]
 
     def _first(self) -> FirstMasks:
         return FirstMasks(self.sparsity, self.maskable, self.initial_masks)
 
 
-def _finish(w: Bundle, context: Context, growth: Growth) -> tuple[Bundle, Bundle, dict[str, Any]]:
+def _finish(local: LocalState, context: Context, growth: Growth) -> Finished:
     """Return the trained model, which is sent and kept, and for oneself the mask of the next round."""
-    model = sparse_peers.plain(w)
-    return model, sparse_peers.memory(model, sparse_peers.moved(model, masks.masks_in(w), context, growth)), {}
+    mask = sparse_peers.moved(local.weights, local.scratch.mask, context, growth)
+    return Finished(local.weights, sparse_peers.memory(local.weights, mask))
 
 
-PARTS = {"dispfl": DisPFL}
+PLUGINS = {"dispfl": DisPFL}

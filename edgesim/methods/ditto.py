@@ -7,19 +7,17 @@ baseline of DA-DPFL, whose published code pulls in a step of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-import torch
-from annotated_types import Ge
-from torch import Tensor
-
-from edgesim.contracts import Bundle, LocalPhase, LocalRule, Needs, Order, Pass, Plan, Task, View
-from edgesim.learning.context import Batch, Context
-from edgesim.learning.merge import is_finite
-from edgesim.learning.rules import cross_entropy, pulled_to_anchor
+from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
+from edgesim.core.numbers import Count, NonNegativeNumber
+from edgesim.core.task import Pass, Task
+from edgesim.core.update import ModelState
+from edgesim.core.view import View
+from edgesim.learning.aggregate.mean import is_finite
+from edgesim.learning.train.context import Context
+from edgesim.learning.train.rules import Anchored, pulled_to_anchor
 from edgesim.methods.fedavg import FedAvg
-from edgesim.numbers import NonNegativeNumber
-from edgesim.rng import Key
 
 _PULL_FLOPS = 2.0  # per parameter and personal step
 
@@ -34,71 +32,86 @@ class Ditto(FedAvg):
     `personal_epochs` v, each `training.local_epochs` if unset. `first_personal`: v starts from the "initial" model of
     the run, or from the first that the device "received". A v that diverged is forgotten for the one before. A device
     that stops early misses the last of its personal steps first. Keys of the average: see FedAvg.
+
+    Until its first turn a device is tested with the global model, as it has no other.
     """
 
     lam: NonNegativeNumber = 0.5
+    """DA-DPFL's comparison; Li et al. sweep 0.05 to 2 and also choose among 0.1, 1 and 2 on validation data, which is
+    a matter of a study.
+    """
     proximal: Literal["joint", "split"] = "joint"
-    global_epochs: Annotated[int, Ge(1)] | None = None
-    personal_epochs: Annotated[int, Ge(1)] | None = None
+    """Algorithm 1 pulls in the gradient; the code of DA-DPFL in a step after that of the optimiser, `"split"`."""
+    global_epochs: Count | None = None
+    """The scenario's `training.local_epochs`. The DA-DPFL paper gives this one 3 and the next 2 of its 5, its code 2
+    and 3.
+    """
+    personal_epochs: Count | None = None
+    """The scenario's `training.local_epochs`. The DA-DPFL paper gives this one 3 and the next 2 of its 5, its code 2
+    and 3.
+    """
     first_personal: Literal["initial", "received"] = "initial"
-    needs: ClassVar[Needs] = Needs(keep="computed")
+    """Personal models start where the run does. A device that is first asked late may rather start from the model it
+    is sent, `"received"`.
+    """
+    needs: ClassVar[Needs] = Needs(device_state="computed")
 
-    def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to train the global model, then their own."""
-        usual = view.setting.training.stretch(view.round)
-        shared, own = (replace(usual, epochs=n or usual.epochs) for n in (self.global_epochs, self.personal_epochs))
-        times = _PULL_FLOPS * own.epochs / (shared.epochs + own.epochs)  # of all steps only these are pulled
+    def task(self, view: View) -> Task:
+        """Return the training of the global model and then of the device's own."""
+        usual = view.setting.training.local_sgd(view.round)
+        shared, personal = (
+            replace(usual, epochs=n or usual.epochs) for n in (self.global_epochs, self.personal_epochs)
+        )
+        times = _PULL_FLOPS * personal.epochs / (shared.epochs + personal.epochs)  # of all steps only these are pulled
         pull = (Pass("param_step", times=times),) if self.lam else ()
-        task = Task(stretches=(shared, own), passes=(Pass(), *pull))
-        return Plan(tuple(Order(device, task) for device in view.choose(key).tolist()))
+        return Task(local_sgd=(shared, personal), passes=(Pass(), *pull))
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy for the global model, and the same with the pull for the device's own."""
         if self.proximal == "joint":
-            personal = LocalPhase(loss=cross_entropy, adjust=pulled_to_anchor(self.lam), enter=_to_own_model)
+            personal = LocalPhase(adjust_gradients=pulled_to_anchor(self.lam), on_enter=_to_own_model)
         else:
-            personal = LocalPhase(loss=self._after_pull, enter=_to_own_model)
-        return LocalRule((LocalPhase(loss=cross_entropy), personal), start=self._start, finish=_finish)
+            personal = LocalPhase(after_step=self._pull, on_enter=_to_own_model)
+        return LocalRule((LocalPhase(), personal), on_start=self._start, on_finish=_finish)
 
-    def personal(self, base: Bundle, own: Bundle | None) -> Bundle:
+    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return a device's own model, the global one if it has none yet."""
-        return base if own is None else own
+        return global_model if device_state is None else device_state
 
-    def _start(self, base: Bundle, own: Bundle | None, context: Context) -> Bundle:
-        """Return the model to send, and beside it the device's own, what that is held to, and how far it is pulled."""
-        first = context.first if self.first_personal == "initial" else base
-        return {
-            **context.copy(base),
-            "own": context.copy(first if own is None else own),
-            "anchor": context.copy({"params": base["params"]})["params"],
-            "pull": {"share": torch.zeros(())},  # of the way to the anchor that a split step has still to go
-        }
+    def _start(self, context: Context) -> LocalState:
+        """Return the model to send, and beside it the device's own and what that is held to."""
+        received = context.global_model
+        first = context.first if self.first_personal == "initial" else received
+        own = context.copy(first if context.device_state is None else context.device_state)
+        return LocalState(context.copy(received), _Own(context.copy({"params": received["params"]})["params"], own))
 
-    def _after_pull(self, w: Bundle, batch: Batch, context: Context) -> Tensor:
-        """Return the loss where the pull of the step before leads; there is nothing to hook on after a step."""
-        _pull(w, context)
-        w["pull"]["share"].fill_(self.lam * context.task.stretches[-1].lr)
-        return cross_entropy(w, batch, context)
+    def _pull(self, local: LocalState, context: Context) -> None:
+        """Pull the device's own model to the anchor, as far as a step of SGD would."""
+        share = self.lam * context.task.local_sgd[-1].lr
+        for name in context.trained:
+            local.weights["params"][name].lerp_(local.scratch.anchor[name], share)
 
 
-def _pull(w: Bundle, context: Context) -> None:
-    share = float(w["pull"]["share"])
-    for name in context.trained:
-        w["params"][name].lerp_(w["anchor"][name], share)
+@dataclass(slots=True)
+class _Own(Anchored):
+    """Scratch of a job: what the device's own model is held to, that model, and once it is trained the one to send."""
+
+    model: ModelState
+    sent: ModelState | None = None
 
 
-def _to_own_model(w: Bundle, context: Context) -> Bundle:
+def _to_own_model(local: LocalState, context: Context) -> LocalState:
     """Return the device's own model to train, and aside the one that it sends."""
-    return {**w["own"], "anchor": w["anchor"], "pull": w["pull"], "sent": {kind: w[kind] for kind in context.base}}
+    return LocalState(local.scratch.model, replace(local.scratch, sent=local.weights))
 
 
-def _finish(w: Bundle, context: Context) -> tuple[Bundle, Bundle | None, dict[str, Any]]:
+def _finish(local: LocalState, context: Context) -> Finished:
     """Return the model to send, and the device's own to keep unless it diverged."""
-    if "sent" not in w:  # it never came to its own model
-        return w, None, {}
-    _pull(w, context)
-    own = {kind: {name: t.detach().cpu() for name, t in w[kind].items()} for kind in w["sent"]}
-    return w["sent"], (own if is_finite(own) else None), {}
+    sent = local.scratch.sent
+    if sent is None:  # it never came to its own model
+        return Finished(local.weights)
+    own = {kind: {name: t.detach().cpu() for name, t in local.weights[kind].items()} for kind in sent}
+    return Finished(sent, own if is_finite(own) else None)
 
 
-PARTS = {"ditto": Ditto}
+PLUGINS = {"ditto": Ditto}

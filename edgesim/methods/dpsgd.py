@@ -11,12 +11,14 @@ from typing import Any
 
 from torch import Tensor
 
-from edgesim.contracts import Bundle, LocalPhase, LocalRule, Plan, Task, View
-from edgesim.learning.context import Batch, Context
-from edgesim.learning.loop import gradients
-from edgesim.learning.peers import PeerMethod, mixed, sent_and_kept
-from edgesim.learning.rules import cross_entropy
-from edgesim.rng import Key
+from edgesim.core.method import LocalPhase, LocalRule, LocalState
+from edgesim.core.rng import Key
+from edgesim.core.task import Plan, Task
+from edgesim.core.view import View
+from edgesim.learning.train.context import Batch, Context
+from edgesim.learning.train.loop import gradients
+from edgesim.learning.train.rules import cross_entropy
+from edgesim.methods.decentralised.base import PeerMethod, mixed, sent_and_kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,20 +30,19 @@ class DPSGD(PeerMethod):
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there for one step. Raises ConfigError if the graph does not fit the mixing."""
-        step = replace(view.setting.training.stretch(view.round), epochs=0, steps=1)
+        step = replace(view.setting.training.local_sgd(view.round), epochs=0, steps=1)
         return self.plan_stretch(view, key, step)
 
     def local(self, task: Task) -> LocalRule:
         """Return a step of the mix along the gradient at the device's own model."""
-        phase = LocalPhase(loss=cross_entropy, gradient=_gradient_at_own)
-        return LocalRule((phase,), start=mixed, finish=sent_and_kept)
+        return LocalRule((LocalPhase(gradient=_gradient_at_own),), on_start=mixed, on_finish=sent_and_kept)
 
 
-def _gradient_at_own(w: Bundle, batch: Batch, context: Context) -> list[Tensor]:
-    """Return the gradients at the model that the device had before it mixed; running statistics are those of `w`."""
-    own = context.copy(context.base if context.own is None else context.own)
+def _gradient_at_own(local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
+    """Return the gradients at the model that the device had before it mixed; running statistics are the mix's."""
+    own = context.copy(context.global_model if context.device_state is None else context.device_state)
     wrt = [own["params"][name].requires_grad_() for name in context.trained]
-    return gradients(cross_entropy({**w, "params": own["params"]}, batch, context), wrt)
+    return gradients(cross_entropy({**local.weights, "params": own["params"]}, batch, context), wrt)
 
 
-PARTS = {"dpsgd": DPSGD}
+PLUGINS = {"dpsgd": DPSGD}

@@ -5,40 +5,31 @@ Source: "Efficient Federated Learning with Heterogeneous Data and Adaptive Dropo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from edgesim.contracts import Bundle, Merged, Message, Needs, Setting, View
-from edgesim.learning.adaptive_dropout import AdaptiveDropout
-from edgesim.learning.merge import Absent, mean_by_size
-from edgesim.rng import Key
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeanByEntry:
-    """Average each parameter over the devices that had it ("skip"), or let who had not count with the old one."""
-
-    absent: Absent = "skip"
-
-    def init(self, setting: Setting, key: Key) -> Any:
-        """Return the empty state: the mean remembers nothing."""
-        return {}
-
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
-        """Return the mean by data size; what nobody had stays, and so does the old model if nothing arrived."""
-        return mean_by_size(state, base, got, self.absent, view.setting.card)
+from edgesim.core.method import Needs
+from edgesim.methods.adaptive_dropout.base import AdaptiveDropout
+from edgesim.methods.weighting.by_entry import MeanByEntry
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedAD(AdaptiveDropout, MeanByEntry):
     """Adaptive dropout, see `AdaptiveDropout`, before a mean by data size.
 
-    `absent`: a parameter is averaged over who had it ("skip"), or who had not counts with the old one ("keep_old").
+    `absent`: a parameter is averaged over who had it ("average_over_holders"), or who had not counts with the old one
+    ("include_absent").
+
+    The bound L on the slope of B, whose printed form subtracts a vector from a matrix, is read as |B(x) - B(0)| / |x|
+    with B(x) = H x - g(w + x) and x the way back to the first model. An activation that changed its sign on that way
+    makes B steep: then no gap is large enough, nothing is dropped but for speed, and the notes show a `rho` of 1. The
+    largest number of samples is looked for among all devices; if several have it, the first of them sets the pace.
+    Sizes of the set of devices that tell ranks are not given: all selected ones do. Where the encoding towards devices
+    is not exact, a device trains in a check round from the exact model. Like `bn2`, these methods wait for everybody.
     """
 
     # a deadline would be spent on waiting for ranks and leave no time for models
-    needs: ClassVar[Needs] = Needs(coordinators=frozenset({"sync"}), feedback=True, hears=True)
+    needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), feedback=True)
 
 
-PARTS = {"fedad": FedAD}
+PLUGINS = {"fedad": FedAD}

@@ -9,48 +9,36 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge
 from torch import Tensor
 
-from edgesim.contracts import (
-    Arr,
-    Bundle,
-    LocalPhase,
-    LocalRule,
-    Merged,
-    Message,
-    Needs,
-    Order,
-    Pass,
-    Payload,
-    Plan,
-    Setting,
-    Stretch,
-    Task,
-    View,
-)
-from edgesim.errors import ConfigError
-from edgesim.learning.context import Batch, Context
-from edgesim.learning.loop import batch_order, gradients, train_stretch
-from edgesim.learning.merge import finite, is_finite, mean_of_holders
-from edgesim.learning.rules import cross_entropy
-from edgesim.learning.trace import layer_of
-from edgesim.learning.trainer import CHUNK
-from edgesim.methods.fedjs import noted, sizes_of
-from edgesim.numbers import PositiveNumber
-from edgesim.rng import Key
+from edgesim.core.arrays import Arr
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.numbers import Count, CountOrZero, PositiveNumber
+from edgesim.core.rng import JobStream, Key
+from edgesim.core.task import Pass, Payload, Plan, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.learning.aggregate.mean import is_finite
+from edgesim.learning.models.trace import layer_of
+from edgesim.learning.train.context import Batch, Context
+from edgesim.learning.train.loop import batch_order, gradients, run_local_sgd
+from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.trainer import CHUNK
+from edgesim.methods.fedjs import noted
 
-_ALIGN, _FISHER, _PROTOTYPES = 1, 2, 3  # streams of a job's key; its one stretch has stream 0
 _TRACE_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAS:
+class FedAS(Method):
     """Personal models: a base that all share and, on each device, a last layer (head) of its own.
 
     A device keeps its whole model. When it is asked again it takes the mean features of each class, what enters the
@@ -64,98 +52,124 @@ class FedAS:
     drawn and nobody sends one. `first_old`: the old base of a device that has none, the "initial" one of the run or the
     one "received"; its head is always the initial one. A model that diverged is forgotten for the one before.
     `evaluation.personal` tests a device's own model, the global one if it has none yet. A device that stops early
-    misses training steps, not the alignment. The notes hold every device's `trace` and weight `q`.
+    misses training steps, not the alignment. The metrics hold every device's `trace` and weight `q`.
+
+    Experimental: what the FedDHAD paper compared is not said, see `global_head`.
+
+    Only bases travel to devices. The forward passes for prototypes and alignment run the last layer along, as the
+    features are what enters it; all else is as cheap as it can be. A device that has never been asked is tested with
+    the global model. The published code lets devices align the server's own network in turn, each starting where the
+    one before left it; here each has a copy, as the paper has it.
     """
 
-    align_epochs: Annotated[int, Ge(0)] = 1
-    align_batch: Annotated[int, Ge(1)] = 16
+    align_epochs: CountOrZero = 1
+    """One in the published code and in FL-bench. 0 takes the base as it comes."""
+    align_batch: Count = 16
+    """Published code; FL-bench takes the batch of training."""
     align_lr: PositiveNumber = 0.01
+    """Published code."""
     align_loss: Literal["sample", "class", "class_mean"] = "sample"
+    """The published code weighs the mean squared difference of each class by its share of the batch, which is the
+    mean over samples; without the shares it is `"class"`. FL-bench compares the batch's mean features of each class,
+    `"class_mean"`.
+    """
     global_head: Literal["average", "fisher", "none"] = "average"
+    """FedAS is judged by its personal models, the FedDHAD paper compares global accuracies and does not say with
+    which head. The mean of FedAvg is ours; the published code averages whole networks by trace, `"fisher"`. Both need
+    heads to be sent. `"none"` sends bases only, as the method itself needs; the global model then has a head that
+    nobody trained, and only personal accuracies mean anything.
+    """
     first_old: Literal["initial", "received"] = "initial"
-    needs: ClassVar[Needs] = Needs(keep="computed")
+    """What a device without an old model aligns to: in the published code the model of the start, in FL-bench the one
+    `"received"`. A late newcomer is thus drawn to features of a random network, unless asked not to.
+    """
+    needs: ClassVar[Needs] = Needs(device_state="computed")
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the empty state. Raises ConfigError for a model of a single layer, or batches that are too small."""
-        setting.cost.check(widths=0)
         if self.align_epochs:
-            setting.card.check_batch("method.align_batch", self.align_batch)
-        _head(setting.card)
-        return {}
+            setting.cost_profile.check_batch("method.align_batch", self.align_batch)
+        _head(setting.cost_profile)
+        return super().init(setting, key)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to align, to train and to tell their trace."""
+        """Ask the selected devices to align, to train and to tell their trace; equally many samples make one task."""
         setting, ids = view.setting, view.choose(key)
-        tasks: dict[int, Task] = {}
-        for samples in set(setting.samples[ids].tolist()):
-            tasks[samples] = self._task(setting, view.round, samples)
-        return Plan(tuple(Order(d, tasks[int(setting.samples[d])]) for d in ids.tolist()))
+        return Plan.by_kind(ids.tolist(), setting.samples[ids].tolist(), partial(self._task, setting, view.round))
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy from the aligned base and the device's own head."""
-        return LocalRule((LocalPhase(loss=cross_entropy),), start=self._start, finish=_finish)
+        return LocalRule((LocalPhase(),), on_start=self._start, on_finish=_finish)
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
-        """Return the mean of the bases by trace with a head by `global_head`; the old model stays if nothing came."""
-        usable, notes = finite([m for m in got if math.isfinite(m.signals["trace"])])
-        if len(usable) < len(got):
-            notes = {"left_out": float(len(got) - len(usable))}
-        if not usable:
-            return Merged(state, None, notes=notes)
-        traces = np.array([m.signals["trace"] for m in usable])
-        q = shares_of_traces(traces, np.array([m.weight for m in usable]))
-        model = mean_of_holders(base, usable, q.tolist())
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return the mean of the bases by trace; who told none that is finite is left out."""
+        told = [update for update in updates if math.isfinite(update.statistics["trace"])]
+        aggregate = super().aggregate(state, global_model, told, server, key)
+        left_out = len(updates) - len(told) + aggregate.metrics.get("left_out", 0.0)
+        return aggregate._replace(metrics={**aggregate.metrics, "left_out": float(left_out)}) if left_out else aggregate
+
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return the mean of the bases by trace with a head by `global_head`."""
+        traces = np.array([update.statistics["trace"] for update in updates])
+        q = shares_of_traces(traces, np.array([update.weight for update in updates]))
+        model = server.mean(global_model, updates, q.tolist())
         if self.global_head == "average":
-            head = _head(view.setting.card).name
-            heads = {kind: {n: t for n, t in ts.items() if layer_of(n) == head} for kind, ts in base.items()}
-            mean = mean_of_holders(heads, usable, sizes_of(usable).tolist())
+            head = _head(server.setting.cost_profile).name
+            heads = {kind: {n: t for n, t in ts.items() if layer_of(n) == head} for kind, ts in global_model.items()}
+            mean = server.mean(heads, updates, self.update_weights(updates, server.setting))
             model = {kind: {**tensors, **mean[kind]} for kind, tensors in model.items()}
-        return Merged(state, model, notes={**noted(usable, trace=traces, q=q), **notes})
+        return Aggregate(state, model, metrics=noted(updates, trace=traces, q=q))
 
-    def personal(self, base: Bundle, own: Bundle | None) -> Bundle:
+    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return a device's own model, the global one if it has none yet."""
-        return base if own is None else own
+        return global_model if device_state is None else device_state
 
     # --- orders and what they cost ------------------------------------------------------------------------------
 
     def _task(self, setting: Setting, round_: int, samples: int) -> Task:
         """Return the task of devices with so many samples; its download names the layers that are shared."""
-        card, head = setting.card, _head(setting.card)
-        shared = frozenset(card.layer_names) - {head.name}
+        cost_profile, head = setting.cost_profile, _head(setting.cost_profile)
+        shared = frozenset(cost_profile.layer_names) - {head.name}
         seen, flops = 0, 0.0
         if self.align_epochs:
-            (aligned,), _ = self._alignment().amount(np.array([samples]), card.drop_single)
-            seen, flops = samples + int(aligned), float(aligned) * _base_backward_flops(card, head)
+            (aligned,), _ = self._alignment().amount(np.array([samples]), cost_profile.drop_single)
+            seen, flops = samples + int(aligned), float(aligned) * _base_backward_flops(cost_profile, head)
         looks = (Pass("forward", samples=seen), Pass("flops", times=flops)) if seen else ()
         return Task(
-            stretches=(setting.training.stretch(round_),),
+            local_sgd=(setting.training.local_sgd(round_),),
             down=Payload(layers=shared),
             up=Payload(layers=shared if self.global_head == "none" else None, extra_bytes=_TRACE_BYTES),
             passes=(Pass(), Pass("train", samples=samples), *looks),
         )
 
-    def _alignment(self) -> Stretch:
-        return Stretch(batch=self.align_batch, lr=self.align_lr, epochs=self.align_epochs)
+    def _alignment(self) -> LocalSGD:
+        return LocalSGD(batch=self.align_batch, lr=self.align_lr, epochs=self.align_epochs)
 
     # --- on the device ------------------------------------------------------------------------------------------
 
-    def _start(self, base: Bundle, own: Bundle | None, context: Context) -> Bundle:
+    def _start(self, context: Context) -> LocalState:
         """Return the base received, aligned with the old one, and the device's own head."""
-        old = own
+        received, old = context.global_model, context.device_state
         if old is None:
-            old = context.first if self.first_old == "initial" else _joined(base, context.first, context)
+            old = context.first if self.first_old == "initial" else _joined(received, context.first, context)
         old = context.copy(old)
-        w = _joined(context.copy(base), old, context)
+        local = LocalState(_joined(context.copy(received), old, context))
         if not self.align_epochs or not len(context.shard):
-            return w
-        aligning = {**w, "prototypes": _prototypes(old, context)}
-        train_stretch(aligning, self._alignment(), LocalPhase(loss=self._distance), context, context.key.at(_ALIGN))
-        return w
+            return local
+        local.scratch = _prototypes(old, context)
+        run_local_sgd(
+            local, self._alignment(), LocalPhase(loss=self._distance), context, context.key.at(JobStream.ALIGNMENT)
+        )
+        return local
 
-    def _distance(self, w: Bundle, batch: Batch, context: Context) -> Tensor:
+    def _distance(self, local: LocalState, batch: Batch, context: Context) -> Tensor:
         """Return how far the features of a batch are from the prototypes; the head takes no part."""
-        _, z = context.features(w, batch.x)
-        labels, means = w["prototypes"]["labels"], w["prototypes"]["means"]
+        _, z = context.features(local.weights, batch.x)
+        labels, means = local.scratch.labels, local.scratch.means
         if self.align_loss == "sample":
             return F.mse_loss(z, means[torch.searchsorted(labels, batch.y)])
         loss = z.new_zeros(())
@@ -175,48 +189,60 @@ def shares_of_traces(traces: Arr, weights: Arr) -> Arr:
     return shares
 
 
-def _head(card: Any) -> Any:
-    """Return the last layer of a model's card that has parameters. Raises ConfigError if no layer comes before it."""
-    *before, head = (layer for layer in card.layers if layer.params)
+def _head(cost_profile: Any) -> Any:
+    """Return the last layer of a model that has parameters. Raises ConfigError if no layer comes before it."""
+    *before, head = (layer for layer in cost_profile.layers if layer.params)
     if not before:
-        raise ConfigError(f"model.name: {card.model} has one layer, {head.name}; needed is a base below the last layer")
+        raise ConfigError(
+            f"model.name: {cost_profile.model} has one layer, {head.name}; needed is a base below the last layer"
+        )
     return head
 
 
-def _base_backward_flops(card: Any, head: Any) -> float:
+def _base_backward_flops(cost_profile: Any, head: Any) -> float:
     """Return the FLOPs per sample of a backward pass that starts below the head."""
-    return float(card.train_flops(frozenset({head.name})) - card.forward_flops() - head.input_grad_flops)
+    return float(
+        cost_profile.train_flops(frozenset({head.name})) - cost_profile.forward_flops() - head.input_grad_flops
+    )
 
 
-def _joined(base: Bundle, headed: Bundle, context: Context) -> dict[str, dict[str, Tensor]]:
+def _joined(global_model: ModelState, headed: ModelState, context: Context) -> dict[str, dict[str, Tensor]]:
     """Return a model of the shared layers of one and the head of another, the same tensors."""
     assert context.task.down is not None and context.task.down.layers is not None
     shared = context.task.down.layers
     return {
-        kind: {name: (t if layer_of(name) in shared else headed[kind][name]) for name, t in base[kind].items()}
+        kind: {name: (t if layer_of(name) in shared else headed[kind][name]) for name, t in global_model[kind].items()}
         for kind in ("params", "buffers")
     }
 
 
-def _prototypes(old: Bundle, context: Context) -> dict[str, Tensor]:
-    """Return the labels that a device has, int64 (k,), ascending, and the mean features of each, (k, features)."""
-    augmenting = torch.Generator().manual_seed(context.key.at(_PROTOTYPES).word())
+class _Prototypes(NamedTuple):
+    """Scratch of the alignment: labels that a device has, int64 (k,), ascending; mean features, (k, features)."""
+
+    labels: Tensor
+    means: Tensor
+
+
+def _prototypes(old: ModelState, context: Context) -> _Prototypes:
+    """Return the mean features of the device's classes in the test of a model."""
+    augmenting = torch.Generator().manual_seed(context.key.at(JobStream.PROTOTYPES).word())
     batches = [context.batch(places, augmenting) for places in torch.split(torch.arange(len(context.shard)), CHUNK)]
     z = torch.cat([context.tested_features(old, batch.x)[1] for batch in batches])
     y = torch.cat([batch.y for batch in batches])
     labels = torch.unique(y)
-    return {"labels": labels, "means": torch.stack([z[y == label].mean(dim=0) for label in labels])}
+    return _Prototypes(labels, torch.stack([z[y == label].mean(dim=0) for label in labels]))
 
 
-def _finish(w: Bundle, context: Context) -> tuple[Bundle, Bundle | None, dict[str, Any]]:
+def _finish(local: LocalState, context: Context) -> Finished:
     """Return the model to send and to keep, unless it diverged, and the trace of its Fisher information."""
+    w = local.weights
     own = {kind: {name: t.detach().cpu() for name, t in w[kind].items()} for kind in ("params", "buffers")}
-    return w, (own if is_finite(own) else None), {"trace": _fisher_trace(w, context)}
+    return Finished(w, own if is_finite(own) else None, {"trace": _fisher_trace(w, context)})
 
 
-def _fisher_trace(w: Bundle, context: Context) -> float:
+def _fisher_trace(w: ModelState, context: Context) -> float:
     """Return the sum over batches of the squared norm of the gradient of the mean loss, as in a test."""
-    key, once = context.key.at(_FISHER), Stretch(batch=context.task.stretches[0].batch, lr=0.0, epochs=1)
+    key, once = context.key.at(JobStream.FISHER), LocalSGD(batch=context.task.local_sgd[0].batch, lr=0.0, epochs=1)
     augmenting = torch.Generator().manual_seed(key.at(1).word())
     trained = context.bind(w)
     total = 0.0
@@ -227,4 +253,4 @@ def _fisher_trace(w: Bundle, context: Context) -> float:
     return total
 
 
-PARTS = {"fedas": FedAS}
+PLUGINS = {"fedas": FedAS}

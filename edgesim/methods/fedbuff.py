@@ -14,95 +14,87 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from edgesim.contracts import (
-    Bundle,
-    LocalRule,
-    Merged,
-    Message,
-    Needs,
-    Order,
-    Payload,
-    Plan,
-    Setting,
-    Task,
-    Training,
-    View,
-)
-from edgesim.learning.context import Context
-from edgesim.learning.merge import finite
-from edgesim.learning.rules import PLAIN_SGD
-from edgesim.numbers import PositiveNumber
-from edgesim.rng import Key
+from edgesim.core.local_sgd import Training
+from edgesim.core.method import Aggregate, Finished, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.numbers import PositiveNumber
+from edgesim.core.rng import Key
+from edgesim.core.task import Payload, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.learning.train.context import Context
+from edgesim.learning.train.rules import PLAIN_SGD
 
 _UP = Payload(kinds=frozenset({"delta", "buffers"}))
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedBuff:
+class FedBuff(Method):
     """x <- x + `eta_g` (s_1 d_1 + ... + s_K d_K) / K: d are the moves of parameters, s the weights of their staleness.
 
-    K is how many updates come to a merge, the coordinator's `buffer`; neither data sizes nor the sum of the weights
+    K is how many updates come to a merge, the protocol's `buffer`; neither data sizes nor the sum of the weights
     matter. With `momentum` the server steps along v <- momentum v + the mean instead of the mean. Running statistics
     of normalisation layers are sent as they are, and the global ones go s_k / K of the way to each: along moves taken
     from older models a variance could become negative. Integer counters stay on the device.
     """
 
     eta_g: PositiveNumber = 1.0  # one device, never stale: the global model becomes the device's
+    """Nguyen et al., algorithm 1, name the server's learning rate and no value; at 1 a single fresh update is taken
+    as it is.
+    """
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0  # off, as in the paper's algorithm
-    needs: ClassVar[Needs] = Needs(coordinators=frozenset({"buffered"}))
+    """Not part of algorithm 1."""
+    needs: ClassVar[Needs] = Needs(protocols=frozenset({"buffered"}))
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return a server at rest."""
-        setting.cost.check(widths=0)
-        return {"velocity": {}}
+        return {**super().init(setting, key), "velocity": {}}
 
-    def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to train the whole model."""
-        task = _task(view.setting.training, view.round)
-        return Plan(tuple(Order(device, task) for device in view.choose(key).tolist()))
+    def task(self, view: View) -> Task:
+        """Return the training of the whole model that ends with how far it moved."""
+        return _task(view.setting.training, view.round)
 
     def local(self, task: Task) -> LocalRule:
         """Return plain SGD on the cross-entropy that ends with the difference to the model received."""
-        return LocalRule(PLAIN_SGD.phases, finish=_moves)
+        return LocalRule(PLAIN_SGD.phases, on_finish=_moves)
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
-        """Apply the arrived moves; the model stays if none of them is usable."""
-        usable, notes = finite(got)
-        if not usable:
-            return Merged(state, None, notes=notes)
-        step = {name: _mean("delta", name, usable) for name in base["params"]}
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Apply the moves that arrived."""
+        step = {name: _mean("delta", name, updates) for name in global_model["params"]}
         if self.momentum:
             before = state["velocity"]
             step = {name: s + self.momentum * before[name] if before else s for name, s in step.items()}
             state = {"velocity": step}
-        params = {name: (x + self.eta_g * step[name]).to(x.dtype) for name, x in base["params"].items()}
-        buffers = {name: _towards(x, name, usable) for name, x in base["buffers"].items()}
-        return Merged(state, {"params": params, "buffers": buffers}, notes=notes)
+        params = {name: (x + self.eta_g * step[name]).to(x.dtype) for name, x in global_model["params"].items()}
+        buffers = {name: _towards(x, name, updates) for name, x in global_model["buffers"].items()}
+        return Aggregate(state, {"params": params, "buffers": buffers})
 
 
 @lru_cache(maxsize=8)
 def _task(training: Training, round_: int) -> Task:
     """Return the task of a round: one object, as devices are asked one by one."""
-    return Task(stretches=(training.stretch(round_),), up=_UP)
+    return Task(local_sgd=(training.local_sgd(round_),), up=_UP)
 
 
-def _moves(w: Bundle, context: Context) -> tuple[Bundle, None, dict[str, Any]]:
+def _moves(local: LocalState, context: Context) -> Finished:
     """Return the difference of the parameters to those received, under a name that nobody averages by mistake."""
-    delta = {name: tensor - context.base["params"][name].to(tensor.device) for name, tensor in w["params"].items()}
-    return {"delta": delta, "buffers": w["buffers"]}, None, {}
+    received, w = context.global_model["params"], local.weights
+    delta = {name: tensor - received[name].to(tensor.device) for name, tensor in w["params"].items()}
+    return Finished({"delta": delta, "buffers": w["buffers"]})
 
 
-def _mean(kind: str, name: str, got: Sequence[Message]) -> Tensor:
+def _mean(kind: str, name: str, updates: Sequence[Update]) -> Tensor:
     """Return the weighted sum over the number of messages, float64."""
-    total = torch.zeros_like(got[0].body[kind][name], dtype=torch.float64)
-    for message in got:
+    total = torch.zeros_like(updates[0].body[kind][name], dtype=torch.float64)
+    for message in updates:
         total.add_(message.body[kind][name], alpha=message.weight)
-    return total / len(got)
+    return total / len(updates)
 
 
-def _towards(old: Tensor, name: str, got: Sequence[Message]) -> Tensor:
-    stays = 1.0 - sum(message.weight for message in got) / len(got)
-    return (stays * old.double() + _mean("buffers", name, got)).to(old.dtype)
+def _towards(old: Tensor, name: str, updates: Sequence[Update]) -> Tensor:
+    stays = 1.0 - sum(message.weight for message in updates) / len(updates)
+    return (stays * old.double() + _mean("buffers", name, updates)).to(old.dtype)
 
 
-PARTS = {"fedbuff": FedBuff}
+PLUGINS = {"fedbuff": FedBuff}

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Gt
 from torch import Tensor
 
-from edgesim.contracts import Arr, Bundle, Merged, Message, ServerSet, Setting, View
-from edgesim.learning.dynamic_weights import Degrees, Rates, degree_slopes, gains, pseudo_gradient, stepped
-from edgesim.learning.merge import finite, mean_of_holders
+from edgesim.core.arrays import Arr
+from edgesim.core.method import Aggregate, ServerContext, ServerSet
+from edgesim.core.numbers import Count, NonNegativeNumber, PositiveShare
+from edgesim.core.rng import Key
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting
 from edgesim.methods.fedjs import FedJS, noted, sizes_of
-from edgesim.numbers import NonNegativeNumber, PositiveShare
-from edgesim.rng import Key
+from edgesim.methods.weighting.dynamic import Degrees, Rates, degree_slopes, gains, pseudo_gradient, stepped
 
 # Floating-point operations of the server a parameter and model: a difference, its product with the gradient, the sum;
 # the same two of a mean.
@@ -38,16 +40,39 @@ class FedDH(FedJS):
     a degree below `d_min` counts as `d_min` and may only rise. The cap `q_max` is not differentiated. `reaggregate`:
     weigh the round's models once more after the step. The server's work on gradients and means is priced. The notes
     hold each device's `js`, `v`, `b`, degree `d` and weight `q` as the round's model has them.
+
+    `log_base` scales the divergence against `b`; nobody knows for which base the paper's learning rates are.
     """
 
     gradient: Literal["pseudo", "server_set"] = "pseudo"
-    server_samples: Annotated[int, Ge(1)] = 100
+    """The gradient is said to come "from the sub network of each device", without raw data on the server: read as the
+    mean move of the round over learning rate and steps. `"server_set"` is that of samples which FedDHE assumes
+    anyway. To send the new model out once more and ask for gradients would be exact, but a merge ends its round: the
+    server would have to keep all models until the next one, in which some of their devices are gone. So that is no
+    option.
+    """
+    server_samples: Count = 100
+    """Silent. Ten of each of ten classes, taken out of the training set before it is divided; a multiple of the
+    number of classes. Used with `gradient = "server_set"`.
+    """
     lambda_v: NonNegativeNumber = 1e-4  # the four are Table 5's for LeNet on CIFAR-10
+    """Table 5, LeNet on CIFAR-10, as are the next three; other networks and data sets have 0.0001 to 0.1. The table's
+    lambda_gamma is read as this one.
+    """
     decay_v: PositiveShare = 0.999
+    """Table 5 has 0.9 to 0.9999. Said to be a decay, not of what: taken per round."""
     lambda_b: NonNegativeNumber = 1e-4
+    """Table 5 has 0.0001 to 0.1."""
     decay_b: PositiveShare = 0.99
+    """Table 5 has 0.99 and 0.999."""
     step_limit: Annotated[float, Gt(0)] = 0.5
+    """Silent, yet with a rate of 0.1 one step can be longer than the degree itself. At most half of it, then; `inf`
+    is the formula to the letter.
+    """
     reaggregate: bool = False
+    """Algorithm 1 aggregates first and then updates the weights. As the next round has other devices, that is read as
+    for then; `true` aggregates the round's own models again.
+    """
     js_note: ClassVar[str] = "js"
 
     @property
@@ -59,38 +84,42 @@ class FedDH(FedJS):
         """Return FedJS's state with v = 1 and b = 0 for every device."""
         return {**super().init(setting, key), **start(setting)}
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
         """Return the weighted mean of the arrived models and the state after a step of v and b.
 
-        The old model and state stay if nothing arrived. Source: Algorithm 1, which aggregates before it updates.
+        Source: Algorithm 1, which aggregates before it updates.
         """
-        usable, left_out = finite(got)
-        if not usable:
-            return Merged(state, None, notes=left_out)
-        state = self._told(state, usable, view.setting, tools)
-        devices, card = [message.device for message in usable], view.setting.card
-        used = Degrees(self._js(state, usable, view.setting), state["v"][devices], state["b"][devices])
-        q = self._weights(usable, used.value)
-        model = mean_of_holders(base, usable, q.tolist(), card=card)
-        gradient = self._gradient(base, model, usable, view, tools)
-        slopes = degree_slopes(used.value, self.d_min, q, gains(gradient, base, model, usable, q, card))
-        learned = stepped(used, slopes, self._rates(view.round), self.d_min, self.step_limit)
+        state = self._told(state, updates, server)
+        devices, cost_profile = [update.device for update in updates], server.setting.cost_profile
+        used = Degrees(self._js(state, updates, server.setting), state["v"][devices], state["b"][devices])
+        q = self._weights(updates, used.value)
+        model = server.mean(global_model, updates, q.tolist())
+        gradient = self._gradient(global_model, model, updates, server)
+        slopes = degree_slopes(
+            used.value, self.d_min, q, gains(gradient, global_model, model, updates, q, cost_profile)
+        )
+        learned = stepped(used, slopes, self._rates(server.round), self.d_min, self.step_limit)
         if self.reaggregate:
-            used, q = learned, self._weights(usable, learned.value)
-            model = mean_of_holders(base, usable, q.tolist(), card=card)
+            used, q = learned, self._weights(updates, learned.value)
+            model = server.mean(global_model, updates, q.tolist())
         js = {self.js_note: used.js}
-        notes = noted(usable, **js, v=used.v, b=used.b, d=used.value, q=q)
-        flops = self._flops_a_parameter() * sum(card.part_params(message.task.part) for message in usable)
-        return Merged(_with(state, devices, learned), model, flops, {**notes, **left_out})
+        metrics = noted(updates, **js, v=used.v, b=used.b, d=used.value, q=q)
+        flops = self._flops_a_parameter() * sum(
+            cost_profile.submodel_params(update.task.submodel) for update in updates
+        )
+        return Aggregate(_with(state, devices, learned), model, flops, metrics)
 
     def _gradient(
-        self, base: Bundle, model: Bundle, got: Sequence[Message], view: View, tools: Any
+        self, global_model: ModelState, model: ModelState, updates: Sequence[Update], server: ServerContext
     ) -> Mapping[str, Tensor]:
+        """Return the gradient of the loss at the new model."""
         if self.gradient == "server_set":
-            found: Mapping[str, Tensor] = tools.gradient(model)
+            found: Mapping[str, Tensor] = server.tools.gradient(model)
             return found
-        lr = view.setting.training.lr_at(view.round)
-        return pseudo_gradient(base, got, sizes_of(got), lr, view.setting.card)
+        lr = server.setting.training.lr_at(server.round)
+        return pseudo_gradient(global_model, updates, sizes_of(updates), lr, server.setting.cost_profile)
 
     def _rates(self, round_: int) -> Rates:
         return Rates(self.lambda_v * self.decay_v**round_, self.lambda_b * self.decay_b**round_)
@@ -115,4 +144,4 @@ def _with(state: Any, devices: Sequence[int], learned: Degrees) -> Any:
     return {**state, "v": v, "b": b}
 
 
-PARTS = {"feddh": FedDH}
+PLUGINS = {"feddh": FedDH}

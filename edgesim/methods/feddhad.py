@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from edgesim.contracts import Needs, Payload, Setting
-from edgesim.learning.adaptive_dropout import AdaptiveDropout
+from edgesim.core.method import Needs
+from edgesim.core.numbers import NonNegativeNumber, PositiveShare
+from edgesim.core.task import Payload
+from edgesim.core.view import Setting
+from edgesim.methods.adaptive_dropout.base import AdaptiveDropout
 from edgesim.methods.feddh import FedDH
-from edgesim.numbers import NonNegativeNumber, PositiveShare
 
 _COUNT_BYTES = 4  # of one label
 
@@ -21,15 +23,19 @@ class FedDHAD(AdaptiveDropout, FedDH):
     """Adaptive dropout, see `AdaptiveDropout`, before FedDH, whose weights are those of who had a parameter.
 
     Keys of the weights: see FedDH.
+
+    `gradient`: each parameter's is the mean over who had it.
     """
 
     lambda_v: NonNegativeNumber = 1e-2  # the four are Table 5's for LeNet on CIFAR-10
+    """Table 5's row for FedDHAD, LeNet on CIFAR-10, as are the next three; others have 0.0001 to 0.1."""
     decay_v: PositiveShare = 0.9999
+    """Table 5 has 0.99 to 0.9999."""
     lambda_b: NonNegativeNumber = 1e-4
+    """Table 5 has 0.0001 to 0.1."""
     decay_b: PositiveShare = 0.99
-    needs: ClassVar[Needs] = Needs(
-        coordinators=frozenset({"sync"}), feedback=True, hears=True, reports=frozenset({"labels"})
-    )
+    """Table 5 has it everywhere."""
+    needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), feedback=True, metadata=frozenset({"labels"}))
 
     def _upload(self, state: Any, device: int, setting: Setting) -> Payload:
         """Return the model, for the first time with the device's label counts."""
@@ -37,4 +43,4 @@ class FedDHAD(AdaptiveDropout, FedDH):
         return Payload(extra_bytes=0 if state["told"][device] else _COUNT_BYTES * labels)
 
 
-PARTS = {"feddhad": FedDHAD}
+PLUGINS = {"feddhad": FedDHAD}

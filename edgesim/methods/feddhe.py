@@ -13,11 +13,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from torch import Tensor
 
-from edgesim.contracts import Arr, Bundle, Message, Needs, Order, Plan, ServerSet, Setting, Task, View
-from edgesim.errors import ConfigError
+from edgesim.core.arrays import Arr
+from edgesim.core.errors import ConfigError
+from edgesim.core.method import Method, Needs, ServerContext, ServerSet
+from edgesim.core.numbers import PositiveNumber
+from edgesim.core.rng import Key
+from edgesim.core.task import Plan
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
 from edgesim.methods.feddh import FedDH, start
-from edgesim.numbers import PositiveNumber
-from edgesim.rng import Key
 
 _LEAST_SQUARE, _LARGEST_EXPONENT = 1e-6, 50.0  # a class without any gradient must not take all
 
@@ -34,11 +38,24 @@ class FedDHE(FedDH):
     `form` "inverse" and as it is in "inverse_raw"; of `beta` g_i in "literal". A device that never sent a model, or
     one whose gradients are not finite, counts as having equally many of each class. The divergences follow as new
     devices come; they are noted as `estimated_js`.
+
+    Labels are to be estimated once at the beginning, when only a few devices have been seen: a device is estimated from
+    the first model that it sends, and until then counts as having equally many of each class.
+
+    `server_samples`: it is always there, as the estimates need samples; their number is not given.
     """
 
     form: Form = "inverse"
+    """As printed (`"literal"`), formula 8 gives a class the more, the larger its gradient. The technique that is
+    cited goes the other way, as a class that a device has is fitted well; so do real models, see the test. Gradients
+    are divided by their mean, for they shrink as training goes on; `"inverse_raw"` leaves that out.
+    """
     beta: PositiveNumber = 1.0
+    """Named in the text, absent from the formula, without a value."""
     scope: Literal["output", "all"] = "output"
+    """Silent on which parameters. Those of a class's own output cost no backward pass through the network; `"all"`
+    takes all.
+    """
     js_note: ClassVar[str] = "estimated_js"
     needs: ClassVar[Needs] = Needs(feedback=True)  # timing alone does not know how long the server works
 
@@ -49,48 +66,48 @@ class FedDHE(FedDH):
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return a server that has seen nobody, with v = 1 and b = 0 for every device."""
-        setting.cost.check(widths=0)
-        return {"shares": {}, **start(setting)}
+        return {**Method.init(self, setting, key), "shares": {}, **start(setting)}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to train the whole model."""
-        task = Task(stretches=(view.setting.training.stretch(view.round),))
-        return Plan(tuple(Order(device, task) for device in view.choose(key).tolist()))
+        """Ask the selected devices to train the whole model; nobody tells labels."""
+        return Plan.of_one_task(view.choose(key).tolist(), self.task(view))
 
-    def _told(self, state: Any, got: Sequence[Message], setting: Setting, tools: Any) -> Any:
+    def _told(self, state: Any, updates: Sequence[Update], server: ServerContext) -> Any:
         """Return the state with estimates for devices that are new."""
-        new = [message for message in got if message.device not in state["shares"]]
-        squares = {message.device: self._squares(message.body, setting, tools) for message in new}
+        new = [message for message in updates if message.device not in state["shares"]]
+        squares = {message.device: self._squares(message.body, server) for message in new}
         found = {device: estimate(g, self.form, self.beta) for device, g in squares.items() if np.isfinite(g).all()}
         return {**state, "shares": {**state["shares"], **found}}
 
-    def _js(self, state: Any, got: Sequence[Message], setting: Setting) -> Arr:
-        known, classes = state["shares"], setting.card.classes
+    def _js(self, state: Any, updates: Sequence[Update], setting: Setting) -> Arr:
+        known, classes = state["shares"], setting.cost_profile.classes
         even = np.full(classes, 1 / classes)
         surplus = sum((setting.samples[device] * (shares - even) for device, shares in known.items()), 0 * even)
         mean = even + surplus / max(1, setting.samples.sum())
-        return self._divergence(np.stack([known.get(message.device, even) for message in got]), mean)
+        return self._divergence(np.stack([known.get(message.device, even) for message in updates]), mean)
 
-    def _squares(self, model: Bundle, setting: Setting, tools: Any) -> Arr:
+    def _squares(self, model: ModelState, server: ServerContext) -> Arr:
         """Return g, shape (classes,): the squared gradient of a model on the server's samples of each class."""
-        output = setting.card.layer_names[-1]
-        labels, squares = tools.labels, np.zeros(setting.card.classes)
+        setting, tools = server.setting, server.tools
+        output = setting.cost_profile.layer_names[-1]
+        labels, squares = tools.labels, np.zeros(setting.cost_profile.classes)
         for i in range(len(squares)):
             places = (labels == i).nonzero().flatten()
             if self.scope == "all":
-                parts = list(tools.gradient(model, places).values())
+                gradients = list(tools.gradient(model, places).values())
             else:
-                parts = [_row(g, i, output, setting) for g in tools.gradient(model, places, {output}).values()]
-            squares[i] = sum(float(part.square().sum()) for part in parts)
+                gradients = [_row(g, i, output, setting) for g in tools.gradient(model, places, {output}).values()]
+            squares[i] = sum(float(gradient.square().sum()) for gradient in gradients)
         return squares
 
 
 def _row(gradient: Tensor, i: int, layer: str, setting: Setting) -> Tensor:
     """Return the part of the output layer's gradient that belongs to output i."""
-    if len(gradient) != setting.card.classes:
+    if len(gradient) != setting.cost_profile.classes:
         raise ConfigError(
-            f"method.scope: 'output' needs a last layer with an output for each of {setting.card.classes} classes, "
-            f"{layer} of {setting.card.model} has {len(gradient)}; allowed is 'all'"
+            f"method.scope: 'output' needs a last layer with an output for each of "
+            f"{setting.cost_profile.classes} classes, "
+            f"{layer} of {setting.cost_profile.model} has {len(gradient)}; allowed is 'all'"
         )
     return gradient[i]
 
@@ -111,4 +128,4 @@ def estimate(squares: Arr, form: Form = "inverse", beta: float = 1.0) -> Arr:
     return shares
 
 
-PARTS = {"feddhe": FedDHE}
+PLUGINS = {"feddhe": FedDHE}

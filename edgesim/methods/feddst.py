@@ -10,33 +10,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
+import numpy as np
 from annotated_types import Ge, Lt
 
-from edgesim.contracts import (
-    Bundle,
-    LocalPhase,
-    LocalRule,
-    Merged,
-    Message,
-    Needs,
-    Order,
-    Part,
-    Pass,
-    Payload,
-    Plan,
-    Setting,
-    Stretch,
-    Task,
-    View,
-)
-from edgesim.learning import masks
-from edgesim.learning.context import Context
-from edgesim.learning.merge import finite
-from edgesim.learning.rules import cross_entropy
-from edgesim.numbers import Share
-from edgesim.rng import Key
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Method, ServerContext
+from edgesim.core.numbers import Count, Share
+from edgesim.core.rng import Key
+from edgesim.core.task import Pass, Payload, Plan, Submodel, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.learning.submodel import masks
+from edgesim.learning.train.context import Context
 
 When: TypeAlias = Literal["before", "last_epoch"]
 Weights: TypeAlias = Literal["samples", "equal"]
@@ -63,7 +50,7 @@ _PRESETS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDST:
+class FedDST(Method):
     """Dynamic sparse training: a share `sparsity` of the weights is zero, on devices and in every message.
 
     In rounds 1, 1 + `interval`, ... before `end_round` each device prunes the smallest weights of every layer, a share
@@ -74,70 +61,104 @@ class FedDST:
     ones. Keys that are left out are those of the `preset`, the comparison in the FedDHAD or in the DA-DPFL paper.
     `bitmap`: where encodings send masks, they do so only if they have "changed", or "always". The note `regrown` counts
     weights of the new model that were zero in the old one.
+
+    The mask of a message is what is not zero in it, that of a model the largest weights of each layer, as many as the
+    layer keeps: so neither is sent beside what the encoding charges for it. A weight that is there and exactly zero
+    counts as one that its device does not have; one that the encoding rounds to zero does not. The gradient for
+    regrowing is that of one random batch; it costs one training step of the whole model. Pruned weights may come
+    straight back, from zero. How many weights a layer keeps has to be known before the first round, from the cost
+    profile: linear layers and convolutions with square kernels in one group; other models are refused. Zeros save
+    FLOPs with `cost = { name = "measured", sparse = "ideal" }` and bytes with `encoding.up = { zeros = "bitmap" }`.
     """
 
     preset: Literal["feddhad", "dadpfl"] = "feddhad"
+    """Two papers compare with FedDST, each with settings of its own, below as FedDHAD / DA-DPFL. Where neither says
+    anything they are those of the published code.
+    """
     sparsity: Annotated[float, Ge(0), Lt(1)] | None = None
+    """0.01 / 0.5. FedDHAD tunes it and does not say to what: its printed costs give 0.01 for LeNet and the CNN on
+    CIFAR, 0.008 and 0.055 on SVHN, 0.03 for VGG11, 0.2 for ResNet18. FedDST's own is 0.8.
+    """
     allocation: masks.Allocation | None = None
+    """`"feddst"` / `"erk"`. Both are called ERK: FedDST's code makes sparsities proportional to 1 - sum / product of
+    a shape, the rule's authors densities to sum / product, at most 1. `"feddst"` cannot leave out nearly all weights,
+    as one tensor would have none left, and says how many it can.
+    """
     initial: Initial | None = None
+    """`"magnitude"` / `"random"`: the largest weights of the first model, or random positions, the same on every
+    device.
+    """
     alpha: Share | None = None
-    interval: Annotated[int, Ge(1)] | None = None
-    end_round: Annotated[int, Ge(1)] | None = None
+    """0.01 / 0.3. The published code decays it and then prunes with the constant; here what decays is what is pruned,
+    rounded up in every layer.
+    """
+    interval: Count | None = None
+    """15 / 5, counted from round 1. FedDST: 10 to 20; DA-DPFL tries 1, 5, 10 and 20."""
+    end_round: Count | None = None
+    """250 / 500: half of FedDHAD's 500 rounds, all of DA-DPFL's."""
     readjust: When | None = None  # when masks move
+    """`"last_epoch"` / `"before"`. FedDST's code moves the mask in the last of its epochs, read as at its start, so
+    that new weights are trained once; DA-DPFL's before training.
+    """
     weights: Weights | None = None
+    """`"samples"` / `"equal"`: DA-DPFL's code counts devices, not samples."""
     bitmap: Literal["changed", "always"] = "changed"
-    needs: ClassVar[Needs] = Needs()
+    """A mask is sent if it changed. Who missed that round would need it later, which nobody counts: `"always"` does.
+    Only where `encoding` sends masks (`zeros` other than `"sent"`).
+    """
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return how many weights each tensor keeps. Raises ConfigError for a model that no mask fits."""
-        settings, shapes = self._settings(), masks.weight_shapes(setting.card)
-        setting.cost.check(widths=0)
+        settings, shapes = self._settings(), masks.weight_shapes(setting.cost_profile)
+        super().init(setting, key)
         shares = masks.densities(shapes, settings.sparsity, settings.allocation)
         return {"kept": masks.kept_counts(shapes, shares), "seed": key.exact_word()}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices to train the sparse model, and in some rounds to move its mask."""
         setting, settings, ids = view.setting, self._settings(), view.choose(key)
-        stretch, share = setting.training.stretch(view.round), self._share(view.round + 1)
-        knobs = {"share": share} if share else {}
+        sgd, share = setting.training.local_sgd(view.round), self._share(view.round + 1)
+        config = {"share": share} if share else {}
         if settings.initial == "random" and view.version == 0:
-            knobs["seed"] = float(state["seed"])
+            config["seed"] = state["seed"]
         new = view.version == 0 or self._share(view.round) > 0
         plain = Task(
-            part=Part("sparse", nnz=masks.nonzeros(state["kept"])),
-            stretches=(stretch,),
+            submodel=Submodel("sparse", nnz=masks.nonzeros(state["kept"])),
+            local_sgd=(sgd,),
             down=Payload(encoding=masks.wire(setting.encoding_down, self._known(new))),
             up=Payload(encoding=masks.wire(setting.encoding_up, self._known(share > 0))),
-            knobs={name: value for name, value in knobs.items() if name != "share"},
+            config={name: value for name, value in config.items() if name != "share"},
         )
-        _, steps = stretch.amount(setting.samples[ids], setting.card.drop_single)
-        tasks = {0: plain}
-        orders = []
-        for device, taken in zip(ids.tolist(), steps.tolist(), strict=True):
-            size = min(stretch.batch, int(setting.samples[device])) if share and taken else 0
-            if size not in tasks:
-                tasks[size] = _readjusting(replace(plain, knobs=knobs), stretch, size, settings.readjust)
-            orders.append(Order(device, tasks[size]))
-        return Plan(tuple(orders))
+        _, steps = sgd.amount(setting.samples[ids], setting.cost_profile.drop_single)
+        smaller = np.minimum(sgd.batch, setting.samples[ids])
+        sizes = np.where(steps > 0, smaller, 0).tolist() if share else [0] * len(ids)  # of the batch that says where
+
+        def task_of(size: int) -> Task:
+            return _readjusting(replace(plain, config=config), sgd, size, settings.readjust) if size else plain
+
+        return Plan.by_kind(ids.tolist(), sizes, task_of)
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD on the cross-entropy under a mask, which moves before the last stretch if the task says so."""
-        phase = LocalPhase(loss=cross_entropy, adjust=masks.masked_gradients)
+        """Return SGD on the cross-entropy under a mask, which moves before the last phase if the task says so."""
+        phase = LocalPhase(adjust_gradients=masks.masked_gradients)
         last = phase
-        if "share" in task.knobs:
-            last = replace(phase, enter=partial(_readjusted, share=task.knobs["share"]))
-        return LocalRule((*[phase] * (len(task.stretches) - 1), last), start=_start)
+        if "share" in task.config:
+            last = replace(phase, on_enter=partial(_readjusted, share=task.config["share"]))
+        return LocalRule((*[phase] * (len(task.local_sgd) - 1), last), on_start=_start)
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
         """Average each weight over the devices that have it, and keep the largest of each layer."""
-        usable, notes = finite(got)
-        if not usable:
-            return Merged(state, None, notes=notes)
+        model = merged(updates, self.update_weights(updates, server.setting), state["kept"])
+        new, old = model["params"], global_model["params"]
+        regrown = sum(int(((new[n] != 0) & (old[n] == 0)).sum()) for n in state["kept"])
+        return Aggregate(state, model, metrics={"regrown": float(regrown)})
+
+    def update_weights(self, updates: Sequence[Update], setting: Setting) -> Sequence[float]:
+        """Return data sizes or ones, times the protocol's weights."""
         by_samples = self._settings().weights == "samples"
-        weights = [m.weight * (m.samples if by_samples else 1) for m in usable]
-        model = merged(usable, weights, state["kept"])
-        regrown = sum(int(((model["params"][n] != 0) & (base["params"][n] == 0)).sum()) for n in state["kept"])
-        return Merged(state, model, notes={"regrown": float(regrown), **notes})
+        return [m.weight * (m.samples if by_samples else 1) for m in updates]
 
     def _settings(self) -> _Settings:
         given = {name: getattr(self, name) for name in _Settings._fields}
@@ -154,41 +175,41 @@ class FedDST:
         return self.bitmap == "changed" and not changed
 
 
-def merged(got: Sequence[Message], weights: Sequence[float], kept: masks.Counts) -> dict[str, Any]:
+def merged(updates: Sequence[Update], weights: Sequence[float], kept: masks.Counts) -> dict[str, Any]:
     """Return the mean of sparse models over who has each weight, with the `kept` largest weights of each tensor."""
-    bodies = [message.body for message in got]
+    bodies = [message.body for message in updates]
     mean = masks.masked_mean(bodies, [masks.support(body["params"]) for body in bodies], weights)
     return masks.applied(mean, masks.by_magnitude(mean["params"], kept))
 
 
-def _readjusting(task: Task, stretch: Stretch, size: int, when: When) -> Task:
+def _readjusting(task: Task, sgd: LocalSGD, size: int, when: When) -> Task:
     """Return a task that also takes the dense gradient of `size` samples and moves the mask."""
-    stretches: tuple[Stretch, ...] = (stretch,)
-    if when == "last_epoch" and stretch.epochs > 1:
-        stretches = (replace(stretch, epochs=stretch.epochs - 1), replace(stretch, epochs=1))
-    passes = (Pass(), Pass("train", samples=size, part=Part()))
-    return replace(task, name="readjust", stretches=stretches, passes=passes)
+    local_sgd: tuple[LocalSGD, ...] = (sgd,)
+    if when == "last_epoch" and sgd.epochs > 1:
+        local_sgd = (replace(sgd, epochs=sgd.epochs - 1), replace(sgd, epochs=1))
+    passes = (Pass(), Pass("train", samples=size, submodel=Submodel()))
+    return replace(task, name="readjust", local_sgd=local_sgd, passes=passes)
 
 
-def _start(base: Bundle, own: Bundle | None, context: Context) -> Bundle:
+def _start(context: Context) -> LocalState:
     """Return the model under its mask: its largest weights, or random ones of the first model."""
-    w, counts, knobs = context.copy(base), masks.counts_in(context.task.part), context.task.knobs
-    mask = masks.by_magnitude(w["params"], counts)
-    if "seed" in knobs:
+    w, counts = context.copy(context.global_model), masks.counts_in(context.task.submodel)
+    mask, config = masks.by_magnitude(w["params"], counts), context.task.config
+    if "seed" in config:
         shapes = {name: tuple(w["params"][name].shape) for name in counts}
-        drawn = masks.at_random(shapes, counts, Key(int(knobs["seed"])))
+        drawn = masks.at_random(shapes, counts, Key(int(config["seed"])))
         mask = {name: drawn[name].to(old.device) for name, old in mask.items()}
-    return masks.with_masks(masks.applied(w, mask), mask)
+    return LocalState(masks.applied(w, mask), masks.Masked(mask))
 
 
-def _readjusted(w: Bundle, context: Context, share: float) -> Bundle:
+def _readjusted(local: LocalState, context: Context, share: float) -> LocalState:
     """Return the model with this share of every layer's weights pruned and as many regrown."""
-    size = min(context.task.stretches[0].batch, len(context.shard))
+    w, old = local.weights, local.scratch.mask
+    size = min(context.task.local_sgd[0].batch, len(context.shard))
     gradient = masks.dense_gradient(w, masks.one_batch(context, size), context)
-    old = masks.masks_in(w)
     kept = {name: masks.pruned(w["params"][name], mask, share) for name, mask in old.items()}
     new = {name: masks.regrown(kept[name], gradient[name], int(mask.sum())) for name, mask in old.items()}
-    return masks.with_masks(masks.applied(w, kept), new)
+    return LocalState(masks.applied(w, kept), masks.Masked(new))
 
 
-PARTS = {"feddst": FedDST}
+PLUGINS = {"feddst": FedDST}

@@ -7,36 +7,26 @@ published code.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 from annotated_types import Gt
 from torch import Tensor
 
-from edgesim.contracts import (
-    Bundle,
-    LocalPhase,
-    LocalRule,
-    Merged,
-    Message,
-    Needs,
-    Order,
-    Pass,
-    Plan,
-    Setting,
-    Task,
-    View,
-)
-from edgesim.learning.context import Context
-from edgesim.learning.loop import clipped
-from edgesim.learning.merge import finite, is_finite, mean_of_holders
-from edgesim.learning.rules import cross_entropy
-from edgesim.numbers import PositiveNumber
-from edgesim.rng import Key
+from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.numbers import PositiveNumber
+from edgesim.core.rng import Key
+from edgesim.core.task import Pass, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.learning.aggregate.mean import is_finite
+from edgesim.learning.train.context import Context
+from edgesim.learning.train.loop import clipped
+from edgesim.learning.train.rules import Anchored
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedDyn:
+class FedDyn(Method):
     """Devices step along g + `alpha` (w - w received + s_k), s_k the sum of the device's own moves so far.
 
     The new model is the plain mean of the arrived ones plus the mean of s_k over all devices, absent ones too. In the
@@ -45,70 +35,77 @@ class FedDyn:
     Moves that never arrive are in neither sum. An update that counts in a later round moved as far as it now lies from
     the global model. Who diverged remembers what it did before, and so does the server if the new model is not finite.
     Running statistics: the plain mean.
+
+    The model that is broadcast is tested, as in algorithm 1. The authors report the mean of the selected models too;
+    here it is neither tested nor noted, as a method cannot ask for test scores.
     """
 
     alpha: PositiveNumber = 0.01
+    """The authors' published code; the paper has a grid."""
     scale_alpha: bool = False
+    """The published code divides a device's alpha by its samples over the mean of all; algorithm 1 has one alpha."""
     clip_norm: Annotated[float, Gt(0)] = 10.0
-    needs: ClassVar[Needs] = Needs(keep="delivered")
+    """The published code clips the gradient at 10, after the regulariser's linear part was added and before its
+    quadratic part is; the paper does not clip. Read as a guard of the loss: only its gradient is clipped. `inf`: not
+    at all.
+    """
+    needs: ClassVar[Needs] = Needs(device_state="delivered")
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return a server that has seen no move."""
-        setting.cost.check(widths=0)
-        return {"moved": {}}
+        return {**super().init(setting, key), "moved": {}}
 
-    def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to train the whole model."""
-        task = Task(
-            stretches=(view.setting.training.stretch(view.round),),
+    def task(self, view: View) -> Task:
+        """Return the training of the whole model, with the work of the regulariser."""
+        return replace(
+            super().task(view),
             passes=(Pass(), Pass("param_step", times=4.0)),
-            knobs={"mean_samples": float(view.setting.samples.mean())} if self.scale_alpha else {},
+            config={"mean_samples": float(view.setting.samples.mean())} if self.scale_alpha else {},
         )
-        return Plan(tuple(Order(device, task) for device in view.choose(key).tolist()))
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy with the regulariser."""
-        return LocalRule((LocalPhase(loss=cross_entropy, adjust=self._regularised),), start=_start, finish=_finish)
+        return LocalRule((LocalPhase(adjust_gradients=self._regularised),), on_start=_start, on_finish=_finish)
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
-        """Return the mean of the arrived models, moved on; the old model stays if nothing finite comes of it."""
-        usable, notes = finite(got)
-        if not usable:
-            return Merged(state, None, notes=notes)
-        weights = [message.weight for message in usable]
-        mean = mean_of_holders(base, usable, weights)
-        share = sum(weights) / len(view.setting.samples)
-        moved = {name: share * (mean["params"][name].double() - old) for name, old in base["params"].items()}
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return the mean of the arrived models, moved on; the old model stays if it is not finite."""
+        weights = [update.weight for update in updates]
+        mean = server.mean(global_model, updates, weights)
+        share = sum(weights) / len(server.setting.samples)
+        moved = {name: share * (mean["params"][name].double() - old) for name, old in global_model["params"].items()}
         if state["moved"]:
             moved = {name: before + moved[name] for name, before in state["moved"].items()}
         params = {name: (t + moved[name]).to(t.dtype) for name, t in mean["params"].items()}
         if not is_finite({"params": params}):
-            return Merged(state, None, notes={**notes, "not_finite": 1.0})
-        return Merged({"moved": moved}, {**mean, "params": params}, notes=notes)
+            return Aggregate(state, None, metrics={"not_finite": 1.0})
+        return Aggregate({"moved": moved}, {**mean, "params": params})
 
-    def _regularised(self, grads: list[Tensor], w: Bundle, context: Context) -> list[Tensor]:
+    def _regularised(self, grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
         alpha = self.alpha
         if self.scale_alpha:
-            alpha *= context.task.knobs["mean_samples"] / len(context.shard)
+            alpha *= context.task.config["mean_samples"] / len(context.shard)
+        params, centre = local.weights["params"], local.scratch.anchor
         return [
-            g.add(w["params"][name] - w["centre"][name], alpha=alpha)
+            g.add(params[name] - centre[name], alpha=alpha)
             for name, g in zip(context.trained, clipped(grads, self.clip_norm), strict=True)
         ]
 
 
-def _start(base: Bundle, own: Bundle | None, context: Context) -> Bundle:
-    """Return the model to train, and as a kind of its own, which is not sent, what it is pulled to: w - s_k."""
-    centre = base["params"]
-    if own is not None:
-        centre = {name: t - own["moved"][name] for name, t in centre.items()}
-    return {**context.copy(base), "centre": context.copy({"params": centre})["params"]}
+def _start(context: Context) -> LocalState:
+    """Return the model to train, and what it is pulled to: w - s_k."""
+    centre = context.global_model["params"]
+    if context.device_state is not None:
+        centre = {name: t - context.device_state["moved"][name] for name, t in centre.items()}
+    return LocalState(context.copy(context.global_model), Anchored(context.copy({"params": centre})["params"]))
 
 
-def _finish(w: Bundle, context: Context) -> tuple[Bundle, Bundle | None, dict[str, Any]]:
+def _finish(local: LocalState, context: Context) -> Finished:
     """Return the model to send, and to keep the sum of the device's moves: as far as it now is from the centre."""
-    moved = {name: (t - w["centre"][name]).cpu() for name, t in w["params"].items()}
-    kept = {"moved": moved}
-    return w, (kept if is_finite(kept) else None), {}
+    centre = local.scratch.anchor
+    kept = {"moved": {name: (t - centre[name]).cpu() for name, t in local.weights["params"].items()}}
+    return Finished(local.weights, kept if is_finite(kept) else None)
 
 
-PARTS = {"feddyn": FedDyn}
+PLUGINS = {"feddyn": FedDyn}

@@ -8,42 +8,54 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from edgesim.contracts import Arr, Bundle, LocalRule, Merged, Message, Needs, Order, Payload, Plan, Setting, Task, View
-from edgesim.errors import ConfigError
-from edgesim.learning.dynamic_weights import js_divergence, shares_of, weights_of
-from edgesim.learning.merge import finite, mean_of_holders
-from edgesim.learning.rules import PLAIN_SGD
-from edgesim.numbers import PositiveNumber, PositiveShare
-from edgesim.rng import Key
+from edgesim.core.arrays import Arr
+from edgesim.core.errors import ConfigError
+from edgesim.core.method import Aggregate, Method, Needs, ServerContext
+from edgesim.core.numbers import PositiveNumber, PositiveShare
+from edgesim.core.rng import Key
+from edgesim.core.task import Payload, Plan
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.methods.weighting.dynamic import js_divergence, shares_of, weights_of
 
 _LOG_BASES = {"e": math.e, "2": 2.0}
 _COUNT_BYTES = 4  # of one label
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedJS:
+class FedJS(Method):
     """Average the local models by data size over Jensen-Shannon divergence.
 
     The divergence is that between a device's labels and those of all devices together, with logarithms to `log_base`;
     a smaller one than `d_min` counts as `d_min`. `q_max`: no weight is larger, unless so few models come that they
-    cannot all be below it. A device's label counts travel with its first model, 4 bytes a class. The notes hold the
+    cannot all be below it. A device's label counts travel with its first model, 4 bytes a class. The metrics hold the
     divergence `js` and the weight `q` of every device.
+
+    The mean labels are those of all devices, not of the round's. Label counts travel with a device's first model that
+    arrives: who has sent them is known only where models are merged, so these methods do not run on the `null` backend.
     """
 
     log_base: Literal["e", "2"] = "e"
+    """The paper writes log; earlier code of its authors takes base 2. FedJS's weights are the same unless `d_min`
+    decides.
+    """
     d_min: PositiveNumber = 0.01
+    """Silent, yet a device whose labels are those of all would have every weight. The authors' earlier code adds
+    1e-4, with which a single device still takes nearly all.
+    """
     q_max: PositiveShare | None = None
+    """Silent; a cap for those who want one, such as 0.5."""
     # plan() reads who has sent label counts, which timing alone does not know
-    needs: ClassVar[Needs] = Needs(feedback=True, reports=frozenset({"labels"}))
+    needs: ClassVar[Needs] = Needs(feedback=True, metadata=frozenset({"labels"}))
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return every device's divergence and that nobody has sent label counts. Raises ConfigError without labels."""
-        setting.cost.check(widths=0)
+        super().init(setting, key)
         if setting.labels is None:
             raise ConfigError("data: the method weighs devices by their labels, found no data set")
         shares = shares_of(setting.labels)
@@ -52,50 +64,45 @@ class FedJS:
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices to train the whole model, and those that are new for their label counts."""
-        work = (view.setting.training.stretch(view.round),)
-        later, first = Task(stretches=work), Task(stretches=work, up=Payload(extra_bytes=_counts_bytes(view.setting)))
-        return Plan(tuple(Order(d, later if state["told"][d] else first) for d in view.choose(key).tolist()))
+        later = self.task(view)
+        first = replace(later, up=Payload(extra_bytes=_counts_bytes(view.setting)))
+        devices = view.choose(key).tolist()
+        return Plan.by_kind(devices, state["told"][devices].tolist(), lambda told: later if told else first)
 
-    def local(self, task: Task) -> LocalRule:
-        """Return plain SGD on the cross-entropy."""
-        return PLAIN_SGD
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return the mean of the arrived models by data size over divergence."""
+        state = self._told(state, updates, server)
+        js = self._js(state, updates, server.setting)
+        q = self._weights(updates, js)
+        return Aggregate(state, server.mean(global_model, updates, q.tolist()), metrics=noted(updates, js=js, q=q))
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
-        """Return the weighted mean of the arrived models; the old model stays if nothing arrived."""
-        usable, left_out = finite(got)
-        if not usable:
-            return Merged(state, None, notes=left_out)
-        state = self._told(state, usable, view.setting, tools)
-        js = self._js(state, usable, view.setting)
-        q = self._weights(usable, js)
-        model = mean_of_holders(base, usable, q.tolist(), card=view.setting.card)
-        return Merged(state, model, notes={**noted(usable, js=js, q=q), **left_out})
-
-    def _told(self, state: Any, got: Sequence[Message], setting: Setting, tools: Any) -> Any:
+    def _told(self, state: Any, updates: Sequence[Update], server: ServerContext) -> Any:
         """Return the state with what messages tell about their devices' labels."""
         told = state["told"].copy()
-        told[[message.device for message in got]] = True
+        told[[message.device for message in updates]] = True
         return {**state, "told": told}
 
-    def _js(self, state: Any, got: Sequence[Message], setting: Setting) -> Arr:
-        js: Arr = state["js"][[message.device for message in got]]
+    def _js(self, state: Any, updates: Sequence[Update], setting: Setting) -> Arr:
+        js: Arr = state["js"][[message.device for message in updates]]
         return js
 
     def _divergence(self, shares: Arr, mean: Arr) -> Arr:
         return js_divergence(shares, mean, _LOG_BASES[self.log_base])
 
-    def _weights(self, got: Sequence[Message], degree: Arr) -> Arr:
-        return weights_of(sizes_of(got), degree, self.d_min, self.q_max)
+    def _weights(self, updates: Sequence[Update], degree: Arr) -> Arr:
+        return weights_of(sizes_of(updates), degree, self.d_min, self.q_max)
 
 
-def sizes_of(got: Sequence[Message]) -> Arr:
+def sizes_of(updates: Sequence[Update]) -> Arr:
     """Return how much the data of each message's device counts, shape (k,)."""
-    return np.array([message.samples * message.weight for message in got], dtype=float)
+    return np.array([message.samples * message.weight for message in updates], dtype=float)
 
 
-def noted(got: Sequence[Message], **columns: Arr) -> dict[str, dict[int, float]]:
+def noted(updates: Sequence[Update], **columns: Arr) -> dict[str, dict[int, float]]:
     """Return notes of numbers by device; each column has shape (k,)."""
-    devices = [message.device for message in got]
+    devices = [message.device for message in updates]
     return {name: dict(zip(devices, column.tolist(), strict=True)) for name, column in columns.items()}
 
 
@@ -103,4 +110,4 @@ def _counts_bytes(setting: Setting) -> int:
     return _COUNT_BYTES * (0 if setting.labels is None else setting.labels.shape[1])
 
 
-PARTS = {"fedjs": FedJS}
+PLUGINS = {"fedjs": FedJS}

@@ -7,26 +7,29 @@ Source: Wang et al., "Tackling the Objective Inconsistency Problem in Heterogene
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from edgesim.contracts import Arr, Bundle, LocalRule, Merged, Message, Needs, Order, Payload, Plan, Setting, Task, View
-from edgesim.learning.merge import finite, mean_of_holders
-from edgesim.learning.rules import proximal_sgd
+from edgesim.core.arrays import Arr
+from edgesim.core.method import Aggregate, LocalRule, Method, ServerContext
+from edgesim.core.numbers import NonNegativeNumber
+from edgesim.core.rng import Key
+from edgesim.core.task import Payload, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.learning.train.rules import proximal_sgd
 from edgesim.methods.fedprox import proximal_passes
-from edgesim.numbers import NonNegativeNumber
-from edgesim.rng import Key
 
 _COUNT_BYTES = 4  # a device's number of steps
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedNova:
+class FedNova(Method):
     """w + tau_eff sum_k p_k (w_k - w) / |a_k|: p are shares of the data, |a_k| says how far k steps lead.
 
     |a_k| is the number of steps that the device really took, or with `training.momentum` or the proximal term `mu` what
@@ -38,55 +41,55 @@ class FedNova:
     """
 
     mu: NonNegativeNumber = 0.0
+    """The proximal variant of Wang et al. is off in FedDHAD's comparison. Momentum on the device is
+    `training.momentum`.
+    """
     server_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
-    needs: ClassVar[Needs] = Needs()
+    """The proximal variant of Wang et al. is off in FedDHAD's comparison. Momentum on the device is
+    `training.momentum`.
+    """
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return a server at rest."""
-        setting.cost.check(widths=0)
-        return {"velocity": {}}
+        return {**super().init(setting, key), "velocity": {}}
 
-    def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to train the whole model, and for the number of their steps."""
-        task = Task(
-            stretches=(view.setting.training.stretch(view.round),),
-            passes=proximal_passes(self.mu),
-            up=Payload(extra_bytes=_COUNT_BYTES),
-        )
-        return Plan(tuple(Order(device, task) for device in view.choose(key).tolist()))
+    def task(self, view: View) -> Task:
+        """Return the training of the whole model, after which a device tells the number of its steps."""
+        return replace(super().task(view), passes=proximal_passes(self.mu), up=Payload(extra_bytes=_COUNT_BYTES))
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy with the proximal term, if there is one."""
         return proximal_sgd(self.mu)
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
-        """Apply the normalised mean of the moves of those that took a step; the old model stays if nothing arrived."""
-        arrived, notes = finite(got)
-        usable = [message for message in arrived if message.steps]
-        if not usable:
-            return Merged(state, base if arrived else None, notes=notes)
-        sizes = [message.samples * message.weight for message in usable]
-        weights = self._weights(usable, np.array(sizes) / sum(sizes))
-        step = {name: _weighted_moves(name, old, usable, weights) for name, old in base["params"].items()}
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Apply the normalised mean of the moves of those that took a step; the model stays where nobody did."""
+        moved = [update for update in updates if update.steps]
+        if not moved:
+            return Aggregate(state, global_model)
+        sizes = self.update_weights(moved, server.setting)
+        weights = self._weights(moved, np.array(sizes) / sum(sizes))
+        step = {name: _weighted_moves(name, old, moved, weights) for name, old in global_model["params"].items()}
         if self.server_momentum:
             before = state["velocity"]
             step = {name: s + self.server_momentum * before[name] if before else s for name, s in step.items()}
             state = {"velocity": step}
-        params = {name: (old + step[name]).to(old.dtype) for name, old in base["params"].items()}
-        buffers = mean_of_holders({"buffers": base["buffers"]}, usable, sizes)["buffers"]
-        return Merged(state, {"params": params, "buffers": buffers}, notes=notes)
+        params = {name: (old + step[name]).to(old.dtype) for name, old in global_model["params"].items()}
+        buffers = server.mean({"buffers": global_model["buffers"]}, moved, sizes)["buffers"]
+        return Aggregate(state, {"params": params, "buffers": buffers})
 
-    def _weights(self, got: Sequence[Message], shares: Arr) -> Arr:
+    def _weights(self, updates: Sequence[Update], shares: Arr) -> Arr:
         """Return what each move is multiplied by, shape (k,); for equal numbers of steps these are the shares."""
-        steps = np.array([message.steps for message in got])
-        lengths = np.array([self._length(message) for message in got])
+        steps = np.array([message.steps for message in updates])
+        lengths = np.array([self._length(message) for message in updates])
         effective = shares @ (steps if self.mu else lengths)
         weights: Arr = effective * shares / lengths
         return weights
 
-    def _length(self, message: Message) -> float:
-        (stretch,) = message.task.stretches
-        return normaliser(message.steps, stretch.momentum, stretch.lr * self.mu)
+    def _length(self, message: Update) -> float:
+        (sgd,) = message.task.local_sgd
+        return normaliser(message.steps, sgd.momentum, sgd.lr * self.mu)
 
 
 def normaliser(steps: int, momentum: float = 0.0, pull: float = 0.0) -> float:
@@ -101,12 +104,12 @@ def normaliser(steps: int, momentum: float = 0.0, pull: float = 0.0) -> float:
     return moved
 
 
-def _weighted_moves(name: str, old: Tensor, got: Sequence[Message], weights: Arr) -> Tensor:
+def _weighted_moves(name: str, old: Tensor, updates: Sequence[Update], weights: Arr) -> Tensor:
     """Return the weighted sum of the moves of one parameter, float64."""
     total = torch.zeros_like(old, dtype=torch.float64)
-    for message, weight in zip(got, weights.tolist(), strict=True):
+    for message, weight in zip(updates, weights.tolist(), strict=True):
         total.add_(message.body["params"][name].double() - old, alpha=weight)
     return total
 
 
-PARTS = {"fednova": FedNova}
+PLUGINS = {"fednova": FedNova}

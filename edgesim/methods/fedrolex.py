@@ -17,6 +17,12 @@ class FedRolex(HeteroFL):
 
     Groups of one size have the same units, and nobody need send them. The largest of `rates` may be below 1: the
     server's model is then larger than any device's. Keys: see HeteroFL.
+
+    The window rolls forwards, as in the paper; the released code rolls the other way, which comes to the same. Its
+    reshuffling of units, which only one of its modes has, is left out.
+
+    `rates`: the largest may be below 1. `weights`: the code can also weigh by width or by number of updates; the paper
+    does not.
     """
 
     def kept(self, count: int, size: int, round_: int) -> tuple[int, ...]:
@@ -24,4 +30,4 @@ class FedRolex(HeteroFL):
         return tuple((round_ + 1 + i) % size for i in range(count))
 
 
-PARTS = {"fedrolex": FedRolex}
+PLUGINS = {"fedrolex": FedRolex}

@@ -17,14 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgesim.contracts import Bundle, LocalRule, Message, Part, Pass, Payload, Plan, Setting, Task, View
-from edgesim.learning import masks
-from edgesim.learning.context import Context
-from edgesim.learning.peers import MixingMethod, peer_task, plan_at_once, shown, weighed
-from edgesim.learning.rules import PLAIN_SGD
-from edgesim.learning.trace import layer_of
-from edgesim.numbers import PositiveShare
-from edgesim.rng import Key
+from edgesim.core.method import Finished, LocalRule, LocalState
+from edgesim.core.numbers import PositiveShare
+from edgesim.core.rng import Key
+from edgesim.core.task import Pass, Payload, Plan, Submodel, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.learning.models.trace import layer_of
+from edgesim.learning.submodel import masks
+from edgesim.learning.train.context import Context
+from edgesim.learning.train.rules import PLAIN_SGD
+from edgesim.methods.decentralised.base import MixingMethod, own_model, peer_task, plan_at_once, weighed
 
 _SEED_BYTES = 8
 _NOW, _NEXT = "slice_now", "slice_next"  # seeds of the slices that this round mixes and that its messages hold
@@ -40,11 +43,24 @@ class GossipFL(MixingMethod):
     drawn from a seed that all devices have, so that messages hold values and the seed, but no positions. `vectors`:
     also mix biases, normalisation and running statistics, all of them. A device whose group does not answer keeps its
     model; weights in no message stay as they are. `mixing`: see MixingMethod.
+
+    Tang et al. match pairs by bandwidth: links above a threshold first, and pairs that have not met for some rounds by
+    force. Graphs of `peers` know neither links nor who met before; `gossip_match` draws pairs or groups at random, as
+    the DA-DPFL comparison does, and `file` takes a matching that was worked out before.
+
+    `mixing`: the mean over a pair or a group.
     """
 
     share: PositiveShare = 0.5
+    """The DA-DPFL comparison; the code of Tang et al. keeps 0.01."""
     draw: Draw = "bernoulli"  # how a slice is drawn
+    """Code released with the DA-DPFL paper draws each weight by itself, so that bytes vary a little from round to
+    round; `"exact"` draws as many of each layer.
+    """
     vectors: bool = False
+    """The same code shares weights of convolutions and linear layers only. `true` also averages biases, normalisation
+    and running statistics, all of them.
+    """
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the seed from which those of all rounds follow."""
@@ -53,8 +69,8 @@ class GossipFL(MixingMethod):
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there. Raises ConfigError if the graph does not fit the mixing."""
         setting, now, later = view.setting, *(_seed(state["seed"], view.round + ahead) for ahead in (0, 1))
-        task = peer_task(view, setting.training.stretch(view.round), self.mixing)
-        sizes = {layer.name: layer.weights for layer in setting.card.layers if layer.weights}
+        task = peer_task(view, setting.training.local_sgd(view.round), self.mixing)
+        sizes = {layer.name: layer.weights for layer in setting.cost_profile.layers if layer.weights}
         drawn = _slice(sizes, self.share, self.draw, later)
         up = Payload(
             kinds=frozenset({"params", "buffers"} if self.vectors else {"params"}),
@@ -66,10 +82,10 @@ class GossipFL(MixingMethod):
             view,
             replace(
                 task,
-                part=Part("sliced", nnz=tuple((layer, int(mask.sum())) for layer, mask in drawn.items())),
-                passes=(Pass(part=Part()),),  # the whole model is trained
+                submodel=Submodel("sliced", nnz=tuple((layer, int(mask.sum())) for layer, mask in drawn.items())),
+                passes=(Pass(submodel=Submodel()),),  # the whole model is trained
                 up=up,
-                knobs={**task.knobs, _NOW: float(now), _NEXT: float(later)},
+                config={_NOW: now, _NEXT: later},
             ),
         )
 
@@ -79,31 +95,34 @@ class GossipFL(MixingMethod):
         return LocalRule(PLAIN_SGD.phases, start, partial(_sent, share=self.share, draw=self.draw))
 
 
-def _mixed(base: Bundle, own: Bundle | None, context: Context, share: float, draw: Draw) -> Bundle:
+def _mixed(context: Context, share: float, draw: Draw) -> LocalState:
     """Return a device's model with the weights in the slices of others averaged over who sent them, and its own."""
-    kept, payload = base if own is None else own, context.task.up
+    kept = context.global_model if context.device_state is None else context.device_state
+    payload = context.task.up
     received = [m if m.job >= 0 else m._replace(body=_shared(m.body, payload)) for m in context.received]
     usable, weights = weighed(_shared(kept, payload), received, context)
     if all(message.device != context.device for message in usable):
-        return context.copy(kept)  # it has diverged, and a slice would not mend it
+        return LocalState(context.copy(kept))  # it has diverged, and a slice would not mend it
 
-    def held(message: Message) -> masks.Masks:
+    def held(message: Update) -> masks.Masks:
         if message.device == context.device:
             return {}
-        seed = message.task.knobs[_NEXT] if message.job >= 0 else context.task.knobs[_NOW]  # never trained: as asked
+        seed = message.task.config[_NEXT] if message.job >= 0 else context.task.config[_NOW]  # never trained: as asked
         return _masks(message.body, share, draw, int(seed))
 
     mean = masks.masked_mean([m.body for m in usable], [held(m) for m in usable], weights)
-    return context.copy({kind: {**kept[kind], **mean.get(kind, {})} for kind in ("params", "buffers")})
+    return LocalState(context.copy({kind: {**kept[kind], **mean.get(kind, {})} for kind in ("params", "buffers")}))
 
 
-def _sent(w: Bundle, context: Context, share: float, draw: Draw) -> tuple[Bundle, Bundle, Mapping[str, Any]]:
-    """Return the slice of the next round, with zeros elsewhere, and the whole model to keep and to show."""
+def _sent(local: LocalState, context: Context, share: float, draw: Draw) -> Finished:
+    """Return the slice of the next round, with zeros elsewhere, and the whole model to keep and to report."""
+    w = local.weights
     body = _shared(w, context.task.up)
-    return masks.applied(body, _masks(body, share, draw, int(context.task.knobs[_NEXT]))), w, shown(w)
+    mask = _masks(body, share, draw, int(context.task.config[_NEXT]))
+    return Finished(masks.applied(body, mask), w, own_model=own_model(w))
 
 
-def _shared(model: Bundle, payload: Payload) -> Bundle:
+def _shared(model: ModelState, payload: Payload) -> ModelState:
     """Return the tensors of a model of which something is sent."""
     if not payload.weights_only:
         return {kind: model[kind] for kind in payload.kinds}
@@ -131,7 +150,7 @@ def _slice(sizes: Mapping[str, int], share: float, draw: Draw, seed: int) -> dic
     return drawn
 
 
-def _masks(model: Bundle, share: float, draw: Draw, seed: int) -> dict[str, Tensor]:
+def _masks(model: ModelState, share: float, draw: Draw, seed: int) -> dict[str, Tensor]:
     """Return the slice of a model's weights as masks by parameter name."""
     layers: dict[str, list[str]] = {}
     for name, tensor in model["params"].items():
@@ -147,4 +166,4 @@ def _masks(model: Bundle, share: float, draw: Draw, seed: int) -> dict[str, Tens
     return found
 
 
-PARTS = {"gossipfl": GossipFL}
+PLUGINS = {"gossipfl": GossipFL}

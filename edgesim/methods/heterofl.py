@@ -14,34 +14,22 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from annotated_types import MinLen
 
-from edgesim.contracts import (
-    Bundle,
-    Ids,
-    LocalPhase,
-    LocalRule,
-    Merged,
-    Message,
-    Needs,
-    Order,
-    Part,
-    Plan,
-    Setting,
-    Task,
-    View,
-)
-from edgesim.errors import ConfigError
-from edgesim.learning.merge import finite, mean_of_holders
-from edgesim.learning.own_classes import masked_cross_entropy, of_own_classes, with_labels
-from edgesim.learning.rules import PLAIN_SGD
-from edgesim.learning.submodels import check_kept, groups_of, units_at
-from edgesim.numbers import PositiveNumber, PositiveShare
-from edgesim.rng import Key
-
-_RATES = (1, 0)  # sub-stream of a plan's key; selection draws from the key itself and from those of one index
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.method import Aggregate, LocalPhase, LocalRule, Method, Needs, ServerContext
+from edgesim.core.numbers import PositiveNumber, PositiveShare
+from edgesim.core.rng import Key, PlanStream
+from edgesim.core.task import Plan, Submodel, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.learning.aggregate.mean import mean_of_holders
+from edgesim.learning.submodel.selection import check_kept, groups_of, units_at
+from edgesim.learning.train.rules import PLAIN_SGD
+from edgesim.methods.own_classes import masked_cross_entropy, of_own_classes, with_labels
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeteroFL:
+class HeteroFL(Method):
     """A device of rate r trains ceil(r n) of the n units of every group, the first ones; inputs and outputs stay whole.
 
     `rates`: rising. `tiers`: devices have theirs for good ("fix"), drawn anew every round ("dynamic"), both in these
@@ -53,15 +41,29 @@ class HeteroFL:
 
     Differs: the source collects batch normalisation's running statistics from all devices after the training; here
     they are trained and averaged like any other number.
+
+    A positive factor passes through ReLU, pooling and sums, so it is applied where units are read. A normalisation
+    takes it out again but for what stabilises its division: there it is left out, and running statistics are of what
+    was not scaled. They are averaged like parameters; the source collects them from all devices after the training.
+    Group normalisation needs widths that its groups divide. Which classes a device has is known to the server from the
+    start, at no cost.
     """
 
     rates: Annotated[tuple[PositiveShare, ...], MinLen(1)] = (0.0625, 0.125, 0.25, 0.5, 1.0)
+    """Levels e to a of Diao et al."""
     tiers: Literal["fix", "dynamic", "level"] = "fix"
+    """They have "fix" and "dynamic", rates drawn anew every round. `"level"` follows the fleet's levels."""
     proportions: Annotated[tuple[PositiveNumber, ...], MinLen(1)] | None = None
+    """Equal shares of the devices; they try many combinations of levels."""
     scaler: bool = True
+    """Their scaler stands before every normalisation and ReLU, and only in training."""
     masking: bool = True
+    """Both halves of their masked cross-entropy: logits of absent classes are 0, and rows of the last layer are
+    averaged over who has the class.
+    """
     weights: Literal["equal", "samples"] = "equal"
-    needs: ClassVar[Needs] = Needs(reports=frozenset({"labels"}))
+    """Their mean over who had a parameter counts devices, not samples."""
+    needs: ClassVar[Needs] = Needs(metadata=frozenset({"labels"}))
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the rank of every device's rate, from 1, if it stays. Raises ConfigError if keys do not fit."""
@@ -76,30 +78,33 @@ class HeteroFL:
         """Ask the selected devices to train the part of their rate."""
         setting, ranks = view.setting, state["rank"]
         if self.tiers == "dynamic":
-            ranks = self._ranks(key.at(*_RATES).numpy().random(len(setting.samples))).tolist()
-        stretches = (setting.training.stretch(view.round),)
+            ranks = self._ranks(key.at(PlanStream.RATES, 0).numpy().random(len(setting.samples))).tolist()
+        local_sgd = (setting.training.local_sgd(view.round),)
         devices = view.choose(key).tolist()
-        tasks = {
-            rank: Task(part=self._part(rank, setting.card, view.round), stretches=stretches)
-            for rank in {ranks[device] for device in devices}
-        }
-        return Plan(tuple(Order(device, tasks[ranks[device]]) for device in devices))
+
+        def task_of(rank: int) -> Task:
+            return Task(submodel=self._submodel(rank, setting.cost_profile, view.round), local_sgd=local_sgd)
+
+        return Plan.by_kind(devices, [ranks[device] for device in devices], task_of)
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy, for absent classes with logits of 0; the part makes the network thinner."""
-        masked = LocalRule((LocalPhase(loss=masked_cross_entropy),), start=with_labels)
+        masked = LocalRule((LocalPhase(loss=masked_cross_entropy),), on_start=with_labels)
         return masked if self.masking else PLAIN_SGD
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
         """Average each parameter over the devices that had it, output rows over those that have the class."""
-        usable, notes = finite(got)
-        if not usable:
-            return Merged(state, None, notes=notes)
-        card, labels = view.setting.card, view.setting.labels
+        cost_profile, labels = server.setting.cost_profile, server.setting.labels
         if self.masking and labels is not None:
-            card, usable = of_own_classes(card, usable, labels)
-        weights = [m.weight * (m.samples if self.weights == "samples" else 1) for m in usable]
-        return Merged(state, mean_of_holders(base, usable, weights, card=card), notes=notes)
+            cost_profile, updates = of_own_classes(cost_profile, updates, labels)
+        weights = self.update_weights(updates, server.setting)
+        return Aggregate(state, mean_of_holders(global_model, updates, weights, cost_profile=cost_profile))
+
+    def update_weights(self, updates: Sequence[Update], setting: Setting) -> Sequence[float]:
+        """Return data sizes or ones, times the protocol's weights."""
+        return [m.weight * (m.samples if self.weights == "samples" else 1) for m in updates]
 
     def kept(self, count: int, size: int, round_: int) -> tuple[int, ...]:
         """Return which `count` of `size` units a device has in a round counted from 0: the first."""
@@ -119,14 +124,15 @@ class HeteroFL:
             raise ConfigError(
                 f"fleet.level: method.rates has a rate for {count} levels, found level {setting.level.max()}"
             )
-        if self.rates[0] < 1 and not setting.card.groups:
+        if self.rates[0] < 1 and not setting.cost_profile.groups:
             raise ConfigError(
-                f"model.name: {setting.card.model} has no hidden unit to leave out; method.rates must be [1.0] for it, "
+                f"model.name: {setting.cost_profile.model} has no hidden unit to leave out; "
+                "method.rates must be [1.0] for it, "
                 f"found {found}"
             )
         for rate in self.rates:
-            groups = groups_of(setting.card, "all")
-            check_kept(groups, setting.card, f"method.rates: at {rate:g}", partial(units_at, rate))
+            groups = groups_of(setting.cost_profile, "all")
+            check_kept(groups, setting.cost_profile, f"method.rates: at {rate:g}", partial(units_at, rate))
         setting.cost.check(widths=count)
 
     def _ranks(self, shares: np.ndarray) -> Ids:
@@ -135,15 +141,15 @@ class HeteroFL:
         ranks: Ids = 1 + np.searchsorted(ends / ends[-1], shares, side="right")
         return ranks
 
-    def _part(self, rank: int, card: Any, round_: int) -> Part:
+    def _submodel(self, rank: int, cost_profile: Any, round_: int) -> Submodel:
         rate = self.rates[rank - 1]
         if rate == 1:
-            return Part("rate1", width=rank)
-        groups = groups_of(card, "all")
-        units = tuple((group.name, self.kept(units_at(rate, group.size), group.size, round_)) for group in groups)
-        normed = {layer.rows for layer in card.layers if not layer.weights}
-        scale = tuple((name, (1 / rate,) * len(kept)) for name, kept in units if self.scaler and name not in normed)
-        return Part(f"rate{rate:g}", width=rank, units=units, scale=scale)
+            return Submodel("rate1", width=rank)
+        groups = groups_of(cost_profile, "all")
+        channels = tuple((group.name, self.kept(units_at(rate, group.size), group.size, round_)) for group in groups)
+        normed = {layer.rows for layer in cost_profile.layers if not layer.weights}
+        scale = tuple((name, (1 / rate,) * len(kept)) for name, kept in channels if self.scaler and name not in normed)
+        return Submodel(f"rate{rate:g}", width=rank, channels=channels, scale=scale)
 
 
-PARTS = {"heterofl": HeteroFL}
+PLUGINS = {"heterofl": HeteroFL}

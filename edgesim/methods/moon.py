@@ -6,19 +6,22 @@ code.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgesim.contracts import Bundle, LocalPhase, LocalRule, Needs, Order, Pass, Plan, Task, View
-from edgesim.learning.context import Batch, Context
-from edgesim.learning.merge import is_finite
-from edgesim.learning.rules import PLAIN_SGD
+from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
+from edgesim.core.numbers import NonNegativeNumber, PositiveNumber
+from edgesim.core.task import Pass, Task
+from edgesim.core.update import ModelState
+from edgesim.core.view import View
+from edgesim.learning.aggregate.mean import is_finite
+from edgesim.learning.train.context import Batch, Context
+from edgesim.learning.train.rules import PLAIN_SGD
 from edgesim.methods.fedavg import FedAvg
-from edgesim.numbers import NonNegativeNumber, PositiveNumber
-from edgesim.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,34 +33,46 @@ class Moon(FedAvg):
     the model: `model = { name = "lenet5", projection = 256 }`; without one these are the features before the
     classifier. `first_previous`: what stands for the last model of a device that never delivered one, the "initial"
     model of the run or the one "received", with which the term is a constant. Keys of the average: see FedAvg.
+
+    The projection head of MOON is a key of the model: `model = { name = "lenet5", projection = 256 }`, for chains and
+    ResNets; without it `moon` compares what enters the network's last layer.
     """
 
     mu: NonNegativeNumber = 1.0
+    """Li et al. tune it over 0.1, 1, 5, 10 and take 5 for CIFAR-10, 1 for CIFAR-100 and Tiny ImageNet; FedDHAD does
+    not give its own.
+    """
     temperature: PositiveNumber = 0.5
+    """Li et al."""
     first_previous: Literal["initial", "received"] = "initial"
-    needs: ClassVar[Needs] = Needs(keep="delivered")
+    """Silent on a device that has no last model. The published code lets it have a random network of its own; the
+    first model of the run is one that all devices can draw from the seed. With `"received"` the term has no slope.
+    """
+    needs: ClassVar[Needs] = Needs(device_state="delivered")
 
-    def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to train the whole model, beside which two others run forward."""
+    def task(self, view: View) -> Task:
+        """Return the training of the whole model, beside which two others run forward."""
         looks = (Pass("forward", times=2.0),) if self.mu else ()
-        task = Task(stretches=(view.setting.training.stretch(view.round),), passes=(Pass(), *looks))
-        return Plan(tuple(Order(device, task) for device in view.choose(key).tolist()))
+        return replace(super().task(view), passes=(Pass(), *looks))
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy with the contrastive term, if there is one."""
         if not self.mu:
             return PLAIN_SGD
-        return LocalRule((LocalPhase(loss=self._loss),), start=self._start, finish=keep_delivered)
+        return LocalRule((LocalPhase(loss=self._loss),), on_start=self._start, on_finish=keep_delivered)
 
-    def _start(self, base: Bundle, own: Bundle | None, context: Context) -> Bundle:
-        """Return the model to train, and as kinds of their own, which are not sent, the two to compare it with."""
-        first = context.first if self.first_previous == "initial" else base
-        return {**context.copy(base), **compared(base, first if own is None else own, context)}
+    def _start(self, context: Context) -> LocalState:
+        """Return the model to train, and the two to compare it with."""
+        received = context.global_model
+        first = context.first if self.first_previous == "initial" else received
+        previous = first if context.device_state is None else context.device_state
+        return LocalState(context.copy(received), compared(received, previous, context))
 
-    def _loss(self, w: Bundle, batch: Batch, context: Context) -> Tensor:
-        logits, z = context.features(w, batch.x)
-        _, z_global = context.tested_features({"params": w["global"], "buffers": {}}, batch.x)
-        _, z_previous = context.tested_features({"params": w["previous"], "buffers": {}}, batch.x)
+    def _loss(self, local: LocalState, batch: Batch, context: Context) -> Tensor:
+        """Return the cross-entropy plus the contrastive term."""
+        logits, z = context.features(local.weights, batch.x)
+        _, z_global = context.tested_features({"params": local.scratch.received, "buffers": {}}, batch.x)
+        _, z_previous = context.tested_features({"params": local.scratch.previous, "buffers": {}}, batch.x)
         return F.cross_entropy(logits, batch.y) + self.mu * contrast(z, z_global, z_previous, self.temperature)
 
 
@@ -67,20 +82,29 @@ def contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float
     return F.softplus((away - towards) / temperature).mean()  # the same as the logarithm of the fraction
 
 
-def compared(received: Bundle, previous: Bundle, context: Context) -> Bundle:
-    """Return copies of the two models to compare with, each as one kind: "global" and "previous"."""
-    return {"global": _in_one(context.copy(received)), "previous": _in_one(context.copy(previous))}
+@dataclass(slots=True)
+class Compared:
+    """Scratch of a job: two models to compare with, each as parameters and buffers by name."""
+
+    received: Mapping[str, Tensor]
+    previous: Mapping[str, Tensor]
 
 
-def _in_one(bundle: Bundle) -> dict[str, Tensor]:
-    """Return parameters and buffers by name, as one kind."""
-    return {**bundle["params"], **bundle["buffers"]}
+def compared(received: ModelState, previous: ModelState, context: Context) -> Compared:
+    """Return copies of the model received and of the device's last one."""
+    return Compared(_in_one(context.copy(received)), _in_one(context.copy(previous)))
 
 
-def keep_delivered(w: Bundle, context: Context) -> tuple[Bundle, Bundle | None, dict[str, Any]]:
+def _in_one(model_state: ModelState) -> dict[str, Tensor]:
+    """Return parameters and buffers by name."""
+    return {**model_state["params"], **model_state["buffers"]}
+
+
+def keep_delivered(local: LocalState, context: Context) -> Finished:
     """Return the model to send, which is also what the device keeps, unless it diverged."""
+    w = local.weights
     kept = {kind: {name: t.detach().cpu() for name, t in w[kind].items()} for kind in ("params", "buffers")}
-    return w, (kept if is_finite(kept) else None), {}
+    return Finished(w, kept if is_finite(kept) else None)
 
 
-PARTS = {"moon": Moon}
+PLUGINS = {"moon": Moon}

@@ -7,20 +7,22 @@ How they are put together here is ours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from edgesim.contracts import Bundle, LocalPhase, LocalRule, Needs, Pass, Setting, Task
-from edgesim.learning.context import Batch, Context
-from edgesim.learning.loop import gradients
-from edgesim.learning.rules import cross_entropy
-from edgesim.learning.submodels import Units
-from edgesim.methods.fjord import Ordered, leaves_of, plain, slice_of, start
-from edgesim.methods.moon import compared, contrast, keep_delivered
-from edgesim.numbers import NonNegativeNumber, PositiveNumber
+from edgesim.core.method import LocalPhase, LocalRule, LocalState, Needs
+from edgesim.core.numbers import NonNegativeNumber, PositiveNumber
+from edgesim.core.task import Pass, Task
+from edgesim.core.view import Setting
+from edgesim.learning.submodel.selection import Units
+from edgesim.learning.train.context import Batch, Context
+from edgesim.learning.train.loop import gradients
+from edgesim.methods.fjord import Ordered, Widths, leaves_of, plain, slice_of, start, to_next_width, widths_of
+from edgesim.methods.moon import Compared, compared, contrast, keep_delivered
 
 _PROJECTION = "project2"  # the layer of a projection head whose outputs are compared
 
@@ -33,56 +35,82 @@ class MoonFjORD(Ordered):
     last delivered.
     What a projection head gives (`model = { name = "lenet5", projection = 256 }`) is whole at every width, the head's
     hidden layer is sliced; without a head the compared features are sliced. Only full width has running statistics
-    (see Ordered), so narrower slices of those two models are looked at with the statistics of the batch. `mu`,
-    `temperature`, `first_previous`: see Moon. Other keys: see Ordered.
+    (see Ordered), so narrower slices of those two models are looked at with the statistics of the batch, and devices
+    of less than full width need none. `mu`, `temperature`, `first_previous`: see Moon. Other keys: see Ordered.
+
+    The FedDHAD paper has this baseline and does not say how MOON and FjORD go together; what does is ours.
+
+    `widths`: with `[1.0]` it is MOON, bit for bit.
     """
 
     mu: NonNegativeNumber = 1.0
+    """Li et al. tune it over 0.1, 1, 5, 10 and take 5 for CIFAR-10, 1 for CIFAR-100 and Tiny ImageNet; FedDHAD does
+    not give its own. At 0 it is FjORD, bit for bit, but for a projection head, whose output FjORD slices.
+    """
     temperature: PositiveNumber = 0.5
+    """Li et al."""
     first_previous: Literal["initial", "received"] = "initial"
-    needs: ClassVar[Needs] = Needs(keep="delivered")
+    """Silent on a device that has no last model. The published code lets it have a random network of its own; the
+    first model of the run is one that all devices can draw from the seed. With `"received"` the term has no slope.
+    """
+    needs: ClassVar[Needs] = Needs(device_state="delivered")
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD in a slice that is drawn for every batch, with the contrastive term, if there is one."""
         if not self.mu:
-            return LocalRule((LocalPhase(loss=cross_entropy, gradient=plain),), start=start)
-        phase = LocalPhase(loss=cross_entropy, gradient=self._gradient)
-        return LocalRule((phase,), start=self._start, finish=keep_delivered)
+            return LocalRule((LocalPhase(gradient=plain, after_step=to_next_width),), on_start=start)
+        phase = LocalPhase(gradient=self._gradient, after_step=to_next_width)
+        return LocalRule((phase,), on_start=self._start, on_finish=keep_delivered)
 
     def _units(self, width: float, setting: Setting) -> Units:
         if len(self.widths) == 1:
             return ()  # the whole model, so that this is MOON bit for bit
         groups = super()._units(width, setting)
-        return tuple((name, units) for name, units in groups if name.rpartition(".")[2] != _PROJECTION)
+        return tuple((name, channels) for name, channels in groups if name.rpartition(".")[2] != _PROJECTION)
 
     def _beside(self, trained: tuple[Pass, ...]) -> tuple[Pass, ...]:
-        looks = (Pass("forward", times=2.0, samples=work.samples, part=work.part) for work in trained if self.mu)
+        looks = (
+            Pass("forward", times=2.0, samples=work.samples, submodel=work.submodel) for work in trained if self.mu
+        )
         return (*super()._beside(trained), *looks)
 
-    def _start(self, base: Bundle, own: Bundle | None, context: Context) -> Bundle:
-        """Return the model to train, and as kinds of their own, which are not sent, the two to compare it with."""
-        w = start(base, own, context)
-        if own is None:
-            first = context.first if self.first_previous == "initial" else base
+    def _start(self, context: Context) -> LocalState:
+        """Return the model to train, its widths to come, and the two models to compare it with."""
+        widths, previous = widths_of(context), context.device_state
+        if previous is None:
+            first = context.first if self.first_previous == "initial" else context.global_model
             # the run's first model may be the whole one: what the device keeps is of its largest width
-            largest = w["ordered"]["slices"][context.task.part.width]
-            own = {kind: {n: t[largest[n]] for n, t in tensors.items()} for kind, tensors in first.items()}
-        return {**w, **compared(base, own, context)}
+            largest = widths.slices[context.task.submodel.width]
+            previous = {kind: {n: t[largest[n]] for n, t in tensors.items()} for kind, tensors in first.items()}
+        models = compared(context.global_model, previous, context)
+        return LocalState(context.copy(context.global_model), _Scratch(widths.ranks, widths.slices, models=models))
 
-    def _gradient(self, w: Bundle, batch: Batch, context: Context) -> list[Tensor]:
-        leaves, rank = leaves_of(w, context), next(w["ordered"]["ranks"])
-        logits, z = context.features(slice_of(leaves, w, rank, moves=rank == context.task.part.width), batch.x)
-        z_global, z_previous = (self._look(w, kind, rank, batch, context) for kind in ("global", "previous"))
+    def _gradient(self, local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
+        """Return the gradients of MOON's loss at the width that is next."""
+        leaves, rank = leaves_of(local.weights, context), local.scratch.rank
+        moves = rank == context.task.submodel.width
+        logits, z = context.features(slice_of(leaves, local, rank, moves=moves), batch.x)
+        models = local.scratch.models
+        z_global, z_previous = (self._look(local, m, rank, batch, context) for m in (models.received, models.previous))
         loss = F.cross_entropy(logits, batch.y) + self.mu * contrast(z, z_global, z_previous, self.temperature)
         return gradients(loss, list(leaves.values()))
 
-    def _look(self, w: Bundle, kind: str, rank: int, batch: Batch, context: Context) -> Tensor:
+    def _look(
+        self, local: LocalState, model: Mapping[str, Tensor], rank: int, batch: Batch, context: Context
+    ) -> Tensor:
         """Return what the slice of a frozen model makes of a batch, shape (batch, features)."""
         # a network that can be thinned has no buffers but running statistics, and normalises by the batch without them
-        unused = () if rank == len(self.widths) else w["buffers"]
-        corners = w["ordered"]["slices"][rank]
-        tensors = {name: None if name in unused else tensor[corners[name]] for name, tensor in w[kind].items()}
+        unused = () if rank == len(self.widths) else local.weights["buffers"]
+        corners = local.scratch.slices[rank]
+        tensors = {name: None if name in unused else tensor[corners[name]] for name, tensor in model.items()}
         return context.tested_features({"params": tensors, "buffers": {}}, batch.x)[1]
 
 
-PARTS = {"moon_fjord": MoonFjORD}
+@dataclass(slots=True)
+class _Scratch(Widths):
+    """Scratch of a job: the widths of its steps, and the models to compare with."""
+
+    models: Compared = field(kw_only=True)
+
+
+PLUGINS = {"moon_fjord": MoonFjORD}

@@ -7,44 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from edgesim.contracts import (
-    Bundle,
-    LocalPhase,
-    LocalRule,
-    Merged,
-    Message,
-    Needs,
-    Order,
-    Pass,
-    Payload,
-    Plan,
-    Setting,
-    Stretch,
-    Task,
-    Training,
-    View,
-)
-from edgesim.errors import ConfigError
-from edgesim.learning.context import Context
-from edgesim.learning.loop import batch_order
-from edgesim.learning.masks import dense_gradient
-from edgesim.learning.merge import finite, is_finite, mean_of_holders
-from edgesim.learning.rules import cross_entropy
-from edgesim.numbers import PositiveNumber
-from edgesim.rng import Key
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import LocalSGD, Training
+from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.numbers import PositiveNumber
+from edgesim.core.rng import JobStream, Key
+from edgesim.core.task import Pass, Payload, Plan, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.learning.aggregate.mean import is_finite, mean_of_holders
+from edgesim.learning.submodel.masks import dense_gradient
+from edgesim.learning.train.context import Context
+from edgesim.learning.train.loop import batch_order
 
-_WHOLE = 1  # sub-stream of a job's key for the gradient of all samples; 0 is that of its stretch
 _MODEL = ("params", "buffers")
 _BOTH_WAYS = Payload(kinds=frozenset({*_MODEL, "control"}))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scaffold:
+class Scaffold(Method):
     """Devices step along g - c_k + c and send how far they and their control variates c_k moved.
 
     c_k becomes the mean of the device's gradients, c_k - c + (x - y) / (H lr) for H steps from x to y (`option` "II"),
@@ -54,59 +41,72 @@ class Scaffold:
     A device keeps c_k only if its update arrives, and who took no step changes nothing of it. c travels with the model
     from the first merge on; its place is paid for from the start. An update that counts in a later round moved as far
     as it now lies from the global model. Running statistics: the mean.
+
+    Option II divides moves by steps and learning rate, which gives gradients of plain SGD only: momentum, weight decay
+    and clipping are refused. The steps are those that a device really took. The first model is sent with a control
+    variate of zeros, which is paid for.
     """
 
     option: Literal["I", "II"] = "II"
+    """Karimireddy et al. have both: II, from the moves, costs nothing; I takes the gradient of all samples at the
+    model received, one pass more.
+    """
     eta_g: PositiveNumber = 1.0
+    """The server goes all the way to the mean model, as in FedAvg."""
     weights: Literal["equal", "samples"] = "equal"
-    needs: ClassVar[Needs] = Needs(keep="delivered")
+    """Algorithm 1 has plain means; with `"samples"` the means of models and of changes of control variates are by
+    data size.
+    """
+    needs: ClassVar[Needs] = Needs(device_state="delivered")
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the empty state, as c is part of the model. Raises ConfigError unless training is plain SGD."""
-        setting.cost.check(widths=0)
         _check_plain(setting.training)
-        return {}
+        return super().init(setting, key)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices to train the whole model with its control variate."""
         setting, ids = view.setting, view.choose(key)
-        stretch = setting.training.stretch(view.round)
-        seen, _ = replace(stretch, epochs=1).amount(setting.samples[ids], setting.card.drop_single)
+        sgd = setting.training.local_sgd(view.round)
+        seen, _ = replace(sgd, epochs=1).amount(setting.samples[ids], setting.cost_profile.drop_single)
         extra = seen.tolist() if self.option == "I" else [0] * len(ids)
-        tasks = {samples: _task(stretch, samples) for samples in set(extra)}
-        return Plan(tuple(Order(device, tasks[n]) for device, n in zip(ids.tolist(), extra, strict=True)))
+        return Plan.by_kind(ids.tolist(), extra, partial(_task, sgd))
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy along corrected gradients."""
-        return LocalRule((LocalPhase(loss=cross_entropy, adjust=_corrected),), start=_start, finish=self._finish)
+        phase = LocalPhase(adjust_gradients=_corrected, after_step=_counted)
+        return LocalRule((phase,), on_start=_start, on_finish=self._finish)
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
-        """Move the model and c; both stay if nothing arrived."""
-        usable, notes = finite(got)
-        if not usable:
-            return Merged(state, None, notes=notes)
-        weights = [m.weight * (m.samples if self.weights == "samples" else 1) for m in usable]
-        mean = mean_of_holders({kind: base[kind] for kind in _MODEL}, [_only(m, _MODEL) for m in usable], weights)
-        params = {name: _gone(old, mean["params"][name], self.eta_g) for name, old in base["params"].items()}
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Move the model and c."""
+        weights = self.update_weights(updates, server.setting)
+        mean = server.mean({kind: global_model[kind] for kind in _MODEL}, [_only(m, _MODEL) for m in updates], weights)
+        params = {name: _gone(old, mean["params"][name], self.eta_g) for name, old in global_model["params"].items()}
         model = {"params": params, "buffers": mean["buffers"]}
-        share = sum(m.weight for m in usable) / len(view.setting.samples)
-        control = _moved_control(base, usable, weights, share)
-        return Merged(state, {**model, "control": control} if control else model, notes=notes)
+        share = sum(m.weight for m in updates) / len(server.setting.samples)
+        control = _moved_control(global_model, updates, weights, share)
+        return Aggregate(state, {**model, "control": control} if control else model)
 
-    def _finish(self, w: Bundle, context: Context) -> tuple[Bundle, Bundle | None, dict[str, Any]]:
+    def update_weights(self, updates: Sequence[Update], setting: Setting) -> Sequence[float]:
+        """Return data sizes or ones, times the protocol's weights."""
+        return [m.weight * (m.samples if self.weights == "samples" else 1) for m in updates]
+
+    def _finish(self, local: LocalState, context: Context) -> Finished:
         """Return the model and the change of c_k to send, and the new c_k to keep unless something diverged."""
-        steps, model = int(w["taken"]["steps"]), {kind: w[kind] for kind in _MODEL}
-        if not steps:
-            return model, None, {}
-        span = steps * context.task.stretches[0].lr
+        w, scratch = local.weights, local.scratch
+        if not scratch.steps:
+            return Finished(w)
+        span = scratch.steps * context.task.local_sgd[0].lr
         if self.option == "I":
             new = _whole_gradient(context)
         else:
-            received = context.copy({"params": context.base["params"]})["params"]
-            new = {n: (received[n] - y) / span - w["correction"][n] for n, y in w["params"].items()}
-        body = {**model, "control": {name: t - w["own"][name] for name, t in new.items()}}
-        usable = is_finite(body)
-        return body, ({"control": {name: t.cpu() for name, t in new.items()}} if usable else None), {}
+            received = context.copy({"params": context.global_model["params"]})["params"]
+            new = {n: (received[n] - y) / span - scratch.correction[n] for n, y in w["params"].items()}
+        body = {**w, "control": {name: t - scratch.own[name] for name, t in new.items()}}
+        kept = {"control": {name: t.cpu() for name, t in new.items()}}
+        return Finished(body, kept if is_finite(body) else None)
 
 
 def _check_plain(training: Training) -> None:
@@ -119,40 +119,49 @@ def _check_plain(training: Training) -> None:
             )
 
 
-def _task(stretch: Stretch, samples: int) -> Task:
+def _task(sgd: LocalSGD, samples: int) -> Task:
     """Return the task of a round; `samples`: of the gradient on top, 0 for none."""
     whole = (Pass("train", samples=samples),) if samples else ()
     passes = (Pass(), Pass("param_step", times=2.0), *whole)
-    return Task(stretches=(stretch,), passes=passes, down=_BOTH_WAYS, up=_BOTH_WAYS)
+    return Task(local_sgd=(sgd,), passes=passes, down=_BOTH_WAYS, up=_BOTH_WAYS)
 
 
 # --- on the device ----------------------------------------------------------------------------------------------
 
 
-def _start(base: Bundle, own: Bundle | None, context: Context) -> Bundle:
-    """Return the model to train, and as kinds of its own c_k, c - c_k and the number of steps so far."""
-    model = context.copy({kind: base[kind] for kind in _MODEL})
+@dataclass(slots=True)
+class _Controls:
+    """Scratch of a job: c_k, c - c_k and the number of steps so far."""
+
+    own: Mapping[str, Tensor]
+    correction: Mapping[str, Tensor]
+    steps: int = 0
+
+
+def _start(context: Context) -> LocalState:
+    """Return the model to train, and control variates."""
+    model = context.copy({kind: context.global_model[kind] for kind in _MODEL})
     zeros = _zeros(model["params"])
     c, mine = (
-        context.copy({"control": {**zeros, **bundle.get("control", {})}})["control"] for bundle in (base, own or {})
+        context.copy({"control": {**zeros, **model_state.get("control", {})}})["control"]
+        for model_state in (context.global_model, context.device_state or {})
     )
-    return {
-        **model,
-        "own": mine,
-        "correction": {name: c[name] - t for name, t in mine.items()},
-        "taken": {"steps": torch.zeros((), dtype=torch.int64)},
-    }
+    return LocalState(model, _Controls(mine, {name: c[name] - t for name, t in mine.items()}))
 
 
-def _corrected(grads: list[Tensor], w: Bundle, context: Context) -> list[Tensor]:
-    w["taken"]["steps"].add_(1)
-    return [g + w["correction"][name] for name, g in zip(context.trained, grads, strict=True)]
+def _corrected(grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
+    """Return g - c_k + c."""
+    return [g + local.scratch.correction[name] for name, g in zip(context.trained, grads, strict=True)]
+
+
+def _counted(local: LocalState, context: Context) -> None:
+    local.scratch.steps += 1
 
 
 def _whole_gradient(context: Context) -> dict[str, Tensor]:
     """Return the gradient at the model received of all samples that an epoch trains on."""
-    received, once = context.copy({kind: context.base[kind] for kind in _MODEL}), context.task.stretches[0]
-    key = context.key.at(_WHOLE)
+    received, once = context.copy({kind: context.global_model[kind] for kind in _MODEL}), context.task.local_sgd[0]
+    key = context.key.at(JobStream.WHOLE_GRADIENT)
     augmenting = torch.Generator().manual_seed(key.at(1).word())
     total, samples = _zeros(received["params"]), 0
     for positions in batch_order(key.at(0), len(context.shard), replace(once, epochs=1), context.drop_single):
@@ -166,7 +175,7 @@ def _whole_gradient(context: Context) -> dict[str, Tensor]:
 # --- on the server ----------------------------------------------------------------------------------------------
 
 
-def _only(message: Message, kinds: Sequence[str]) -> Message:
+def _only(message: Update, kinds: Sequence[str]) -> Update:
     return message._replace(body={kind: message.body[kind] for kind in kinds})
 
 
@@ -176,19 +185,19 @@ def _gone(old: Tensor, mean: Tensor, eta: float) -> Tensor:
 
 
 def _moved_control(
-    base: Bundle, got: Sequence[Message], weights: Sequence[float], share: float
+    global_model: ModelState, updates: Sequence[Update], weights: Sequence[float], share: float
 ) -> Mapping[str, Tensor] | None:
     """Return c + share x the mean change, in which who sent none counts with 0; None while nobody has sent any."""
-    if "control" not in base and not any("control" in message.body for message in got):
+    if "control" not in global_model and not any("control" in message.body for message in updates):
         return None
-    zeros = _zeros(base["params"])
-    changes = [m._replace(body={"params": m.body.get("control", {})}) for m in got]
-    mean = mean_of_holders({"params": zeros}, changes, weights, absent="keep_old")["params"]
-    return {name: c + share * mean[name] for name, c in base.get("control", zeros).items()}
+    zeros = _zeros(global_model["params"])
+    changes = [m._replace(body={"params": m.body.get("control", {})}) for m in updates]
+    mean = mean_of_holders({"params": zeros}, changes, weights, absent="include_absent")["params"]
+    return {name: c + share * mean[name] for name, c in global_model.get("control", zeros).items()}
 
 
 def _zeros(like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: torch.zeros_like(t) for name, t in like.items()}
 
 
-PARTS = {"scaffold": Scaffold}
+PLUGINS = {"scaffold": Scaffold}

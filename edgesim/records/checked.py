@@ -12,12 +12,10 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from pydantic_core import from_json
 
-from edgesim.errors import ConfigError
-from edgesim.parquet_file import column_names, read_columns
-from edgesim.reading import in_short, quoted, reading
-from edgesim.records.schema import CLOSED_BY, INT, REAL, TABLES, TEXT, conform
-
-SERVER = -1  # its device id in the tables; in other columns -1 is nobody
+from edgesim.core.errors import ConfigError
+from edgesim.files.parquet import column_names, read_columns
+from edgesim.files.reading import in_short, quoted, reading
+from edgesim.records.schema import CLOSED_BY, INT, REAL, SERVER_ROW, TABLES, TEXT, conform
 
 
 class _Open(BaseModel):
@@ -43,7 +41,7 @@ class _Scenario(_Open):
     seed: int
     method: _Method
     evaluation: _Evaluation
-    coordinator: _Coordinator = Field(default_factory=_Coordinator)
+    protocol: _Coordinator = Field(default_factory=_Coordinator)
 
 
 class _Manifest(_Open):
@@ -52,6 +50,8 @@ class _Manifest(_Open):
     stop_reason: str | None = None
     rounds: int
     host_s: FiniteFloat
+    files: dict[str, str]
+    sha256: str = Field(min_length=64, max_length=64)
     forward_macs: FiniteFloat | None = None
 
 
@@ -79,18 +79,18 @@ def _begun(sentence: str) -> str:
 
 _ONCE: Mapping[str, Sequence[str]] = {
     "jobs": ["job"],
-    "merges": ["round"],
+    "rounds": ["round"],
     "evals": ["round", "split"],
     "devices": ["device"],
 }
 _ROUNDING_S = 1e-6  # differences of sums may be that much below 0
 _ENDLESS = {"deadline_s"}  # may be inf
-_CHOICES: Mapping[str, Mapping[str, Sequence[str]]] = {"merges": {"closed_by": CLOSED_BY}}
+_CHOICES: Mapping[str, Mapping[str, Sequence[str]]] = {"rounds": {"closed_by": CLOSED_BY}}
 _NEED_NOT_BE_NUMBERS = {"loss", "accuracy", "value"}  # of a model that diverged, or a method's own
 # What is no earlier, or no smaller, than what.
-_ORDER: Mapping[str, Sequence[tuple[str, str]]] = {"jobs": [("sent_s", "end_s")], "merges": [("start_s", "now_s")]}
-_RISING: Mapping[str, Sequence[str]] = {"merges": ["round", "now_s"]}  # from row to row
-_DEVICES: Mapping[str, str] = {"jobs": "device", "merges": "critical_device"}
+_ORDER: Mapping[str, Sequence[tuple[str, str]]] = {"jobs": [("sent_s", "end_s")], "rounds": [("start_s", "now_s")]}
+_RISING: Mapping[str, Sequence[str]] = {"rounds": ["round", "now_s"]}  # from row to row
+_DEVICES: Mapping[str, str] = {"jobs": "device", "rounds": "critical_device"}
 
 
 def read_table(table: str, path: Path, content: bytes | None = None) -> pd.DataFrame:
@@ -146,7 +146,7 @@ def _check_values(table: str, frame: pd.DataFrame, path: Path) -> None:
 def check_devices(table: str, frame: pd.DataFrame, devices: pd.DataFrame, path: Path) -> None:
     """Raise ConfigError with the row at fault if a table names a device that the table of devices lacks."""
     if name := _DEVICES.get(table):
-        known = frame[name].isin(devices["device"]) | (frame[name] == SERVER)
+        known = frame[name].isin(devices["device"]) | (frame[name] == SERVER_ROW)
         _require(known, frame, path, [name], "must be a device of the devices table")
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-from edgesim.errors import ConfigError, FolderBusy
+from edgesim.core.errors import ConfigError, FolderBusy
 
 _TRIES, _BETWEEN_S = 20, 0.01  # somebody who looks whether a folder is held holds it for an instant
 

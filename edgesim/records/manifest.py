@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import numpy as np
 from pydantic_core import to_json
 
-from edgesim.errors import ConfigError
-from edgesim.reading import check_regular, read_text
+from edgesim.core.errors import ConfigError
+from edgesim.files.reading import read_text
 from edgesim.records.checked import parse_manifest
 from edgesim.records.lock import is_held
 
@@ -45,22 +46,22 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     text = read_text(path, ConfigError)
     found = parse_manifest(text, path)
-    digest = found.get("sha256")
-    if digest and sha256(text.replace(str(digest), _NO_DIGEST).encode()).hexdigest() != digest:
+    digest = found["sha256"]
+    if sha256(text.replace(digest, _NO_DIGEST).encode()).hexdigest() != digest:
         raise ConfigError(f"{path}: damaged: its SHA-256 is not the one that it was written with")
-    if found.get("status") == RUNNING and not is_held(folder):
+    if found["status"] == RUNNING and not is_held(folder):
         found["status"] = CUT_OFF
     return found
 
 
-def read_file(folder: Path, name: str, digest: str | None) -> bytes:
-    """Return the content of a file of a run folder, wherever it lies; `digest` None: that of an older run, unchecked.
+def read_file(folder: Path, name: str, digests: Mapping[str, str]) -> bytes:
+    """Return the content of a file of a run folder, wherever it lies; `digests`: of its files, from the manifest.
 
     Raises OSError if it cannot be read, ConfigError if it is not the one that the manifest names.
     """
-    if digest is None:
-        check_regular(folder / name, ConfigError)
-        return (folder / name).read_bytes()
+    if name not in digests:
+        raise ConfigError(f"{folder / name}: not named in {MANIFEST}")
+    digest = digests[name]
     for path in (folder / name, folder / NEXT / name, folder / name):  # it may move in between
         content = path.read_bytes() if path.is_file() else b""
         if sha256(content).hexdigest() == digest:

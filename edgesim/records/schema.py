@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,116 +13,129 @@ if TYPE_CHECKING:
 INT, REAL, TEXT = "int64", "float64", "str"
 
 _CRITICAL = {
+    # whose job ended last; of jobs cut off together the lowest. It decided how long the round took unless
+    # `closed_by` is `deadline`
     "critical_device": INT,
+    # of the round's length, the seconds in which that device downloaded; with several exchanges those of each
     "critical_down_s": REAL,
-    "critical_compute_s": REAL,
-    "critical_up_s": REAL,
-    "critical_link_wait_s": REAL,
+    "critical_compute_s": REAL,  # the seconds in which it computed
+    "critical_up_s": REAL,  # the seconds in which it uploaded
+    "critical_link_wait_s": REAL,  # the seconds in which it waited for shared links
+    # all else: waits for peers, for the deadline, for devices to be there; the five and `server_s` are the round
     "critical_wait_s": REAL,
 }
-DERIVED = frozenset(_CRITICAL)  # follow from the finished tables: edgesim.analysis.critical_path.attributed
+DERIVED = frozenset(_CRITICAL)  # follow from the finished tables: edgesim.reports.critical_path.attributed
 
-DELIVERED = frozenset({"ok", "partial"})  # outcomes in the jobs table, those of edgesim.contracts: an update to merge
+SERVER_ROW = -1  # the server's device id in the tables; in other columns -1 is nobody
 
-# What closed a round or filled a merge; "other": a protocol from outside that does not say.
-CLOSED_BY = ("all", "deadline", "minimum", "enough", "buffer", "other")
+# What closed a round or filled a merge. The comments of this file are the reference of columns in the documentation.
+CLOSED_BY = (
+    "all",  # all jobs had ended
+    "deadline",  # the deadline: jobs were late
+    "minimum",  # after the deadline, the last of the `minimum` updates, or that no job was left that could bring it
+    "enough",  # the last of the updates that `over_selection` keeps
+    "buffer",  # the update that filled the buffer
+    "other",  # a protocol from outside that does not say
+)
 
 # Rounds, versions, jobs and devices count from 0; -1 stands for "none", and device -1 for the server.
 TABLES: Mapping[str, Mapping[str, str]] = {
-    # One row a job. An aborted job shows the seconds, bytes, FLOPs and joules it really spent. link_wait_s: what others
-    # on the links cost of down_s and up_s; wait_s: from download to computing, until messages of peers were there;
-    # lacked_s: what it still needed when it was broken off; peer_j: what peers spent on sending to it; link_j: what the
-    # network spent on carrying its bytes.
+    # One row a job. An aborted job shows the seconds, bytes, FLOPs and joules it really spent.
     "jobs": {
-        "job": INT,
-        "device": INT,
-        "round": INT,
-        "base_version": INT,
-        "task": TEXT,
-        "part": TEXT,
-        "sent_s": REAL,
+        "job": INT,  # number of the job, in the order of asking
+        "device": INT,  # who was asked
+        "round": INT,  # rounds that were closed when it was asked
+        "base_version": INT,  # global models so far when it was asked: that which it starts from; 0 among peers
+        "task": TEXT,  # what the method calls it: `train`, or such as `norm`, `fetch`
+        "submodel": TEXT,  # which part of the model it trains, in the method's words; `full`
+        "sent_s": REAL,  # when it was asked
+        # seconds of the download: latency and transfer; among peers of fetching the messages that are there already
         "down_s": REAL,
-        "compute_s": REAL,
-        "up_s": REAL,
-        "link_wait_s": REAL,
+        "compute_s": REAL,  # seconds of computing, with slow-downs
+        "up_s": REAL,  # seconds of the upload; 0 among peers, where it is the other's download
+        "link_wait_s": REAL,  # of `down_s` and `up_s`, what others on shared links cost
+        # between download and computing, until fresh messages of peers were there, their transfer included
         "wait_s": REAL,
-        "end_s": REAL,
-        "outcome": TEXT,
+        "end_s": REAL,  # when it ended: `sent_s` and the seconds above but `link_wait_s`
+        "outcome": TEXT,  # how, see below
+        # if it was broken off, the seconds that it still needed, had nothing happened to it; over shared links with
+        # them to itself; else 0
         "lacked_s": REAL,
-        "flops": REAL,
-        "down_bytes": INT,
-        "up_bytes": INT,
-        "down_j": REAL,
-        "compute_j": REAL,
-        "up_j": REAL,
-        "peer_j": REAL,
-        "link_j": REAL,
+        "flops": REAL,  # FLOPs computed
+        "down_bytes": INT,  # bytes received; among peers of all messages fetched
+        "up_bytes": INT,  # bytes that the device sent to the server in this job; 0 among peers, see `peer_bytes`
+        "peer_bytes": INT,  # of `down_bytes`, those that peers sent to it; 0 of a job of the server
+        "down_j": REAL,  # joules of the device's radio in receiving
+        "compute_j": REAL,  # joules of computing
+        "up_j": REAL,  # joules of the device's radio in sending; 0 among peers, see `peer_j`
+        "peer_j": REAL,  # joules of peers in sending to it
+        "link_j": REAL,  # joules of the network in carrying its bytes
     },
     # One row a closed round; total_*: of fleet, network and server from the start until now_s, jobs in flight included;
-    # the others what was spent since the row before. energy_j = active_j + idle_j; participant_j: energy_j without the
-    # idle power of devices that were never asked.
-    # closed_by: what the server waited for last, one of CLOSED_BY; deadline_s: since the round was sent out, inf: none.
+    # the others what was spent since the row before. energy_j = active_j + idle_j.
     # critical_*: the device whose job ended last, and the seconds that, with server_s, add up to the round's length.
-    "merges": {
-        "round": INT,
-        "version": INT,
-        "start_s": REAL,
-        "now_s": REAL,
-        "asked": INT,
-        "used": INT,
-        "late": INT,
-        "closed_by": TEXT,
+    "rounds": {
+        "round": INT,  # number of the round
+        "version": INT,  # global models after it, unchanged if nothing was merged; among peers rounds
+        "start_s": REAL,  # when the one before was closed
+        "now_s": REAL,  # when it was closed, the server's work included
+        "asked": INT,  # jobs that ended in it
+        "used": INT,  # of these, those that were merged
+        "late": INT,  # of these, those with the outcome `late`
+        "closed_by": TEXT,  # what the server waited for last, see below
+        # the round's deadline, fixed or learnt, in seconds since the round was sent out; `inf`: none
         "deadline_s": REAL,
-        "staleness_mean": REAL,
-        "server_s": REAL,
+        "staleness_mean": REAL,  # of the merged: global models between being asked and being taken
+        "server_s": REAL,  # seconds of the server's work on the merge
         **_CRITICAL,
-        "flops": REAL,
-        "down_bytes": INT,
-        "up_bytes": INT,
-        "energy_j": REAL,
-        "active_j": REAL,
-        "idle_j": REAL,
-        "participant_j": REAL,
-        "total_flops": REAL,
-        "total_down_bytes": INT,
-        "total_up_bytes": INT,
-        "total_energy_j": REAL,
-        "total_active_j": REAL,
-        "total_idle_j": REAL,
-        "total_participant_j": REAL,
+        "flops": REAL,  # FLOPs of devices, since the row before, as all down to `participant_j`
+        "down_bytes": INT,  # bytes to devices
+        "up_bytes": INT,  # bytes that devices sent: `up_bytes` and `peer_bytes` of jobs
+        "energy_j": REAL,  # joules of everything, idle power included
+        "active_j": REAL,  # of these, what jobs, merges and the network added to idle power
+        "idle_j": REAL,  # the others: idle and sleeping power of devices and server
+        "participant_j": REAL,  # joules of everything but idle and sleeping power of devices never asked so far
+        "total_flops": REAL,  # the same since the start
+        "total_down_bytes": INT,  # the same since the start
+        "total_up_bytes": INT,  # the same since the start
+        "total_energy_j": REAL,  # the same since the start
+        "total_active_j": REAL,  # the same since the start
+        "total_idle_j": REAL,  # the same since the start
+        "total_participant_j": REAL,  # the same since the start
     },
     # One row an evaluation and split. Evaluating takes no simulated time.
     "evals": {
-        "round": INT,
-        "version": INT,
-        "now_s": REAL,
-        "split": TEXT,
-        "loss": REAL,
-        "accuracy": REAL,
-        "samples": INT,
+        "round": INT,  # round after which it was tested
+        "version": INT,  # model that was tested
+        "now_s": REAL,  # when
+        "split": TEXT,  # on what
+        "loss": REAL,  # mean cross-entropy
+        "accuracy": REAL,  # share of right answers
+        "samples": INT,  # test samples; of personal splits the sum over devices
     },
     # One row a device over the whole run; bytes are those it received and sent, none for the server.
     "devices": {
-        "device": INT,
-        "kind": TEXT,
-        "level": INT,
-        "jobs": INT,
-        "ok_jobs": INT,
-        "busy_s": REAL,
-        "down_bytes": INT,
-        "up_bytes": INT,
-        "down_j": REAL,
-        "compute_j": REAL,
-        "up_j": REAL,
-        "idle_j": REAL,
+        "device": INT,  # which
+        "kind": TEXT,  # name of its fleet block; `server`
+        "level": INT,  # the scenario's capability label
+        "jobs": INT,  # jobs that it was asked to do
+        "ok_jobs": INT,  # of these, those with the outcome `ok` or `partial`
+        "busy_s": REAL,  # seconds of downloading, computing and uploading
+        "down_bytes": INT,  # bytes received; the server's are not counted
+        "up_bytes": INT,  # bytes sent, to peers too
+        "down_j": REAL,  # joules of receiving
+        "compute_j": REAL,  # joules of computing; of the server, its work on merges
+        "up_j": REAL,  # joules of sending, to peers too
+        "idle_j": REAL,  # joules of idle power, all the time that it was neither off nor asleep
+        # joules while it could not be reached and slept; 0 of a device without sleeping power of its own, which idles
         "sleep_j": REAL,
     },
     # What a method had to say about a round.
-    "notes": {
-        "round": INT,
-        "name": TEXT,
-        "device": INT,
-        "value": REAL,
+    "metrics": {
+        "round": INT,  # round
+        "name": TEXT,  # what
+        "device": INT,  # whose; -1 for a number of the whole round
+        "value": REAL,  # how much
     },
 }
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from edgesim.core.errors import ContractError
+from edgesim.records.rows import ROWS, columns_of
 from edgesim.records.schema import TABLES, TEXT, recorded
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ class Table:
 
     def __init__(self, name: str) -> None:
         self.columns = recorded(name)
+        if name in ROWS and columns_of(ROWS[name]) != tuple(self.columns):
+            raise ContractError(f"{ROWS[name].__name__} must have the columns of the table {name!r}, in their order")
         self._rows: list[tuple[Any, ...]] = []
         self._chunks: list[dict[str, np.ndarray]] = []
         self._first_rows: list[int] = []  # of each chunk

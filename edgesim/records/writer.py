@@ -15,12 +15,11 @@ import numpy as np
 import pandas as pd
 from safetensors.numpy import save
 
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
+from edgesim.files.atomic import checkpoint_of
 from edgesim.records.lock import check_free, hold
 from edgesim.records.manifest import CUT_OFF, FINISHED, MANIFEST, NEXT, RUNNING, read_manifest, sealed
-from edgesim.records.manifest import plain_json as plain_json
 from edgesim.records.schema import TABLES, conform
-from edgesim.records.whole import checkpoint_of
 
 WEIGHTS = ("final", "best")
 
@@ -45,16 +44,6 @@ def check_writable(folder: Path, overwrite: bool = False, goes_on: bool = False)
     ancestor = next(parent for parent in folder.absolute().parents if parent.exists())
     if not (ancestor.is_dir() and os.access(ancestor, os.W_OK | os.X_OK)):
         raise ConfigError(f"{folder}: cannot be made, as {ancestor} is not a writable folder")
-
-
-def write_run(folder: Path, tables: Tables, manifest: Mapping[str, Any], weights: Weights) -> None:
-    """Write a new run folder: manifest.json, a parquet file a table, a safetensors file for each entry of `weights`.
-
-    `folder` appears complete or not at all. Raises ConfigError if it exists, cannot be written, or if a table or column
-    is missing.
-    """
-    with taken(folder) as run:
-        run.write(tables, manifest, weights)
 
 
 @contextmanager
@@ -102,7 +91,7 @@ class RunFolder:
                 self._put_aside()
             begins = not self.path.exists()
             self._put(tables, manifest, weights)
-            self._only_begun = running and (begins or self._only_begun) and not len(tables["merges"])
+            self._only_begun = running and (begins or self._only_begun) and not len(tables["rounds"])
             if not running:
                 shutil.rmtree(self.aside, ignore_errors=True)
         except OSError as error:
@@ -159,7 +148,7 @@ def _settle(folder: Path) -> None:
     """Put the files that the manifest names in their places, and remove those of other states."""
     if not (folder / NEXT).exists():
         return
-    digests = read_manifest(folder).get("files", {})
+    digests = read_manifest(folder)["files"]
     for path in (folder / NEXT).glob("*"):
         if sha256(path.read_bytes()).hexdigest() == digests.get(path.name):
             path.replace(folder / path.name)

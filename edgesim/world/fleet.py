@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from edgesim.config.parts import built
+from edgesim.config.plugin_fields import built
 from edgesim.config.profiles import LAYER_KINDS, WHOLE_STEP
 from edgesim.config.scenario import Cpu, FleetBlock, Scenario
-from edgesim.contracts import Arr, Ids
-from edgesim.errors import ConfigError
-from edgesim.limits import check_memory
-from edgesim.rng import Draws, Key, Purpose
-from edgesim.units import draw
-from edgesim.world.battery import Batteries
-from edgesim.world.energies.constant import COLUMNS
-from edgesim.world.governors.cpu import CpuArrays
-from edgesim.world.governors.dvfs import Governor
-from edgesim.world.links import Links
-from edgesim.world.slowdowns.seam import Slowdown
+from edgesim.config.units import draw
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.limits import check_memory
+from edgesim.core.rng import Draws, Key, Purpose
+from edgesim.world.batteries.base import Batteries
+from edgesim.world.compute.governors.cpu import CpuArrays
+from edgesim.world.compute.governors.dvfs import Governor
+from edgesim.world.compute.slowdowns.base import Slowdown
+from edgesim.world.energy.constant import COLUMNS
+from edgesim.world.links.base import Links
 
 _LINKS = ("up_bps", "down_bps", "latency_s", "j_per_bit", "steady", "transfer")
 _DEVICE_BYTES = 500  # of a run, measured with a million devices

@@ -37,6 +37,7 @@ def fake_run(tmp_path):
                 1e6,
                 200,
                 100,
+                0,
                 1.0,
                 2.5,
                 1.5,
@@ -45,7 +46,7 @@ def fake_run(tmp_path):
             )
             tables["jobs"].append(jobs)
             spent, totals = ((1e6 * k, 200 * k, 100 * k, 5.0 * k, 2.0 * k, 3.0 * k, 4.0 * k) for k in (1, n))
-            tables["merges"].append((r, n, 10.0 * r, 10.0 * n, 2, 2, 0, "all", np.inf, 0.0, 0.0, *spent, *totals))
+            tables["rounds"].append((r, n, 10.0 * r, 10.0 * n, 2, 2, 0, "all", np.inf, 0.0, 0.0, *spent, *totals))
             if accuracy is not None:
                 tables["evals"].append((r, n, 10.0 * n, "test", 1.0, accuracy + shift, 50))
                 tables["evals"].append((r, n, 10.0 * n, "train", 1.0, 1.0, 50))

@@ -1,4 +1,4 @@
-"""The scripts and the notebook on top of edgesim.analysis run on real run folders and print what they promise."""
+"""The scripts and the notebook on top of edgesim.reports run on real run folders and print what they promise."""
 
 import json
 import runpy

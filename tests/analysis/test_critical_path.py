@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgesim
-from edgesim.analysis.critical_path import (
+from edgesim.cli.explain import explain, parse_rounds
+from edgesim.core.errors import ConfigError
+from edgesim.records.table import new_tables
+from edgesim.reports.critical_path import (
     attribute,
     attributed,
     critical_jobs,
@@ -17,13 +20,10 @@ from edgesim.analysis.critical_path import (
     phase_intervals_s,
     round_row,
 )
-from edgesim.analysis.load import open_run
-from edgesim.commands.explain import explain, parse_rounds
-from edgesim.errors import ConfigError
-from edgesim.records.table import new_tables
-from edgesim.records.writer import write_run
+from edgesim.reports.load import open_run
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
-from tests.records.written import manifest_of, whole
+from tests.records.written import manifest_of, whole, write_run
+from tests.sizes import examples
 
 SPENT = ["down_s", "compute_s", "up_s", "link_wait_s", "wait_s", "server_s"]
 
@@ -35,13 +35,13 @@ def jobs_of(*rows):
         outcome, lacked_s = (*ended, *("ok", 0.0)[len(ended) :])
         end_s = sent_s + down_s + compute_s + up_s
         head = (job, device, round_, round_, "train", "full", sent_s, down_s, compute_s, up_s, 0.0, 0.0, end_s)
-        table.append((*head, outcome, lacked_s, 1e6, 10, 20, 0.5, 2.0, 1.0, 0.0, 0.0))
+        table.append((*head, outcome, lacked_s, 1e6, 10, 20, 0, 0.5, 2.0, 1.0, 0.0, 0.0))
     return table.frame()
 
 
 def merges_of(*rows, server_s=0.0, closed_by="all", deadline_s=np.inf):
     """Return a merges table from (start_s, now_s), one a round."""
-    table = new_tables()["merges"]
+    table = new_tables()["rounds"]
     for round_, (start_s, now_s) in enumerate(rows):
         table.append((round_, round_ + 1, start_s, now_s, 3, 2, 1, closed_by, deadline_s, 0.0, server_s, *([0] * 14)))
     return table.frame()
@@ -79,9 +79,9 @@ def test_exchanges_are_chained():
     """Probes take 2 s and 3 s, then training 7 s and 6 s: 3 + 7, decided by device 1 and then by device 0."""
     probes = (0, 0, 0.0, 1.0, 0.0, 1.0), (1, 0, 0.0, 1.0, 0.0, 2.0)
     training = (0, 0, 3.0, 1.0, 5.0, 1.0), (1, 0, 3.0, 1.0, 4.0, 1.0)
-    jobs, merges = jobs_of(*probes, *training), merges_of((0.0, 10.0))
-    assert shares(attribute(jobs, merges)) == {"device": 0, "down_s": 2.0, "compute_s": 5.0, "up_s": 3.0}
-    path = critical_jobs(jobs, merges)
+    jobs, rounds = jobs_of(*probes, *training), merges_of((0.0, 10.0))
+    assert shares(attribute(jobs, rounds)) == {"device": 0, "down_s": 2.0, "compute_s": 5.0, "up_s": 3.0}
+    path = critical_jobs(jobs, rounds)
     assert path[["job", "device", "start_s", "end_s"]].to_numpy().tolist() == [[1, 1, 0, 3], [2, 0, 3, 10]]
 
 
@@ -111,7 +111,7 @@ seconds = st.floats(0, 1e3)
 exchange = st.lists(st.tuples(seconds, seconds, seconds), min_size=1, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(rounds=st.lists(st.lists(exchange, min_size=1, max_size=3), min_size=1, max_size=4), server_s=seconds)
 def test_a_path_is_made_of_the_longest_job_of_each_exchange(rounds, server_s):
     """Rounds laid out by hand, one exchange after another; the parts add up to the round."""
@@ -137,21 +137,21 @@ def test_a_path_is_made_of_the_longest_job_of_each_exchange(rounds, server_s):
 def test_on_the_engines_own_tables():
     """Full CNN-CIFAR10 on psi/5 ... psi takes 50, 40, 30, 20, 10 s; with a deadline of 26.5 s device 0 is cut off."""
     free = frames(simulate_null(timing_scenario(stop={"rounds": 2})))
-    found = attribute(free["jobs"], free["merges"])
+    found = attribute(free["jobs"], free["rounds"])
     assert found["device"].tolist() == [0, 0]
     assert found["compute_s"].tolist() == pytest.approx([50.0, 50.0])
-    late = frames(simulate_null(timing_scenario(coordinator={"name": "deadline", "deadline": "26.5 s"})))
-    assert shares(attribute(late["jobs"], late["merges"])) == {"device": 0, "compute_s": 26.5}
+    late = frames(simulate_null(timing_scenario(protocol={"name": "deadline", "deadline": "26.5 s"})))
+    assert shares(attribute(late["jobs"], late["rounds"])) == {"device": 0, "compute_s": 26.5}
 
 
 def test_next_to_end_and_round_numbers():
     jobs = jobs_of((4, 0, 0.0, 1.0, 2.0, 3.0), (7, 0, 0.0, 1.0, 8.0, 0.5), (2, 0, 0.0, 1.0, 2.0, 3.0))
     assert next_to_end(jobs, 1)["device"].tolist() == [2]  # ended with device 4
     assert next_to_end(jobs[jobs["job"] == 1], 1).empty
-    merges = merges_of((0.0, 1.0), (1.0, 2.0))
-    assert round_row(merges, 2) == 1
+    rounds = merges_of((0.0, 1.0), (1.0, 2.0))
+    assert round_row(rounds, 2) == 1
     with pytest.raises(ConfigError, match=r"^--round: the run has rounds 1 to 2, found 3$"):
-        round_row(merges, 3)
+        round_row(rounds, 3)
     with pytest.raises(ConfigError, match="no closed round, found 1"):
         round_row(merges_of(), 1)
 
@@ -175,7 +175,7 @@ def test_protocols_without_rounds_start_and_end_anywhere():
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     jobs=st.lists(st.tuples(st.floats(0, 50), seconds, seconds, seconds, st.integers(0, 9)), max_size=12),
     gaps_s=st.lists(st.floats(0, 100), max_size=8),
@@ -185,8 +185,8 @@ def test_whenever_jobs_begin_and_merges_happen_the_seconds_add_up(jobs, gaps_s, 
     """Jobs of random times and rounds; merges follow each other after random gaps, each with some server work."""
     ends = np.cumsum([0.0, *(gap + server_s for gap in gaps_s)])
     rows = [(i, min(round_, len(gaps_s)), sent, *spent) for i, (sent, *spent, round_) in enumerate(jobs)]
-    merges = merges_of(*pairwise(ends), server_s=server_s)
-    found = attribute(jobs_of(*rows), merges)
+    rounds = merges_of(*pairwise(ends), server_s=server_s)
+    found = attribute(jobs_of(*rows), rounds)
     assert found[SPENT].sum(axis=1).to_numpy() == pytest.approx(np.diff(ends), abs=1e-9)
     assert (found[SPENT] >= 0).all().all()
 
@@ -213,7 +213,7 @@ def test_waiting_for_peers_lies_between_download_and_computing():
 SCENARIOS = {
     "sync": timing_scenario,
     "server": partial(digits_scenario, server={"flops_per_s": "1 MFLOP/s"}),
-    "deadline": partial(timing_scenario, coordinator={"name": "deadline", "deadline": "26.5 s"}),
+    "deadline": partial(timing_scenario, protocol={"name": "deadline", "deadline": "26.5 s"}),
     "links of their own": partial(timing_scenario, network={"name": "fixed", "up": "1 Mbit/s", "down": "8 Mbit/s"}),
     "shared links": partial(
         timing_scenario,
@@ -239,19 +239,19 @@ SCENARIOS = {
 def test_the_merges_of_a_run_say_where_its_seconds_went(kind, tmp_path):
     """Three rounds of scenarios that show what they are called after."""
     run = edgesim.run(SCENARIOS[kind](stop={"rounds": 3}), out=tmp_path / "run")
-    merges, critical = run.merges, run.merges[[f"critical_{name}" for name in SPENT[:-1]]]
-    length_s = merges["now_s"] - merges["start_s"]
-    assert len(merges) == 3
-    assert (critical.sum(axis=1) + merges["server_s"]).tolist() == pytest.approx(length_s.tolist(), abs=1e-9)
+    rounds, critical = run.rounds, run.rounds[[f"critical_{name}" for name in SPENT[:-1]]]
+    length_s = rounds["now_s"] - rounds["start_s"]
+    assert len(rounds) == 3
+    assert (critical.sum(axis=1) + rounds["server_s"]).tolist() == pytest.approx(length_s.tolist(), abs=1e-9)
     assert (critical >= 0).all().all()
-    found = attribute(run.jobs, merges)
+    found = attribute(run.jobs, rounds)
     assert critical.to_numpy().tolist() == found[SPENT[:-1]].to_numpy().tolist()
-    assert merges["critical_device"].tolist() == found["device"].tolist()
+    assert rounds["critical_device"].tolist() == found["device"].tolist()
     shown = {
-        "server": merges["server_s"],
+        "server": rounds["server_s"],
         "deadline": run.jobs["outcome"].eq("late"),
-        "links of their own": merges["critical_up_s"],
-        "shared links": merges["critical_link_wait_s"],
+        "links of their own": rounds["critical_up_s"],
+        "shared links": rounds["critical_link_wait_s"],
         "batteries": run.jobs["outcome"].eq("battery"),
     }
     assert kind not in shown or shown[kind].any()
@@ -259,7 +259,7 @@ def test_the_merges_of_a_run_say_where_its_seconds_went(kind, tmp_path):
 
 def test_without_rounds_or_jobs_there_are_columns_all_the_same(tmp_path):
     run = edgesim.run(timing_scenario(stop={"rounds": 1, "sim_time": "5 s"}), out=tmp_path / "run")
-    assert (len(run.merges), set(run.jobs["outcome"])) == (0, {"stopped"})
+    assert (len(run.rounds), set(run.jobs["outcome"])) == (0, {"stopped"})
     idle = attributed(jobs_of(), merges_of((0.0, 5.0)))
     assert idle["critical_wait_s"].tolist() == [5.0]
     assert idle["critical_device"].tolist() == [-1]
@@ -270,8 +270,8 @@ def test_without_rounds_or_jobs_there_are_columns_all_the_same(tmp_path):
 def write_tables(tmp_path):
     """Return a maker of runs from their jobs and merges; all devices are of the kind Psi/5."""
 
-    def write(jobs, merges):
-        tables = whole(new_tables()) | {"jobs": jobs, "merges": attributed(jobs, merges)}
+    def write(jobs, rounds):
+        tables = whole(new_tables()) | {"jobs": jobs, "rounds": attributed(jobs, rounds)}
         devices = new_tables()["devices"]
         for device in [*sorted(set(jobs["device"])), -1]:
             devices.append((device, "server" if device < 0 else "Psi/5", 1, 1, 1, 1.0, 10, 20, 0.0, 0.0, 0.0, 0.0, 0.0))
@@ -287,10 +287,10 @@ def test_explained_in_words(write_tables):
     first_round = *late, (5, 0, 0.0, 1.0, 1.0, 1.0)
     probes = (3, 1, 30.0, 1.0, 0.0, 2.0), (7, 1, 30.0, 1.0, 0.0, 1.5)
     training = (3, 1, 33.0, 0.4, 46.2, 0.4), (7, 1, 33.0, 1.0, 35.0, 4.0)
-    merges = merges_of((0.0, 20.0), (30.0, 82.0))
-    merges.loc[0, ["closed_by", "deadline_s"]] = "deadline", 20.0
-    merges.loc[1, "server_s"] = 2.0
-    run = write_tables(jobs_of(*first_round, *probes, *training), merges)
+    rounds = merges_of((0.0, 20.0), (30.0, 82.0))
+    rounds.loc[0, ["closed_by", "deadline_s"]] = "deadline", 20.0
+    rounds.loc[1, "server_s"] = 2.0
+    run = write_tables(jobs_of(*first_round, *probes, *training), rounds)
     assert explain(run, 1).splitlines() == [
         "Round 1 took 20 s; 2 of 3 jobs merged.",
         "The deadline of 20 s ended it, with 2 jobs late: device 4 (Psi/5) lacked 2 s after 12 s of uploading; "

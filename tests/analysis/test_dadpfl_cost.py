@@ -88,7 +88,7 @@ def test_a_run_of_peers(tmp_path, capsys):
     seconds = of_rounds["flops"] / 16e12 + 8 * of_rounds["down_bytes"] / 1e9
     everything, last = found["pruning", "all "], found["pruning", "last"]
     assert everything["energy_j"] == pytest.approx(joules.sum(), rel=1e-5)
-    assert everything["time_s"] == pytest.approx(run.merges["now_s"].iloc[-1], rel=1e-5)
+    assert everything["time_s"] == pytest.approx(run.rounds["now_s"].iloc[-1], rel=1e-5)
     assert last["energy_j"] == pytest.approx(ROUNDS * joules[ROUNDS - 1], rel=1e-5)
     assert last["bytes"] == pytest.approx(ROUNDS * of_rounds["down_bytes"][ROUNDS - 1], rel=1e-5)
     assert last["time_s"] / everything["time_s"] == pytest.approx(

@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from edgesim.analysis.load import Run, open_run
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
+from edgesim.reports.load import Run, open_run
 from tests.calling import call
 from tests.records.written import seal_again
 
@@ -43,7 +43,7 @@ def edited(manifest: dict[str, Any], key: str, value: Any) -> None:
         ("scenario.evaluation.targets", REMOVED, "scenario.evaluation.targets: is missing"),
         ("scenario.evaluation.targets", 0.5, "scenario.evaluation.targets: input should be a valid list, got 0.5"),
         ("scenario.evaluation.targets", ["high"], "scenario.evaluation.targets.0: input should be a valid number"),
-        ("scenario.coordinator", {"deadline": "soon"}, "scenario.coordinator.deadline: input should be a valid number"),
+        ("scenario.protocol", {"deadline": "soon"}, "scenario.protocol.deadline: input should be a valid number"),
         ("host_s", REMOVED, "host_s: is missing"),
         ("host_s", "NaN", "host_s: input should be a valid number, got 'NaN'"),
         ("rounds", None, "rounds: input should be a valid integer, got None"),
@@ -92,18 +92,18 @@ def put(column: str, value: Any) -> Any:
 
 TABLES = {
     "unknown device": ("jobs", put("device", 77), "row 2: device must be a device of the devices table, got 77"),
-    "unknown critical device": ("merges", put("critical_device", 9), "row 2: critical_device must be a device"),
+    "unknown critical device": ("rounds", put("critical_device", 9), "row 2: critical_device must be a device"),
     "doubled job": ("jobs", put("job", 0), "row 2: job must come once, got 0"),
     "doubled evaluation": ("evals", lambda f: pd.concat([f, f[:1]]), "row 9: round, split must come once, got 0, 'te"),
     "doubled device": ("devices", put("device", -1), "row 2: device must come once, got -1"),
-    "doubled round": ("merges", lambda f: pd.concat([f, f[-1:]]), "row 5: round must come once, got 3"),
-    "rounds in disorder": ("merges", lambda f: f[::-1], "row 2: round must not fall from row to row, got 2"),
+    "doubled round": ("rounds", lambda f: pd.concat([f, f[-1:]]), "row 5: round must come once, got 3"),
+    "rounds in disorder": ("rounds", lambda f: f[::-1], "row 2: round must not fall from row to row, got 2"),
     "time runs back": ("jobs", put("end_s", 3.0), "row 2: sent_s, end_s must not go backwards, got 10.0, 3.0"),
     "less than no time": ("jobs", put("up_s", -3.0), "row 2: up_s must be a finite number of at least 0, got -3.0"),
     "a gap": ("jobs", put("flops", np.nan), "row 2: flops must be a finite number, got nan"),
-    "no end": ("merges", put("total_energy_j", np.inf), "row 2: total_energy_j must be a finite number, got inf"),
+    "no end": ("rounds", put("total_energy_j", np.inf), "row 2: total_energy_j must be a finite number, got inf"),
     "unknown end of a round": (
-        "merges",
+        "rounds",
         put("closed_by", "moon"),
         "row 2: closed_by must be one of all, deadline, min",
     ),
@@ -160,7 +160,7 @@ def test_a_pipe_in_a_run_folder_is_not_waited_for(fake_run):
 
 def test_a_timeline_of_more_than_292_years_is_refused(fake_run, tmp_path):
     """Viewers take nanoseconds in 64 bits."""
-    path = fake_run().folder / "merges.parquet"
+    path = fake_run().folder / "rounds.parquet"
     frame = pd.read_parquet(path)
     frame.loc[3, "now_s"] = 1e300
     frame.to_parquet(path, index=False)

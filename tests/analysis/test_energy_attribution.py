@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import edgesim
-from edgesim.analysis.energy import attribute_energy
-from edgesim.commands.energy import energy_by, parse_keys
-from edgesim.errors import ConfigError, LedgerError
+from edgesim.cli.energy import energy_by, parse_keys
+from edgesim.core.errors import ConfigError, LedgerError
 from edgesim.records.table import new_tables
+from edgesim.reports.energy import attribute_energy
 from tests.calling import call
 from tests.conftest import digits_scenario, simulate_null, timing_scenario
 from tests.records.written import write
@@ -21,7 +21,7 @@ DEVICE_J = ["down_j", "compute_j", "up_j", "idle_j", "sleep_j"]
 def add_job(tables, job, device, round_, outcome, down_j, compute_j, up_j, peer_j=0.0, link_j=0.0):
     begun = (job, device, round_, round_, "train", "full", 10.0 * round_, 1.0, 4.0, 2.0, 0.0, 0.0)
     joules = (down_j, compute_j, up_j, peer_j, link_j)
-    tables["jobs"].append((*begun, 10.0 * round_ + 7.0, outcome, 0.0, 8e6, 80, 40, *joules))
+    tables["jobs"].append((*begun, 10.0 * round_ + 7.0, outcome, 0.0, 8e6, 80, 40, 0, *joules))
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def hand_made(tmp_path):
     add_job(tables, 1, 1, 1, "late", 3.0, 6.0, 0.0)
     for round_, server_s in enumerate((1.0, 3.0)):
         ends = (10.0 * round_, 10.0 * round_ + 10.0)
-        tables["merges"].append((round_, round_, *ends, 1, 1, 0, "all", np.inf, 0.0, server_s, *([0] * 14)))
+        tables["rounds"].append((round_, round_, *ends, 1, 1, 0, "all", np.inf, 0.0, server_s, *([0] * 14)))
     tables["devices"].append((0, "psi", 1, 1, 1, 7.0, 80, 40, 2.0, 12.0, 1.0, 6.0, 1.5))
     tables["devices"].append((1, "psi", 1, 1, 0, 7.0, 80, 40, 3.0, 6.0, 0.25, 7.0, 0.0))
     tables["devices"].append((-1, "server", 0, 0, 0, 4.0, 0, 0, 0.0, 8.0, 0.0, 5.0, 0.0))
@@ -87,7 +87,7 @@ RUNS = {
     "batteries": timing_scenario(
         energy=POWER,
         network={"name": "fixed", "up": "1 Mbit/s", "down": "8 Mbit/s"},
-        coordinator={"name": "deadline", "deadline": "30 s"},
+        protocol={"name": "deadline", "deadline": "30 s"},
         fleet=[{"count": 4, "cpu": {"flops_per_s": {"log_uniform": [2e8, 2e9]}}, "battery": {"capacity": "150 J"}}],
         stop={"rounds": 3},
     ),
@@ -110,7 +110,7 @@ def test_all_rows_add_up_to_the_energy_of_the_run(name, tmp_path):
     assert set(found.loc[found["round"] < 0, "activity"]) <= {"idle", "sleep"}
     # From the first round's end at 50 s on: five devices idle for 25 s, and each computes until then or is done before.
     after_j = 5 * 25 * 2.0 + (25 + 25 + 25 + 20 + 10) * 3.0 if name == "cut off" else 0.0
-    assert total_j == pytest.approx(run.merges["total_energy_j"].iloc[-1] + after_j, rel=1e-9, abs=0)
+    assert total_j == pytest.approx(run.rounds["total_energy_j"].iloc[-1] + after_j, rel=1e-9, abs=0)
 
 
 def test_what_was_spent_after_the_last_closed_round_of_an_interrupted_run_is_kept(hand_made, tmp_path):

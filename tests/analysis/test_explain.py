@@ -5,8 +5,8 @@ import re
 import pytest
 
 import edgesim
-from edgesim.analysis.gantt import plot_round
-from edgesim.commands.explain import explain
+from edgesim.cli.explain import explain
+from edgesim.reports.gantt import plot_round
 from tests.conftest import timing_scenario
 
 SPEEDS = (1.0, 0.5, 0.25)  # GFLOP/s of devices 0, 1 and 2: a job of 7.3806 GFLOP takes 7.38, 14.8 and 29.5 s
@@ -46,7 +46,7 @@ def test_the_last_device_of_a_round_that_waits_for_all(run):
 
 
 def test_one_late_device_and_what_it_lacked(run):
-    assert lines(run(coordinator=deadline(20))) == [
+    assert lines(run(protocol=deadline(20))) == [
         "Round 1 took 20 s; 2 of 3 jobs merged.",
         "The deadline of 20 s ended it, with 1 job late: device 2 (kind2) lacked 9.52 s after 20 s of computing. "
         "Without it the round would have taken 14.8 s, 5.24 s less (device 1 (kind1)).",
@@ -55,7 +55,7 @@ def test_one_late_device_and_what_it_lacked(run):
 
 def test_several_late_devices_are_not_to_blame_one_by_one(run):
     """The case of the report: the deadline ended the round, and taking one device away changes nothing."""
-    assert lines(run(coordinator=deadline(10))) == [
+    assert lines(run(protocol=deadline(10))) == [
         "Round 1 took 10 s; 1 of 3 jobs merged.",
         "The deadline of 10 s ended it, with 2 jobs late: device 1 (kind1) lacked 4.76 s after 10 s of computing; "
         "device 2 (kind2) lacked 19.5 s after 10 s of computing. "
@@ -65,7 +65,7 @@ def test_several_late_devices_are_not_to_blame_one_by_one(run):
 
 def test_late_devices_that_go_on(run):
     """Devices 1 and 2 are at work at the first deadline; 1 delivers in the second round, 2 is cancelled at its end."""
-    done = run(coordinator=deadline(10, late="keep"), stop={"rounds": 2})
+    done = run(protocol=deadline(10, late="keep"), stop={"rounds": 2})
     told = lines(done)[1]
     assert "device 1 (kind1) lacked 4.76 s" in told and "device 2 (kind2) lacked 19.5 s" in told
     assert lines(done)[2:] == ["2.62 s passed in waiting for the deadline."]
@@ -74,16 +74,16 @@ def test_late_devices_that_go_on(run):
 def test_a_deadline_that_is_learnt(run):
     """The first round has none and takes 29.5 s; the median of its jobs, 14.8 s, is that of the second."""
     learnt = {"name": "deadline", "rule": "quantile", "quantile": 0.5}
-    done = run(coordinator=learnt, stop={"rounds": 2})
-    assert done.merges["closed_by"].tolist() == ["all", "deadline"]
-    assert done.merges["deadline_s"].tolist() == pytest.approx([float("inf"), 14.7612])
+    done = run(protocol=learnt, stop={"rounds": 2})
+    assert done.rounds["closed_by"].tolist() == ["all", "deadline"]
+    assert done.rounds["deadline_s"].tolist() == pytest.approx([float("inf"), 14.7612])
     assert lines(done, 2)[1].startswith(
         "The deadline of 14.8 s ended it, with 1 job late: device 2 (kind2) lacked 14.8 s"
     )
 
 
 def test_the_minimum_of_updates(run):
-    assert lines(run(coordinator=deadline(5, minimum=2))) == [
+    assert lines(run(protocol=deadline(5, minimum=2))) == [
         "Round 1 took 14.8 s; 2 of 3 jobs merged.",
         "After its deadline of 5 s it went on for the minimum; device 1 (kind1) was the last: "
         "compute 14.8 s. Next would have been device 2 (kind2), which lacked 14.8 s.",
@@ -93,18 +93,18 @@ def test_the_minimum_of_updates(run):
 
 def test_the_kth_of_more_than_are_kept(run):
     """Device 0 is cancelled as device 1 brings the second update."""
-    done = run(speeds=SPEEDS[::-1], coordinator={"name": "over_selection", "keep": 2})
+    done = run(speeds=SPEEDS[::-1], protocol={"name": "over_selection", "keep": 2})
     assert lines(done) == [
         "Round 1 took 14.8 s; 2 of 3 jobs merged.",
         "It had the 2 updates that it keeps; device 1 (kind1) brought the last of them: compute 14.8 s. "
         "Next would have been device 0 (kind0), which lacked 14.8 s.",
         "Late: device 0 (kind0) after 14.8 s of computing.",
     ]
-    assert done.merges["critical_device"].tolist() == [1]
+    assert done.rounds["critical_device"].tolist() == [1]
 
 
 def test_a_full_buffer(run):
-    done = run(method="fedbuff", coordinator={"name": "buffered", "concurrency": 3, "buffer": 2})
+    done = run(method="fedbuff", protocol={"name": "buffered", "concurrency": 3, "buffer": 2})
     assert lines(done)[1].startswith("The buffer was full; device 0 (kind0) brought the last update: compute 7.38 s.")
     assert "Without" not in explain(done, 1)
 
@@ -125,7 +125,7 @@ def test_waiting_for_somebody_to_come(run, tmp_path):
 def test_peers_wait_for_each_other(run):
     """Without a device the graph is another, so nothing is said of the round without it."""
     done = run(
-        method={"name": "dfedavg", "reuse": 2}, peers="full", selection="all", coordinator="sync",
+        method={"name": "dfedavg", "reuse": 2}, peers="full", selection="all", protocol="sync",
         network={"name": "fixed", "up": "1 Mbit/s", "down": "8 Mbit/s"},
     )  # fmt: skip
     told = lines(done)
@@ -142,24 +142,24 @@ def test_shared_links_would_be_faster_without_it(run):
     assert "Next to end was device" in told[1] and "Without" not in told[1]
 
 
-@pytest.mark.parametrize("coordinator", ["sync", deadline(100), deadline(20), deadline(15)])
+@pytest.mark.parametrize("protocol", ["sync", deadline(100), deadline(20), deadline(15)])
 @pytest.mark.parametrize("speeds", [SPEEDS, (0.25, 0.4, 1.0), (0.3, 0.3)])
-def test_without_it_is_what_a_run_without_it_takes(run, coordinator, speeds):
+def test_without_it_is_what_a_run_without_it_takes(run, protocol, speeds):
     """The device that is named is taken out of the fleet, and the scenario run again."""
-    told = explain(run(speeds, coordinator=coordinator), 1)
+    told = explain(run(speeds, protocol=protocol), 1)
     found = re.search(r"device (\d)[^.]*[\d.]*.*Without it the round would have taken (as long|[\d.]+ s)", told)
     if found is None:
         assert "Without any one of them it would have taken as long." in told
         return
     rest = [speed for device, speed in enumerate(speeds) if device != int(found[1])]
-    again = run(rest, name="again", coordinator=coordinator).merges["now_s"].item()
-    before = run(speeds, name="before", coordinator=coordinator).merges["now_s"].item()
+    again = run(rest, name="again", protocol=protocol).rounds["now_s"].item()
+    before = run(speeds, name="before", protocol=protocol).rounds["now_s"].item()
     expected = before if found[2] == "as long" else float(found[2].removesuffix(" s"))
     assert again == pytest.approx(expected, rel=5e-3)  # of three digits
 
 
 def test_a_line_for_each_kind(run):
-    assert [line for line in explain(run(coordinator=deadline(20)), 1).splitlines() if line.startswith("kind")] == [
+    assert [line for line in explain(run(protocol=deadline(20)), 1).splitlines() if line.startswith("kind")] == [
         "kind0: 1 job (1 delivered); mean download 0 s, compute 7.38 s, upload 0 s.",
         "kind1: 1 job (1 delivered); mean download 0 s, compute 14.8 s, upload 0 s.",
         "kind2: 1 job (1 late).",
@@ -167,5 +167,5 @@ def test_a_line_for_each_kind(run):
 
 
 def test_the_picture_names_the_deadline(run, tmp_path):
-    drawn = plot_round(run(coordinator=deadline(10)), 1, tmp_path / "round")[1].read_text()
+    drawn = plot_round(run(protocol=deadline(10)), 1, tmp_path / "round")[1].read_text()
     assert "Round 1: 10 s, ended by its deadline with 2 late, 1 of 3 merged" in drawn

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from edgesim.analysis.gantt import plot_round, round_bars
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
 from edgesim.records.table import new_tables
+from edgesim.reports.gantt import plot_round, round_bars
 from tests.records.written import write
 
 
@@ -20,7 +20,7 @@ def make_run(tmp_path):
 
     def make(n=3, deadline_s=math.inf, closed_by="all"):
         tables = new_tables()
-        price = (1e6, 10, 20, 0.5, 2.0, 1.0, 0.0, 0.0)
+        price = (1e6, 10, 20, 0, 0.5, 2.0, 1.0, 0.0, 0.0)
         tables["jobs"].append((0, 1, 0, 0, "train", "full", 0.0, 5.0, 8.5, 5.0, 0.0, 0.0, 20.0, "ok", 0.0, *price))
         tables["jobs"].append((1, 0, 1, 1, "train", "full", 20.0, 3.0, 25.0, 0.0, 0.0, 0.0, 48.0, "late", 9.0, *price))
         for i in range(1, n):
@@ -28,8 +28,8 @@ def make_run(tmp_path):
             tables["jobs"].append(
                 (1 + i, i, 1, 1, "train", "full", 20.0, 1.0, 4.0, up_s, 0.0, 0.0, 25 + up_s, "ok", 0.0, *price)
             )
-        tables["merges"].append((0, 1, 0.0, 20.0, 1, 1, 0, closed_by, deadline_s, 0.0, 0.0, *([0] * 14)))
-        tables["merges"].append((1, 2, 20.0, 50.0, n, n - 1, 1, closed_by, deadline_s, 0.0, 2.0, *([0] * 14)))
+        tables["rounds"].append((0, 1, 0.0, 20.0, 1, 1, 0, closed_by, deadline_s, 0.0, 0.0, *([0] * 14)))
+        tables["rounds"].append((1, 2, 20.0, 50.0, n, n - 1, 1, closed_by, deadline_s, 0.0, 2.0, *([0] * 14)))
         for device in range(-1, n):
             tables["devices"].append(
                 (device, "Pi" if device else "Nano", 1, 1, 1, 8.0, 10, 20, 1.0, 1.0, 2.0, 0.5, 0.0)

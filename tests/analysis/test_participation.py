@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import edgesim
-from edgesim.analysis.participation import participation
-from edgesim.commands.energy import energy_by
+from edgesim.cli.energy import energy_by
+from edgesim.reports.participation import participation
 from tests.calling import call
 from tests.conftest import timing_scenario
 
@@ -23,7 +23,7 @@ def run(tmp_path_factory):
         {"name": "slow", "count": 2, "cpu": {"flops_per_s": "100 MFLOP/s"}},
     ]
     scenario = timing_scenario(
-        fleet=fleet, coordinator={"name": "deadline", "deadline": "20 s"}, stop={"rounds": 2},
+        fleet=fleet, protocol={"name": "deadline", "deadline": "20 s"}, stop={"rounds": 2},
         energy={"name": "power", "idle": "1 W", "busy": "4 W"},
     )  # fmt: skip
     return edgesim.run(scenario, out=tmp_path_factory.mktemp("runs") / "run")
@@ -73,4 +73,4 @@ def test_joules_by_kind(run):
     found = energy_by(run, ["kind", "activity"]).set_index(["kind", "activity"])["joules"]
     assert found["slow", "compute"] == pytest.approx(4 * 3 * 20)
     assert found["fast", "idle"] == pytest.approx(120)
-    assert found.sum() == pytest.approx(run.merges["total_energy_j"].iloc[-1])
+    assert found.sum() == pytest.approx(run.rounds["total_energy_j"].iloc[-1])

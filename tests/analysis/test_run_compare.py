@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pandas as pd
 
-from edgesim.analysis.compare import diff
-from edgesim.analysis.load import open_run
+from edgesim.reports.compare import diff
+from edgesim.reports.load import open_run
 from tests.records.written import seal_again
 
 
@@ -34,9 +34,9 @@ def test_only_the_changed_column_is_listed(fake_run):
 
 def test_rows_without_a_partner_differ(fake_run):
     found = diff(fake_run("a", accuracies=(0.1,)), fake_run("b", accuracies=(0.1, 0.2)))
-    merges = found[found["table"] == "merges"].set_index("column")
-    assert merges.loc["round", ["different", "first_row", "a", "b"]].tolist() == [1, 1, "no row", 1]
-    assert set(found["table"]) == {"jobs", "merges", "evals"}
+    rounds = found[found["table"] == "rounds"].set_index("column")
+    assert rounds.loc["round", ["different", "first_row", "a", "b"]].tolist() == [1, 1, "no row", 1]
+    assert set(found["table"]) == {"jobs", "rounds", "evals"}
 
 
 def test_text_differs_without_a_size(fake_run):

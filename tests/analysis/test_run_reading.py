@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from edgesim.analysis.load import open_run
-from edgesim.analysis.readable import text, unit_for
-from edgesim.analysis.stats import curve, energy_by_kind, first_crossing, summary, targets_table
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
+from edgesim.reports.load import open_run
+from edgesim.reports.readable import text, unit_for
+from edgesim.reports.stats import curve, energy_by_kind, first_crossing, summary, targets_table
 from tests.records.written import seal_again
 
 
@@ -21,7 +21,7 @@ def test_a_run_is_read_back(fake_run):
     run = fake_run("seven")
     assert (run.name, run.method, run.seed, run.targets) == ("seven", "fedavg", 1, (0.5, 0.99))
     assert run.jobs["outcome"].tolist() == ["ok"] * 4
-    assert [len(table) for table in (run.merges, run.evals, run.devices, run.notes)] == [4, 8, 4, 0]
+    assert [len(table) for table in (run.rounds, run.evals, run.devices, run.metrics)] == [4, 8, 4, 0]
     assert run.weights()["w"].tolist() == [0, 1, 2]
 
 
@@ -39,10 +39,10 @@ def test_what_is_not_a_run_folder_is_refused(fake_run, tmp_path):
     seal_again(run.folder)
     with pytest.raises(ConfigError, match=r"evals\.parquet: not a readable parquet file, truncated or damaged: "):
         _ = open_run(run.folder).evals
-    pd.DataFrame({"round": [1]}).to_parquet(run.folder / "notes.parquet")
+    pd.DataFrame({"round": [1]}).to_parquet(run.folder / "metrics.parquet")
     seal_again(run.folder)
-    with pytest.raises(ConfigError, match="'notes' lacks name, device, value"):
-        _ = open_run(run.folder).notes
+    with pytest.raises(ConfigError, match="'metrics' lacks name, device, value"):
+        _ = open_run(run.folder).metrics
     manifest = (run.folder / "manifest.json").read_text()
     (run.folder / "manifest.json").write_text(manifest.replace('"seed": 1', '"seed": 2'))
     with pytest.raises(ConfigError, match=r"manifest\.json: damaged: its SHA-256 is not the one"):
@@ -194,8 +194,8 @@ def test_reading_a_run_needs_no_torch(fake_run):
     run = fake_run(weights={"final": {"w": np.ones(1)}})
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "import edgesim.__main__, edgesim.analysis.compare, edgesim.analysis.stats as stats\n"
-        "from edgesim.analysis.load import open_run\n"
+        "import edgesim.cli.app, edgesim.reports.compare, edgesim.reports.stats as stats\n"
+        "from edgesim.reports.load import open_run\n"
         f"print(stats.summary(open_run({str(run.folder)!r}))['rounds'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

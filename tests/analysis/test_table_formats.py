@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from edgesim.analysis.find import find_runs
-from edgesim.analysis.load import Run
-from edgesim.commands.formats import order
-from edgesim.errors import ConfigError
+from edgesim.cli.formats import order
+from edgesim.core.errors import ConfigError
+from edgesim.reports.find import find_runs
+from edgesim.reports.load import Run
 from tests.calling import call
 
 Make = Callable[..., Run]
@@ -34,7 +34,7 @@ def test_csv_has_every_number_to_its_last_digit(three: Path) -> None:
     assert (code, err) == (0, "")
     assert table["run"].tolist() == ["high", "low", "mid"]
     for row, run in zip(table.to_dict("records"), find_runs([three]), strict=True):
-        last = run.merges.iloc[-1]
+        last = run.rounds.iloc[-1]
         assert (row["energy_j"], row["up_bytes"]) == (last["total_energy_j"], last["total_up_bytes"])
         assert row["accuracy"] == run.evals["accuracy"][run.evals["split"] == "test"].iloc[-1]
     reached = table.set_index("run")["sim_time_s@0.5"]

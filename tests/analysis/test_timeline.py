@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 import edgesim
-from edgesim.analysis.timeline import trace_events, write_trace
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
 from edgesim.records.table import new_tables
+from edgesim.reports.timeline import trace_events, write_trace
 from tests.conftest import timing_scenario
 from tests.records.written import write
 
@@ -71,12 +71,12 @@ def two_devices(tmp_path):
     """
     tables = new_tables()
     no_wait, in_full = (0.0, 0.0), ("train", "full", 0.0)
-    ok, late = (8e6, 80, 40, 2.0, 12.0, 1.0), (3e6, 80, 0, 2.0, 3.0, 0.0)
+    ok, late = (8e6, 80, 40, 0, 2.0, 12.0, 1.0), (3e6, 80, 0, 0, 2.0, 3.0, 0.0)
     tables["jobs"].append((0, 0, 0, 0, *in_full, 1.0, 4.0, 2.0, *no_wait, 7.0, "ok", 0.0, *ok, 0.0, 0.0))
     in_part = ("train", "last1", 0.0)
     tables["jobs"].append((1, 1, 0, 0, *in_part, 4.0, 6.0, 0.0, *no_wait, 10.0, "late", 2.0, *late, 0.0, 0.0))
     spent = [11e6, 160, 40, 38.0, 14.0, 24.0, 38.0] * 2
-    tables["merges"].append((0, 1, 0.0, 12.0, 2, 1, 1, "deadline", 10.0, 0.0, 2.0, *spent))
+    tables["rounds"].append((0, 1, 0.0, 12.0, 2, 1, 1, "deadline", 10.0, 0.0, 2.0, *spent))
     tables["evals"].append((0, 1, 12.0, "test", 1.0, 0.75, 50))
     tables["evals"].append((0, 1, 12.0, "train", 1.0, float("nan"), 0))
     for device, kind in enumerate(("psi", "psi/5", "psi")):
@@ -131,7 +131,7 @@ def test_counters_of_a_hand_made_round(two_devices):
         (7, 0, 1, 0),
         (12, 0, 0, 0),
     ]
-    waiting = [(at, args["arrivals"]) for at, args in counter(events, "arrivals waiting for their merge")]
+    waiting = [(at, args["completions"]) for at, args in counter(events, "completions waiting for their merge")]
     assert waiting == [(0, 0), (7, 1), (10, 0), (12, 0)]  # the late job is never merged
     assert counter(events, "accuracy (test)") == [(12, {"accuracy": 0.75})]
     assert counter(events, "accuracy (train)") == []
@@ -147,7 +147,9 @@ def test_peers_send_until_a_job_computes(two_devices):
 
 def test_partial_updates_wait_for_their_merge_as_well(two_devices):
     two_devices.jobs["outcome"] = ["partial", "late"]
-    waiting = [args["arrivals"] for _, args in counter(trace_events(two_devices), "arrivals waiting for their merge")]
+    waiting = [
+        args["completions"] for _, args in counter(trace_events(two_devices), "completions waiting for their merge")
+    ]
     assert waiting == [0, 1, 0, 0]
 
 
@@ -196,7 +198,7 @@ def test_a_run_without_a_round_has_a_trace(tmp_path):
 
 @pytest.fixture(scope="module")
 def quickstart(tmp_path_factory):
-    scenario = edgesim.load("scenarios/quickstart.toml", ["stop={ rounds = 4 }", "coordinator.deadline='2.5 s'"])
+    scenario = edgesim.load("scenarios/quickstart.toml", ["stop={ rounds = 4 }", "protocol.deadline='2.5 s'"])
     return edgesim.run(scenario, out=tmp_path_factory.mktemp("runs") / "quickstart")
 
 
@@ -219,9 +221,9 @@ def test_power_integrates_to_the_joules_of_the_tables(quickstart):
 
 
 def test_rounds_and_devices_keep_a_trace_small(quickstart):
-    events = trace_events(quickstart, rounds=(2, 3), devices=3)
+    events = trace_events(quickstart, between=(2, 3), devices=3)
     check_rules(events)
-    start_s, end_s = quickstart.merges["start_s"][1], quickstart.merges["now_s"][2]
+    start_s, end_s = quickstart.rounds["start_s"][1], quickstart.rounds["now_s"][2]
     jobs = quickstart.jobs[quickstart.jobs["round"].isin([1, 2])]
     busiest = (jobs["end_s"] - jobs["sent_s"]).groupby(jobs["device"]).sum().nlargest(3).index
     shown = {e["pid"] - 2 for e in events if e.get("cat") == "job"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import toy_parts
 
-from edgesim import catalogue
+from edgesim.config import plugins as catalogue
 
 _MINIMAL = {
     "partition": "sizes",
@@ -25,7 +25,7 @@ _MINIMAL = {
 def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the catalogue hold the toy parts only."""
     monkeypatch.setattr(
-        catalogue, "places_of", lambda kind: {n: _place(cls) for n, cls in toy_parts.PARTS[kind].items()}
+        catalogue, "places_of", lambda kind: {n: _place(cls) for n, cls in toy_parts.PLUGINS[kind].items()}
     )
 
 

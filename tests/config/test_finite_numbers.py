@@ -10,19 +10,20 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from edgesim.catalogue import PACKAGES, parts_of
-from edgesim.config.parts import read_dataclass
-from edgesim.errors import ConfigError
-from edgesim.local_sgd import Training
+import edgesim
+from edgesim.config.plugin_fields import read_dataclass
+from edgesim.config.plugins import PACKAGES, plugins_of
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import Training
 
 BOUNDLESS = {"clip_norm", "step_limit"}  # limits that infinity switches off, beside keys that are infinite unless given
 LATER = {"feddrop.keep"}  # checked with the levels and the model, by the method itself
 
 
-def refused(part: type, key: str, value: float) -> bool:
+def refused(plugin: type, key: str, value: float) -> bool:
     """Return whether a part refuses a value for its key, whatever else it lacks."""
     try:
-        read_dataclass(part, {key: value})
+        read_dataclass(plugin, {key: value})
     except ValidationError as error:
         return any(fault["loc"][:1] == (key,) for fault in error.errors())
     except ConfigError as error:
@@ -32,12 +33,12 @@ def refused(part: type, key: str, value: float) -> bool:
 
 def numbers() -> Iterator[Any]:
     """Yield every key of a shipped part, and of a scenario's training, that takes a number and checks it itself."""
-    parts = [("training", Training), *((n, part) for kind in PACKAGES for n, part in parts_of(kind).items())]
-    for name, part in parts:
-        for key in dataclasses.fields(part) if dataclasses.is_dataclass(part) else ():
+    plugins = [("training", Training), *((n, plugin) for kind in PACKAGES for n, plugin in plugins_of(kind).items())]
+    for name, plugin in plugins:
+        for key in dataclasses.fields(plugin) if dataclasses.is_dataclass(plugin) else ():
             checked_here = key.init and f"{name}.{key.name}" not in LATER
-            if checked_here and not all(refused(part, key.name, usual) for usual in (0.5, 3)):
-                yield pytest.param(part, key, id=f"{name}.{key.name}")
+            if checked_here and not all(refused(plugin, key.name, usual) for usual in (0.5, 3)):
+                yield pytest.param(plugin, key, id=f"{name}.{key.name}")
 
 
 NUMBERS = list(numbers())
@@ -48,11 +49,26 @@ def test_there_are_many_numbers() -> None:
     assert {"training.lr", "fedprox.mu", "training.clip_norm"} <= {case.id for case in NUMBERS}
 
 
-@pytest.mark.parametrize(("part", "key"), NUMBERS)
-def test_not_a_number_is_refused(part: type, key: dataclasses.Field[Any]) -> None:
-    assert refused(part, key.name, math.nan)
+@pytest.mark.parametrize(("plugin", "key"), NUMBERS)
+def test_not_a_number_is_refused(plugin: type, key: dataclasses.Field[Any]) -> None:
+    assert refused(plugin, key.name, math.nan)
 
 
-@pytest.mark.parametrize(("part", "key"), NUMBERS)
-def test_infinity_is_refused_unless_it_means_something(part: type, key: dataclasses.Field[Any]) -> None:
-    assert refused(part, key.name, math.inf) is (key.default != math.inf and key.name not in BOUNDLESS)
+@pytest.mark.parametrize(("plugin", "key"), NUMBERS)
+def test_infinity_is_refused_unless_it_means_something(plugin: type, key: dataclasses.Field[Any]) -> None:
+    assert refused(plugin, key.name, math.inf) is (key.default != math.inf and key.name not in BOUNDLESS)
+
+
+@pytest.mark.parametrize(("plugin", "key"), NUMBERS)
+def test_a_whole_number_that_no_float_can_hold_is_refused(plugin: type, key: dataclasses.Field[Any]) -> None:
+    """Sums and products of counts stay numbers: a key is bounded, or turns a whole number into a finite float."""
+    assert refused(plugin, key.name, 10**400) or key.name == "seed"  # which is hashed
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["stop.rounds", "evaluation.every", "evaluation.last", "fleet.0.cpu.cores", "fleet.0.count", "fleet.0.level"],
+)
+def test_counts_of_a_scenario_are_bounded(path: str, timing: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"^{path.replace('.', r'.')}.*less than or equal|at most"):
+        edgesim.load(timing(), [f"{path}={10**400}"])

@@ -9,7 +9,7 @@ import pytest
 import toy_parts
 
 from edgesim.config.load import load_scenario
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
 
 Write = Callable[[str, str], Path]
 

@@ -15,8 +15,8 @@ import toy_parts
 
 from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Foreign, Scenario
-from edgesim.contracts import Training
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import Training
 
 
 def refused(table: dict[str, Any], *overrides: str) -> str:
@@ -30,11 +30,11 @@ def test_the_least_scenario_has_these_defaults(minimal: dict[str, Any]) -> None:
     scenario = load_scenario(minimal)
     assert (scenario.seed, scenario.name, scenario.data) == (1, None, None)
     assert scenario.training == Training()
-    kinds = ("cost", "network", "energy", "slowdown", "selection", "coordinator", "backend", "topology")
+    kinds = ("cost", "network", "energy", "slowdown", "selection", "protocol", "backend", "topology")
     assert [getattr(scenario, kind).name for kind in kinds] == [
         *("measured", "ideal", "none", "none", "all", "sync", "serial", "star")
     ]
-    assert [part.name for part in scenario.availability] == ["always"]
+    assert [plugin.name for plugin in scenario.availability] == ["always"]
     assert (scenario.failures, scenario.peers) == ((), None)
     assert (scenario.server.flops_per_s, scenario.server.idle, scenario.server.busy) == (math.inf, 0.0, 0.0)
     assert (scenario.evaluation.every, scenario.evaluation.targets) == (1, ())
@@ -97,7 +97,7 @@ def test_another_class_from_outside_is_held_with_checked_arguments(minimal: dict
         ),
         ({"name": "toy_parts:Odd", "number": 2}, "model: number must be odd, got 2"),
         ({"name": "toy_parts:Odd", "pole": "1+2j"}, "model: must be a number, string, list or table, got (1+2j)"),
-        ("toy_parts:PARTS", "model.name: 'toy_parts:PARTS' must be the name of a class, found {"),
+        ("toy_parts:PLUGINS", "model.name: 'toy_parts:PLUGINS' must be the name of a class, found {"),
         ("toy_parts:Nothing", "model.name: cannot import 'toy_parts:Nothing': module 'toy_parts' has no attribute"),
         ("no_such_module:Net", "model.name: cannot import 'no_such_module:Net': No module named 'no_such_module'"),
         ("toy_parts:Unreadable", "model: the fields of Unreadable cannot be checked: Unable to generate"),
@@ -149,7 +149,7 @@ LINK = "(allowed: up, down, latency)"
         ("seed", -1, "seed: must be greater than or equal to 0, got -1"),
         ("seed", math.nan, "seed: a number, string, list or table is needed, got nan"),
         ("netwrk", {}, "netwrk: unknown key; did you mean 'network'? (allowed: seed, name, data, data_seed, partition, "
-         "model, training, cost, network, energy, slowdown, selection, method, coordinator, backend, availability, "
+         "model, training, cost, network, energy, slowdown, selection, method, protocol, backend, availability, "
          "failures, peers, topology, encoding, server, evaluation, stop, weights, fleet)"),
         ("availability", {"name": "hours", "start": "5 W"},
          "availability.start: '5 W' is not a time; give a number in s or a string such as '20 ms'"),
@@ -182,7 +182,7 @@ def test_targets_are_sorted_and_told_once(minimal: dict[str, Any]) -> None:
 @pytest.mark.parametrize("given", ["hours", {"name": "hours"}, ["hours"], [{"name": "hours", "start": "0 s"}]])
 def test_one_part_of_a_list_needs_no_brackets(minimal: dict[str, Any], given: Any) -> None:
     scenario = load_scenario({**minimal, "availability": given})
-    assert [part.value for part in scenario.availability] == [toy_parts.Hours()]
+    assert [plugin.value for plugin in scenario.availability] == [toy_parts.Hours()]
     assert scenario.canonical()["availability"] == [{"name": "hours", "start": 0.0}]
     assert scenario.digest() == load_scenario({**minimal, "availability": "hours"}).digest()
 
@@ -190,9 +190,9 @@ def test_one_part_of_a_list_needs_no_brackets(minimal: dict[str, Any], given: An
 def test_lists_of_parts_keep_their_order(minimal: dict[str, Any]) -> None:
     minimal["failures"] = [{"name": "breaks", "after": "1 min"}, "rain", {"name": "breaks", "after": 5}]
     scenario = load_scenario(minimal)
-    values = [part.value for part in scenario.failures]
+    values = [plugin.value for plugin in scenario.failures]
     assert values == [toy_parts.Breaks(after=60.0), toy_parts.Empty(), toy_parts.Breaks(after=5.0)]
-    assert [(part.kind, part.name) for part in scenario.failures] == [
+    assert [(plugin.kind, plugin.name) for plugin in scenario.failures] == [
         *(("failure", "breaks"), ("failure", "rain"), ("failure", "breaks"))
     ]
     assert load_scenario(scenario.canonical()) == scenario

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from edgesim.catalogue import PACKAGES, parts_of
+from edgesim.config.plugins import PACKAGES, plugins_of
 from edgesim.config.scenario import Scenario
 from edgesim.config.schema import json_schema
 
@@ -86,13 +86,13 @@ def choices(section: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", [k for k, key in KEYS.items() if key in Scenario.model_fields and k not in LISTS])
 def test_the_schema_has_every_part_that_is_shipped(shipped: dict[str, Any], kind: str) -> None:
-    expected = {name for name in parts_of(kind) if not name.endswith(":")}
+    expected = {name for name in plugins_of(kind) if not name.endswith(":")}
     assert expected in [shapes(choice).keys() for choice in choices(shipped["properties"][KEYS[kind]])]
 
 
 @pytest.mark.parametrize("kind", LISTS)
 def test_a_list_of_parts_may_be_one_part(shipped: dict[str, Any], kind: str) -> None:
-    section, expected = shipped["properties"][KEYS[kind]], parts_of(kind).keys()
+    section, expected = shipped["properties"][KEYS[kind]], plugins_of(kind).keys()
     arrays = [form for form in (section, *section.get("anyOf", ())) if form.get("type") == "array"]
     assert [shapes(array["items"]).keys() for array in arrays] == [expected]
     assert expected in [shapes(choice).keys() for choice in choices(section)]

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from edgesim import units
-from edgesim.errors import ConfigError
-from edgesim.numbers import PositiveShare
-from edgesim.rng import Key
-from edgesim.units import Distribution, PerDevice, draw, reason
+from edgesim.config import units
+from edgesim.config.units import Distribution, PerDevice, draw, reason
+from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import PositiveShare
+from edgesim.core.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, MinLen
 
 from edgesim.config.paths import ScenarioPath
-from edgesim.errors import ConfigError
-from edgesim.units import BitsPerSecond, Delay, PerDevice, Seconds, Watts
+from edgesim.config.units import BitsPerSecond, Delay, PerDevice, Seconds, Watts
+from edgesim.core.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class Proximal:
 
 @dataclass(frozen=True, kw_only=True)
 class Deadline:
-    """A coordinator."""
+    """A protocol."""
 
     deadline: Seconds
 
@@ -158,7 +158,7 @@ class Unreadable:
     what: OwnModel
 
 
-PARTS: dict[str, dict[str, type]] = {
+PLUGINS: dict[str, dict[str, type]] = {
     "data": {"files": Files},
     "partition": {"sizes": Sizes},
     "model": {"net": Net, "family:": Member},
@@ -174,6 +174,6 @@ PARTS: dict[str, dict[str, type]] = {
     "topology": {"star": Empty},
     "selection": {"all": Empty, "one_of": OneOf},
     "method": {"averaging": Averaging, "proximal": Proximal},
-    "coordinator": {"sync": Empty, "deadline": Deadline},
+    "protocol": {"sync": Empty, "deadline": Deadline},
     "backend": {"serial": Empty, "pool": Pool},
 }

@@ -10,24 +10,28 @@ import numpy as np
 import torch
 
 import edgesim
-from edgesim.assembly import assemble
-from edgesim.backends.serial import SerialBackend
-from edgesim.catalogue import find, parts_of
-from edgesim.contracts import DELIVERED, Arrival, Assignment, Bundle, Job, Message, ModelRef, Needs, Outcome, Result
-from edgesim.learning.context import Context
-from edgesim.learning.parts import extract
-from edgesim.rng import Key
-from edgesim.simulation import Silent, Simulation
+from edgesim.config.plugins import find, plugins_of
+from edgesim.core.backend import Assignment, Result
+from edgesim.core.job import DELIVERED, Completion, Job, Outcome
+from edgesim.core.method import Finished, LocalState, Needs
+from edgesim.core.rng import Key
+from edgesim.core.update import ModelRef, ModelState, Update
+from edgesim.learning.submodel.slicing import extract
+from edgesim.learning.train.context import Context
+from edgesim.runtime.backends.serial import SerialBackend
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.run import Silent, Simulation
 from tests.conftest import digits_scenario
+from tests.sizes import thinned
 
 PLUGINS = "tests.plugins.methods"
 OUTSIDE = tuple(f"{PLUGINS}:{name}" for name in ("Proximal", "Delivered", "Backwards", "Teacher"))
-METHODS = (*parts_of("method"), *OUTSIDE)
+METHODS = (*plugins_of("method"), *OUTSIDE)
 PRICED = METHODS[:-1]  # the Teacher looks at other weights for free, as it is there to disturb
 NORMED = "tests.plugins.networks:TinyNorm"
 MODELS = ("cnn_digits", NORMED)
 
-# Arguments with which each shipped coordinator is tried. The deadline makes devices 0 and 1 late; the first four of six
+# Arguments with which each shipped protocol is tried. The deadline makes devices 0 and 1 late; the first four of six
 # leave two behind; four places and as many updates a merge let a quick device deliver twice for one merge.
 COORDINATORS: dict[str, dict[str, Any]] = {
     "sync": {"name": "sync"},
@@ -36,7 +40,7 @@ COORDINATORS: dict[str, dict[str, Any]] = {
     "buffered": {"name": "buffered", "concurrency": 4, "buffer": 4},
 }
 # Arguments of methods whose defaults are for other networks: these have no hidden linear layer.
-ARGUMENTS: dict[str, dict[str, Any]] = {"feddrop": {"units": "all"}}
+ARGUMENTS: dict[str, dict[str, Any]] = {"feddrop": {"channels": "all"}}
 # Methods that look at a model before they train it: cheaply, and from the second round on.
 _LOOKS = {"check_every": 1, "force_first_at": 1, "probe_samples": 8, "hessian_samples": 4, "lanczos_steps": 3}
 ARGUMENTS |= {"fedad": _LOOKS, "feddhad": _LOOKS}
@@ -64,24 +68,38 @@ def needs_of(method: str) -> Needs:
 
 
 def claims(method: str) -> Sequence[str]:
-    """Return the coordinators that edgesim ships and a method runs on, in the order of COORDINATORS."""
-    shipped = parts_of("coordinator")
-    return [name for name in COORDINATORS if shipped[name].protocol in needs_of(method).coordinators]
+    """Return the protocols that edgesim ships and a method runs on, in the order of COORDINATORS."""
+    shipped = plugins_of("protocol")
+    return [name for name in COORDINATORS if shipped[name].protocol in needs_of(method).protocols]
 
 
-CLAIMS = [(method, coordinator) for method in METHODS for coordinator in claims(method)]
-FORESEEABLE = [(method, coordinator) for method, coordinator in CLAIMS if not needs_of(method).feedback]
+# What a short run tries where a larger one tries every method: one for each kind of Needs, a plain one where it can.
+_PLAIN = ("fedavg", "dpsgd", "scaffold", "heterofl")
+REPRESENTATIVES = set({needs_of(m): m for m in sorted(METHODS, key=lambda m: m in _PLAIN)}.values())
+
+
+def tried(cases: Sequence[Any]) -> list[Any]:
+    """Return methods, or tuples that begin with one, as values of a parametrisation: in short runs, representatives.
+
+    Methods that are there for one test alone, and so not among METHODS, are always tried.
+    """
+    rest = set(METHODS) - REPRESENTATIVES
+    return thinned(cases, [case for case in cases if (case[0] if isinstance(case, tuple) else case) not in rest])
+
+
+CLAIMS = [(method, protocol) for method in METHODS for protocol in claims(method)]
+FORESEEABLE = [(method, protocol) for method, protocol in CLAIMS if not needs_of(method).feedback]
 
 
 def hardest(method: str) -> dict[str, Any]:
-    """Return a coordinator that a method runs on: if it can be, one that leaves updates out."""
+    """Return a protocol that a method runs on: if it can be, one that leaves updates out."""
     return COORDINATORS[next((name for name in ("deadline", "buffered") if name in claims(method)), "sync")]
 
 
 def mixed_scenario(**changes: Any) -> edgesim.Scenario:
     """Six devices of three levels with 40 digits each: one computes slowly, one uploads slowly, four are in time.
 
-    Unless they are given, the coordinator is the first that the method claims, and peers, if it has any, form a ring.
+    Unless they are given, the protocol is the first that the method claims, and peers, if it has any, form a ring.
     """
     method = changes.get("method", "fedavg")
     chosen = method if isinstance(method, dict) else {"name": method, **ARGUMENTS.get(method, {})}
@@ -91,8 +109,8 @@ def mixed_scenario(**changes: Any) -> edgesim.Scenario:
         "partition": {"name": "iid", "samples_per_device": 40},
         "network": link,
         "selection": "all",
-        "coordinator": COORDINATORS[claims(name)[0]],
-        "peers": "ring" if needs_of(name).peers else None,
+        "protocol": COORDINATORS[claims(name)[0]],
+        "peers": None if needs_of(name).peers is None else "ring",
         "stop": {"rounds": 2},
         "fleet": [
             {"level": 1, "cpu": {"flops_per_s": "1 MFLOP/s"}},
@@ -131,68 +149,71 @@ class Spy:
 
     def __init__(self, method: Any) -> None:
         self.method = method
-        self.merges: list[tuple[Any, ...]] = []
+        self.rounds: list[tuple[Any, ...]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.method, name)
 
-    def merge(self, *arguments: Any) -> Any:
-        """Remember the arguments and let the method merge."""
-        self.merges.append(arguments)
-        return self.method.merge(*arguments)
+    def aggregate(self, *arguments: Any) -> Any:
+        """Remember the arguments and let the method aggregate."""
+        self.rounds.append(arguments)
+        return self.method.aggregate(*arguments)
 
 
-def ask(simulation: Simulation) -> list[Arrival]:
-    """Play the exchanges of one round up to its last arrival, without merging."""
-    engine, learner = simulation.engine, simulation.learner
-    arrivals: list[Arrival] = []
+def ask(simulation: Simulation) -> list[Completion]:
+    """Play the exchanges of one round up to its last completion, without merging."""
+    session, learner = simulation.session, simulation.learner
+    completions: list[Completion] = []
     more = True
     while more:
-        plan, inbox = learner.plan(engine.view()), engine.new_inbox()
-        learner.start(engine.dispatch(plan, to=inbox))
-        engine.env.run()
-        engine.last = inbox.take()
-        arrivals += engine.last
-        engine.exchange += 1
+        plan, inbox = learner.plan(session.view()), session.new_inbox()
+        learner.start(session.dispatch(plan, to=inbox))
+        session.env.run()
+        session.last = inbox.take()
+        completions += session.last
+        session.exchange += 1
         more = plan.more
         if more:
-            learner.hear(engine.last, engine.view())
-    return arrivals
+            learner.hear(session.last, session.view())
+    return completions
 
 
 def play(simulation: Simulation) -> None:
     """Play one round: ask, wait for all, merge, take the new model."""
-    engine = simulation.engine
-    engine.model = simulation.learner.merge(ask(simulation), engine.view()).model
-    engine.round += 1
-    engine.exchange = 0
+    session = simulation.session
+    session.model = simulation.learner.merge(ask(simulation), session.view()).model
+    session.round += 1
+    session.exchange = 0
 
 
 def merge_arguments(simulation: Simulation) -> tuple[Any, ...]:
-    """Play one round and return what its merge was given: state, base, messages, view, tools, key."""
+    """Play one round and return what its merge was given: state, model, updates, server, key."""
     spy = simulation.learner.method = Spy(simulation.learner.method)
-    simulation.learner.merge(ask(simulation), simulation.engine.view())
-    return spy.merges[-1]
+    simulation.learner.merge(ask(simulation), simulation.session.view())
+    return spy.rounds[-1]
 
 
-def arrived_at(simulation: Simulation, got: Sequence[Message], base: Bundle, model: Bundle) -> list[Message]:
+def arrived_at(simulation: Simulation, got: Sequence[Update], base: ModelState, model: ModelState) -> list[Update]:
     """Return the messages that the method's own rule makes of devices that all went from `base` to this model."""
     trainer = simulation.parts.make_trainer("cpu")
     return [_arrived_at(trainer, m, Assignment(m.job, m.device, m.task, KEY, base, None), model) for m in got]
 
 
-def _arrived_at(trainer: Any, message: Message, assignment: Assignment, model: Bundle) -> Message:
+def _arrived_at(trainer: Any, message: Update, assignment: Assignment, model: ModelState) -> Update:
     rule, task = trainer.method.local(message.task), message.task
-    module, assignment = trainer._cut(task.part, assignment)
-    context = Context(module, trainer.data, trainer.shards[message.device], assignment, trainer.card.drop_single)
-    w = rule.start(assignment.base, None, context) if rule.start else {}
-    ended = {**w, **context.copy(extract(model, task.part, trainer.card))}
-    body, _, signals = (rule.finish or (lambda w, context: (w, None, {})))(ended, context)
+    module, assignment = trainer._cut(task.submodel, assignment)
+    context = Context(
+        module, trainer.data, trainer.shards[message.device], assignment, trainer.cost_profile.drop_single
+    )
+    local = rule.on_start(context) if rule.on_start else LocalState({})
+    local.weights = {**local.weights, **context.copy(extract(model, task.submodel, trainer.cost_profile))}
+    finished = rule.on_finish(local, context) if rule.on_finish else Finished(local.weights)
+    body, statistics = finished.body, finished.statistics
     carried = {
         kind: {n: t for n, t in body[kind].items() if task.up.layers is None or n.rpartition(".")[0] in task.up.layers}
         for kind in body.keys() & task.up.kinds
     }
-    return message._replace(body=carried, signals=signals)
+    return message._replace(body=carried, statistics=statistics, own_model=finished.own_model)
 
 
 def fingerprint(tree: Any) -> str:
@@ -235,16 +256,16 @@ class Devices:
     """Devices as they are: each trains every job, late ones too, and changes its memory at the instant the job ends."""
 
     def __init__(self, simulation: Simulation) -> None:
-        self.memory: dict[int, Bundle] = {}
+        self.memory: dict[int, ModelState] = {}
         self.trained = 0
-        self._messages: dict[ModelRef, Message] = {}
+        self._messages: dict[ModelRef, Update] = {}
         self._learner = simulation.learner
         self._backend = simulation.learner.backend
-        self._really_end = simulation.engine._end
-        simulation.engine._end = self._end
+        self._really_end = simulation.world._end
+        simulation.world._end = self._end
 
-    def _end(self, job: Job, outcome: Outcome) -> Arrival:
-        arrival = self._really_end(job, outcome)
+    def _end(self, job: Job, outcome: Outcome) -> Completion:
+        completion = self._really_end(job, outcome)
         learner, first = self._learner, self._learner._received
         heard = [self._messages[ref] if ref.version >= 0 else first(ref) for ref in job.received]
         own, base = self.memory.get(job.device), learner._models.get(job.base)
@@ -255,10 +276,10 @@ class Devices:
         self._backend.done[job.id] = result
         self._messages[ModelRef(1 + job.device, job.id)] = learner._message_of(job, result)
         self.trained += 1
-        changes = {"no": False, "computed": arrival.computed, "delivered": outcome in DELIVERED}
-        if changes[learner.method.needs.keep] and result.keep is not None:
-            self.memory[job.device] = result.keep
-        return arrival
+        changes = {"none": False, "computed": completion.computed, "delivered": outcome in DELIVERED}
+        if changes[learner.method.needs.device_state] and result.new_device_state is not None:
+            self.memory[job.device] = result.new_device_state
+        return completion
 
 
 def run_eagerly(scenario: edgesim.Scenario) -> tuple[Simulation, Devices]:

@@ -7,10 +7,10 @@ import torch
 from safetensors.numpy import load_file
 
 import edgesim
-from edgesim.catalogue import parts_of
-from edgesim.contracts import SERVER, ModelRef
-from edgesim.errors import ConfigError
-from edgesim.learning.trainer import Trainer
+from edgesim.config.plugins import plugins_of
+from edgesim.core.errors import ConfigError
+from edgesim.core.update import SERVER, ModelRef
+from edgesim.learning.train.trainer import Trainer
 from edgesim.records.schema import TABLES
 from tests.contracts.support import (
     CLAIMS,
@@ -30,33 +30,36 @@ from tests.contracts.support import (
     results_of,
     run,
     run_eagerly,
+    tried,
 )
+from tests.sizes import full, thinned
 
+AMONG_PEERS = [name for name in METHODS if needs_of(name).peers is not None]
 DEADLINE = COORDINATORS["deadline"]
 
 
 def test_every_coordinator_is_tried():
-    """A coordinator that edgesim ships has its arguments here, and every method runs on one of them at least."""
-    assert COORDINATORS.keys() == parts_of("coordinator").keys()
+    """A protocol that edgesim ships has its arguments here, and every method runs on one of them at least."""
+    assert COORDINATORS.keys() == plugins_of("protocol").keys()
     assert {method for method, _ in CLAIMS} == set(METHODS)
-    assert {coordinator for _, coordinator in CLAIMS} == set(COORDINATORS)
+    assert {protocol for _, protocol in CLAIMS} == set(COORDINATORS)
 
 
 @pytest.mark.parametrize("server", [{}, {"flops_per_s": "1 MFLOP/s"}], ids=["ready server", "slow server"])
-@pytest.mark.parametrize(("name", "coordinator"), FORESEEABLE)
-def test_null_and_serial_tell_the_same_time(name, coordinator, server):
+@pytest.mark.parametrize(("name", "protocol"), tried(FORESEEABLE))
+def test_null_and_serial_tell_the_same_time(name, protocol, server):
     """Without feedback, jobs and rounds of a timing-only run are those of the run that trains, byte for byte.
 
     That is so too if the server takes time to average: how many numbers it got does not depend on training.
     """
-    scenario = {"method": name, "coordinator": COORDINATORS[coordinator], "server": server}
+    scenario = {"method": name, "protocol": COORDINATORS[protocol], "server": server}
     simulations = [run(mixed_scenario(**scenario, backend=backend)) for backend in ("serial", "null")]
     runs = [results_of(simulation) for simulation in simulations]
-    for table in ("jobs", "merges", "devices"):
+    for table in ("jobs", "rounds", "devices"):
         assert runs[0][table] == runs[1][table]
     assert runs[0]["evals"] != runs[1]["evals"]
-    works = bool(server) and not needs_of(name).peers
-    assert (simulations[0].tables["merges"].frame()["server_s"] > 0).all() == works
+    works = bool(server) and needs_of(name).peers is None
+    assert (simulations[0].tables["rounds"].frame()["server_s"] > 0).all() == works
 
 
 def test_null_refuses_feedback():
@@ -65,10 +68,10 @@ def test_null_refuses_feedback():
         prepare(mixed_scenario(method=f"{PLUGINS}:Greedy", backend="null"))
 
 
-@pytest.mark.parametrize(("name", "coordinator"), CLAIMS)
-def test_lazy_eager_and_backwards_agree(name, coordinator):
+@pytest.mark.parametrize(("name", "protocol"), tried(CLAIMS))
+def test_lazy_eager_and_backwards_agree(name, protocol):
     """Training at the end of each job, late jobs included, or in reverse order, gives the same tables and weights."""
-    scenario = mixed_scenario(method=name, coordinator=COORDINATORS[coordinator])
+    scenario = mixed_scenario(method=name, protocol=COORDINATORS[protocol])
     simulation = run(scenario)
     lazy = results_of(simulation)
     eager, devices = run_eagerly(scenario)
@@ -87,17 +90,17 @@ TROUBLE = [
 ]
 
 
-@pytest.mark.parametrize(("name", "coordinator"), FORESEEABLE)
-def test_all_agree_in_trouble(name, coordinator):
+@pytest.mark.parametrize(("name", "protocol"), tried(FORESEEABLE))
+def test_all_agree_in_trouble(name, protocol):
     """The same where jobs crash, stop early and are lost: what a device kept or its peers heard is what it had then.
 
     Timing alone tells the same story, as trouble comes to jobs and devices, whoever trains them.
     """
     # a device cannot know that what it delivered was lost afterwards, and peers have no server that loses anything
-    lost = needs_of(name).keep != "delivered" and not needs_of(name).peers
+    lost = needs_of(name).device_state != "delivered" and needs_of(name).peers is None
     changes = {
         "method": name,
-        "coordinator": COORDINATORS[coordinator],
+        "protocol": COORDINATORS[protocol],
         "failures": TROUBLE[: 2 + lost],
         "availability": {"name": "sessions", "on": "20 s", "off": "2 s"},
         "stop": {"rounds": 6},
@@ -105,14 +108,15 @@ def test_all_agree_in_trouble(name, coordinator):
     simulation = run(mixed_scenario(**changes))
     lazy, timed = results_of(simulation), results_of(run(mixed_scenario(**changes, backend="null")))
     assert results_of(run_eagerly(mixed_scenario(**changes))[0]) == lazy
-    assert [timed[table] for table in ("jobs", "merges", "devices")] == [lazy["jobs"], lazy["merges"], lazy["devices"]]
+    assert [timed[table] for table in ("jobs", "rounds", "devices")] == [lazy["jobs"], lazy["rounds"], lazy["devices"]]
     outcomes = set(simulation.tables["jobs"].frame()["outcome"])
     assert {"ok", "crashed"} <= outcomes
     assert ("lost" in outcomes) == lost
 
 
 @pytest.mark.parametrize(
-    "name", [n for n in parts_of("method") if "deadline" in claims(n) and needs_of(n).keep != "computed"]
+    "name",
+    tried([n for n in plugins_of("method") if "deadline" in claims(n) and needs_of(n).device_state != "computed"]),
 )
 def test_stragglers_are_never_trained(name, monkeypatch):
     """The trainer runs once for every job that arrived and never for one that was late."""
@@ -124,13 +128,13 @@ def test_stragglers_are_never_trained(name, monkeypatch):
         return really_run(self, assignment)
 
     monkeypatch.setattr(Trainer, "run", counted)
-    jobs = run(mixed_scenario(method=name, coordinator=DEADLINE)).tables["jobs"].frame()
+    jobs = run(mixed_scenario(method=name, protocol=DEADLINE)).tables["jobs"].frame()
     assert (jobs["outcome"] == "late").sum() == 4  # devices 0 and 1, twice
     assert sorted(trained) == sorted(jobs["job"][jobs["outcome"] == "ok"])
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", [*METHODS, f"{PLUGINS}:Asking"])
+@pytest.mark.parametrize("name", tried([*METHODS, f"{PLUGINS}:Asking"]))
 def test_nobody_writes_into_what_he_was_given(name, model, monkeypatch):
     """No hook changes base, own memory or a peer's message; no later job changes what an earlier one sent or kept;
     merges are pure.
@@ -139,27 +143,27 @@ def test_nobody_writes_into_what_he_was_given(name, model, monkeypatch):
     really_run = Trainer.run
 
     def guarded(self, assignment):
-        given = [assignment.base, assignment.own, [m.body for m in assignment.received]]
+        given = [assignment.global_model, assignment.device_state, [m.body for m in assignment.received]]
         before = fingerprint(given)
         result = really_run(self, assignment)
         assert fingerprint(given) == before
-        made = [result.body, result.keep, result.signals]
+        made = [result.body, result.new_device_state, result.statistics]
         seen.append((made, fingerprint(made)))
         return result
 
-    simulation = prepare(mixed_scenario(method=name, model=model, coordinator=hardest(name)))
-    really_merge = type(simulation.learner.method).merge
+    simulation = prepare(mixed_scenario(method=name, model=model, protocol=hardest(name)))
+    really_aggregate = type(simulation.learner.method).aggregate
 
-    def pure_merge(self, state, base, got, *rest):
+    def pure_aggregate(self, state, base, got, *rest):
         given = [state, base, [m.body for m in got]]
         before = fingerprint(given)
-        merged = really_merge(self, state, base, got, *rest)
+        merged = really_aggregate(self, state, base, got, *rest)
         assert fingerprint(given) == before
-        assert fingerprint(really_merge(self, state, base, got, *rest).model) == fingerprint(merged.model)
+        assert fingerprint(really_aggregate(self, state, base, got, *rest).model) == fingerprint(merged.model)
         return merged
 
     monkeypatch.setattr(Trainer, "run", guarded)
-    monkeypatch.setattr(type(simulation.learner.method), "merge", pure_merge)
+    monkeypatch.setattr(type(simulation.learner.method), "aggregate", pure_aggregate)
     simulation.run()
     assert len(seen) >= 8
     assert all(fingerprint(made) == before for made, before in seen)
@@ -174,7 +178,7 @@ def test_training_depends_on_the_assignment_alone(name, monkeypatch):
     def recorded(self, assignment):
         result = really_run(self, assignment)
         assignments.append(assignment)
-        bits.append(fingerprint([result.body, result.keep, result.signals]))
+        bits.append(fingerprint([result.body, result.new_device_state, result.statistics]))
         return result
 
     scenario = mixed_scenario(method=name, model=NORMED)
@@ -184,22 +188,22 @@ def test_training_depends_on_the_assignment_alone(name, monkeypatch):
     trainer = simulation.parts.make_trainer("cpu")
     again = []
     for assignment in reversed(assignments):
-        trainer.score_chunks(assignment.base, [0])
+        trainer.score_chunks(assignment.global_model, [0])
         result = trainer.run(assignment)
-        again.append(fingerprint([result.body, result.keep, result.signals]))
+        again.append(fingerprint([result.body, result.new_device_state, result.statistics]))
     assert again[::-1] == bits
 
 
-@pytest.mark.parametrize("name", [*METHODS, f"{PLUGINS}:Asking"])
+@pytest.mark.parametrize("name", tried([*METHODS, f"{PLUGINS}:Asking"]))
 def test_nothing_is_left_over(name):
     """After a run only jobs that were never merged or cancelled wait, and no model lives that nobody starts from.
 
     In rounds that is no job at all. Peers keep their newest messages, and the first model for whoever is new.
     """
-    simulation = run(mixed_scenario(method=name, coordinator=hardest(name), stop={"rounds": 3}))
+    simulation = run(mixed_scenario(method=name, protocol=hardest(name), stop={"rounds": 3}))
     learner, tables = simulation.learner, {name: table.frame() for name, table in simulation.tables.items()}
     waiting = learner._pending._jobs.values()
-    assert len(waiting) == len(tables["jobs"]) - tables["merges"]["asked"].sum()
+    assert len(waiting) == len(tables["jobs"]) - tables["rounds"]["asked"].sum()
     assert ("buffered" in hardest(name).values()) or not waiting
     among_peers = needs_of(name).peers
     needed = {learner.model, *(job.base for job in waiting), *([ModelRef(SERVER, 0)] if among_peers else [])}
@@ -214,13 +218,13 @@ def test_two_exchanges_are_one_round():
     assert tables["jobs"].groupby(["round", "task"]).size().to_dict() == {
         (0, "probe"): 6, (0, "proximal"): 6, (1, "probe"): 6, (1, "proximal"): 6
     }  # fmt: skip
-    assert tables["merges"]["version"].tolist() == [1, 2]
+    assert tables["rounds"]["version"].tolist() == [1, 2]
     assert tables["evals"]["round"].tolist() == [0, 1]
 
 
 def test_an_exchange_after_the_deadline_is_late_at_once():
     """If the probe takes the whole round, whoever is asked afterwards ends at the deadline without a charge."""
-    scenario = mixed_scenario(method=f"{PLUGINS}:Asking", coordinator={"name": "deadline", "deadline": "0.03 s"})
+    scenario = mixed_scenario(method=f"{PLUGINS}:Asking", protocol={"name": "deadline", "deadline": "0.03 s"})
     jobs = run(scenario).tables["jobs"].frame()
     first = jobs[jobs["round"] == 0]
     assert set(first["outcome"]) == {"late"}
@@ -229,19 +233,20 @@ def test_an_exchange_after_the_deadline_is_late_at_once():
 
 
 @pytest.mark.parametrize(
-    ("name", "coordinator", "counts"),
+    ("name", "protocol", "counts"),
     [
-        (f"{PLUGINS}:Proximal", "deadline", (1, 2)),
+        pytest.param(f"{PLUGINS}:Proximal", "deadline", (1, 2), marks=full),
         (f"{PLUGINS}:Proximal", "buffered", (2,)),
-        *((name, "sync", (2,)) for name in METHODS if needs_of(name).peers),
+        *thinned([(name, "sync", (2,)) for name in AMONG_PEERS], [("dpsgd", "sync", (2,))]),
     ],
 )
-def test_workers_agree_with_serial(name, coordinator, counts):
+@pytest.mark.workers
+def test_workers_agree_with_serial(name, protocol, counts):
     """One or two worker processes give the tables, weights and memories of the serial backend, peers' too."""
     outcomes = []
     for backend in ("serial", *({"name": "workers", "workers": count} for count in counts)):
         simulation = prepare(
-            mixed_scenario(method=name, model=NORMED, coordinator=COORDINATORS[coordinator], backend=backend)
+            mixed_scenario(method=name, model=NORMED, protocol=COORDINATORS[protocol], backend=backend)
         )
         simulation.run()
         simulation.learner.backend.close()
@@ -259,7 +264,9 @@ def many_threads():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("backend", ["serial", {"name": "workers", "workers": 1}])
+@pytest.mark.parametrize(
+    "backend", ["serial", pytest.param({"name": "workers", "workers": 1}, marks=[full, pytest.mark.workers])]
+)
 def test_results_do_not_depend_on_the_threads_of_the_host(backend, many_threads, tmp_path):
     """Sums over a network large enough to be split between threads are those of one thread; these are given back."""
     scenario = mixed_scenario(method="fedadp", model="fcnn", backend=backend, stop={"rounds": 2})

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from edgesim.assembly import assemble
-from edgesim.checkpoint import Checkpoint
-from edgesim.learning.trainer import Trainer
-from edgesim.simulation import Silent, Simulation
-from tests.contracts.support import COORDINATORS, METHODS, PLUGINS, hardest, mixed_scenario, results_of, run
+from edgesim.learning.train.trainer import Trainer
+from edgesim.runtime.checkpoint import Checkpoint
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.run import Silent, Simulation
+from tests.contracts.support import COORDINATORS, METHODS, PLUGINS, hardest, mixed_scenario, results_of, run, tried
 
 ALWAYS_S = 1e-9  # every merge comes later than that after the one before
 TROUBLE = [{"name": "crash", "probability": 0.2}, {"name": "partial_work", "probability": 0.3}]
@@ -38,13 +38,13 @@ CASES += [(f"{PLUGINS}:{name}", COORDINATORS["buffered"]) for name in ("Proximal
 
 
 @pytest.mark.parametrize(
-    ("name", "coordinator"), CASES, ids=lambda part: part if isinstance(part, str) else part["name"]
+    ("name", "protocol"), tried(CASES), ids=lambda each: each if isinstance(each, str) else each["name"]
 )
-def test_a_run_goes_on_as_if_it_had_not_been_cut_off(name, coordinator, tmp_path, trained):
+def test_a_run_goes_on_as_if_it_had_not_been_cut_off(name, protocol, tmp_path, trained):
     """Tables, weights and memories are equal, and no job is trained twice; so too if devices fail and leave."""
     changes = {
         "method": name,
-        "coordinator": coordinator,
+        "protocol": protocol,
         "failures": TROUBLE,
         "availability": {"name": "sessions", "on": "20 s", "off": "2 s"},
         "evaluation": {"every": 2, "personal": True},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgesim.errors import ContractError
+from edgesim.core.errors import ContractError
 from tests.contracts.support import (
     COORDINATORS,
     LATE_COMPUTING,
@@ -25,7 +25,7 @@ def test_when_memory_changes(name, remember):
     """Late in its upload a device has changed its "computed" memory but not its "delivered" one; late in its
     computation neither.
     """
-    scenario = mixed_scenario(method=f"{PLUGINS}:{name}", coordinator=COORDINATORS["deadline"], stop={"rounds": 1})
+    scenario = mixed_scenario(method=f"{PLUGINS}:{name}", protocol=COORDINATORS["deadline"], stop={"rounds": 1})
     simulation = run(scenario)
     jobs = simulation.tables["jobs"].frame().set_index("device")
     assert jobs["outcome"][[LATE_COMPUTING, LATE_UPLOADING, 2]].tolist() == ["late", "late", "ok"]
@@ -41,7 +41,7 @@ def test_memory_comes_back_to_its_device():
     train = learner.backend.train
 
     def watched(assignments):
-        handed.update({assignment.device: assignment.own for assignment in assignments})
+        handed.update({assignment.device: assignment.device_state for assignment in assignments})
         return train(assignments)
 
     learner.backend.train = watched
@@ -57,7 +57,7 @@ def test_memory_comes_back_to_its_device():
 @pytest.mark.parametrize("name", ["Proximal", "Delivered"])
 def test_memory_without_rounds(name):
     """A device that delivers twice for one merge trains the second time from what it kept the first time."""
-    simulation = prepare(mixed_scenario(method=f"{PLUGINS}:{name}", coordinator=COORDINATORS["buffered"]))
+    simulation = prepare(mixed_scenario(method=f"{PLUGINS}:{name}", protocol=COORDINATORS["buffered"]))
     calls, train = [], simulation.learner.backend.train
 
     def watched(assignments):
@@ -69,12 +69,14 @@ def test_memory_without_rounds(name):
     simulation.run()
     kept = {}
     for call in calls:
-        assert all(assignment.own is kept.get(assignment.device) for assignment, _ in call)
-        kept.update({assignment.device: result.keep for assignment, result in call})
-    assert simulation.engine.round == 2 < len(calls)  # somebody came twice to a merge, and was trained in two calls
+        assert all(assignment.device_state is kept.get(assignment.device) for assignment, _ in call)
+        kept.update({assignment.device: result.new_device_state for assignment, result in call})
+    assert simulation.session.round == 2 < len(calls)  # somebody came twice to a merge, and was trained in two calls
 
 
 def test_undeclared_memory_is_refused():
-    """A rule that keeps something although needs.keep says "no" breaks its word."""
-    with pytest.raises(ContractError, match=r"Forgetful keeps something on a device but needs\.keep says 'no'"):
+    """A rule that keeps something although needs.device_state says "none" breaks its word."""
+    with pytest.raises(
+        ContractError, match=r"Forgetful keeps something on a device but needs\.device_state says 'none'"
+    ):
         run(mixed_scenario(method=f"{PLUGINS}:Forgetful"))

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from edgesim.catalogue import find
-from edgesim.contracts import Bundle
-from edgesim.learning.parts import extract, scatter
-from edgesim.rng import Key
+from edgesim.config.plugins import find
+from edgesim.core.rng import Key
+from edgesim.core.update import ModelState
+from edgesim.learning.submodel.slicing import extract
 from tests.contracts.support import (
     METHODS,
     MODELS,
@@ -27,9 +27,12 @@ from tests.contracts.support import (
     play,
     prepare,
     run,
+    tried,
 )
+from tests.learning.scattered import scatter
 
-every_method = pytest.mark.parametrize("name", METHODS)
+every_class = pytest.mark.parametrize("name", METHODS)
+every_method = pytest.mark.parametrize("name", tried(METHODS))
 # Methods whose server goes its own way from the old model towards what arrived.
 STEPPING = {"fedasync", "fedbuff"}
 # Methods whose server remembers moves and goes beyond what arrived.
@@ -43,7 +46,7 @@ WITHOUT_EFFECT = {NORMED: {"conv.bias"}}
 every_model = pytest.mark.parametrize("model", MODELS)
 
 
-def different(model: Bundle) -> Bundle:
+def different(model: ModelState) -> ModelState:
     """Return another model of the same shapes, with positive running statistics."""
     generator = Key(99).numpy()
     return {
@@ -52,7 +55,7 @@ def different(model: Bundle) -> Bundle:
     }
 
 
-@every_method
+@every_class
 def test_constructor_only_stores_fields(name):
     """A method is its hyper-parameters: nothing is worked out, opened or drawn when it is made."""
     cls, _ = find("method", name)
@@ -65,7 +68,7 @@ def test_constructor_only_stores_fields(name):
         method.anything = 1
 
 
-@every_method
+@every_class
 def test_module_names_its_source(name):
     """A reader finds the paper that a method comes from."""
     cls, _ = find("method", name)
@@ -85,7 +88,7 @@ def test_setting_is_read_only(name):
 def test_plan_is_pure_and_valid(name):
     """Asked twice a method answers the same, leaves its state alone and asks idle devices only, each once."""
     simulation = prepare(mixed_scenario(method=name))
-    learner, view, key = simulation.learner, simulation.engine.view(), Key(5)
+    learner, view, key = simulation.learner, simulation.session.view(), Key(5)
     before = fingerprint(learner.state)
     plan = learner.method.plan(learner.state, view, key)
     assert learner.method.plan(learner.state, view, key) == plan
@@ -97,29 +100,29 @@ def test_plan_is_pure_and_valid(name):
     assert [sum(task == other for other in tasks) for task in tasks] == [1] * len(tasks)  # equal tasks are one object
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if not needs_of(name).feedback])
+@pytest.mark.parametrize("name", tried([name for name in METHODS if not needs_of(name).feedback]))
 def test_plan_without_feedback_ignores_what_was_learned(name):
     """feedback=False: the plan of a round is the same from the first state and from the state after a merge."""
     simulation = prepare(mixed_scenario(method=name))
     learner = simulation.learner
     first = learner.state
     play(simulation)
-    view, key = simulation.engine.view(), Key(6)
+    view, key = simulation.session.view(), Key(6)
     assert learner.method.plan(learner.state, view, key) == learner.method.plan(first, view, key)
 
 
 @every_model
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in STEPPING | OVERSHOOTING | SPARSE])
+@pytest.mark.parametrize("name", tried([name for name in METHODS if name not in STEPPING | OVERSHOOTING | SPARSE]))
 def test_merge_of_equal_models_is_that_model(name, model):
     """If all devices arrive at one model, every bit of the new global model is its, but for what no device has."""
     simulation = prepare(mixed_scenario(method=name, model=model))
-    state, base, got, view, tools, key = merge_arguments(simulation)
+    state, base, got, server, key = merge_arguments(simulation)
     common = different(base)
-    merged = simulation.learner.method.merge(state, base, arrived_at(simulation, got, base, common), view, tools, key)
+    merged = simulation.learner.method.aggregate(state, base, arrived_at(simulation, got, base, common), server, key)
     expected = base
     for message in got:
-        part, card = message.task.part, view.setting.card
-        expected = scatter(extract(common, part, card), part, card, into=expected)
+        submodel, cost_profile = message.task.submodel, server.setting.cost_profile
+        expected = scatter(extract(common, submodel, cost_profile), submodel, cost_profile, into=expected)
     assert fingerprint(merged.model) == fingerprint(expected)
 
 
@@ -128,9 +131,9 @@ def test_merge_of_equal_models_is_that_model(name, model):
 def test_merge_goes_towards_what_arrived(name, model):
     """If all devices arrive at one model, the new global model lies between the old one and it, and is not the old."""
     simulation = prepare(mixed_scenario(method=name, model=model))
-    state, base, got, view, tools, key = merge_arguments(simulation)
+    state, base, got, server, key = merge_arguments(simulation)
     common = different(base)
-    merged = simulation.learner.method.merge(state, base, arrived_at(simulation, got, base, common), view, tools, key)
+    merged = simulation.learner.method.aggregate(state, base, arrived_at(simulation, got, base, common), server, key)
     for kind, tensors in base.items():
         for tensor_name, old in tensors.items():
             new, end = merged.model[kind][tensor_name], common[kind][tensor_name]
@@ -139,22 +142,22 @@ def test_merge_goes_towards_what_arrived(name, model):
 
 
 @every_model
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in SPARSE | TAUGHT])
+@pytest.mark.parametrize("name", tried([name for name in METHODS if name not in SPARSE | TAUGHT]))
 def test_nobody_moved(name, model):
     """If all devices arrive where they started, every bit of the global model stays."""
     simulation = prepare(mixed_scenario(method=name, model=model))
-    state, base, got, view, tools, key = merge_arguments(simulation)
-    merged = simulation.learner.method.merge(state, base, arrived_at(simulation, got, base, base), view, tools, key)
+    state, base, got, server, key = merge_arguments(simulation)
+    merged = simulation.learner.method.aggregate(state, base, arrived_at(simulation, got, base, base), server, key)
     assert fingerprint(merged.model) == fingerprint(base)
 
 
 @every_method
 def test_order_of_arrivals_does_not_matter(name):
-    """The learner sorts by job, so the order in which arrivals were taken changes no bit."""
+    """The learner sorts by job, so the order in which completions were taken changes no bit."""
     outcomes = []
     for step in (1, -1):
         simulation = prepare(mixed_scenario(method=name))
-        simulation.learner.merge(ask(simulation)[::step], simulation.engine.view())
+        simulation.learner.merge(ask(simulation)[::step], simulation.session.view())
         outcomes.append(fingerprint([simulation.learner.weights(), simulation.learner.state]))
     assert outcomes[0] == outcomes[1]
 
@@ -163,25 +166,25 @@ def test_order_of_arrivals_does_not_matter(name):
 def test_a_diverged_device_is_left_out(name):
     """A message with one NaN counts as if it had not come, and the notes say so."""
     simulation = prepare(mixed_scenario(method=name))
-    state, base, got, view, tools, key = merge_arguments(simulation)
-    merge = simulation.learner.method.merge
+    state, base, got, server, key = merge_arguments(simulation)
+    aggregate = simulation.learner.method.aggregate
     broken = {kind: {n: t.clone() for n, t in tensors.items()} for kind, tensors in got[-1].body.items()}
     next(tensors for tensors in broken.values() if "fc1.weight" in tensors)["fc1.weight"][0, 0] = float("nan")
-    merged = merge(state, base, [*got[:-1], got[-1]._replace(body=broken)], view, tools, key)
-    assert fingerprint(merged.model) == fingerprint(merge(state, base, got[:-1], view, tools, key).model)
-    assert fingerprint(merged.model) != fingerprint(merge(state, base, got, view, tools, key).model)
-    assert merged.notes["left_out"] == 1
+    merged = aggregate(state, base, [*got[:-1], got[-1]._replace(body=broken)], server, key)
+    assert fingerprint(merged.model) == fingerprint(aggregate(state, base, got[:-1], server, key).model)
+    assert fingerprint(merged.model) != fingerprint(aggregate(state, base, got, server, key).model)
+    assert merged.metrics["left_out"] == 1
 
 
 @every_method
 def test_only_diverged_devices_leave_the_model(name):
     """If every message is broken there is no new version."""
     simulation = prepare(mixed_scenario(method=name))
-    state, base, got, view, tools, key = merge_arguments(simulation)
+    state, base, got, server, key = merge_arguments(simulation)
     nothing = {kind: {n: torch.full_like(t, float("inf")) for n, t in ts.items()} for kind, ts in base.items()}
-    merged = simulation.learner.method.merge(state, base, arrived_at(simulation, got, base, nothing), view, tools, key)
+    merged = simulation.learner.method.aggregate(state, base, arrived_at(simulation, got, base, nothing), server, key)
     assert merged.model is None
-    assert merged.notes["left_out"] == len(got)
+    assert merged.metrics["left_out"] == len(got)
 
 
 @every_model

@@ -12,13 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from edgesim.assembly import assemble
-from edgesim.catalogue import PACKAGES, parts_of
-from edgesim.contracts import Order, Part, Pass, Payload, Stretch, Task
-from edgesim.engine.pricing import ROWS, Pricer
-from edgesim.rng import Draws, Key
+from edgesim.config.plugins import PACKAGES, plugins_of
+from edgesim.core.job import Prices
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.rng import Draws, Key
+from edgesim.core.task import Order, Pass, Payload, Submodel, Task
+from edgesim.engine.pricing import Pricer
+from edgesim.simulation.assembly import assemble
 from edgesim.world.fleet import Fleet, build_fleet
 from tests.contracts.support import mixed_scenario, run
+from tests.sizes import examples
 
 DEVICES = 6
 KEY = Key(5).at(7)
@@ -70,7 +73,7 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
 
 def parts(kind: str) -> list[tuple[str, dict[str, Any]]]:
     """Return name and table of every shipped part of a kind, with the arguments of its example."""
-    return [(name, {"name": name, **EXAMPLES.get((kind, name), {})}) for name in parts_of(kind)]
+    return [(name, {"name": name, **EXAMPLES.get((kind, name), {})}) for name in plugins_of(kind)]
 
 
 every_of = {
@@ -133,27 +136,27 @@ def test_a_longer_block_leaves_later_blocks_alone():
 def test_prices_of_many_are_those_of_each(changes):
     """Vector answer = loop of single answers, bit for bit; asking twice gives the same; nothing is negative."""
     assembly = assemble(scenario(**changes))
-    stretch = assembly.setting.training.stretch(0)
-    tasks = [Task(stretches=(stretch,)), Task("probe", down=None, passes=(Pass("forward", samples=9),))]
+    sgd = assembly.setting.training.local_sgd(0)
+    tasks = [Task(local_sgd=(sgd,)), Task("probe", down=None, passes=(Pass("forward", samples=9),))]
     ids = np.array([4, 0, 5, 2])
     nth = np.array([0, 3, 1, 2])
 
     pricer = Pricer(assembly.fleet, assembly.setting)
 
     def price(orders, places, by=pricer):
-        return by.prices([orders[place] for place in places], 7.0, Draws(KEY, ids[places], nth[places]))
+        return np.stack(by.prices([orders[place] for place in places], 7.0, Draws(KEY, ids[places], nth[places])))
 
     of_both = tuple(Order(device, tasks[place % 2]) for place, device in enumerate(ids.tolist()))
     for orders in ([Order(d, tasks[0]) for d in ids.tolist()], [Order(d, tasks[1]) for d in ids.tolist()], of_both):
         together = price(orders, np.arange(4))
         alone = [price(orders, np.array([place]), Pricer(assembly.fleet, assembly.setting)) for place in range(4)]
-        assert together.shape == (len(ROWS), len(ids))
+        assert together.shape == (len(Prices._fields), len(ids))
         assert np.array_equal(together, np.concatenate(alone, axis=1))
         assert np.array_equal(together, price(orders, np.arange(4)))
         assert (together >= 0).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     work=st.lists(st.floats(0, 1e15), min_size=2, max_size=2).map(sorted),
     device=st.integers(0, DEVICES - 1),
@@ -175,22 +178,24 @@ def test_more_work_never_takes_less(work, device, energy):
 def chosen(kind: str, table: dict[str, Any]) -> Any:
     """Return the part that a table chooses."""
     arguments = {key: value for key, value in table.items() if key != "name"}
-    return TypeAdapter(parts_of(kind)[table["name"]]).validate_python(arguments)
+    return TypeAdapter(plugins_of(kind)[table["name"]]).validate_python(arguments)
 
 
 @pytest.mark.parametrize(("name", "table"), parts("cost"))
 @pytest.mark.parametrize("kind", ["train", "forward", "param_step", "flops"])
 def test_costs_rise_with_the_work(name, table, kind):
     """FLOPs are >= 0 and never fall with samples, steps, times or width; vectors equal loops; no input is changed."""
-    cost, card = chosen("cost", table), assemble(scenario()).setting.card
+    cost, cost_profile = chosen("cost", table), assemble(scenario()).setting.cost_profile
     samples, steps = np.array([0.0, 16.0, 40.0]), np.array([0.0, 1.0, 3.0])
-    widths = [Part(f"last{w}", frozen=card.before_last(w) if w < 3 else frozenset(), width=w) for w in (1, 2, 3)]
-    rows = np.stack([cost.flops(card, Pass(kind), part, samples, steps) for part in widths])
+    widths = [
+        Submodel(f"last{w}", frozen=cost_profile.before_last(w) if w < 3 else frozenset(), width=w) for w in (1, 2, 3)
+    ]
+    rows = np.stack([cost.flops(cost_profile, Pass(kind), part, samples, steps) for part in widths])
     assert (rows >= 0).all()
     assert (np.diff(rows, axis=0) >= 0).all()
     assert (np.diff(rows, axis=1) >= 0).all()
-    assert (cost.flops(card, Pass(kind, times=2.0), widths[0], samples, steps) == 2 * rows[0]).all()
-    alone = [cost.flops(card, Pass(kind), widths[0], samples[i : i + 1], steps[i : i + 1])[0] for i in range(3)]
+    assert (cost.flops(cost_profile, Pass(kind, times=2.0), widths[0], samples, steps) == 2 * rows[0]).all()
+    alone = [cost.flops(cost_profile, Pass(kind), widths[0], samples[i : i + 1], steps[i : i + 1])[0] for i in range(3)]
     assert alone == rows[0].tolist()
     assert (samples.tolist(), steps.tolist()) == ([0, 16, 40], [0, 1, 3])
 
@@ -282,7 +287,7 @@ WORLDS += ("topology",)
 def test_every_part_works_in_a_run(kind, table):
     """Rounds pass, every job ends once and after it began, updates arrive, and the joules of the ledger add up."""
     simulation = run(mixed_scenario(**world_of(kind, table), backend="null", stop={"rounds": 8}))
-    jobs, rounds = simulation.tables["jobs"].frame(), simulation.tables["merges"].frame()
+    jobs, rounds = simulation.tables["jobs"].frame(), simulation.tables["rounds"].frame()
     assert len(rounds) == 8
     assert sorted(jobs["job"]) == list(range(len(jobs)))
     assert (jobs["end_s"] >= jobs["sent_s"]).all()
@@ -307,20 +312,19 @@ def test_choices_are_idle_distinct_and_repeatable(table):
 
 def test_examples_cover_every_selection():
     """A selection that edgesim ships has to be tried here, as has every other part of the world; none is made up."""
-    assert {table["name"] for table in SELECTIONS} == set(parts_of("selection"))
-    assert {(kind, name) for kind, name in EXAMPLES if name not in parts_of(kind)} == set()
-    assert {kind for kind, package in PACKAGES.items() if ".world." in package} == set(WORLDS)
+    assert {table["name"] for table in SELECTIONS} == set(plugins_of("selection"))
+    assert {(kind, name) for kind, name in EXAMPLES if name not in plugins_of(kind)} == set()
+    assert {kind for kind, package in PACKAGES.items() if ".world." in package or ".cost." in package} == set(WORLDS)
 
 
 def test_message_prices_follow_the_payload():
     """4 bytes a float, the extra bytes on top, nothing for a bare request; rates and latency turn them into seconds."""
     assembly = assemble(scenario(network={"name": "fixed", "up": "1 Mbit/s", "down": "2 Mbit/s", "latency": 0.5}))
     up = Payload(kinds=frozenset({"params"}), layers=frozenset({"fc1"}), extra_bytes=3)
-    task = Task(stretches=(Stretch(batch=16, lr=0.1, epochs=1),), down=None, up=up)
+    task = Task(local_sgd=(LocalSGD(batch=16, lr=0.1, epochs=1),), down=None, up=up)
     draws = Draws(KEY, np.array([0]), np.array([0]))
-    priced = Pricer(assembly.fleet, assembly.setting).prices([Order(0, task)], 0.0, draws)
-    prices = dict(zip(ROWS, priced[:, 0], strict=True))
+    [prices] = Pricer(assembly.fleet, assembly.setting).of_each([Order(0, task)], 0.0, draws)
     fc_bytes = 4 * (128 * 10 + 10) + 3  # 32 channels of 2 x 2 pixels to 10 classes
-    assert (prices["down_bytes"], prices["up_bytes"]) == (0, fc_bytes)
-    assert prices["down_s"] == 0.5  # a bare request still takes the latency
-    assert prices["up_s"] == pytest.approx(0.5 + 8 * fc_bytes / 1e6)
+    assert (prices.down_bytes, prices.up_bytes, prices.message_bytes) == (0, fc_bytes, fc_bytes)
+    assert prices.down_s == 0.5  # a bare request still takes the latency
+    assert prices.up_s == pytest.approx(0.5 + 8 * fc_bytes / 1e6)

@@ -11,6 +11,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "edgesim"
 
+INNER = {"cost.measure", "runtime.backends"}  # packages that may import others than the one they lie in
+
 
 class Source(NamedTuple):
     """One file of the package."""
@@ -22,12 +24,19 @@ class Source(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """The part of the package it belongs to: "world" for edgesim.world.fleet, "edgesim" for the package itself."""
-        return [*self.module.split("."), "edgesim"][1]
+        """The package of the table of arrows that it belongs to: "world" for edgesim.world.fleet."""
+        return package_of(self.module)
 
     def at(self, node: ast.AST) -> str:
         """Return where a node is, as an editor understands it."""
         return f"{self.path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+
+
+def package_of(dotted: str) -> str:
+    """Return the package of the table of arrows that a dotted name of edgesim lies in; "edgesim" for itself."""
+    names = dotted.split(".")
+    inner = ".".join(names[1:3])
+    return inner if inner in INNER else [*names, "edgesim"][1]
 
 
 @cache

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgesim.catalogue import PACKAGES, parts_of
-from edgesim.contracts import Job
+from edgesim.config.plugins import PACKAGES, plugins_of
+from edgesim.core.job import Job, Prices
 from edgesim.records.schema import REAL, TABLES
 from edgesim.world.fleet import Fleet
 from tests.conventions.source_tree import ROOT, Source, imported, is_for_type_checkers, sources
@@ -57,19 +57,20 @@ def imports(pattern: str, *but: str) -> list[str]:
 
 
 def test_gradients_are_taken_in_one_module():
-    """Whoever needs a gradient asks edgesim.learning.loop for it."""
+    """Whoever needs a gradient asks edgesim.learning.train.loop for it."""
     ways = r"(autograd\.(grad|backward|functional\.\w+)|func\.(grad\w*|vjp|jvp|jac\w+|hessian))$"
     called = [(source, ast.unparse(node.func)) for source, node in walk() if isinstance(node, ast.Call)]
     assert [source.module for source, name in called if name.endswith(".backward")] == []
-    assert calls(ways, "edgesim.learning.loop") == []
-    assert imports(r"torch\.(autograd|func)\.(grad|vjp|jvp|jac\w+|hessian|backward)", "edgesim.learning.loop") == []
+    loop = "edgesim.learning.train.loop"
+    assert calls(ways, loop) == []
+    assert imports(r"torch\.(autograd|func)\.(grad|vjp|jvp|jac\w+|hessian|backward)", loop) == []
     assert calls(ways) != []  # and it does take them
 
 
 def test_no_global_randomness():
     """Draws come from keyed streams: no module-level generator of NumPy, Python or torch, no counted spawns."""
-    assert calls(r"^(np|numpy)\.random\.(?!Generator$)", "edgesim.rng") == []
-    assert calls(r"^torch\.(manual_seed|seed|cuda\.manual_seed\w*|random\.)", "edgesim.learning.seeding") == []
+    assert calls(r"^(np|numpy)\.random\.(?!Generator$)", "edgesim.core.rng") == []
+    assert calls(r"^torch\.(manual_seed|seed|cuda\.manual_seed\w*|random\.)", "edgesim.learning.models.seeding") == []
     assert calls(r"\.spawn$") == []
     assert imports(r"random|secrets|uuid|numpy\.random(\..*)?") == []
     draws = {f"torch.{name}" for name in ("rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial")}
@@ -84,19 +85,19 @@ def test_no_global_randomness():
 
 def test_no_wall_clock():
     """Only what reports host seconds may know them, or the date of a run, or waits for others."""
-    allowed = ("simulation", "recording", "checkpoint", "estimate", "progress", "calibrate", "commands.calibrate")
-    allowed += ("provenance", "records.lock")
+    allowed = [f"simulation.{name}" for name in ("run", "recording", "estimate", "progress", "calibrate", "provenance")]
+    allowed += ["runtime.checkpoint", "cli.calibrate", "records.lock"]
     assert imports(r"(time|datetime)(\..*)?", *(f"edgesim.{name}" for name in allowed)) == []
 
 
 def test_files_of_users_are_read_in_a_few_places():
-    """Who decodes a format asks edgesim.reading first whether it is a file that ends, and what fits into memory."""
+    """Who decodes a format asks edgesim.files.reading first whether the file ends and fits into memory."""
     tables = r"^(pd\.read_\w+|np\.(load\w*|genfromtxt|fromfile)|pq\.(read_table|ParquetFile)|csv\.(reader|DictReader))$"
     shipped = "edgesim.learning.data.sources.digits"  # reads a file of scikit-learn
-    assert calls(tables, "edgesim.reading", "edgesim.parquet_file", shipped) == []
+    assert calls(tables, "edgesim.files.reading", "edgesim.files.parquet", shipped) == []
     assert calls(tables) != []
     own = (f"edgesim.learning.data.{name}" for name in ("idx", "npz", "pixels"))
-    assert calls(r"^(Image\.open|torch\.load|zipfile\.ZipFile|gzip\.open)$", "edgesim.checkpoint", *own) == []
+    assert calls(r"^(Image\.open|torch\.load|zipfile\.ZipFile|gzip\.open)$", "edgesim.runtime.checkpoint", *own) == []
 
 
 # --- names ------------------------------------------------------------------------------------------------------
@@ -104,7 +105,7 @@ def test_files_of_users_are_read_in_a_few_places():
 
 def test_no_code_knows_a_part_by_name():
     """What a method, model, data set, backend or accelerator does is in its class, never behind `if name == ...`."""
-    names = {name for kind in ("method", "model", "data", "backend") for name in parts_of(kind)} | {"cuda", "mps"}
+    names = {name for kind in ("method", "model", "data", "backend") for name in plugins_of(kind)} | {"cuda", "mps"}
     assert len(names) > 20
     wrong = []
     for source, node in walk():
@@ -126,10 +127,11 @@ def test_columns_carry_their_unit():
     columns = [(table, name, kind) for table, kinds in TABLES.items() for name, kind in kinds.items()]
     assert [c for c in columns if c[2] == REAL and c[1] not in UNITLESS and not UNIT.search(c[1])] == []
     assert [c for c in columns if "byte" in c[1] and not c[1].endswith("_bytes")] == []
-    for cls, physical in ((Job, "float"), (Fleet, "Arr")):
+    for cls, physical, least in ((Job, "float", 2), (Fleet, "Arr", 8)):
         fields = [field.name for field in dataclasses.fields(cls) if field.type == physical]
-        assert len(fields) >= 8
+        assert len(fields) >= least
         assert [name for name in fields if not UNIT.search(name)] == []
+    assert [name for name in Prices._fields if name not in UNITLESS and not UNIT.search(name)] == []
 
 
 # --- modules ----------------------------------------------------------------------------------------------------
@@ -179,10 +181,10 @@ def _public(body: list[ast.stmt]) -> Iterator[ast.ClassDef | Function]:
             yield from _public(node.body) if isinstance(node, ast.ClassDef) else ()
 
 
-PARTS = [(kind, name, cls) for kind in PACKAGES for name, cls in parts_of(kind).items()]
+PLUGINS = [(kind, name, cls) for kind in PACKAGES for name, cls in plugins_of(kind).items()]
 
 
-@pytest.mark.parametrize(("kind", "name", "cls"), PARTS, ids=[f"{kind}-{name}" for kind, name, _ in PARTS])
+@pytest.mark.parametrize(("kind", "name", "cls"), PLUGINS, ids=[f"{kind}-{name}" for kind, name, _ in PLUGINS])
 def test_parts_are_frozen_dataclasses(kind, name, cls):
     """A part is its fields: frozen, by keyword only, equal if they are, explained in its own words."""
     settings = cls.__dataclass_params__

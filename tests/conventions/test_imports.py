@@ -6,104 +6,66 @@ import ast
 import os
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 
 import pytest
 
-from tests.conventions.source_tree import ROOT, Source, imported, loaded_at_import, sources
+from tests.conventions.source_tree import ROOT, Source, imported, loaded_at_import, package_of, sources
 
-# Part -> the parts that it may import. Everything may import itself.
+# Package -> the packages that it may import, from the words that all share to the command line: no arrow leads back.
+# Everything may import itself. A sub-package of its own in the table is named with its package.
 ARROWS: dict[str, set[str]] = {
-    # words and numbers that everybody shares
-    "errors": set(),
-    "limits": {"errors"},
-    "short_forms": set(),
-    "reading": {"errors", "limits"},
-    "parquet_file": {"errors", "reading"},
-    "interrupts": set(),
-    "processes": {"errors", "interrupts"},
-    "rng": set(),
-    "numbers": set(),
-    "local_sgd": {"numbers"},
-    "encoding": set(),
-    "orders": {"encoding", "local_sgd"},
-    "contracts": {"encoding", "rng", "local_sgd", "orders"},
-    "units": {"errors", "numbers", "reading", "short_forms"},
-    "card": {"contracts", "encoding", "errors"},
-    "workload": {"card", "contracts"},
-    "peering": {"contracts", "errors", "limits", "rng"},
-    "catalogue": {"errors", "reading"},
-    "devices": set(),  # data files
-    "config": {"catalogue", "contracts", "encoding", "errors", "numbers", "reading", "units"},
-    # when and how much: no torch
-    "world": {
-        *("card", "config", "contracts", "errors", "limits", "numbers", "parquet_file", "peering", "reading", "rng"),
-        "units",
-    },
-    "engine": {
-        *("card", "config", "contracts", "errors", "limits", "numbers", "peering", "records", "rng", "world"),
-        "workload",
-    },
-    "coordinators": {"contracts", "engine", "errors", "limits", "numbers", "units"},
-    "store": {"contracts"},
-    "pending": {"contracts"},
-    "learner": {"contracts", "errors", "pending", "rng", "store"},
-    "checkpoint": {"contracts", "errors", "learner", "records", "rng", "tree_file"},
-    "tree_file": {"learning"},
+    "core": set(),
+    "files": {"core"},
+    "config": {"core", "files"},
+    "cost": {"core"},
+    # when, and how much of everything: no torch
+    "world": {"config", "core", "files"},
+    "records": {"core", "files"},
+    "engine": {"config", "core", "cost", "records", "world"},
     # what values: no SimPy
-    "learning": {
-        *("card", "config", "contracts", "encoding", "errors", "limits", "numbers", "parquet_file", "peering"),
-        *("reading", "rng"),
-        "workload",
+    "learning": {"config", "core", "cost", "files"},
+    "cost.measure": {"core", "cost", "learning"},
+    "methods": {"config", "core", "cost", "cost.measure", "learning"},
+    "runtime": {"core", "files", "learning"},
+    "runtime.backends": {"core", "learning", "runtime"},
+    # what is made of all that
+    "reports": {"core", "files", "records"},
+    "simulation": {
+        *("config", "core", "cost", "cost.measure", "engine", "files", "learning", "methods", "records", "reports"),
+        *("runtime", "runtime.backends", "world"),
     },
-    "methods": {"contracts", "errors", "learning", "numbers", "peering", "rng", "workload"},
-    "backends": {"contracts", "errors", "learning", "limits", "numbers", "processes"},
-    # tables, and all that is read from them
-    "records": {"errors", "parquet_file", "reading"},
-    "analysis": {"errors", "reading", "records"},
-    "progress": {"analysis"},
+    "studies": {"config", "core", "files", "learning", "records", "reports", "runtime", "simulation"},
+    "cli": {"config", "core", "cost", "files", "records", "reports", "runtime", "simulation", "studies"},
 }
-# Where everything is put together. Nothing above may know them.
-ROOTS = {
-    "edgesim",
-    "__main__",
-    "assembly",
-    "simulation",
-    "recording",
-    "provenance",
-    "estimate",
-    "job_sample",
-    "advice",
-    "calibrate",
-    "study",
-    "commands",
-}
+ROOTS = {"edgesim", "__main__"}  # edgesim.run, edgesim.load, edgesim.open; and what python -m edgesim starts
 
 # Big libraries -> the parts that may import them.
 LIBRARIES: dict[str, set[str]] = {
-    "torch": {"learning", "methods", "backends", "assembly", "checkpoint", "tree_file", "estimate", "calibrate"},
+    "torch": {"learning", "methods", "cost.measure", "runtime", "runtime.backends", "simulation"},
     "torchvision": {"learning"},
-    "simpy": {"engine", "coordinators"},
-    "matplotlib": {"analysis"},
-    "seaborn": {"analysis"},
-    "typer": {"__main__", "commands"},
+    "simpy": {"engine"},
+    "matplotlib": {"reports"},
+    "seaborn": {"reports"},
+    "typer": {"cli"},
 }
 
-TORCH_FREE = {"world", "engine", "coordinators", "records", "analysis", "config", "card"}
-TORCH_FREE |= {"contracts", "orders", "local_sgd", "learner", "pending", "store", "progress", "devices"}
-TORCH_FREE |= {"catalogue", "encoding", "numbers", "units", "rng", "errors", "reading", "parquet_file", "limits"}
-TORCH_FREE |= {"interrupts", "processes", "short_forms", "edgesim"}
-SIMPY_FREE = {"learning", "methods", "backends"}
+TORCH_FREE = {"core", "files", "config", "cost", "world", "engine", "records", "reports", "edgesim"}
+ALSO_TORCH_FREE = {
+    *(f"edgesim.runtime.{name}" for name in ("learner", "pending", "model_store", "processes", "interrupts")),
+    *("edgesim.runtime.backends.null", "edgesim.simulation.progress"),
+}
+SIMPY_FREE = {"learning", "cost.measure", "methods", "runtime", "runtime.backends"}
 
 
 def needs_no_torch(source: Source) -> bool:
     """Return whether a module has to load where torch is missing."""
-    return source.unit in TORCH_FREE or source.module == "edgesim.backends.null"
+    return source.unit in TORCH_FREE or source.module in ALSO_TORCH_FREE
 
 
 def unit_of(name: str) -> str | None:
-    """Return the part of the package that a dotted name lies in; None if it lies outside."""
-    parts = name.split(".")
-    return None if parts[0] != "edgesim" else [*parts, "edgesim"][1]
+    """Return the package of the table that a dotted name lies in; None if it lies outside edgesim."""
+    return package_of(name) if name.split(".")[0] == "edgesim" else None
 
 
 def test_no_arrow_against_the_table():
@@ -121,14 +83,30 @@ def test_no_arrow_against_the_table():
 
 
 def test_the_table_knows_every_part():
-    """A new part of the package is drawn in the table, and all arrows lead to parts that are in it."""
-    assert {source.unit for source in sources()} <= ROOTS | ARROWS.keys()
+    """A new package is drawn in the table, and all arrows lead to packages that are in it."""
+    assert {source.unit for source in sources()} == ROOTS | ARROWS.keys()
     assert set().union(*ARROWS.values()) <= ARROWS.keys()
+
+
+def test_arrows_go_one_way():
+    """The packages can be read in an order in which each needs only those before it."""
+    assert len(tuple(TopologicalSorter(ARROWS).static_order())) == len(ARROWS)  # which raises CycleError
+
+
+def test_every_arrow_is_used():
+    """The table draws what is there: an arrow that nobody needs any more is taken out."""
+    used = {
+        (source.unit, unit_of(name))
+        for source in sources()
+        for node in ast.walk(source.tree)
+        for name in imported(node)
+    }
+    assert [(unit, other) for unit, others in ARROWS.items() for other in others if (unit, other) not in used] == []
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_libraries_stay_where_they_belong(library):
-    """torch is for learning, SimPy for the clock, plotting for the analysis."""
+    """torch is for learning, SimPy for the clock, plotting for the reports."""
     wrong = [
         source.at(node)
         for source in sources()
@@ -155,19 +133,19 @@ def reached_from(start: str) -> set[str]:
 
 
 def test_the_clock_reaches_no_torch():
-    """Loading world, engine, coordinators, analysis, the learner or the null backend loads no torch, by any path."""
+    """Loading world, engine, reports, the learner or the null backend loads no torch, by any path."""
     starts = [source.module for source in sources() if needs_no_torch(source)]
-    assert {"edgesim.engine.engine", "edgesim.backends.null", "edgesim.learner"} <= set(starts)
+    assert {"edgesim.engine.world", "edgesim.runtime.backends.null", "edgesim.runtime.learner"} <= set(starts)
     wrong = {start for start in starts if {"torch", "torchvision"} & reached_from(start)}
     assert wrong == set()
-    assert "torch" in reached_from("edgesim.backends.serial")  # the walk does find it where it is
+    assert "torch" in reached_from("edgesim.runtime.backends.serial")  # the walk does find it where it is
 
 
 def test_learning_reaches_no_simpy():
     """Loading learning, methods or backends loads no SimPy, by any path."""
     starts = [source.module for source in sources() if source.unit in SIMPY_FREE]
     assert {start for start in starts if "simpy" in reached_from(start)} == set()
-    assert "simpy" in reached_from("edgesim.engine.engine")
+    assert "simpy" in reached_from("edgesim.engine.world")
 
 
 def test_parts_load_where_a_library_is_missing():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from edgesim.coordinators.buffered import Buffered
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
+from edgesim.engine.protocols.buffered import Buffered
 from tests.conftest import frames, simulate_null, timing_scenario
 from tests.plugins.one_number import JOB_FLOPS, moved, numbers, scenario
 
@@ -29,7 +29,7 @@ def jobs_of(tables, *columns):
 
 def merges_of(tables, *columns):
     """Return columns of the merges."""
-    return [tuple(row) for row in tables["merges"][list(columns)].itertuples(index=False)]
+    return [tuple(row) for row in tables["rounds"][list(columns)].itertuples(index=False)]
 
 
 def fleet(*seconds):
@@ -54,7 +54,7 @@ def test_every_second_update_is_merged():
     4 from version 1, is taken first, by device: merge 2; then B, sent at 3 from version 1, is one merge old. Both are
     asked again with version 2. t=8 A, fresh: merge 3.
     """
-    tables, _ = run([2, 3], rounds=3, coordinator={**SAME, "buffer": 2})
+    tables, _ = run([2, 3], rounds=3, protocol={**SAME, "buffer": 2})
     assert jobs_of(tables, "device", "sent_s", "end_s", "base_version") == [
         (0, 0, 2, 0), (1, 0, 3, 0), (0, 2, 4, 0), (1, 3, 6, 1), (0, 4, 6, 1), (0, 6, 8, 2),
     ]  # fmt: skip
@@ -68,7 +68,7 @@ def test_who_arrives_together_is_taken_one_by_one():
 
     With as many places as devices a place can only go to the device that left it, so both rules give the same run.
     """
-    runs = [run([1, 3], rounds=8, coordinator=coordinator)[0] for coordinator in (SAME, RANDOM)]
+    runs = [run([1, 3], rounds=8, protocol=protocol)[0] for protocol in (SAME, RANDOM)]
     sent = [row for row in jobs_of(runs[0], "sent_s", "device", "base_version") if row[0] == 3]
     assert sorted(sent) == [(3, 0, 3), (3, 1, 4)]
     for name, table in runs[0].items():
@@ -81,10 +81,10 @@ def test_all_places_are_taken_all_the_time(selection):
     simulation = simulate_null(
         scenario(
             [1, 2, 3, 4, 5], method="fedbuff", stop={"rounds": 60}, selection=selection,
-            coordinator={"name": "buffered", "concurrency": 3, "buffer": 1},
+            protocol={"name": "buffered", "concurrency": 3, "buffer": 1},
         )
     )  # fmt: skip
-    jobs, end_s = frames(simulation)["jobs"], simulation.engine.now_s
+    jobs, end_s = frames(simulation)["jobs"], simulation.session.now_s
     for now_s in sorted(set(jobs["sent_s"]) - {end_s}):
         assert ((jobs["sent_s"] <= now_s) & (now_s < jobs["end_s"])).sum() == 3
     assert set(jobs["device"]) == {0, 1, 2, 3, 4}
@@ -94,16 +94,16 @@ def test_all_places_are_taken_all_the_time(selection):
 
 def test_the_same_device_keeps_its_place():
     """Two places among five devices never change hands."""
-    tables, _ = run([1, 1, 1, 1, 1], rounds=20, coordinator=SAME)
+    tables, _ = run([1, 1, 1, 1, 1], rounds=20, protocol=SAME)
     assert tables["jobs"]["device"].nunique() == 2
 
 
 def test_what_is_too_old_is_discarded():
     """B (3 s) is three merges old at 3 s. If two are the most, it is not merged and asked again with version 3.
 
-    Its arrival belongs to the merge at 4 s, which uses A alone.
+    Its completion belongs to the merge at 4 s, which uses A alone.
     """
-    tables, _ = run([1, 3], coordinator={**SAME, "max_staleness": 2})
+    tables, _ = run([1, 3], protocol={**SAME, "max_staleness": 2})
     assert jobs_of(tables, "device", "end_s", "outcome") == [
         (0, 1, "ok"), (1, 3, "stale"), (0, 2, "ok"), (0, 3, "ok"), (0, 4, "ok"),
     ]  # fmt: skip
@@ -111,7 +111,7 @@ def test_what_is_too_old_is_discarded():
         (1, 1, 1, 1), (2, 2, 1, 1), (3, 3, 1, 1), (4, 4, 2, 1),
     ]  # fmt: skip
     assert tables["jobs"].query("device == 1 and sent_s == 3")["base_version"].tolist() == [3]
-    kept, _ = run([1, 3], coordinator={**SAME, "max_staleness": 3})
+    kept, _ = run([1, 3], protocol={**SAME, "max_staleness": 3})
     assert set(kept["jobs"].query("end_s < 3.5 or device == 1")["outcome"]) <= {"ok", "stopped"}
     assert merges_of(kept, "now_s", "version", "used") == [(1, 1, 1), (2, 2, 1), (3, 3, 1), (3, 4, 1)]
 
@@ -122,7 +122,7 @@ def test_updates_wait_while_the_server_works():
     A is merged from 1 to 2 s; B comes at 1.25 s, is taken at 2 s, one merge old, and merged until 3 s. A, asked again
     at 2 s with version 1, comes at 3 s, and is one merge old when it is taken then.
     """
-    tables, _ = run([1, 1.25], rounds=3, coordinator=SAME, server={"flops_per_s": 2})
+    tables, _ = run([1, 1.25], rounds=3, protocol=SAME, server={"flops_per_s": 2})
     assert merges_of(tables, "now_s", "staleness_mean", "server_s") == [(2, 0, 1), (3, 1, 1), (4, 1, 1)]
     assert jobs_of(tables, "device", "sent_s", "end_s", "base_version")[:3] == [
         (0, 0, 1, 0), (1, 0, 1.25, 0), (0, 2, 3, 1),
@@ -130,15 +130,15 @@ def test_updates_wait_while_the_server_works():
 
 
 def test_more_places_than_devices_are_refused():
-    with pytest.raises(ConfigError, match=r"coordinator\.concurrency: must be at most the 1 devices.*found 2"):
-        run([1], coordinator=SAME)
+    with pytest.raises(ConfigError, match=r"protocol\.concurrency: must be at most the 1 devices.*found 2"):
+        run([1], protocol=SAME)
 
 
 @pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"buffer": 0}, {"a": 0}, {"b": -1}, {"max_staleness": -1}])
 def test_settings_out_of_range(wrong):
     (key,) = wrong
-    with pytest.raises(ConfigError, match=rf"coordinator\.{key}"):
-        scenario([1, 1], coordinator={**SAME, **wrong})
+    with pytest.raises(ConfigError, match=rf"protocol\.{key}"):
+        scenario([1, 1], protocol={**SAME, **wrong})
 
 
 def test_weights_never_rise_with_staleness():
@@ -155,7 +155,7 @@ def test_weights_never_rise_with_staleness():
 def restarting(*at, **changes):
     """Return what changes for two devices of 2 and 3 s and four updates a merge."""
     failures = [{"name": "server_restart", "at": list(at)}]
-    return {"coordinator": {**SAME, "buffer": 4, "staleness": "constant"}, "failures": failures, **changes}
+    return {"protocol": {**SAME, "buffer": 4, "staleness": "constant"}, "failures": failures, **changes}
 
 
 def test_a_restart_loses_exactly_what_was_in_the_buffer():
@@ -208,61 +208,61 @@ def test_who_leaves_is_replaced_and_who_comes_is_asked(tmp_path):
     """
     availability = there(tmp_path, (0, 0, 5), (0, 20, 24), (1, 5, 8))
     alone = {**SAME, "concurrency": 1}
-    tables, reason = run([2, 2], rounds=99, coordinator=alone, availability=availability)
+    tables, reason = run([2, 2], rounds=99, protocol=alone, availability=availability)
     assert jobs_of(tables, "device", "sent_s", "end_s", "outcome") == [
         (0, 0, 2, "ok"), (0, 2, 4, "ok"), (0, 4, 5, "offline"), (1, 5, 7, "ok"), (1, 7, 8, "offline"),
         (0, 20, 22, "ok"), (0, 22, 24, "ok"),
     ]  # fmt: skip
-    assert tables["merges"]["now_s"].tolist() == [2, 4, 7, 22, 24]
+    assert tables["rounds"]["now_s"].tolist() == [2, 4, 7, 22, 24]
     assert reason.startswith("no device can take part any more")
 
 
 def test_a_free_place_is_filled_as_soon_as_somebody_comes(tmp_path):
     """Device 0 works from 0 to 10 s; device 1 comes at 3 s and does not wait for it."""
-    tables, _ = run([10, 4], rounds=2, coordinator=SAME, availability=there(tmp_path, (0, 0, 99), (1, 3, 99)))
+    tables, _ = run([10, 4], rounds=2, protocol=SAME, availability=there(tmp_path, (0, 0, 99), (1, 3, 99)))
     assert jobs_of(tables, "device", "sent_s", "end_s") == [(0, 0, 10), (1, 3, 7)]
 
 
 def test_a_buffer_that_will_never_be_full_is_not_merged(tmp_path):
     """Both leave at 4.5 s, after three updates of the four that a merge needs."""
     availability = there(tmp_path, (0, 0, 4.5), (1, 0, 4.5))
-    tables, reason = run([2, 3], rounds=1, coordinator={**SAME, "buffer": 4}, availability=availability)
+    tables, reason = run([2, 3], rounds=1, protocol={**SAME, "buffer": 4}, availability=availability)
     assert sorted(tables["jobs"]["outcome"]) == ["offline", "offline", "ok", "ok", "ok"]
-    assert len(tables["merges"]) == 0
+    assert len(tables["rounds"]) == 0
     assert reason.startswith("no device can take part any more")
 
 
 def test_all_crash_at_once():
     """At 1 s everybody is gone, and asked again at once; the merge of 5 s hears of two crashes and two updates."""
     blackout = {"name": "tests.plugins.blackout:Blackout", "after": 1.0}
-    tables, _ = run([2, 4], rounds=1, coordinator={**SAME, "buffer": 3}, failures=[blackout])
+    tables, _ = run([2, 4], rounds=1, protocol={**SAME, "buffer": 3}, failures=[blackout])
     assert jobs_of(tables, "device", "sent_s", "end_s", "outcome") == [
         (0, 0, 1, "crashed"), (1, 0, 1, "crashed"), (0, 1, 3, "ok"), (1, 1, 5, "ok"), (0, 3, 5, "ok"),
     ]  # fmt: skip
     assert merges_of(tables, "now_s", "asked", "used") == [(5, 5, 3)]
 
 
-@pytest.mark.parametrize("coordinator", [SAME, RANDOM])
-def test_who_has_no_memory_holds_nobody_up(coordinator):
+@pytest.mark.parametrize("protocol", [SAME, RANDOM])
+def test_who_has_no_memory_holds_nobody_up(protocol):
     """Device 0 can never train: it is refused once a merge, device 1 works on; the clock does not stand still."""
-    tables, _ = run([1, 1], rounds=3, coordinator=coordinator, fleet=fleet(None, 1))
+    tables, _ = run([1, 1], rounds=3, protocol=protocol, fleet=fleet(None, 1))
     outcomes = tables["jobs"].query("outcome != 'stopped'").groupby("device")["outcome"].agg(list)
     assert outcomes[0] == ["no_memory"] * 3
     assert outcomes[1] == ["ok"] * 3
-    assert tables["merges"]["now_s"].tolist() == [1, 2, 3]
+    assert tables["rounds"]["now_s"].tolist() == [1, 2, 3]
 
 
 def test_a_place_goes_to_somebody_who_can_train():
     """One place, three devices, of which one can train: whoever is asked first, it works from the beginning."""
     alone = {**SAME, "concurrency": 1}
     for seed in range(4):
-        tables, _ = run([1] * 3, rounds=2, coordinator=alone, fleet=fleet(None, None, 1), seed=seed)
+        tables, _ = run([1] * 3, rounds=2, protocol=alone, fleet=fleet(None, None, 1), seed=seed)
         assert tables["jobs"].query("outcome == 'ok'")["sent_s"].tolist() == [0, 1]
 
 
 def test_a_fleet_that_nobody_fits_ends_with_the_reason():
     """Nothing else would stop it."""
-    tables, reason = run([1, 1], rounds=10**9, coordinator=SAME, fleet=fleet(None, None))
+    tables, reason = run([1, 1], rounds=10**9, protocol=SAME, fleet=fleet(None, None))
     assert "memory" in reason
     assert set(tables["jobs"]["outcome"]) == {"no_memory"}
 
@@ -270,18 +270,18 @@ def test_a_fleet_that_nobody_fits_ends_with_the_reason():
 def test_who_fits_is_waited_for(tmp_path):
     """Until 10 s only a device without the memory is there: the clock moves on to the other."""
     tables, _ = run(
-        [1, 1], rounds=1, coordinator=SAME, fleet=fleet(None, 1), availability=there(tmp_path, (0, 0, 99), (1, 10, 99))
+        [1, 1], rounds=1, protocol=SAME, fleet=fleet(None, 1), availability=there(tmp_path, (0, 0, 99), (1, 10, 99))
     )
     assert jobs_of(tables, "device", "sent_s", "outcome") == [
         (0, 0, "no_memory"), (0, 10, "no_memory"), (1, 10, "ok"),
     ]  # fmt: skip
-    assert tables["merges"]["now_s"].tolist() == [11]
+    assert tables["rounds"]["now_s"].tolist() == [11]
 
 
 def test_devices_that_crash_at_once_end_the_run():
     """A download without length crashes at its beginning: no time passes, so the run ends after a thousand tries."""
     crash = {"name": "crash", "probability": 1.0, "phase": "download"}
-    tables, reason = run([1, 1], rounds=10**9, coordinator=SAME, failures=[crash])
+    tables, reason = run([1, 1], rounds=10**9, protocol=SAME, failures=[crash])
     assert set(tables["jobs"]["end_s"]) == {0}
     assert "failed at the instant of being asked" in reason
 
@@ -289,17 +289,17 @@ def test_devices_that_crash_at_once_end_the_run():
 def test_a_device_that_crashes_at_once_now_and_then():
     """With probability 0.5 its first tries may fail; it is tried again at once, and the run goes on."""
     crash = {"name": "crash", "probability": 0.5, "phase": "download"}
-    tables, reason = run([1], rounds=20, coordinator={**SAME, "concurrency": 1}, failures=[crash])
+    tables, reason = run([1], rounds=20, protocol={**SAME, "concurrency": 1}, failures=[crash])
     assert reason == "20 rounds done"
-    assert tables["merges"]["now_s"].tolist() == list(range(1, 21))
+    assert tables["rounds"]["now_s"].tolist() == list(range(1, 21))
     assert (tables["jobs"]["outcome"] == "crashed").sum() > 5
 
 
 def test_half_of_a_fleet_crashes_at_once():
     """Those whom it befalls are left alone until the next merge; all four places go to the others."""
     crash = {"name": "crash", "probability": 1.0, "phase": "download", "share": 0.5}
-    tables, _ = run([1] * 8, rounds=3, coordinator={**RANDOM, "concurrency": 4, "buffer": 4}, failures=[crash])
-    assert tables["merges"]["now_s"].tolist() == [1, 2, 3]
+    tables, _ = run([1] * 8, rounds=3, protocol={**RANDOM, "concurrency": 4, "buffer": 4}, failures=[crash])
+    assert tables["rounds"]["now_s"].tolist() == [1, 2, 3]
     crashed = tables["jobs"].query("outcome == 'crashed'").groupby(["round", "device"]).size()
     assert crashed.max() == 1
 
@@ -311,7 +311,7 @@ def test_links_and_joules_add_up():
     """The ledger closes in an asynchronous run with crashes, restarts, links and powers; everybody is charged."""
     network = {"name": "fixed", "up": {"uniform": ["1 Mbit/s", "9 Mbit/s"]}, "down": "20 Mbit/s", "latency": "50 ms"}
     given = timing_scenario(
-        method="fedbuff", coordinator={**RANDOM, "concurrency": 3, "buffer": 2, "max_staleness": 3}, network=network,
+        method="fedbuff", protocol={**RANDOM, "concurrency": 3, "buffer": 2, "max_staleness": 3}, network=network,
         energy={"name": "power", "idle": "1 W", "busy": "4 W", "transmit": "1 W", "receive": "0.5 W"},
         failures=[{"name": "crash", "probability": 0.3}, {"name": "server_restart", "mean_time": "60 s"}],
         stop={"rounds": 30},
@@ -319,16 +319,16 @@ def test_links_and_joules_add_up():
     simulation = simulate_null(given)  # checks the ledger
     tables = frames(simulation)
     assert {"ok", "crashed", "lost"} <= set(tables["jobs"]["outcome"])
-    assert tables["merges"]["now_s"].is_monotonic_increasing
-    assert (tables["merges"]["used"] == 2).all()
+    assert tables["rounds"]["now_s"].is_monotonic_increasing
+    assert (tables["rounds"]["used"] == 2).all()
     assert tables["jobs"]["job"].is_unique
     assert (tables["jobs"][["down_j", "compute_j", "up_j"]].sum() > 0).all()
 
 
 def test_a_run_that_trains_takes_the_same_time():
     """The tables of a run that trains are those of one that does not, but for what was learnt."""
-    given = {"coordinator": {**RANDOM, "buffer": 2}, "method": moved("Buff", [1, -2, 3]), "stop": {"rounds": 9}}
+    given = {"protocol": {**RANDOM, "buffer": 2}, "method": moved("Buff", [1, -2, 3]), "stop": {"rounds": 9}}
     trained, _ = numbers(scenario([1, 2, 3], **given, backend="serial"))
     timed = simulate_null(scenario([1, 2, 3], **given))
-    for name in ("jobs", "merges"):
+    for name in ("jobs", "rounds"):
         pd.testing.assert_frame_equal(frames(trained)[name], frames(timed)[name])

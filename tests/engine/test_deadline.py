@@ -25,13 +25,13 @@ def test_widths_by_level(cost, seconds):
     """Y1: FedPMT's times under the published and under the measured cost ratios; the round is the slowest."""
     tables = frames(simulate_null(timing_scenario(method="fedpmt", cost=cost)))
     assert tables["jobs"].sort_values("device")["compute_s"].tolist() == pytest.approx(seconds, abs=1e-6)
-    assert tables["merges"]["now_s"].tolist() == pytest.approx([max(seconds)], abs=1e-6)
+    assert tables["rounds"]["now_s"].tolist() == pytest.approx([max(seconds)], abs=1e-6)
 
 
 def test_fedavg_loses_the_slow_levels():
     """Y2: with 26.5 s only psi/2 and psi arrive; the round lasts until the deadline; the late are charged for it."""
-    tables = frames(simulate_null(timing_scenario(coordinator=DEADLINE)))
-    jobs, merge = tables["jobs"].sort_values("device"), tables["merges"].iloc[0]
+    tables = frames(simulate_null(timing_scenario(protocol=DEADLINE)))
+    jobs, merge = tables["jobs"].sort_values("device"), tables["rounds"].iloc[0]
     assert jobs["outcome"].tolist() == ["late", "late", "late", "ok", "ok"]
     assert merge["now_s"] == 26.5
     assert (merge["used"], merge["late"]) == (2, 3)
@@ -42,37 +42,37 @@ def test_fedavg_loses_the_slow_levels():
 
 def test_fedpmt_closes_early():
     """Y3: with the paper's costs all five arrive and the round ends at 26.4 s, before the deadline."""
-    tables = frames(simulate_null(timing_scenario(method="fedpmt", cost=PAPER, coordinator=DEADLINE)))
+    tables = frames(simulate_null(timing_scenario(method="fedpmt", cost=PAPER, protocol=DEADLINE)))
     assert set(tables["jobs"]["outcome"]) == {"ok"}
-    assert tables["merges"]["now_s"].tolist() == pytest.approx([26.4])
+    assert tables["rounds"]["now_s"].tolist() == pytest.approx([26.4])
 
 
 @pytest.mark.parametrize(("cost", "widths"), [(PAPER, [1, 2, 3, 5, 5]), ("measured", [3, 3, 4, 5, 5])])
 def test_widths_by_deadline(cost, widths):
     """Y4: the largest width that each level finishes within 26.5 s."""
-    scenario = timing_scenario(method={"name": "fedpmt", "rule": "deadline"}, cost=cost, coordinator=DEADLINE)
+    scenario = timing_scenario(method={"name": "fedpmt", "rule": "deadline"}, cost=cost, protocol=DEADLINE)
     jobs = frames(simulate_null(scenario))["jobs"].sort_values("device")
-    assert jobs["part"].tolist() == [f"last{width}" for width in widths]
+    assert jobs["submodel"].tolist() == [f"last{width}" for width in widths]
 
 
 def test_arrival_exactly_at_the_deadline_counts():
     """The device of psi/2 needs 20 s; a 20 s deadline keeps it and ends the round at 20 s."""
-    tables = frames(simulate_null(timing_scenario(coordinator={"name": "deadline", "deadline": "20 s"})))
+    tables = frames(simulate_null(timing_scenario(protocol={"name": "deadline", "deadline": "20 s"})))
     jobs = tables["jobs"].sort_values("device")
     assert jobs["outcome"].tolist() == ["late", "late", "late", "ok", "ok"]
-    assert tables["merges"]["now_s"].tolist() == [20.0]
+    assert tables["rounds"]["now_s"].tolist() == [20.0]
 
 
 def test_empty_round_costs_time_and_keeps_the_model():
     """Nobody makes a 5 s deadline: the clock moves by 5 s a round, the model's version does not."""
-    tables = frames(simulate_null(timing_scenario(coordinator={"name": "deadline", "deadline": 5}, stop={"rounds": 3})))
-    assert tables["merges"]["now_s"].tolist() == [5, 10, 15]
-    assert tables["merges"]["version"].tolist() == [0, 0, 0]
+    tables = frames(simulate_null(timing_scenario(protocol={"name": "deadline", "deadline": 5}, stop={"rounds": 3})))
+    assert tables["rounds"]["now_s"].tolist() == [5, 10, 15]
+    assert tables["rounds"]["version"].tolist() == [0, 0, 0]
 
 
 def test_late_devices_are_free_for_the_next_round():
     """A cancelled device is asked again at once, and its old timeout does not end its new job."""
-    tables = frames(simulate_null(timing_scenario(coordinator=DEADLINE, stop={"rounds": 4})))
+    tables = frames(simulate_null(timing_scenario(protocol=DEADLINE, stop={"rounds": 4})))
     assert tables["jobs"].groupby("round")["device"].count().tolist() == [5, 5, 5, 5]
     slowest = tables["jobs"][tables["jobs"]["device"] == 0]
     assert slowest["compute_s"].tolist() == pytest.approx([26.5] * 4)

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgesim.errors import LedgerError
+from edgesim.core.errors import LedgerError
+from edgesim.world.energy.ledger import EnergyLedger
 from edgesim.world.fleet import build_fleet
-from edgesim.world.ledger import EnergyLedger
 from tests.conftest import frames, simulate_null, timing_scenario
+from tests.engine.spent import charged_j
+from tests.sizes import examples
 
 POWER = {"name": "power", "idle": "2 W", "busy": "5 W", "transmit": "1 W", "receive": "0.5 W"}
 LINK = {"name": "fixed", "up": "1 Mbit/s", "down": "4 Mbit/s", "latency": "0.1 s"}
@@ -26,7 +28,7 @@ def one_device(**changes):
 def test_one_job_by_hand():
     """Receive 0.5 W and transmit 1 W while bits flow, computing adds 5 - 2 W, idle 2 W all the time."""
     tables = frames(simulate_null(one_device()))
-    job, merge = tables["jobs"].iloc[0], tables["merges"].iloc[0]
+    job, merge = tables["jobs"].iloc[0], tables["rounds"].iloc[0]
     down_air_s, up_air_s = 8 * BYTES / 4e6, 8 * BYTES / 1e6
     assert job["down_s"] == pytest.approx(0.1 + down_air_s)
     assert job["up_s"] == pytest.approx(0.1 + up_air_s)
@@ -52,8 +54,8 @@ def test_capacitance_model():
 @pytest.mark.parametrize("deadline_s", [0.05, 0.5, 3.0, 14.9, 20.0])
 def test_an_aborted_job_is_charged_what_it_spent(deadline_s):
     """A cancelled job is charged the seconds, bytes, FLOPs and joules up to the deadline, phase by phase."""
-    coordinator = {"name": "deadline", "deadline": deadline_s}
-    tables = frames(simulate_null(one_device(coordinator=coordinator)))
+    protocol = {"name": "deadline", "deadline": deadline_s}
+    tables = frames(simulate_null(one_device(protocol=protocol)))
     job = tables["jobs"].iloc[0]
     down_s, up_s = 0.1 + 8 * BYTES / 4e6, 0.1 + 8 * BYTES / 1e6
     spent = [
@@ -78,10 +80,10 @@ def test_simulated_time_ends_a_run_in_mid_round():
     jobs = frames(simulation)["jobs"].sort_values("device")
     assert jobs["outcome"].tolist() == ["stopped", "stopped", "stopped", "ok", "ok"]
     assert jobs["compute_s"].tolist() == pytest.approx([25, 25, 25, 20, 10])
-    assert simulation.ledger.total_j(25.0) == pytest.approx(5 * 2 * 25 + 3 * (25 * 3 + 20 + 10))
+    assert charged_j(simulation.ledger, 25.0) == pytest.approx(5 * 2 * 25 + 3 * (25 * 3 + 20 + 10))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     devices=st.integers(1, 12),
@@ -97,22 +99,22 @@ def test_time_jobs_and_joules_add_up(seed, devices, share, deadline_s, horizon_s
         network={"name": "fixed", "up": {"log_uniform": [1e5, 1e8]}, "down": {"log_uniform": [1e6, 1e8]}, "latency": 0},
         energy={**POWER, "idle": {"uniform": [0, 2]}},
         selection={"name": "uniform", "fraction": share},
-        coordinator="sync" if deadline_s is None else {"name": "deadline", "deadline": deadline_s},
+        protocol="sync" if deadline_s is None else {"name": "deadline", "deadline": deadline_s},
         stop={"rounds": 3, **({} if horizon_s is None else {"sim_time": horizon_s})},
     )
     simulation = simulate_null(scenario)
     tables = frames(simulation)
-    jobs, merges = tables["jobs"], tables["merges"]
-    assert merges["now_s"].is_monotonic_increasing
+    jobs, rounds = tables["jobs"], tables["rounds"]
+    assert rounds["now_s"].is_monotonic_increasing
     assert jobs["end_s"].is_monotonic_increasing
     assert jobs["job"].is_unique
-    assert not simulation.engine.running
+    assert not simulation.session.running
     assert (jobs["end_s"] - jobs["sent_s"]).to_numpy() == pytest.approx(
         jobs[["down_s", "compute_s", "up_s"]].sum(axis=1).to_numpy()
     )
     devices_table = simulation.devices()
     spent_j = sum(float(np.sum(devices_table[c])) for c in ("down_j", "compute_j", "up_j", "idle_j"))
-    assert spent_j == pytest.approx(simulation.ledger.total_j(simulation.engine.now_s), rel=1e-9)
+    assert spent_j == pytest.approx(charged_j(simulation.ledger, simulation.session.now_s), rel=1e-9)
     for _, own in jobs.groupby("device"):  # no device is in two jobs at once
         assert (own["sent_s"].to_numpy()[1:] >= own["end_s"].to_numpy()[:-1]).all()
 
@@ -137,7 +139,7 @@ def test_a_sleeping_device_draws_less():
     ledger.charge(1, 1.0, 7.0, 2.0, 4.0)
     assert ledger.idle_j(10.0).tolist() == [2 * 6, 3 * 5]
     assert ledger.sleep_j(10.0).tolist() == [0.5 * 4, 0.5 * 2]
-    assert ledger.total_j(10.0) == (12 + 15) + (2 + 1) + 10 + 1 * 10
+    assert charged_j(ledger, 10.0) == (12 + 15) + (2 + 1) + 10 + 1 * 10
     ledger.check(10.0, 10.0 + 27 + 3, 10.0)
     with pytest.raises(LedgerError, match="37"):  # idle time alone
         ledger.check(10.0, 10.0 + 27, 10.0)
@@ -149,7 +151,7 @@ def test_without_sleeping_power_a_sleeper_idles():
     asleep = EnergyLedger(idle_w, asleep_s=lambda now_s: np.array([0.25, 0.75]) * now_s)
     awake = EnergyLedger(idle_w, sleep_w=np.zeros(2))
     assert asleep.sleep_j(8.0).tolist() == [2 * 2, 3 * 6]
-    assert asleep.total_j(8.0) == awake.total_j(8.0) == (2 + 3) * 8
+    assert charged_j(asleep, 8.0) == charged_j(awake, 8.0) == (2 + 3) * 8
     assert awake.sleep_j(8.0).tolist() == [0, 0]
 
 
@@ -173,7 +175,7 @@ def test_links_take_joules_of_nobodys_battery():
     ledger.charge_link(3.5)
     ledger.charge_link(4.0)
     assert ledger.link_j == 7.5
-    assert ledger.total_j(10.0) == 7.5 + 2 * 10
+    assert charged_j(ledger, 10.0) == 7.5 + 2 * 10
     ledger.check(0.0, 2 * 10, 10.0)
 
 

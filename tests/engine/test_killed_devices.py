@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 import edgesim
-from edgesim.analysis.load import Run
+from edgesim.reports.load import Run
+from tests.sizes import full
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")  # of the Debian package dataset-fashion-mnist
 ROUNDS, DEVICES, KILLED = 30, 20, 6
@@ -22,7 +23,7 @@ SCENARIO = {
     "network": {"name": "fixed", "up": "5 Mbit/s", "down": "20 Mbit/s", "latency": LATENCY_S},
     "energy": {"name": "power", "idle": IDLE_W, "busy": BUSY_W, "transmit": TRANSMIT_W, "receive": RECEIVE_W},
     "method": "fedavg",
-    "coordinator": {"name": "deadline", "deadline": "60 s"},
+    "protocol": {"name": "deadline", "deadline": "60 s"},
     "evaluation": {"every": ROUNDS},
     "stop": {"rounds": ROUNDS},
     "fleet": [{"count": DEVICES, "cpu": {"flops_per_s": {"uniform": ["20 MFLOP/s", "100 MFLOP/s"]}}}],
@@ -30,7 +31,10 @@ SCENARIO = {
 KILLING = {"name": "crash", "probability": 1.0, "share": KILLED / DEVICES, "phase": "training"}
 SPENT = ["down_s", "compute_s", "up_s", "flops", "down_j", "compute_j", "up_j", "down_bytes", "up_bytes"]
 
-pytestmark = pytest.mark.skipif(not FASHION.is_dir(), reason="needs the Debian package dataset-fashion-mnist")
+pytestmark = [
+    full,
+    pytest.mark.skipif(not FASHION.is_dir(), reason="needs the Debian package dataset-fashion-mnist"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +54,10 @@ def test_the_run_ends(runs):
     """All rounds close with the updates of the survivors, as soon as these are there."""
     unharmed, killed = runs
     assert killed.manifest["stop_reason"] == f"{ROUNDS} rounds done"
-    assert killed.merges[["asked", "used", "late"]].to_numpy().tolist() == [[DEVICES, DEVICES - KILLED, 0]] * ROUNDS
+    assert killed.rounds[["asked", "used", "late"]].to_numpy().tolist() == [[DEVICES, DEVICES - KILLED, 0]] * ROUNDS
     assert (unharmed.jobs["outcome"] == "ok").all()
     survivors = killed.jobs[killed.jobs["outcome"] == "ok"]
-    assert killed.merges["now_s"].tolist() == survivors.groupby("round")["end_s"].max().tolist()
+    assert killed.rounds["now_s"].tolist() == survivors.groupby("round")["end_s"].max().tolist()
 
 
 def test_exactly_the_killed_jobs_are_there_with_what_they_spent(runs):

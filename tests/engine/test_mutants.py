@@ -9,21 +9,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from edgesim.assembly import assemble
-from edgesim.backends.null import NullBackend
-from edgesim.contracts import Arrival
-from edgesim.engine.engine import Engine
+from edgesim.core.job import Completion
 from edgesim.engine.inbox import Inbox
-from edgesim.engine.spending import NOTHING
-from edgesim.simulation import Silent, Simulation
+from edgesim.engine.usage import NO_USAGE
+from edgesim.engine.world import World
+from edgesim.runtime.backends.null import NullBackend
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.run import Silent, Simulation
 from tests.conftest import PSI, timing_scenario
 
 
 class Observed(NamedTuple):
-    """A finished run, and the arrivals of every merge in the order the learner saw them."""
+    """A finished run, and the completions of every merge in the order the learner saw them."""
 
     simulation: Simulation
-    merged: Sequence[Sequence[Arrival]]
+    merged: Sequence[Sequence[Completion]]
     jobs: pd.DataFrame
     rounds: pd.DataFrame
 
@@ -31,19 +31,21 @@ class Observed(NamedTuple):
 # --- faults -------------------------------------------------------------------------------------------------
 
 
-class DoubleEnd(Engine):
+class DoubleEnd(World):
     """Forgets that an aborted job has ended, so its timeout ends it again."""
 
     def abort(self, jobs, why):
         """End the jobs and make them run on."""
-        arrivals = super().abort(jobs, why)
-        for arrival in arrivals:
-            arrival.job.ended = False
-            self.running[arrival.job.id] = (arrival.job, self.new_inbox())
-        return arrivals
+        sent = {job.id: self.running[job.id] for job in jobs if not job.ended}
+        completions = super().abort(jobs, why)
+        for job in [completion.job for completion in completions]:
+            job.ended = False
+            self.running[job.id] = sent[job.id]._replace(inbox=Inbox(self.env))
+            sent[job.id].owner.running[job.id] = job
+        return completions
 
 
-class LostCancel(Engine):
+class LostCancel(World):
     """Loses the order to cancel, so late jobs run on into the next rounds."""
 
     def abort(self, jobs, why):
@@ -51,37 +53,37 @@ class LostCancel(Engine):
         return []
 
 
-class UnchargedAbort(Engine):
+class UnchargedAbort(World):
     """Ends an aborted job as if it had spent nothing."""
 
     def _end(self, job, outcome):
         if outcome != "ok":
-            self._carriers.end = lambda job, through: NOTHING
+            self._router.end = lambda job, through: NO_USAGE
         try:
             return super()._end(job, outcome)
         finally:
-            vars(self._carriers).pop("end", None)
+            vars(self._router).pop("end", None)
 
 
-class StaleTimeout(Engine):
+class StaleTimeout(World):
     """Takes any timeout of a device as the end of the job that it runs now."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._carriers._server._arrived = self._arrived
+        self._router._server._arrived = self._arrived
 
     def _arrived(self, event):
-        for job, _ in list(self.running.values()):
+        for job in [each.job for each in self.running.values()]:
             if job.device == event.value.device:
                 self._finish(job)
 
 
 class TieByCreation(Inbox):
-    """Sees arrivals of one instant in the order in which their jobs were made."""
+    """Sees completions of one instant in the order in which their jobs were made."""
 
     def take(self):
-        """Return arrivals ordered by time and job."""
-        return sorted(super().take(), key=lambda a: (a.arrived_s, a.job.id))
+        """Return completions ordered by time and job."""
+        return sorted(super().take(), key=lambda a: (a.ended_s, a.job.id))
 
 
 FAULTS: dict[type, str] = {
@@ -98,8 +100,8 @@ FAULTS: dict[type, str] = {
 
 def every_job_ends_once(run: Observed) -> bool:
     """Every job made has exactly one row, and nothing runs on."""
-    engine = run.simulation.engine
-    return sorted(run.jobs["job"]) == list(range(engine._desk._jobs)) and not engine.running
+    world = run.simulation.world
+    return sorted(run.jobs["job"]) == list(range(world.counter.jobs)) and not world.running
 
 
 def rounds_leave_nobody_behind(run: Observed) -> bool:
@@ -117,14 +119,14 @@ def charged_for_the_time_it_took(run: Observed) -> bool:
 
 def delivered_took_its_full_price(run: Observed) -> bool:
     """A job that arrived did so at the instant worked out when it started."""
-    delivered = [a for arrivals in run.merged for a in arrivals if a.outcome == "ok"]
-    return all(abs(a.arrived_s - a.job.due_s) <= 1e-9 for a in delivered)
+    delivered = [a for completions in run.merged for a in completions if a.outcome == "ok"]
+    return all(abs(a.ended_s - a.job.due_s) <= 1e-9 for a in delivered)
 
 
 def ties_go_by_device(run: Observed) -> bool:
-    """Arrivals in time are seen in the order (time, device, job)."""
-    delivered = [[a for a in arrivals if a.outcome == "ok"] for arrivals in run.merged]
-    return all(a == sorted(a, key=lambda x: (x.arrived_s, x.job.device, x.job.id)) for a in delivered)
+    """Completions in time are seen in the order (time, device, job)."""
+    delivered = [[a for a in completions if a.outcome == "ok"] for completions in run.merged]
+    return all(a == sorted(a, key=lambda x: (x.ended_s, x.job.device, x.job.id)) for a in delivered)
 
 
 def one_job_at_a_time(run: Observed) -> bool:
@@ -159,7 +161,7 @@ def observe() -> Observed:
     speeds = [(2, PSI / 3), (1, PSI / 1.5), (3, PSI)]
     scenario = timing_scenario(
         method="tests.plugins.methods:Backwards",
-        coordinator={"name": "deadline", "deadline": "20 s"},
+        protocol={"name": "deadline", "deadline": "20 s"},
         energy={"name": "power", "idle": "1 W", "busy": "3 W"},
         fleet=[{"count": count, "cpu": {"flops_per_s": speed}} for count, speed in speeds],
         stop={"rounds": 4},
@@ -167,13 +169,13 @@ def observe() -> Observed:
     simulation = Simulation(assemble(scenario), NullBackend(), Silent())
     merged, really_merge = [], simulation.learner.merge
 
-    def merge(arrivals, view):
-        merged.append(list(arrivals))
-        return really_merge(arrivals, view)
+    def merge(completions, view):
+        merged.append(list(completions))
+        return really_merge(completions, view)
 
     simulation.learner.merge = merge
     simulation.run()
-    return Observed(simulation, merged, *(simulation.tables[name].frame() for name in ("jobs", "merges")))
+    return Observed(simulation, merged, *(simulation.tables[name].frame() for name in ("jobs", "rounds")))
 
 
 def failed(run: Observed) -> set[str]:
@@ -186,14 +188,14 @@ def test_the_engine_passes_every_check():
     run = observe()
     assert failed(run) == set()
     assert run.jobs.groupby(["round", "outcome"]).size().tolist() == [2, 4] * 4
-    assert all(len({a.arrived_s for a in arrivals if a.outcome == "ok"}) == 2 for arrivals in run.merged)
+    assert all(len({a.ended_s for a in completions if a.outcome == "ok"}) == 2 for completions in run.merged)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_every_fault_is_caught(fault, monkeypatch):
     """A fault of the engine fails the check that is about it."""
-    if issubclass(fault, Engine):
-        monkeypatch.setattr("edgesim.simulation.Engine", fault)
+    if issubclass(fault, World):
+        monkeypatch.setattr("edgesim.simulation.run.World", fault)
     else:
-        monkeypatch.setattr("edgesim.engine.engine.Inbox", fault)
+        monkeypatch.setattr("edgesim.engine.session.Inbox", fault)
     assert FAULTS[fault] in failed(observe())

@@ -12,18 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgesim.assembly import assemble
-from edgesim.backends.null import NullBackend
-from edgesim.contracts import ModelRef, Order, Plan, Stretch, Task, Wait
-from edgesim.errors import ContractError
-from edgesim.learning.peers import plan_in_order
-from edgesim.simulation import Silent, Simulation
-from edgesim.world.failure import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure
+from edgesim.core.errors import ContractError
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.task import Order, Plan, Task, Wait
+from edgesim.core.update import ModelRef
+from edgesim.methods.decentralised.base import plan_in_order
+from edgesim.runtime.backends.null import NullBackend
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.run import Silent, Simulation
+from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure
 from tests.conftest import PSI, frames, timing_scenario
+from tests.sizes import examples
 
 BITS = 8 * 4 * 567_858  # CNN-CIFAR10
 UNIT = 10 * PSI  # FLOP/s that train it on 500 samples in 1 s
-TASK = Task(home="self", stretches=(Stretch(batch=20, lr=0.05, epochs=1),))
+TASK = Task(start="device", local_sgd=(LocalSGD(batch=20, lr=0.05, epochs=1),))
 POWER = {"name": "power", "idle": "2 W", "busy": "5 W", "transmit": "1 W", "receive": "0.5 W"}
 OWN = {"name": "fixed", "up": "1 Mbit/s", "down": "4 Mbit/s"}
 SHARED = {**OWN, "name": "shared"}
@@ -106,7 +109,7 @@ def by_hand(*waits):
 
 def sent_by(simulation):
     """Return the bytes and joules that each device spent on sending."""
-    return simulation.engine.accounts.sent_bytes.tolist(), simulation.ledger.activity_j[:, 2].tolist()
+    return simulation.world.accounting.sent_bytes.tolist(), simulation.ledger.activity_j[:, 2].tolist()
 
 
 # --- who starts when --------------------------------------------------------------------------------------------
@@ -119,7 +122,7 @@ def test_the_paper_s_figure(tmp_path, cap, starts_s):
     """Device 5 hears 0 and 4, and 4 waits for 0: with N = 2 device 5 comes third. Source: DA-DPFL paper, Fig. 1."""
     jobs, simulation = run(tmp_path, FIGURE, by_number(cap))
     assert jobs["start_s"].tolist() == pytest.approx(starts_s)
-    assert simulation.engine.now_s == pytest.approx(max(starts_s) + 1)
+    assert simulation.session.now_s == pytest.approx(max(starts_s) + 1)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +137,7 @@ def test_the_figure_with_transfers(tmp_path, cap, starts_s, end_s):
     """A message takes 0.1 s, the latencies of both ends: old ones delay the start, fresh ones the link of the chain."""
     jobs, simulation = run(tmp_path, FIGURE, by_number(cap), network=LATENCY_ONLY)
     assert jobs["start_s"].tolist() == pytest.approx(starts_s, abs=1e-6)
-    assert simulation.engine.now_s == pytest.approx(end_s, abs=1e-6)
+    assert simulation.session.now_s == pytest.approx(end_s, abs=1e-6)
 
 
 @pytest.mark.parametrize(("cap", "starts_s"), [(1, [0, 0, 1, 0, 2, 2]), (2, [0, 0, 1, 0, 2, 2.5])])
@@ -281,12 +284,12 @@ def test_messages_to_one_device_are_not_all_delayed_alike(tmp_path):
     """Only device 0's latency varies: fresh messages that start at one instant are there at different ones."""
     jitter = {"network": {**LATENCY_ONLY, "jitter": "20 ms"}}
     everybody = [(1, 2, 3), (0,), (0,), (0,)]
-    arrivals = set()
+    completions = set()
     for need in (1, 2, 3):
         waits = [Wait((1, 2, 3), need=need), Wait(), Wait(), Wait()]
         jobs, _ = run(tmp_path, everybody, by_hand(*waits), blocks=[jitter, {}, {}, {}], network=LATENCY_ONLY)
-        arrivals.add(jobs["start_s"][0])
-    assert len(arrivals) == 3
+        completions.add(jobs["start_s"][0])
+    assert len(completions) == 3
 
 
 def test_links_take_joules_at_both_ends(tmp_path):
@@ -412,7 +415,7 @@ def test_waits_that_cannot_be_met(tmp_path, waits, message):
 # --- laws -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     reuse=st.integers(0, 3),
@@ -445,19 +448,20 @@ def test_time_bytes_and_joules_add_up(seed, reuse, select, network, slowdown, cr
     simulation = Simulation(assemble(scenario), NullBackend(), Silent())
     simulation.run()  # checks the ledger
     tables = frames(simulation)
-    jobs, accounts = tables["jobs"], simulation.engine.accounts
+    jobs, accounting = tables["jobs"], simulation.world.accounting
     assert jobs["job"].is_unique
-    assert not simulation.engine.running
+    assert not simulation.session.running
     assert (jobs[["down_s", "wait_s", "compute_s"]] >= 0).all(axis=None)
     phases_s = jobs[["down_s", "wait_s", "compute_s", "up_s"]].sum(axis=1).to_numpy()
     assert (jobs["end_s"] - jobs["sent_s"]).to_numpy() == pytest.approx(phases_s, rel=1e-9, abs=1e-6)
-    assert accounts.sent_bytes.sum() == accounts.received_bytes.sum() == jobs["down_bytes"].sum()
+    assert accounting.sent_bytes.sum() == accounting.received_bytes.sum() == jobs["down_bytes"].sum()
+    assert (jobs["peer_bytes"] == jobs["down_bytes"]).all() and (jobs["up_bytes"] == 0).all()
     sent_j, received_j = simulation.ledger.activity_j[:, 2], simulation.ledger.activity_j[:, 0]
     assert sent_j.sum() == pytest.approx(jobs["peer_j"].sum())
     # a radio is on for at most the whole run in either direction, if messages share it
     if network == "shared":
-        assert (sent_j <= 1.0 * simulation.engine.now_s * (1 + 1e-9)).all()
-        assert (received_j <= 0.5 * simulation.engine.now_s * (1 + 1e-9)).all()
+        assert (sent_j <= 1.0 * simulation.session.now_s * (1 + 1e-9)).all()
+        assert (received_j <= 0.5 * simulation.session.now_s * (1 + 1e-9)).all()
 
 
 # --- the waiting study ------------------------------------------------------------------------------------------

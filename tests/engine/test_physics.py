@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import edgesim
-from edgesim.assembly import assemble
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
+from edgesim.simulation.assembly import assemble
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
+from tests.engine.spent import charged_j
+from tests.sizes import examples
 
 POWER = {"name": "power", "idle": "2 W", "busy": "5 W"}
 TEN_SECONDS = 7.3806e8  # FLOP/s with which a device trains CNN-CIFAR10 on 500 samples in 10 s
@@ -31,7 +33,7 @@ def test_a_battery_that_empties_in_mid_job():
     job = frames(simulation)["jobs"].iloc[0]
     assert (job["outcome"], job["end_s"], job["compute_s"]) == ("battery", pytest.approx(4), pytest.approx(4))
     assert job["compute_j"] == pytest.approx(3 * 4)
-    assert simulation.ledger.total_j(simulation.engine.now_s) == pytest.approx(20)
+    assert charged_j(simulation.ledger, simulation.session.now_s) == pytest.approx(20)
     assert "no device can take part any more" in simulation.rounds.stop_reason
 
 
@@ -45,14 +47,14 @@ def test_it_takes_part_again_only_after_charging():
 
 
 def test_a_merge_goes_on_without_the_dead():
-    """Of two kinds one dies in mid-round: it counts as an arrival without an update, and is not asked again."""
+    """Of two kinds one dies in mid-round: it counts as a completion without an update, and is not asked again."""
     fleet = [
         {"count": 2, "cpu": {"flops_per_s": TEN_SECONDS}},
         {"count": 2, "cpu": {"flops_per_s": TEN_SECONDS}, "battery": {"capacity": "20 J"}},
     ]
     tables = frames(simulate_null(timing_scenario(fleet=fleet, energy=POWER, stop={"rounds": 2})))
-    assert tables["merges"]["asked"].tolist() == [4, 2]
-    assert tables["merges"]["used"].tolist() == [2, 2]
+    assert tables["rounds"]["asked"].tolist() == [4, 2]
+    assert tables["rounds"]["used"].tolist() == [2, 2]
     assert tables["jobs"].groupby("outcome").size().to_dict() == {"battery": 2, "ok": 4}
 
 
@@ -64,13 +66,13 @@ def test_dead_jobs_are_never_trained():
     ]
     run = edgesim.run(digits_scenario(fleet=fleet, selection="all"))
     assert set(run.jobs["outcome"]) == {"ok", "battery"}
-    assert run.merges["used"].tolist() == [3, 3, 3]
+    assert run.rounds["used"].tolist() == [3, 3, 3]
     assert run.devices["idle_j"].iloc[3:6].tolist() == pytest.approx(
         (0.5 - run.devices["compute_j"].iloc[3:6] - run.devices["down_j"].iloc[3:6]).tolist()
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seed=st.integers(0, 1000),
     capacity_j=st.floats(5, 200),
@@ -85,13 +87,13 @@ def test_no_battery_gives_more_than_it_had(seed, capacity_j, charge_w, deadline_
         fleet=[{"count": 4, "cpu": {"flops_per_s": {"log_uniform": [2e8, 2e9]}}, "battery": battery}],
         network={"name": "fixed", "up": {"log_uniform": [1e6, 1e8]}, "down": "10 Mbit/s", "latency": "10 ms"},
         energy={**POWER, "transmit": "1 W", "receive": "0.5 W"},
-        coordinator="sync" if deadline_s is None else {"name": "deadline", "deadline": deadline_s},
+        protocol="sync" if deadline_s is None else {"name": "deadline", "deadline": deadline_s},
         stop={"rounds": 4, "sim_time": 3000},
     )
     simulation = simulate_null(scenario)  # checks the ledger
     drawn = simulation.devices()
     spent_j = sum(np.asarray(drawn[c])[:4] for c in ("down_j", "compute_j", "up_j", "idle_j"))
-    assert (spent_j <= capacity_j + charge_w * simulation.engine.now_s + 1e-6).all()
+    assert (spent_j <= capacity_j + charge_w * simulation.session.now_s + 1e-6).all()
     jobs = frames(simulation)["jobs"]
     assert jobs["job"].is_unique
     assert set(jobs["outcome"]) <= {"ok", "late", "battery", "stopped"}
@@ -107,7 +109,7 @@ def test_who_lacks_the_memory_is_refused():
     jobs = tables["jobs"].sort_values("device")
     assert jobs["outcome"].tolist() == ["ok", "no_memory"]
     assert jobs[["compute_s", "flops", "down_bytes", "compute_j"]].iloc[1].tolist() == [0, 0, 0, 0]
-    assert tables["merges"]["used"].tolist() == [1]
+    assert tables["rounds"]["used"].tolist() == [1]
 
 
 def test_a_fleet_that_nobody_fits_ends_with_the_reason():
@@ -115,27 +117,27 @@ def test_a_fleet_that_nobody_fits_ends_with_the_reason():
     scenario = timing_scenario(**one_kind(3, memory="1 MB"), stop={"rounds": 10**9})
     simulation = simulate_null(scenario)
     assert "memory" in simulation.rounds.stop_reason
-    assert simulation.engine.round == 1
+    assert simulation.session.round == 1
 
 
 def test_fedpmt_gives_a_small_device_a_smaller_part():
     """A device of the full width whose memory only holds a narrower one trains that."""
-    need = assemble(timing_scenario()).setting.card
+    need = assemble(timing_scenario()).setting.cost_profile
     scenario = timing_scenario(method="fedpmt")
-    parts = [j for j in frames(simulate_null(scenario))["jobs"].sort_values("device")["part"]]
+    parts = [j for j in frames(simulate_null(scenario))["jobs"].sort_values("device")["submodel"]]
     assert parts == ["last1", "last2", "last3", "last4", "last5"]
     needs = [need.memory_bytes(need_part, 20).total for need_part in map(part_of(need), range(1, 6))]
     assert needs == sorted(needs)
     fleet = [{"level": 5, "cpu": {"flops_per_s": TEN_SECONDS}, "memory": float(needs[2])}]
     jobs = frames(simulate_null(timing_scenario(method="fedpmt", fleet=fleet)))["jobs"]
-    assert (jobs["outcome"].tolist(), jobs["part"].tolist()) == (["ok"], ["last3"])
+    assert (jobs["outcome"].tolist(), jobs["submodel"].tolist()) == (["ok"], ["last3"])
 
 
-def part_of(card):
+def part_of(cost_profile):
     """Return a function from a number of last layers to the part that trains them."""
-    from edgesim.contracts import Part
+    from edgesim.core.task import Submodel
 
-    return lambda count: Part(frozen=frozenset(card.layer_names[:-count]))
+    return lambda count: Submodel(frozen=frozenset(cost_profile.layer_names[:-count]))
 
 
 # --- frequencies and slow-downs -----------------------------------------------------------------------------
@@ -147,7 +149,7 @@ def cpu_scenario(governor, *, deadline_s=26.5, static=0.0, **changes):
     return timing_scenario(
         fleet=[{"cpu": cpu}],
         energy={"name": "cpu", "capacitance": 1e-27, "static": static},
-        coordinator={"name": "deadline", "deadline": deadline_s},
+        protocol={"name": "deadline", "deadline": deadline_s},
         **changes,
     )
 
@@ -178,7 +180,7 @@ def test_just_in_time_meets_the_deadline_with_links():
     network = {"name": "fixed", "up": "20 Mbit/s", "down": "20 Mbit/s", "latency": "50 ms"}
     tables = frames(simulate_null(cpu_scenario("just_in_time", deadline_s=4.0, network=network)))
     assert tables["jobs"]["outcome"].tolist() == ["ok"]
-    assert tables["merges"]["now_s"].tolist() == pytest.approx([4.0], abs=1e-9)
+    assert tables["rounds"]["now_s"].tolist() == pytest.approx([4.0], abs=1e-9)
 
 
 def test_slow_downs_stretch_time_and_energy(tmp_path):

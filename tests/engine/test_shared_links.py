@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
 from tests.conftest import frames, simulate_null, timing_scenario
+from tests.sizes import examples
 
 BITS = 8 * 4 * 567_858  # CNN-CIFAR10, one way
 ACCESS = {"name": "shared", "up": "1 Mbit/s", "down": "4 Mbit/s", "latency": "0.1 s"}
@@ -70,8 +71,8 @@ def test_a_late_starter_slows_the_first():
 def test_a_deadline_charges_what_has_moved(deadline_s):
     """Bytes of an aborted transfer are those of its share of the link; phases fill the time until the deadline."""
     topology = {"name": "star", "server_up": "2 Mbit/s", "server_down": "2 Mbit/s"}
-    coordinator = {"name": "deadline", "deadline": deadline_s}
-    jobs = equal_devices(4, network=ACCESS, topology=topology, coordinator=coordinator)
+    protocol = {"name": "deadline", "deadline": deadline_s}
+    jobs = equal_devices(4, network=ACCESS, topology=topology, protocol=protocol)
     rate = 2e6 / 4
     air_s = BITS / rate
     down_air_s = np.clip(deadline_s - 0.1, 0, air_s)
@@ -83,7 +84,7 @@ def test_a_deadline_charges_what_has_moved(deadline_s):
     assert jobs["down_j"].tolist() == pytest.approx([0.5 * down_air_s] * 4)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     seed=st.integers(0, 10_000),
     devices=st.integers(1, 9),
@@ -107,14 +108,14 @@ def test_time_and_joules_add_up(seed, devices, discipline, edge_servers, deadlin
         },
         topology=tree if edge_servers else {"name": "star", **server},
         energy=POWER,
-        coordinator="sync" if deadline_s is None else {"name": "deadline", "deadline": deadline_s},
+        protocol="sync" if deadline_s is None else {"name": "deadline", "deadline": deadline_s},
         stop={"rounds": 3},
     )
     simulation = simulate_null(scenario)  # checks the ledger
     jobs = frames(simulation)["jobs"]
     assert jobs["job"].is_unique
     assert len(jobs) == 3 * devices
-    assert not simulation.engine.running
+    assert not simulation.session.running
     phases_s = jobs[["down_s", "compute_s", "up_s"]].sum(axis=1).to_numpy()
     assert (jobs["end_s"] - jobs["sent_s"]).to_numpy() == pytest.approx(phases_s, rel=1e-9, abs=1e-6)
     assert (jobs["link_wait_s"] >= 0).all()

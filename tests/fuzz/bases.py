@@ -66,7 +66,7 @@ def _shipped() -> dict[str, Table]:
 
 def bases() -> dict[str, Table]:
     """Return the scenarios by name."""
-    peers = {"selection": None, "coordinator": {"name": "sync"}, "peers": {"name": "ring"}}
+    peers = {"selection": None, "protocol": {"name": "sync"}, "peers": {"name": "ring"}}
     shared = {"name": "shared", "up": "5 Mbit/s", "down": "20 Mbit/s", "discipline": "fair"}
     tree = {"name": "tree", "edge_servers": 2, "edge_up": "50 Mbit/s", "server_down": "100 Mbit/s"}
     wireless = {"name": "wireless", "bandwidth": "1 MHz", "distance_m": {"uniform": [50, 500]}, "fading": "per_round"}
@@ -83,7 +83,7 @@ def bases() -> dict[str, Table]:
     ours = {
         "plain": _null(),
         "deadline": _null(
-            coordinator={"name": "deadline", "deadline": "30 s", "minimum": 1, "late": "keep"},
+            protocol={"name": "deadline", "deadline": "30 s", "minimum": 1, "late": "keep"},
             method={"name": "fedpmt", "rule": "deadline"},
             evaluation={"every": 1, "targets": [0.5, 0.9]},
             server={"flops_per_s": "1 TFLOP/s", "idle": "5 W", "busy": "9 W"},
@@ -97,12 +97,12 @@ def bases() -> dict[str, Table]:
         "failures": _null(failures=[crash, outage, restart, {"name": "partial_work", "probability": 0.3}]),
         "availability": _null(availability=sessions, energy={**_POWER, "sleep": "0.1 W"}),
         "lifetime": _null(availability=[{"name": "lifetime", "join": {"uniform": ["0 s", "9 s"]}, "leave": "2 h"}]),
-        "buffered": _null(method={"name": "fedbuff"}, coordinator=buffered, failures=[restart, crash]),
-        "over_selection": _null(coordinator={"name": "over_selection", "keep": 2}, encoding={"up": "float16"}),
+        "buffered": _null(method={"name": "fedbuff"}, protocol=buffered, failures=[restart, crash]),
+        "over_selection": _null(protocol={"name": "over_selection", "keep": 2}, encoding={"up": "float16"}),
         "profiles": _null(fleet=[{"profile": "raspberry_pi_4", "count": 3}, {"profile": "jetson_nano"}], energy=None),
         "trained": _trained(encoding={"up": {"values": "qsgd", "bits": 8, "zeros": "cheapest"}, "down": "float16"}),
         "trained peers": _trained(**peers, method={"name": "dfedavgm"}),
-        "trained buffered": _trained(method={"name": "fedasync"}, coordinator={**buffered, "buffer": 1}),
-        "trained dropout": _trained(method={"name": "feddrop", "units": "all"}, partition=dirichlet),
+        "trained buffered": _trained(method={"name": "fedasync"}, protocol={**buffered, "buffer": 1}),
+        "trained dropout": _trained(method={"name": "feddrop", "channels": "all"}, partition=dirichlet),
     }
     return {**ours, **_shipped()}

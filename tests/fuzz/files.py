@@ -56,7 +56,7 @@ def fault_of(kind: Kind, folder: Path, file: Path, case: int, whole: str | None)
 
 def fault_of_error(error: Exception, file: Path) -> str:
     """Return why an error is not one clear line about this file, "" if it is."""
-    from edgesim.errors import EdgesimError
+    from edgesim.core.errors import EdgesimError
 
     line = str(error)
     if not isinstance(error, EdgesimError):

@@ -15,14 +15,14 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 import edgesim
-from edgesim.assembly import assemble
-from edgesim.checkpoint import Checkpoint
 from edgesim.config.profiles import find, to_toml
-from edgesim.errors import ConfigError
-from edgesim.simulation import Silent, simulate
-from edgesim.study.golden import load_golden
-from edgesim.study.golden_tables import read_numbers
-from edgesim.study.study import load_study
+from edgesim.core.errors import ConfigError
+from edgesim.runtime.checkpoint import Checkpoint
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.run import Silent, simulate
+from edgesim.studies.golden import load_golden
+from edgesim.studies.golden_tables import read_numbers
+from edgesim.studies.study import load_study
 from tests.calling import TINY, call
 from tests.conftest import simulate_null
 from tests.learning.made_up_data import load, pixels, write_idx_set, write_images, write_parquet_pair
@@ -81,6 +81,15 @@ overrides = ["stop.rounds=5"]
 def _study(folder: Path) -> Sequence[Path]:
     (folder / "base.toml").write_text(TINY)
     return text("study.toml", STUDY)(folder)
+
+
+def _published(folder: Path) -> Sequence[Path]:
+    (folder / "base.toml").write_text(TINY)
+    inline = next(line for line in STUDY.splitlines() if line.startswith("published"))
+    (folder / "study.toml").write_text(STUDY.replace(inline, 'published = "published.csv"'))
+    return text("published.csv", "method,column,value,source\nfedavg,sim_time_s,12.5,Table 1\n,best_accuracy,0.9,\n")(
+        folder
+    )
 
 
 def _read_study(folder: Path, case: int) -> Any:
@@ -273,6 +282,7 @@ def _told(folder: Path, case: int) -> str:
 KINDS: dict[str, Kind] = {
     "scenario": Kind(text("top.toml", TINY), lambda folder, case: assemble(edgesim.load(folder / "top.toml")).setting),
     "study": Kind(_study, _read_study),
+    "published": Kind(_published, _read_study),
     "golden": Kind(_golden, lambda folder, case: read_numbers(load_golden(folder / "kept"))),
     "profile": Kind(text("phone.toml", to_toml(find("raspberry_pi_4"))), _of_profile),
     "fleet": Kind(text("fleet.csv", FLEET), simulated("fleet={here}/fleet.csv")),

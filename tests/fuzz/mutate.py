@@ -9,7 +9,7 @@ import math
 from random import Random
 from typing import Any
 
-from edgesim.catalogue import PACKAGES, parts_of
+from edgesim.config.plugins import PACKAGES, plugins_of
 
 _NUMBERS = (
     0, -1, 1, 2, 3, 0.5, 7.0, -0.0, 1e-9, 1e-30, 1e-300, 5e-324, 1e6, 1e9, 1e18, 1e30, 1e300, 1.7e308, -1e308,
@@ -18,7 +18,7 @@ _NUMBERS = (
 _TEXTS = (
     "", " ", "inf", "nan", "x" * 5000, "\0", "a\0b.csv", "../..", "/dev/null", "name", "none", "é", "٣ s", "٣",
     "ev\u202eil", "a\nb", "\x1b[31mred", "5", "true", "cuda", "cuda:99", "null", "os:system", "math:sqrt",
-    "nowhere:Net", "builtins:dict", "torch.nn:Identity", "edgesim.world.networks.analytic:Ideal", "a:b:c", ":", "csv",
+    "nowhere:Net", "builtins:dict", "torch.nn:Identity", "edgesim.world.links.analytic:Ideal", "a:b:c", ":", "csv",
     "1 s", "-1 s", "0 s", "1e-9 s", "1e-300 s", "1e18 s", "1e300 s", "1e999 s", "3 h", "1 d", "1m", "5 W", "1e300 W",
     "1 Mbit/s", "6Mbps", "20 Mb/s", "1e-30 bit/s", "1e300 bit/s", "2.5 Hz", "1e300 Hz", "1 GB", "1e30 GB", "1e-30 J",
     "1e300 J", "1 FLOP/s", "1e300 FLOP/s", "5 nonsense", "1e5 1e5", "s", "1 kg",
@@ -142,7 +142,7 @@ def _other_part(table: dict[str, Any], random: Random) -> None:
     container, key, kind = random.choice(_sections(table))
     if random.random() < 0.1:
         kind = random.choice(list(PACKAGES))
-    name, cls = random.choice(list(parts_of(kind).items()))
+    name, cls = random.choice(list(plugins_of(kind).items()))
     old = container.get(key) if random.random() < 0.3 and isinstance(container.get(key), dict) else {}
     part = {**old, "name": name}
     for field in dataclasses.fields(cls):
@@ -157,7 +157,7 @@ def _new_key(table: dict[str, Any], random: Random) -> None:
     sections = [(c[key], kind) for c, key, kind in _sections(table) if isinstance(c.get(key), dict)]
     if sections and random.random() < 0.7:
         part, kind = random.choice(sections)
-        cls = parts_of(kind).get(str(part.get("name")))
+        cls = plugins_of(kind).get(str(part.get("name")))
         if cls is not None and dataclasses.fields(cls):
             part[random.choice(dataclasses.fields(cls)).name] = _anything(random)
             return

@@ -25,7 +25,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from edgesim.reading import one_line
+from edgesim.files.reading import one_line
 from tests.fuzz.bases import bases
 from tests.fuzz.mutate import mutated
 
@@ -55,16 +55,15 @@ def text_of(seed: int, case: int) -> bytes:
 
 def judged(text: bytes, folder: Path) -> tuple[str, str]:
     """Return how a scenario ended, and the line or fault it ended with: load, validate, estimate, run."""
-    from edgesim.config.load import load_scenario
-    from edgesim.errors import ConfigError, DataError, EdgesimError
-    from edgesim.estimate import estimate
-    from edgesim.simulation import check, simulate
+    from edgesim.cli.scenario import checked
+    from edgesim.core.errors import ConfigError, DataError, EdgesimError
+    from edgesim.simulation.estimate import estimate
+    from edgesim.simulation.run import simulate
 
     path = folder / "scenario.toml"
     path.write_bytes(text)
     try:
-        scenario = load_scenario(path)
-        check(scenario)
+        scenario, _, _ = checked(path, [])
     except (ConfigError, DataError) as error:
         return _refused(error)
     host_s = 0.0
@@ -96,7 +95,7 @@ def _refused(error: Exception) -> tuple[str, str]:
 
 def _unsound(run) -> Iterator[tuple[str, str]]:
     """Yield what no table may hold: times, sizes, powers and counts that are negative or not finite."""
-    for name in ("jobs", "merges", "devices"):
+    for name in ("jobs", "rounds", "devices"):
         table = run.table(name).select_dtypes("number")
         for column in table.columns.difference(["device", "deadline_s"]):
             values = table[column].to_numpy(dtype=float, na_value=0.0)

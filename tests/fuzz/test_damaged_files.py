@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from edgesim.errors import DataError
+from edgesim.core.errors import DataError
 from tests.fuzz import files
 from tests.fuzz.damage import WAYS, damaged
 from tests.fuzz.files import fault_of, faults_of
 from tests.fuzz.kinds import KINDS, Kind
+from tests.sizes import full, grows, sized
 
-CASES = 20
+CASES = sized(5, 20, 200)
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,7 @@ def found() -> dict[str, list[str]]:
     return faults_of(list(KINDS), CASES, seed=1)
 
 
+@grows
 @pytest.mark.parametrize("kind", KINDS)
 def test_damaged_files_are_one_line_or_an_answer(found: dict[str, list[str]], kind: str) -> None:
     assert found[kind] == []
@@ -88,6 +90,8 @@ KINDS.update(dies=Kind(make, die), runs=Kind(make, run), fine=Kind(make, lambda 
 """
 
 
+@full
+@pytest.mark.process
 def test_a_process_that_dies_or_runs_something_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kinds made for this stand in for the real ones, in the process of the search, too."""
     (tmp_path / "made.py").write_text(CODE + "files.main()\n")

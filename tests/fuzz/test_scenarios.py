@@ -1,4 +1,4 @@
-"""Some hundred mutated scenarios; `python -m tests.fuzz.scenarios` tries as many as one likes."""
+"""Mutated scenarios, as many as the run is large; `python -m tests.fuzz.scenarios` tries as many as one likes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import pytest
 from tests.fuzz.bases import bases
 from tests.fuzz.mutate import to_toml
 from tests.fuzz.scenarios import judged, text_of, verdicts
+from tests.sizes import grows, sized, spread
 
-SEED, CASES = 1, 300
+SEED, CASES = 1, sized(40, 300, 20_000)
 
 
+@grows
 def test_mutated_scenarios_are_refused_in_a_line_or_run_as_estimated() -> None:
     found = list(verdicts(SEED, range(CASES), workers=1))
     assert [f"--case {each.case}: {each.says}" for each in found if each.ended == "fault"] == []
@@ -18,7 +20,7 @@ def test_mutated_scenarios_are_refused_in_a_line_or_run_as_estimated() -> None:
     assert sum(each.ended == "refused" for each in found) > CASES // 5
 
 
-@pytest.mark.parametrize("name", bases())
+@pytest.mark.parametrize("name", spread(bases(), 8))
 def test_what_is_mutated_runs(name, tmp_path) -> None:
     assert judged(to_toml(bases()[name]).encode(), tmp_path) == ("ran", "")
 

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 import edgesim
-from edgesim.assembly import assemble
-from edgesim.learning.device import plain_torch
-from edgesim.simulation import Silent, Simulation
+from edgesim.learning.train.torch_settings import plain_torch
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.run import Silent, Simulation
 from tests.records.written import whole
 
 COMMON: dict[str, Any] = {
@@ -34,10 +34,10 @@ RUNS: dict[str, dict[str, Any]] = {
     "fedpmt_deadline": {
         "method": "fedpmt",
         "selection": {"name": "stratified", "count": 4},
-        "coordinator": {"name": "deadline", "deadline": "0.6 s"},
+        "protocol": {"name": "deadline", "deadline": "0.6 s"},
     },
 }
-TABLES = ("jobs", "merges", "evals")
+TABLES = ("jobs", "rounds", "evals")
 
 
 @plain_torch()

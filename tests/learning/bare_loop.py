@@ -51,7 +51,7 @@ def fedavg(start: Weights, rounds: Iterable[Sequence[Sequence[Tensor]]], lr: flo
     `rounds`: of every round the devices, of every device the rows of the training set in each SGD step.
     """
     x, y = read_split("train")
-    test = [part.split(500) for part in read_split("t10k")]
+    test = [half.split(500) for half in read_split("t10k")]
     net, model = Net().to(memory_format=torch.channels_last), start
     for devices in rounds:
         trained = [train(net, model, x, y, batches, lr) for batches in devices]

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 from PIL import Image
 from pydantic import TypeAdapter
 
-from edgesim.catalogue import parts_of
+from edgesim.config.plugins import plugins_of
 from edgesim.learning.data.dataset import Dataset
 
-SOURCES = parts_of("data")
+SOURCES = plugins_of("data")
 
 
 def load(name: str, **keys: object) -> Dataset:

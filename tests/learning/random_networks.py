@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
-from edgesim.rng import Key
+from edgesim.core.rng import Key
 
 FEATURES, TOKENS, WIDTH, HEADS, CLASSES = 32, 8, 12, 3, 5
 

@@ -7,12 +7,13 @@ import pytest
 import torch
 
 import edgesim
-from edgesim.analysis.load import Run
-from edgesim.assembly import Assembly, assemble
-from edgesim.learning.build import build_model, bundle_of
-from edgesim.learning.loop import batch_order
-from edgesim.rng import Key, Purpose
+from edgesim.core.rng import Key, Purpose
+from edgesim.learning.models.build import build_model, model_state_of
+from edgesim.learning.train.loop import batch_order
+from edgesim.reports.load import Run
+from edgesim.simulation.assembly import Assembly, assemble
 from tests.learning import bare_loop
+from tests.sizes import full
 
 SCENARIO = Path(__file__).parents[2] / "scenarios" / "fedavg_fashion.toml"
 
@@ -27,16 +28,17 @@ def batches(parts: Assembly, run: Run) -> Iterator[list[list[torch.Tensor]]]:
             key = Key(seed).at(Purpose.LOCAL, device, asked[device]).at(0).at(0)
             shard = torch.from_numpy(parts.split.train[device])
             asked[device] += 1
-            devices.append([shard[p] for p in batch_order(key, len(shard), training.stretch(0), drop_single=False)])
+            devices.append([shard[p] for p in batch_order(key, len(shard), training.local_sgd(0), drop_single=False)])
         yield devices
 
 
 @pytest.mark.skipif(not bare_loop.FOLDER.is_dir(), reason="needs the Debian package dataset-fashion-mnist")
+@full
 def test_same_accuracy_in_every_round(tmp_path):
     scenario = edgesim.load(SCENARIO)
     run = edgesim.run(scenario, out=tmp_path / "run")
     parts = assemble(scenario)
-    start = bundle_of(build_model(scenario.model.value, (1, 28, 28), 10, Key(scenario.seed).at(Purpose.INIT, 0)))
+    start = model_state_of(build_model(scenario.model.value, (1, 28, 28), 10, Key(scenario.seed).at(Purpose.INIT, 0)))
 
     bare = list(bare_loop.fedavg(start["params"], batches(parts, run), lr=0.1))
 

@@ -14,9 +14,10 @@ from pydantic import ValidationError
 from sklearn.datasets import load_digits
 from torchvision import datasets
 
-from edgesim.errors import ConfigError, DataError
+from edgesim.core.errors import ConfigError, DataError
 from edgesim.learning.data import locate
 from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.data.normalise import PRESETS
 from tests.learning.made_up_data import load, pixels, write_idx_set, write_parquet, write_parquet_pair
 
 
@@ -273,3 +274,14 @@ def test_real_cifar10() -> None:
     # the preset's means are those of all 50000 images; 2000 of them, whose own means spread by about 0.6 of a pixel's
     # deviation, are off by about 0.6 / sqrt(2000) = 0.013
     assert float(data.x_train.mean((0, 1, 2)).abs().max()) < 5 * 0.013
+
+
+def test_moments_of_the_real_cifar10() -> None:
+    """`cifar10` has the deviations of the channels, `cifar10_per_image` the mean of those of single images."""
+    pixels = real("cifar10", "set EDGESIM_DATA to a folder with CIFAR-10", normalise="none", test_limit=1).x_train
+    assert pixels.shape == (50_000, 32, 32, 3)
+    channels = [pixels[..., channel].double().flatten(1) for channel in range(3)]
+    whole, per_image = PRESETS["cifar10"], PRESETS["cifar10_per_image"]
+    assert whole.mean == per_image.mean == tuple(round(float(channel.mean()), 4) for channel in channels)
+    assert whole.std == tuple(round(float(channel.std()), 4) for channel in channels)
+    assert per_image.std == tuple(round(float(channel.std(dim=1).mean()), 4) for channel in channels)

@@ -13,7 +13,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 import edgesim
-from edgesim.errors import ConfigError, DataError
+from edgesim.core.errors import ConfigError, DataError
 from edgesim.learning.data.idx import read_idx
 from tests.conftest import digits_scenario
 from tests.learning.made_up_data import (

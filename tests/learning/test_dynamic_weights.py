@@ -16,8 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from edgesim.contracts import Message, Part, Task
-from edgesim.learning.dynamic_weights import (
+from edgesim.core.rng import Key
+from edgesim.core.task import Submodel, Task
+from edgesim.core.update import Update
+from edgesim.cost.measure.step import measure
+from edgesim.learning.aggregate.mean import mean_of_holders
+from edgesim.learning.submodel.slicing import extract
+from edgesim.methods.weighting.dynamic import (
     Degrees,
     Rates,
     degree_slopes,
@@ -28,11 +33,8 @@ from edgesim.learning.dynamic_weights import (
     stepped,
     weights_of,
 )
-from edgesim.learning.measure import measure
-from edgesim.learning.merge import mean_of_holders
-from edgesim.learning.parts import extract
-from edgesim.rng import Key
 from tests.methods.hand_made import message_of, model_of
+from tests.sizes import examples
 
 COUNTS = np.array([[10, 0, 0, 0], [5, 5, 5, 5], [0, 2, 8, 10]])
 SIZES = COUNTS.sum(axis=1).astype(float)
@@ -256,18 +258,20 @@ def some_model(generator):
 
 def sent_by(device, place, generator):
     """Return a message with the kept units of the layers that a device has."""
-    *units, layers = device
-    part = Part(units=tuple((name, tuple(u)) for name, u in zip("ab", units, strict=True) if u is not None))
-    thin = extract(some_model(generator), part, CARD)["params"]
+    *channels, layers = device
+    submodel = Submodel(
+        channels=tuple((name, tuple(u)) for name, u in zip("ab", channels, strict=True) if u is not None)
+    )
+    thin = extract(some_model(generator), submodel, CARD)["params"]
     body = {"params": {n: t for n, t in thin.items() if n[0] in layers}, "buffers": {}}
-    return Message(place, place, Task(part=part), body, 1, 1, 0, {})
+    return Update(place, place, Task(submodel=submodel), body, 1, 1, 0, {})
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     devices=st.lists(DEVICE, min_size=1, max_size=4),
     seed=st.integers(0, 2**32 - 1),
-    absent=st.sampled_from(["skip", "keep_old"]),
+    absent=st.sampled_from(["average_over_holders", "include_absent"]),
 )
 def test_gradient_equals_finite_differences(devices, seed, absent):
     """dF/dv and dF/db of F = sum sin(w - c) over all parameters, by central differences; both invariants hold.
@@ -283,7 +287,7 @@ def test_gradient_equals_finite_differences(devices, seed, absent):
 
     def mean(v, b):
         q = weights_of(sizes, v * js + b, 0.01)
-        return mean_of_holders(base, got, q.tolist(), absent=absent, card=CARD), q
+        return mean_of_holders(base, got, q.tolist(), absent=absent, cost_profile=CARD), q
 
     def value(v, b):
         return sum(float((t - center[n]).sin().sum()) for n, t in mean(v, b)[0]["params"].items())
@@ -300,7 +304,7 @@ def test_gradient_equals_finite_differences(devices, seed, absent):
     assert (v * js + b) @ slopes == pytest.approx(0, abs=1e-10)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(devices=st.lists(DEVICE, min_size=2, max_size=4), seed=st.integers(0, 2**32 - 1))
 def test_pseudo_gradient_of_one_step_is_the_mean_gradient(devices, seed):
     """After one SGD step from the base, entry by entry over holders, as the mean of the gradients themselves."""
@@ -308,13 +312,13 @@ def test_pseudo_gradient_of_one_step_is_the_mean_gradient(devices, seed):
     base = some_model(generator)
     gradients = [sent_by(device, place, generator) for place, device in enumerate(devices)]
     got = [
-        m._replace(body={"params": {n: extract(base, m.task.part, CARD)["params"][n] - 0.1 * g
+        m._replace(body={"params": {n: extract(base, m.task.submodel, CARD)["params"][n] - 0.1 * g
                                     for n, g in m.body["params"].items()}})
         for m in gradients
     ]  # fmt: skip
     sizes = generator.uniform(10, 100, len(devices))
     nothing = {kind: {n: torch.zeros_like(t) for n, t in tensors.items()} for kind, tensors in base.items()}
-    expected = mean_of_holders(nothing, gradients, sizes.tolist(), card=CARD)["params"]
+    expected = mean_of_holders(nothing, gradients, sizes.tolist(), cost_profile=CARD)["params"]
     found = pseudo_gradient(base, got, sizes, 0.1, CARD)
     assert all(torch.allclose(found[n], g, atol=1e-12) for n, g in expected.items())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,17 +13,22 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from edgesim.assembly import assemble
-from edgesim.contracts import Assignment, Bundle, LocalRule, Order, Part, Payload, Plan, Result, Task, View
-from edgesim.encoding import FLOAT32, Contents, Encoding
-from edgesim.learning.build import bundle_of
-from edgesim.learning.context import Context
-from edgesim.learning.encode import downlinked, sent, stochastic, uplinked
-from edgesim.learning.rules import PLAIN_SGD
-from edgesim.learning.trainer import Trainer
+from edgesim.core.backend import Assignment, Result
+from edgesim.core.encoding import FLOAT32, Contents, Encoding
+from edgesim.core.method import Finished, LocalRule, LocalState
+from edgesim.core.rng import Key
+from edgesim.core.task import Order, Payload, Plan, Submodel, Task
+from edgesim.core.update import ModelState
+from edgesim.core.view import View
+from edgesim.learning.codec.encode import downlinked, sent, stochastic, uplinked
+from edgesim.learning.models.build import model_state_of
+from edgesim.learning.train.context import Context
+from edgesim.learning.train.rules import PLAIN_SGD
+from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.fedavg import FedAvg
-from edgesim.rng import Key
+from edgesim.simulation.assembly import assemble
 from tests.contracts.support import mixed_scenario, results_of, run
+from tests.sizes import full
 
 KEY = Key(11)
 INT8, HALF = Encoding(values="int8"), Encoding(values="float16")
@@ -167,7 +172,7 @@ def test_the_bits_charged_hold_the_numbers(
 # --- bundles ------------------------------------------------------------------------------------------------------
 
 
-def bundle() -> dict[str, dict[str, Tensor]]:
+def model_state() -> dict[str, dict[str, Tensor]]:
     """Return two layers with parameters, buffers and a kind of the method's own."""
     kinds: dict[str, dict[str, Tensor]] = {}
     for place, kind in enumerate(("params", "delta")):
@@ -183,7 +188,7 @@ def bundle() -> dict[str, dict[str, Tensor]]:
 
 def test_each_layer_has_its_own_scale() -> None:
     """int8: a 127th of the largest weight of the layer; biases and buffers of any shape stay as they are."""
-    body = bundle()
+    body = model_state()
     task = Task(up=Payload(frozenset(body)))
     got = uplinked(body, task, INT8, KEY)
     for kind in ("params", "delta"):
@@ -198,7 +203,7 @@ def test_each_layer_has_its_own_scale() -> None:
 
 def test_float16_takes_everything() -> None:
     """It halves the bytes of biases and buffers too."""
-    body = bundle()
+    body = model_state()
     got = uplinked(body, Task(up=Payload(frozenset(body))), HALF, KEY)
     for kind, tensors in body.items():
         for name, tensor in tensors.items():
@@ -215,7 +220,7 @@ def test_two_matrices_of_a_layer_share_a_scale() -> None:
 
 def test_memory_layout_does_not_matter() -> None:
     """Random numbers belong to entries, not to places in memory."""
-    body, encoding = bundle(), Encoding(values="qsgd", bits=4)
+    body, encoding = model_state(), Encoding(values="qsgd", bits=4)
     strided = {n: t.to(memory_format=torch.channels_last) for n, t in body["params"].items() if t.dim() == 4}
     other = {"params": {**body["params"], **strided}}
     first, second = (uplinked(b, Task(), encoding, KEY)["params"] for b in (body, other))
@@ -224,7 +229,7 @@ def test_memory_layout_does_not_matter() -> None:
 
 def test_up_and_down_have_streams_of_their_own() -> None:
     """Asking twice gives the same; the other direction or another job gives other random numbers."""
-    body, encoding = {"params": bundle()["params"]}, Encoding(values="qsgd", bits=4)
+    body, encoding = {"params": model_state()["params"]}, Encoding(values="qsgd", bits=4)
     task = Task()
     up, down = uplinked(body, task, encoding, KEY), downlinked(body, task, encoding, KEY)
     weights = [
@@ -236,11 +241,11 @@ def test_up_and_down_have_streams_of_their_own() -> None:
 
 def test_only_what_travels_down_is_decoded() -> None:
     """Layers and kinds that the payload leaves out, requests without weights and peers' own models stay exact."""
-    base = bundle()
+    base = model_state()
     some = downlinked(base, Task(down=Payload(frozenset({"params"}), frozenset({"a"}))), HALF, KEY)
     changed = {(kind, n) for kind, tensors in base.items() for n, t in tensors.items() if not some[kind][n].equal(t)}
     assert changed == {("params", "a.weight"), ("params", "a.bias")}
-    for task in (Task(down=None), Task(home="self"), Task(down=Payload(encoding=FLOAT32))):
+    for task in (Task(down=None), Task(start="device"), Task(down=Payload(encoding=FLOAT32))):
         assert all(downlinked(base, task, HALF, KEY)[k][n].equal(t) for k, ts in base.items() for n, t in ts.items())
 
 
@@ -249,7 +254,7 @@ def test_a_weight_rounded_to_nothing_is_still_under_its_mask(encoding: Encoding)
     """Where a part has a mask, zeros stay zeros, and only they; what else was rounded to 0 is next to nothing."""
     weight = normal(400, 16).reshape(20, 20) * torch.tensor([1.0, 1e-12, 0.0, 1e-3]).repeat(5)
     body = {"params": {"a.weight": weight, "a.bias": torch.tensor([0.0, 1e-12])}}
-    plain, masked = Task(), Task(part=Part(nnz=(("a", 300),)))
+    plain, masked = Task(), Task(submodel=Submodel(nnz=(("a", 300),)))
     for crossing in (uplinked, downlinked):
         got, told = (crossing(body, task, encoding, KEY)["params"] for task in (plain, masked))
         assert torch.equal(told["a.weight"] != 0, weight != 0)
@@ -275,7 +280,7 @@ def test_a_device_starts_from_what_it_received() -> None:
     parts = assemble(
         mixed_scenario(method="tests.learning.test_encode:Echo", encoding={"down": "float16", "up": "int8"})
     )
-    base = bundle_of(parts.module)
+    base = model_state_of(parts.module)
     task = Task()
     result = parts.make_trainer("cpu").run(Assignment(0, 0, task, KEY, base, None))
     for name, tensor in base["params"].items():
@@ -294,21 +299,22 @@ class Slices(FedAvg):
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Say how many weights there will be."""
-        kept = tuple((layer.name, layer.weights // 3) for layer in view.setting.card.layers[:-1])
+        kept = tuple((layer.name, layer.weights // 3) for layer in view.setting.cost_profile.layers[:-1])
         orders = super().plan(state, view, key).orders
-        return Plan(tuple(Order(order.device, replace(order.task, part=Part(nnz=kept))) for order in orders))
+        return Plan(tuple(Order(order.device, replace(order.task, submodel=Submodel(nnz=kept))) for order in orders))
 
     def local(self, task: Task) -> LocalRule:
         """Return plain SGD that ends with a mask."""
 
-        def masked(w: Bundle, context: Context) -> tuple[Bundle, None, Mapping[str, Any]]:
-            return {**w, "params": {n: _slice(n, t, task) for n, t in w["params"].items()}}, None, {}
+        def masked(local: LocalState, context: Context) -> Finished:
+            w = local.weights
+            return Finished({**w, "params": {n: _slice(n, t, task) for n, t in w["params"].items()}})
 
-        return LocalRule(PLAIN_SGD.phases, finish=masked)
+        return LocalRule(PLAIN_SGD.phases, on_finish=masked)
 
 
 def _slice(name: str, tensor: Tensor, task: Task) -> Tensor:
-    kept = dict(task.part.nnz).get(name.rpartition(".")[0])
+    kept = dict(task.submodel.nnz).get(name.rpartition(".")[0])
     if kept is None or tensor.dim() < 2:
         return tensor
     order = torch.from_numpy(KEY.numpy().permutation(tensor.numel()))
@@ -317,7 +323,7 @@ def _slice(name: str, tensor: Tensor, task: Task) -> Tensor:
     return flat.view(tensor.shape)
 
 
-def masked_bytes(body: Bundle, masked: Sequence[str]) -> int:
+def masked_bytes(body: ModelState, masked: Sequence[str]) -> int:
     """Return the length of a message: values that are not zero, one bitmap, all other numbers."""
     covered = {n: t.numpy() for n, t in body["params"].items() if t.dim() > 1 and n.rpartition(".")[0] in masked}
     bits = np.concatenate([t.ravel() != 0 for t in covered.values()])
@@ -332,7 +338,7 @@ def test_a_run_charges_what_its_messages_weigh(monkeypatch: pytest.MonkeyPatch) 
 
     def weighed(self: Trainer, assignment: Assignment) -> Result:
         result = really_run(self, assignment)
-        lengths[assignment.job] = masked_bytes(result.body, [name for name, _ in assignment.task.part.nnz])
+        lengths[assignment.job] = masked_bytes(result.body, [name for name, _ in assignment.task.submodel.nnz])
         return result
 
     monkeypatch.setattr(Trainer, "run", weighed)
@@ -352,6 +358,8 @@ def test_half_the_bytes_and_the_same_accuracy() -> None:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "dfedavg"])
+@full
+@pytest.mark.workers
 def test_workers_draw_the_same_random_numbers(method: str) -> None:
     """Rounding at random up and down: serial and two workers give the same tables and weights, bit for bit."""
     coarse = {"values": "qsgd", "bits": 4}

@@ -8,14 +8,15 @@ import torch
 
 from tests.conftest import digits_scenario
 from tests.contracts.support import mixed_scenario, run
+from tests.sizes import full
 
 EVERY = {"every": 1, "personal": True}
 
 
 def accuracies(simulation, round_):
     """Return the devices' accuracies after a round, by device."""
-    notes = simulation.tables["notes"].frame()
-    rows = notes[(notes["name"] == "personal_accuracy") & (notes["round"] == round_)]
+    metrics = simulation.tables["metrics"].frame()
+    rows = metrics[(metrics["name"] == "personal_accuracy") & (metrics["round"] == round_)]
     return dict(zip(rows["device"], rows["value"], strict=True))
 
 
@@ -50,7 +51,9 @@ def test_own_test_sets_have_the_class_mix_of_the_device():
         assert set(parts.data.y_test[tested].tolist()) == set(parts.data.y_train[trained].tolist())
 
 
-@pytest.mark.parametrize("backend", ["serial", {"name": "workers", "workers": 2}])
+@pytest.mark.parametrize(
+    "backend", ["serial", pytest.param({"name": "workers", "workers": 2}, marks=[full, pytest.mark.workers])]
+)
 def test_peers_use_the_models_they_kept(backend):
     """Their accuracies differ from those of the peers' mean, and are the same whoever computes them."""
     simulation = run(mixed_scenario(method="dfedavg", evaluation=EVERY, backend=backend))

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from edgesim.assembly import assemble
-from edgesim.catalogue import parts_of
-from edgesim.errors import ConfigError
+from edgesim.config.plugins import plugins_of
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key, Purpose
 from edgesim.learning.data.source import Raw
 from edgesim.learning.data.sources.fedpns_synthetic import VARIANCES, FedpnsSynthetic
-from edgesim.rng import Key, Purpose
+from edgesim.simulation.assembly import assemble
 from tests.conftest import digits_scenario
 from tests.learning.made_up_data import load
 
@@ -107,7 +107,7 @@ def synthetic_scenario(devices: int, **changes: Any) -> Any:
 def test_every_device_gets_the_samples_made_for_it() -> None:
     parts, (x, y) = assemble(synthetic_scenario(8)), both_splits(read())
     assert parts.data is not None and parts.split is not None
-    assert parts.setting.samples.tolist() == [40] * 8 and parts.setting.card.params == 610
+    assert parts.setting.samples.tolist() == [40] * 8 and parts.setting.cost_profile.params == 610
     for k, rows in enumerate(parts.split.train):
         assert np.array_equal(parts.data.x_train[rows].numpy(), x[k, :40].astype(np.float32))
         assert np.array_equal(parts.data.y_train[rows].numpy(), y[k, :40])
@@ -146,4 +146,4 @@ def test_empty_splits_are_refused(keys: dict[str, Any], message: str) -> None:
 )
 def test_keys_out_of_range_are_refused(keys: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        TypeAdapter(parts_of("data")["fedpns_synthetic"]).validate_python(keys)
+        TypeAdapter(plugins_of("data")["fedpns_synthetic"]).validate_python(keys)

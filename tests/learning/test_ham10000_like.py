@@ -13,11 +13,12 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from edgesim.catalogue import parts_of
+from edgesim.config.plugins import plugins_of
+from edgesim.core.rng import Key
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.sources.ham10000_like import WAVES
-from edgesim.rng import Key
 from tests.learning.made_up_data import load
+from tests.sizes import spread
 
 COUNTS = np.array([327, 514, 1099, 115, 6705, 1113, 142])
 TRAIN = np.array([262, 411, 879, 92, 5364, 890, 114])  # 80 % of each, rounded by hand
@@ -42,7 +43,7 @@ def some(**keys: Any) -> Dataset:
 @pytest.mark.parametrize(
     ("replicate", "rows", "expected"),
     # of a split without regard to classes the source expects 0.8 sum(copies * count); classes of whole images round it
-    [("released", 65_006, 65_018), ("corrected", 35_518, 35_499), ("none", 8_012, 8_012)],
+    spread([("released", 65_006, 65_018), ("corrected", 35_518, 35_499), ("none", 8_012, 8_012)], 1),
 )
 def test_counts_are_those_of_the_classes_times_their_copies(replicate: str, rows: int, expected: int) -> None:
     data, copies = whole(replicate), np.array(COPIES[replicate])
@@ -103,7 +104,7 @@ def test_stripes_tell_the_class() -> None:
 def test_every_one_of_100_devices_has_as_many_rows(partition: dict[str, Any], replicate: str, share: int) -> None:
     y_train, y_test = whole(replicate).y_train.numpy(), np.repeat(np.arange(7), COUNTS - TRAIN)
     keys = {name: value for name, value in partition.items() if name != "name"}
-    part = TypeAdapter(parts_of("partition")[partition["name"]]).validate_python(keys)
+    part = TypeAdapter(plugins_of("partition")[partition["name"]]).validate_python(keys)
     split = part.split(y_train, y_test, 100, 7, Key(3))
     assert share == len(y_train) // 100
     assert {len(rows) for rows in split.train} == {share}

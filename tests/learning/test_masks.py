@@ -15,14 +15,16 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgesim.assembly import card_of
-from edgesim.card import LayerCost, ModelCard
-from edgesim.catalogue import find
-from edgesim.contracts import Assignment, Encoding, Part, Payload, Task
-from edgesim.errors import ConfigError
-from edgesim.learning import masks
-from edgesim.learning.build import bundle_of
-from edgesim.learning.context import Batch, Context
+from edgesim.config.plugins import find
+from edgesim.core.backend import Assignment
+from edgesim.core.encoding import Encoding
+from edgesim.core.errors import ConfigError
+from edgesim.core.task import Payload, Submodel, Task
+from edgesim.cost.profile import CostProfile, LayerCost
+from edgesim.learning.models.build import model_state_of
+from edgesim.learning.submodel import masks
+from edgesim.learning.train.context import Batch, Context
+from edgesim.simulation.assembly import cost_profile_of
 from tests.contracts.support import fingerprint
 from tests.methods.hand_made import KEY
 from tests.plugins.networks import TinyNorm
@@ -35,15 +37,15 @@ RESNET[("blocks.6.conv2", "blocks.7.conv1", "blocks.7.conv2")] = 0.358155
 
 @cache
 def network(name, shape, classes):
-    """Return a network and its card."""
-    return card_of(find("model", name)[0](), name, shape, classes, KEY)
+    """Return a network and its cost profile."""
+    return cost_profile_of(find("model", name)[0](), name, shape, classes, KEY)
 
 
 def card_with(kind, weights, outputs=2):
-    """Return a card of one layer behind another."""
+    """Return a cost profile of one layer behind another."""
     first = LayerCost("first", "Linear", 8, 0, 8.0, 8.0, 0.0, frozenset(), 8)
     layer = LayerCost("odd", kind, weights + outputs, 0, 2.0, 2.0, 2.0, frozenset({"first"}), weights)
-    return ModelCard("by hand", (4,), 2, (first, layer))
+    return CostProfile("by hand", (4,), 2, (first, layer))
 
 
 # --- how many ---------------------------------------------------------------------------------------------------
@@ -79,9 +81,9 @@ def test_erk(shapes, density, shares, counts):
     ],
 )  # fmt: skip
 def test_erk_of_real_networks(name, shape, classes, nonzero, shares):
-    """At density 0.5; what is not listed is whole. The card knows the shapes that the tensors have."""
-    module, card = network(name, shape, classes)
-    shapes = masks.weight_shapes(card)
+    """At density 0.5; what is not listed is whole. The cost profile knows the shapes that the tensors have."""
+    module, cost_profile = network(name, shape, classes)
+    shapes = masks.weight_shapes(cost_profile)
     assert shapes == {n: tuple(p.shape) for n, p in module.named_parameters() if p.dim() >= 2}
     found = masks.densities(shapes, 0.5, "erk")
     wanted = {f"{layer}.weight": share for layers, share in shares.items() for layer in layers}
@@ -121,20 +123,20 @@ def test_shapes_that_the_card_does_not_tell(kind, weights):
 
 def test_a_model_without_weights():
     with pytest.raises(ConfigError, match=r"model\.name: by hand has no tensor of two dimensions"):
-        masks.weight_shapes(ModelCard("by hand", (4,), 2, ()))
+        masks.weight_shapes(CostProfile("by hand", (4,), 2, ()))
 
 
 def test_masks_price_flops_and_bytes():
     """LeNet at sparsity 0.8: 137974 multiply-adds; 12352 weights and 236 biases are 50352 bytes, the bitmap 7722."""
-    _, card = network("lenet5", (3, 32, 32), 10)
-    shapes = masks.weight_shapes(card)
+    _, cost_profile = network("lenet5", (3, 32, 32), 10)
+    shapes = masks.weight_shapes(cost_profile)
     counts = masks.kept_counts(shapes, masks.densities(shapes, 0.8, "feddst"))
-    part = Part(nnz=masks.nonzeros(counts))
-    assert card.forward_flops(part, sparse="ideal") == 2 * 137974
-    assert masks.counts_in(part) == counts
+    submodel = Submodel(nnz=masks.nonzeros(counts))
+    assert cost_profile.forward_flops(submodel, sparse="ideal") == 2 * 137974
+    assert masks.counts_in(submodel) == counts
     bitmap = Encoding(zeros="bitmap")
-    assert card.nbytes(Payload(encoding=bitmap), part) == 50352 + 7722
-    assert card.nbytes(Payload(encoding=masks.wire(bitmap, known=True)), part) == 50352
+    assert cost_profile.nbytes(Payload(encoding=bitmap), submodel) == 50352 + 7722
+    assert cost_profile.nbytes(Payload(encoding=masks.wire(bitmap, known=True)), submodel) == 50352
     assert masks.wire(bitmap, known=False) is masks.wire(Encoding(), known=True) is None
 
 
@@ -258,7 +260,7 @@ def test_the_dense_gradient_is_pytorchs():
     """Outside the mask too, in training mode; neither weights nor running statistics move."""
     network, batch = TinyNorm(), Batch(torch.from_numpy(KEY.numpy().normal(size=(5, 1, 8, 8))).float(), torch.arange(5))
     network.dropout.p = 0.0
-    base = bundle_of(network)
+    base = model_state_of(network)
     context = Context(network, Ones(samples=2).load(), torch.arange(2), Assignment(0, 0, Task(), KEY, base, None), True)
     w = context.copy(masks.applied(base, {"fc.weight": torch.zeros(10, 36, dtype=torch.bool)}))
     before = fingerprint(dict(w))

@@ -11,16 +11,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgesim.card import LayerCost, ModelCard, UnitGroup
-from edgesim.contracts import Message, Part, Task
-from edgesim.errors import ContractError
-from edgesim.learning.entry_mean import Held, mean_by_entry
-from edgesim.learning.merge import mean_of_holders
+from edgesim.core.errors import ContractError
+from edgesim.core.task import Submodel, Task
+from edgesim.core.update import Update
+from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
+from edgesim.learning.aggregate.entry_mean import HeldTensor, mean_by_entry
+from edgesim.learning.aggregate.mean import mean_of_holders
+from tests.sizes import examples
 
 NOBODY: frozenset[str] = frozenset()
 SIZES = {"conv": 3, "fc1": 4}  # units of each group
 SPREAD = 2  # pixels of a flattened channel
-CARD = ModelCard(
+CARD = CostProfile(
     "by hand",
     (1, 3, 3),
     2,
@@ -30,7 +32,7 @@ CARD = ModelCard(
         LayerCost("fc1", "Linear", 4 * 6 + 4, 0, 1.0, 1.0, 1.0, NOBODY, 24, "fc1", "conv", SPREAD),
         LayerCost("fc2", "Linear", 2 * 4 + 2, 0, 1.0, 1.0, 1.0, NOBODY, 8, "", "fc1"),
     ),
-    groups=tuple(UnitGroup(name, size) for name, size in SIZES.items()),
+    groups=tuple(ChannelGroup(name, size) for name, size in SIZES.items()),
 )
 # tensor -> kind, shape, and the group that each of its first dimensions counts, with the entries of one unit
 TENSORS: dict[str, tuple[str, tuple[int, ...], tuple[tuple[str, int], ...]]] = {
@@ -52,7 +54,7 @@ def values(seed: int) -> dict[str, np.ndarray]:
     return {name: draws.normal(size=shape).astype(np.float32) for name, (_, shape, _) in TENSORS.items()}
 
 
-def bundle(arrays: dict[str, np.ndarray]) -> dict[str, dict[str, torch.Tensor]]:
+def model_state(arrays: dict[str, np.ndarray]) -> dict[str, dict[str, torch.Tensor]]:
     """Return arrays as a bundle."""
     found: dict[str, dict[str, torch.Tensor]] = {"params": {}, "buffers": {}}
     for name, array in arrays.items():
@@ -74,10 +76,10 @@ def holds(name: str, entry: tuple[int, ...], kept: dict[str, tuple[int, ...]]) -
     return all(place // spread in kept.get(group, (place // spread,)) for (group, spread), place in along)
 
 
-def message(kept: dict[str, tuple[int, ...]], arrays: dict[str, np.ndarray]) -> Message:
+def message(kept: dict[str, tuple[int, ...]], arrays: dict[str, np.ndarray]) -> Update:
     """Return a message with the kept entries of these tensors."""
-    body = bundle({name: thinned(name, array, kept) for name, array in arrays.items()})
-    return Message(0, 0, Task(part=Part(units=tuple(kept.items()))), body, 1, 1, 0, {})
+    body = model_state({name: thinned(name, array, kept) for name, array in arrays.items()})
+    return Update(0, 0, Task(submodel=Submodel(channels=tuple(kept.items()))), body, 1, 1, 0, {})
 
 
 def by_loops(old, sent, weights, absent):
@@ -89,7 +91,7 @@ def by_loops(old, sent, weights, absent):
             for (kept, arrays), share in zip(sent, weights, strict=True):
                 if name in arrays and holds(name, entry, kept):
                     total, weight = total + share * float(arrays[name][entry]), weight + share
-            if weight > 0 and absent == "keep_old":
+            if weight > 0 and absent == "include_absent":
                 total, weight = total + (sum(weights) - weight) * float(old[name][entry]), sum(weights)
             if weight > 0:
                 mean[name][entry] = total / weight
@@ -109,13 +111,15 @@ def senders(draw):
     return kept, arrays, draw(st.integers(0, 3))
 
 
-@settings(max_examples=60, deadline=None)
-@given(sent=st.lists(senders(), min_size=1, max_size=4), absent=st.sampled_from(["skip", "keep_old"]))
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    sent=st.lists(senders(), min_size=1, max_size=4), absent=st.sampled_from(["average_over_holders", "include_absent"])
+)
 def test_every_entry_is_averaged_over_who_has_it(sent: Any, absent: Any) -> None:
     """Random parts of a convolution, its norm and two linear layers; some leave layers out, some weigh nothing."""
     old, weights = values(100), [weight for _, _, weight in sent]
     got = [message(kept, arrays) for kept, arrays, _ in sent]
-    found = mean_of_holders(bundle(old), got, weights, absent=absent, card=CARD)
+    found = mean_of_holders(model_state(old), got, weights, absent=absent, cost_profile=CARD)
     expected = by_loops(old, [(kept, arrays) for kept, arrays, _ in sent], weights, absent)
     for name, (kind, _, _) in TENSORS.items():
         assert np.allclose(found[kind][name].numpy(), expected[name], rtol=1e-6, atol=1e-7), name
@@ -124,19 +128,19 @@ def test_every_entry_is_averaged_over_who_has_it(sent: Any, absent: Any) -> None
 
 def test_what_nobody_has_keeps_its_bits() -> None:
     old, kept = values(0), {"conv": (0,), "fc1": (1, 3)}
-    found = mean_of_holders(bundle(old), [message(kept, values(1))], [2.0], card=CARD)
+    found = mean_of_holders(model_state(old), [message(kept, values(1))], [2.0], cost_profile=CARD)
     for name, (kind, shape, _) in TENSORS.items():
         for entry in itertools.product(*map(range, shape)):
             assert (found[kind][name].numpy()[entry] == old[name][entry]) == (not holds(name, entry, kept))
 
 
-@pytest.mark.parametrize("absent", ["skip", "keep_old"])
+@pytest.mark.parametrize("absent", ["average_over_holders", "include_absent"])
 def test_equal_models_give_that_model(absent: Any) -> None:
     """Thinner or whole, with weights that are no powers of two: every bit of every entry that somebody has."""
     common = values(1)
     got = [message(kept, common) for kept in ({"conv": (2, 0)}, {"fc1": (1,)}, WHOLE, {})]
-    base = values(1) if absent == "keep_old" else values(0)
-    found = mean_of_holders(bundle(base), got, [0.1, 0.3, 0.7, 1.1], absent=absent, card=CARD)
+    base = values(1) if absent == "include_absent" else values(0)
+    found = mean_of_holders(model_state(base), got, [0.1, 0.3, 0.7, 1.1], absent=absent, cost_profile=CARD)
     for name, (kind, _, _) in TENSORS.items():
         assert np.array_equal(found[kind][name].numpy(), common[name])
 
@@ -145,7 +149,7 @@ def test_equal_models_give_that_model(absent: Any) -> None:
 @pytest.mark.parametrize("shape", [(9,), (9, 7), (9, 7, 3, 3)])
 def test_sums_by_a_few_rows_have_the_bits_of_those_by_entry(monkeypatch: Any, shape: Any, layout: Any) -> None:
     """Products and sums in float64, one message after the other; rows and columns in any order, or all of them."""
-    monkeypatch.setattr("edgesim.learning.entry_mean._BLOCK", 2 * 7 * 9)  # two rows of kernels
+    monkeypatch.setattr("edgesim.learning.aggregate.entry_mean._BLOCK", 2 * 7 * 9)  # two rows of kernels
     draws = np.random.default_rng(0)
     old = draws.normal(size=shape).astype(np.float32)
     total, weight, held = np.zeros(shape), np.zeros(shape), []
@@ -158,7 +162,7 @@ def test_sums_by_a_few_rows_have_the_bits_of_those_by_entry(monkeypatch: Any, sh
         tensor = torch.from_numpy(numbers)
         tensor = tensor.contiguous(memory_format=layout) if len(shape) == 4 else tensor
         kept = [torch.from_numpy(each) for each in (rows, columns)[: len(shape)]] if place < 5 else []
-        held.append(Held(tensor, counts, *kept))
+        held.append(HeldTensor(tensor, counts, *kept))
     found = mean_by_entry(torch.from_numpy(old), held, None)
     assert np.array_equal(found.numpy(), (total / weight).astype(np.float32))
 
@@ -166,15 +170,15 @@ def test_sums_by_a_few_rows_have_the_bits_of_those_by_entry(monkeypatch: Any, sh
 def test_all_units_are_the_whole_model() -> None:
     """A part that names every unit counts as one that names none."""
     arrays = [values(1), values(2)]
-    thin = mean_of_holders(bundle(values(0)), [message(WHOLE, a) for a in arrays], [1.0, 2.0], card=CARD)
-    whole = mean_of_holders(bundle(values(0)), [message({}, a) for a in arrays], [1.0, 2.0])
+    thin = mean_of_holders(model_state(values(0)), [message(WHOLE, a) for a in arrays], [1.0, 2.0], cost_profile=CARD)
+    whole = mean_of_holders(model_state(values(0)), [message({}, a) for a in arrays], [1.0, 2.0])
     for name, (kind, _, _) in TENSORS.items():
         assert torch.allclose(thin[kind][name], whole[kind][name], rtol=1e-7, atol=0)
 
 
 def test_what_cannot_be_averaged() -> None:
-    with pytest.raises(ContractError, match="thinner parts needs the card"):
-        mean_of_holders(bundle(values(0)), [message({"conv": (1,)}, values(1))], [1.0])
+    with pytest.raises(ContractError, match="thinner parts needs the cost profile"):
+        mean_of_holders(model_state(values(0)), [message({"conv": (1,)}, values(1))], [1.0])
     momentum = message({}, values(1))._replace(body={"momentum": {}})
     with pytest.raises(ContractError, match=r"cannot average \['momentum'\]"):
-        mean_of_holders(bundle(values(0)), [momentum], [1.0])
+        mean_of_holders(model_state(values(0)), [momentum], [1.0])

@@ -10,15 +10,15 @@ from pydantic import TypeAdapter, ValidationError
 from safetensors.torch import save_file
 from torch import nn
 
-from edgesim.catalogue import find, parts_of
-from edgesim.errors import ConfigError
-from edgesim.learning.build import build_model, bundle_of, check_fits
-from edgesim.learning.measure import measure
-from edgesim.learning.models.base import ModelPart
+from edgesim.config.plugins import find, plugins_of
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
+from edgesim.cost.measure.step import measure
+from edgesim.learning.models.base import ModelPlugin
+from edgesim.learning.models.build import build_model, check_fits, model_state_of
 from edgesim.learning.models.chains import CnnCifar10, CnnM, Lenet5, Mlr
 from edgesim.learning.models.deep_chains import Vgg11
 from edgesim.learning.models.torchvision_family import TorchvisionModel
-from edgesim.rng import Key
 
 # Parameters per layer: (kernel^2 * channels in + 1) * channels out, or (inputs + 1) * outputs. Totals are those that
 # the FedAdp, FedPNS, FedPMT, FedDHAD and DA-DPFL papers (or their authors' code) give.
@@ -50,7 +50,7 @@ TOTALS = {
     "resnet18_gn": 11173962,
     "alexnet_small": 23259975,
 }
-SHIPPED = sorted(name for name in parts_of("model") if not name.endswith(":"))
+SHIPPED = sorted(name for name in plugins_of("model") if not name.endswith(":"))
 
 
 def on_meta(name: str, input_shape: tuple[int, ...] | None = None, classes: int | None = None) -> nn.Module:
@@ -124,10 +124,10 @@ def test_lenet_is_the_function_of_its_paper() -> None:
     maps = x
     for name in ("conv1", "conv2"):  # ReLU before pooling, as the paper draws it
         maps = f.max_pool2d(f.relu(f.conv2d(maps, w[f"{name}.weight"], w[f"{name}.bias"])), 2)
-    units = maps.flatten(1)
+    channels = maps.flatten(1)
     for name in ("fc1", "fc2"):
-        units = f.relu(f.linear(units, w[f"{name}.weight"], w[f"{name}.bias"]))
-    torch.testing.assert_close(module(x), f.linear(units, w["fc3.weight"], w["fc3.bias"]))
+        channels = f.relu(f.linear(channels, w[f"{name}.weight"], w[f"{name}.bias"]))
+    torch.testing.assert_close(module(x), f.linear(channels, w["fc3.weight"], w["fc3.bias"]))
 
 
 # l1: f -> f, l2: f -> 256 and 256 -> C in the place of f -> C; products of the whole network on one sample, from the
@@ -217,7 +217,7 @@ def test_checking_leaves_weights_counters_and_generator_alone() -> None:
 
 def test_weights_depend_on_the_key_only() -> None:
     generator = torch.get_rng_state()
-    one, same, other = (bundle_of(build_model(Lenet5(), (3, 32, 32), 10, key)) for key in (Key(1), Key(1), Key(2)))
+    one, same, other = (model_state_of(build_model(Lenet5(), (3, 32, 32), 10, key)) for key in (Key(1), Key(1), Key(2)))
     assert torch.equal(torch.get_rng_state(), generator)
     for name, value in one["params"].items():
         assert torch.equal(value, same["params"][name])
@@ -239,14 +239,14 @@ def test_a_network_from_outside_is_called_with_its_arguments() -> None:
 
 def test_bundle_holds_copies_of_floats_only() -> None:
     module = nn.BatchNorm2d(4)
-    bundle = bundle_of(module)
-    assert {kind: sorted(tensors) for kind, tensors in bundle.items()} == {
+    model_state = model_state_of(module)
+    assert {kind: sorted(tensors) for kind, tensors in model_state.items()} == {
         "params": ["bias", "weight"],
         "buffers": ["running_mean", "running_var"],
     }
-    bundle["params"]["weight"].zero_()
+    model_state["params"]["weight"].zero_()
     assert float(module.weight.detach().sum()) == 4.0
-    assert not bundle["params"]["weight"].requires_grad
+    assert not model_state["params"]["weight"].requires_grad
 
 
 def test_init_from_loads_a_state_dict(tmp_path) -> None:
@@ -295,8 +295,8 @@ def test_torchvision_unknown_name_offers_the_nearest() -> None:
 
 
 def test_every_part_is_a_frozen_dataclass_that_pydantic_reads() -> None:
-    for name, cls in parts_of("model").items():
-        assert issubclass(cls, ModelPart)
+    for name, cls in plugins_of("model").items():
+        assert issubclass(cls, ModelPlugin)
         fixed = {"member": "resnet18"} if name.endswith(":") else {}
         assert TypeAdapter(cls).validate_python({**fixed, "init_from": "start.safetensors"}).init_from.name
     with pytest.raises(AttributeError):
@@ -304,5 +304,5 @@ def test_every_part_is_a_frozen_dataclass_that_pydantic_reads() -> None:
 
 
 def test_the_card_module_needs_no_torch() -> None:
-    check = "import sys, edgesim.card; sys.exit('torch' in sys.modules)"
+    check = "import sys, edgesim.cost.profile; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

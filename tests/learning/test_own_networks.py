@@ -11,14 +11,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from edgesim.catalogue import find
-from edgesim.contracts import Part, Pass
-from edgesim.errors import ConfigError
-from edgesim.learning.build import build_model, bundle_of
-from edgesim.learning.models.base import ModelPart
-from edgesim.learning.parts import thinner
-from edgesim.rng import Key
-from edgesim.world.costs.measured import Measured
+from edgesim.config.plugins import find
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
+from edgesim.core.task import Pass, Submodel
+from edgesim.cost.models.measured import Measured
+from edgesim.learning.models.base import ModelPlugin
+from edgesim.learning.models.build import build_model, model_state_of
+from edgesim.learning.submodel.slicing import thinner
 from tests.calling import call
 from tests.learning.real_training import Device, scored_kernels
 
@@ -43,18 +43,18 @@ class Shared(nn.Module):
 
 def test_a_shared_weight_counts_once_and_belongs_to_its_first_layer() -> None:
     device = Device(Shared)
-    card = device.card
+    cost_profile = device.cost_profile
     own = {"first": 16 * 12 + 12, "a": 12 * 12 + 12, "b": 12, "wide": 12 * 16 + 16, "out": 16 * 3 + 3}
-    assert {layer.name: layer.params for layer in card.layers} == own
+    assert {layer.name: layer.params for layer in cost_profile.layers} == own
     used = 2 * 12 * 12  # of each of the three uses of the weight
     forward = 2 * (16 * 12 + 12 * 16 + 16 * 3) + 3 * used
-    assert card.forward_flops() == forward
+    assert cost_profile.forward_flops() == forward
     # With all but a frozen: the weight's gradient from each use, the way back from the loss to the first of them.
     alone = frozenset(own) - {"a"}
-    assert card.train_flops(alone) == forward + 3 * used + 2 * used + 2 * (12 * 16 + 16 * 3)
+    assert cost_profile.train_flops(alone) == forward + 3 * used + 2 * used + 2 * (12 * 16 + 16 * 3)
     # With all but b frozen only its bias is trained: its own weight stays as a has it.
     only_b = frozenset(own) - {"b"}
-    assert card.train_flops(only_b) == forward + 2 * (12 * 16 + 16 * 3)
+    assert cost_profile.train_flops(only_b) == forward + 2 * (12 * 16 + 16 * 3)
     for frozen in (frozenset[str](), alone, only_b):
         done = device.train(frozen)
         assert done.charged_flops == done.counted_flops
@@ -65,15 +65,15 @@ def test_a_shared_weight_counts_once_and_belongs_to_its_first_layer() -> None:
 
 def test_a_thinner_network_shares_its_weights_too() -> None:
     device = Device(Shared)
-    (group,) = device.card.groups  # units that meet the shared weight stay whole
+    (group,) = device.cost_profile.groups  # units that meet the shared weight stay whole
     assert group.name == "wide"
-    thin = thinner(device.module, Part(units=((group.name, (0, 1)),)), device.card)
+    thin = thinner(device.module, Submodel(channels=((group.name, (0, 1)),)), device.cost_profile)
     assert thin.b.weight is thin.a.weight and thin.c is thin.a
-    assert set(bundle_of(thin)["params"]) == set(device.first["params"])
+    assert set(model_state_of(thin)["params"]) == set(device.first["params"])
 
 
 def test_start_weights_need_no_second_names(tmp_path: Path) -> None:
-    class Start(ModelPart):
+    class Start(ModelPlugin):
         def build(self, input_shape: object, classes: int) -> nn.Module:
             return Shared()
 
@@ -81,7 +81,7 @@ def test_start_weights_need_no_second_names(tmp_path: Path) -> None:
     saved = {name: tensor + 1 for name, tensor in device.first["params"].items()}
     save_file(saved, path)
     loaded = build_model(Start(init_from=path), (16,), 3, Key(1))
-    assert all(torch.equal(t, saved[n]) for n, t in bundle_of(loaded)["params"].items())
+    assert all(torch.equal(t, saved[n]) for n, t in model_state_of(loaded)["params"].items())
 
 
 # --- frozen by whoever wrote the network ------------------------------------------------------------------------
@@ -105,17 +105,17 @@ def test_what_its_author_froze_stays_and_is_not_charged() -> None:
     device = Device(Backbone)
     fixed = {"fixed.weight", "fixed.bias", "rnn.weight_hh_l0"}
     assert fixed.isdisjoint(device.first["params"]) and fixed <= device.first["buffers"].keys()  # it travels
-    assert device.card.layer_names == ("fixed", "rnn", "hidden", "out")
-    layer = device.card.layers[0]
+    assert device.cost_profile.layer_names == ("fixed", "rnn", "hidden", "out")
+    layer = device.cost_profile.layers[0]
     assert (layer.params, layer.buffers, layer.weight_grad_flops) == (0, 16 * 16 + 16, 0)
     # Forward of all; then no gradient into `fixed`, whose output is data to all others: as if there was no such layer.
     rest = 4 * 2 * (4 * 4) + 4 * 2 * (4 * 4) + 2 * (16 * 8 + 8 * 3)
-    assert device.card.forward_flops() == 2 * 16 * 16 + rest
+    assert device.cost_profile.forward_flops() == 2 * 16 * 16 + rest
     for frozen in (frozenset[str](), frozenset({"fixed"}), frozenset({"rnn"}), frozenset({"hidden", "out"})):
         done = device.train(frozen)
         assert done.charged_flops == done.counted_flops
         assert all(torch.equal(done.body["buffers"][name], device.first["buffers"][name]) for name in fixed)
-    assert device.card.train_flops() == device.card.train_flops(frozenset({"fixed"}))
+    assert device.cost_profile.train_flops() == device.cost_profile.train_flops(frozenset({"fixed"}))
 
 
 # --- what has a price -------------------------------------------------------------------------------------------
@@ -134,13 +134,13 @@ class Embedded(nn.Module):
 
 def test_layers_after_an_embedding_are_priced_like_any() -> None:
     """Last 2 of 3: the way back to the table is not run. Orders follow the data, not the text."""
-    card = Device(Embedded).card
-    assert card.layer_names == ("table", "hidden", "out")
+    cost_profile = Device(Embedded).cost_profile
+    assert cost_profile.layer_names == ("table", "hidden", "out")
     forward = 2 * (80 * 8 + 8 * 3)
-    assert card.train_flops() == forward + 2 * (80 * 8 + 80 * 8 + 8 * 3 + 8 * 3)
-    assert card.train_flops(frozenset({"table"})) == forward + 2 * (80 * 8 + 8 * 3 + 8 * 3)
-    assert [group.name for group in card.groups] == ["hidden"]
-    formula = card.train_flops(include="all") - card.train_flops()
+    assert cost_profile.train_flops() == forward + 2 * (80 * 8 + 80 * 8 + 8 * 3 + 8 * 3)
+    assert cost_profile.train_flops(frozenset({"table"})) == forward + 2 * (80 * 8 + 8 * 3 + 8 * 3)
+    assert [group.name for group in cost_profile.groups] == ["hidden"]
+    formula = cost_profile.train_flops(include="all") - cost_profile.train_flops()
     assert formula > 8 + 3 * 5  # ReLU and softmax, to begin with
 
 
@@ -156,18 +156,22 @@ class SharedTable(nn.Module):
 
 
 def test_work_that_does_not_grow_with_the_batch_is_priced_by_the_step() -> None:
-    card, once = Device(SharedTable).card, 2 * 16 * 5 * 8
-    assert card.forward_flops() == 2 * (16 * 8 + 8 * 3)
-    assert card.step_forward_flops == once
-    assert card.step_flops() == 3 * once
-    assert card.step_flops(Part(frozen=frozenset({"left"}))) == 2 * once
-    assert card.step_flops(Part(frozen=frozenset({"left", "right"}))) == once
+    cost_profile, once = Device(SharedTable).cost_profile, 2 * 16 * 5 * 8
+    assert cost_profile.forward_flops() == 2 * (16 * 8 + 8 * 3)
+    assert cost_profile.step_forward_flops == once
+    assert cost_profile.step_flops() == 3 * once
+    assert cost_profile.step_flops(Submodel(frozen=frozenset({"left"}))) == 2 * once
+    assert cost_profile.step_flops(Submodel(frozen=frozenset({"left", "right"}))) == once
     samples, steps = np.array([10.0]), np.array([3.0])
     price = Measured().flops
-    assert price(card, Pass(), Part(), samples, steps) == 10 * card.train_flops() + 3 * 3 * once
-    assert price(card, Pass("forward", times=2.0), Part(), samples, steps) == 2 * (10 * card.forward_flops() + 3 * once)
-    assert price(card, Pass(samples=4), Part(), samples, steps) == 4 * card.train_flops() + 3 * once  # one batch
-    assert type(card).from_json(card.to_json()) == card
+    assert price(cost_profile, Pass(), Submodel(), samples, steps) == 10 * cost_profile.train_flops() + 3 * 3 * once
+    assert price(cost_profile, Pass("forward", times=2.0), Submodel(), samples, steps) == 2 * (
+        10 * cost_profile.forward_flops() + 3 * once
+    )
+    assert (
+        price(cost_profile, Pass(samples=4), Submodel(), samples, steps) == 4 * cost_profile.train_flops() + 3 * once
+    )  # one batch
+    assert type(cost_profile).from_json(cost_profile.to_json()) == cost_profile
 
 
 class Attentive(nn.Module):
@@ -183,7 +187,7 @@ class Attentive(nn.Module):
 
 
 def test_the_fused_kernel_of_attention_computes_one_product_more_than_is_charged() -> None:
-    """Which path a price is for is said in docs/prices.md: forward 2 products, backward 4, where the kernel takes 5."""
+    """docs/explanation/prices.md says which path a price is for: forward 2 products, backward 4; the kernel takes 5."""
     device = Device(Attentive, features=24)
     with scored_kernels():
         done = device.train()
@@ -235,7 +239,7 @@ REFUSED = {
     ),
     "{name='%s:Plain', fails='key'}": "model: cannot make Plain: KeyError 'width'",
     "{name='%s:Plain', fails='zero'}": "model: cannot make Plain: by zero",
-    "{name='%s:Plain', fails='long'}": f"model: cannot make Plain: {('no ' * 500)[:300]}...",
+    "{name='%s:Plain', fails='long'}": f"model: cannot make Plain: {('no ' * 500)[:160]}...",
     "'%s:AllFrozen'": "model.name: AllFrozen has no parameters to train; one at least must not be frozen",
     "'%s:Misspelt'": "model.name: Misspelt cannot take inputs of 1x8x8: 'Misspelt' object has no attribute 'c'",
     "'%s:TwoOutputs'": (
@@ -274,8 +278,12 @@ def test_training_what_the_loss_does_not_depend_on_changes_nothing() -> None:
             self.spare, self.scale = nn.Linear(3, 3), nn.BatchNorm1d(3, affine=False)
 
     device = Device(Unused)
-    assert set(device.card.layer_names[-2:]) == {"spare", "scale"}
-    for frozen in (device.card.before_last(1), device.card.before_last(2), frozenset(device.card.layer_names)):
+    assert set(device.cost_profile.layer_names[-2:]) == {"spare", "scale"}
+    for frozen in (
+        device.cost_profile.before_last(1),
+        device.cost_profile.before_last(2),
+        frozenset(device.cost_profile.layer_names),
+    ):
         done = device.train(frozen)
-        assert done.charged_flops == done.counted_flops == 7 * device.card.forward_flops()
+        assert done.charged_flops == done.counted_flops == 7 * device.cost_profile.forward_flops()
         assert all(torch.equal(t, device.first["params"][n]) for n, t in done.body["params"].items())

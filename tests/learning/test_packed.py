@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from edgesim.backends import workers
-from edgesim.checkpoint import Checkpoint, Saved
-from edgesim.learning import packed as module
-from edgesim.learning.merge import is_finite
-from edgesim.learning.packed import Packed, Tensors, packed
+from edgesim.learning.aggregate.mean import is_finite
+from edgesim.learning.codec import packed as module
+from edgesim.learning.codec.packed import Packed, Tensors, packed
+from edgesim.runtime.backends import workers
+from edgesim.runtime.checkpoint import Checkpoint, Saved
 from tests.conftest import digits_scenario
 from tests.contracts.support import fingerprint, run
 
@@ -24,11 +24,11 @@ SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=6)
 SPECIAL = [0.0, -0.0, float("nan"), -float("nan"), float("inf"), 1e-45, 1.0]
 
 
-def pack_anything(bundle):
+def pack_anything(model_state):
     """Return a bundle in which everything is packed that gets a tenth smaller."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LEAST_BYTES", 0)
-        return packed(bundle)[0]
+        return packed(model_state)[0]
 
 
 def bits(tensor):
@@ -83,11 +83,11 @@ def test_only_what_gets_smaller():
     """Nine tenths of the numbers and a bit for each are no tenth less; small tensors are not worth the time."""
     dense, small, nearly = torch.ones(400, 400), torch.zeros(100, 100), torch.ones(400, 400)
     nearly[:40] = 0
-    bundle = {"params": {"dense": dense, "nearly": nearly, "small": small, "gaps": torch.zeros(800, 800)[:, ::2]}}
-    assert packed(bundle, None)[1] is None
-    assert packed(bundle)[0]["params"] is bundle["params"]
+    model_state = {"params": {"dense": dense, "nearly": nearly, "small": small, "gaps": torch.zeros(800, 800)[:, ::2]}}
+    assert packed(model_state, None)[1] is None
+    assert packed(model_state)[0]["params"] is model_state["params"]
     nearly[:60] = 0
-    (found,) = packed(bundle)
+    (found,) = packed(model_state)
     assert [name for name, each in found["params"].stored.items() if isinstance(each, Packed)] == ["nearly"]
     assert found["params"]["dense"] is dense
 
@@ -104,13 +104,13 @@ def test_shared_tensors_are_packed_once():
 def test_across_processes_and_on_disk(tmp_path):
     """Packed tensors travel as they are, dense ones as arrays; in a checkpoint they are packed too."""
     weight, bias = half_zero(200, 200), torch.ones(3)
-    (bundle,) = packed({"params": {"w": weight, "b": bias}})
-    wired = pickle.dumps(workers._to_wire(bundle))
+    (model_state,) = packed({"params": {"w": weight, "b": bias}})
+    wired = pickle.dumps(workers._to_wire(model_state))
     assert len(wired) < weight.nbytes * 0.6
     found = workers._from_wire(pickle.loads(wired))
     assert {n: bits(t) for n, t in found["params"].items()} == {"w": bits(weight), "b": bits(bias)}
     checkpoint = Checkpoint(tmp_path / "file", 1.0, {})
-    checkpoint.save(Saved([], {"memory": {7: bundle}}, 0.0))
+    checkpoint.save(Saved([], {"memory": {7: model_state}}, 0.0))
     saved = checkpoint.load().values["memory"][7]["params"]
     assert checkpoint.file.stat().st_size < weight.nbytes * 0.6
     assert {n: bits(t) for n, t in saved.items()} == {"w": bits(weight), "b": bits(bias)}

@@ -7,16 +7,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from edgesim.assembly import assemble
-from edgesim.catalogue import parts_of
-from edgesim.errors import ConfigError
+from edgesim.config.plugins import plugins_of
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
 from edgesim.learning.data.partitions.dirichlet import cut, take_turns
 from edgesim.learning.data.partitions.two_class import pair_up
 from edgesim.learning.data.split import Split, deal, local_tests
-from edgesim.rng import Key
+from edgesim.simulation.assembly import assemble
 from tests.conftest import digits_scenario
+from tests.sizes import examples
 
-PARTS = parts_of("partition")
+PLUGINS = plugins_of("partition")
 KEY = Key(11, (2,))
 
 
@@ -32,7 +33,7 @@ SMALL, SMALL_TEST = labels(10, 300), labels(10, 50)
 def divide(
     name: str, devices: int, y: np.ndarray = SMALL, y_test: np.ndarray = SMALL_TEST, key: Key = KEY, **keys: object
 ) -> Split:
-    part = TypeAdapter(PARTS[name]).validate_python(keys)
+    part = TypeAdapter(PLUGINS[name]).validate_python(keys)
     return part.split(y, y_test, devices, int(y.max()) + 1, key)
 
 
@@ -191,7 +192,7 @@ def test_two_class_uses_every_sample_of_cifar10_once() -> None:
 
 
 @given(devices=st.integers(1, 25), classes=st.integers(2, 8), seed=st.integers(0, 99))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_two_class_always_pairs_different_classes(devices: int, classes: int, seed: int) -> None:
     y = np.repeat(np.arange(classes), 2 * (2 * devices // classes + 1))
     split = divide("two_class", devices, y, key=Key(seed), samples_per_device=4)
@@ -271,7 +272,7 @@ def test_turns_follow_the_shares_while_supply_lasts() -> None:
 
 @given(seed=st.integers(0, 1000), alpha=st.sampled_from([0.001, 0.1, 1.0]))
 @example(seed=292, alpha=0.001)  # shares that are all but zero, the smallest number there is
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_turns_never_exceed_the_supply(seed: int, alpha: float) -> None:
     generator = np.random.default_rng(seed)
     supply = generator.integers(0, 40, 6)
@@ -344,10 +345,10 @@ def test_only_partitions_with_local_tests_have_them() -> None:
 
 
 def test_sizes_are_equal_or_drawn_from_the_whole_range() -> None:
-    assert PARTS["sizes"](samples_per_device=300).counts(4, KEY).tolist() == [300] * 4
-    drawn = TypeAdapter(PARTS["sizes"]).validate_python({"samples_per_device": [3, 5]}).counts(300, KEY)
+    assert PLUGINS["sizes"](samples_per_device=300).counts(4, KEY).tolist() == [300] * 4
+    drawn = TypeAdapter(PLUGINS["sizes"]).validate_python({"samples_per_device": [3, 5]}).counts(300, KEY)
     assert drawn.dtype == np.int64 and set(drawn.tolist()) == {3, 4, 5}
-    assert np.array_equal(drawn, PARTS["sizes"](samples_per_device=(3, 5)).counts(300, KEY))
+    assert np.array_equal(drawn, PLUGINS["sizes"](samples_per_device=(3, 5)).counts(300, KEY))
 
 
 # --- seeds --------------------------------------------------------------------------------------------------
@@ -409,7 +410,7 @@ def test_more_impossible_cases() -> None:
     with pytest.raises(ConfigError, match=r"need test samples of classes \[0, 1\]"):
         divide("dirichlet_device", 4, labels(3, 40), np.full(9, 2))
     with pytest.raises(ConfigError, match=r"low <= high, is \[5, 4\]"):
-        PARTS["sizes"](samples_per_device=(5, 4)).counts(3, KEY)
+        PLUGINS["sizes"](samples_per_device=(5, 4)).counts(3, KEY)
 
 
 @pytest.mark.parametrize(
@@ -426,4 +427,4 @@ def test_more_impossible_cases() -> None:
 )
 def test_keys_out_of_range_are_refused(name: str, keys: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        TypeAdapter(PARTS[name]).validate_python(keys)
+        TypeAdapter(PLUGINS[name]).validate_python(keys)

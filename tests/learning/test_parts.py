@@ -7,37 +7,38 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from edgesim.card import ModelCard
-from edgesim.catalogue import find
-from edgesim.contracts import Part, Payload
-from edgesim.errors import ConfigError
-from edgesim.learning.backward_flops import flop_counter
-from edgesim.learning.build import build_model, bundle_of
-from edgesim.learning.measure import measure
-from edgesim.learning.parts import extract, scatter, thinner
-from edgesim.rng import Key
+from edgesim.config.plugins import find
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
+from edgesim.core.task import Payload, Submodel
+from edgesim.cost.measure.backward_flops import flop_counter
+from edgesim.cost.measure.step import measure
+from edgesim.cost.profile import CostProfile
+from edgesim.learning.models.build import build_model, model_state_of
+from edgesim.learning.submodel.slicing import extract, thinner
+from tests.learning.scattered import scatter
 
 RESNET_INNER = [f"blocks.{block}.conv1" for block in range(8)]
 
 
-def network(name: str, classes: int | None = None) -> tuple[nn.Module, ModelCard]:
-    """A network of the catalogue with random weights, and its card."""
+def network(name: str, classes: int | None = None) -> tuple[nn.Module, CostProfile]:
+    """A network of the catalogue with random weights, and its cost profile."""
     cls, fixed = find("model", name)
-    part = cls(**fixed)
-    shape, classes = part.native_input_shape, classes or part.native_classes
-    module = build_model(part, shape, classes, Key(5))
+    plugin = cls(**fixed)
+    shape, classes = plugin.native_input_shape, classes or plugin.native_classes
+    module = build_model(plugin, shape, classes, Key(5))
     return module, measure(module, name, shape, classes)
 
 
-def first(card: ModelCard, **kept: int) -> Part:
+def first(cost_profile: CostProfile, **kept: int) -> Submodel:
     """Keep the first so many units of some groups."""
-    return Part(units=tuple((group, tuple(range(count))) for group, count in kept.items()))
+    return Submodel(channels=tuple((group, tuple(range(count))) for group, count in kept.items()))
 
 
-def every(card: ModelCard, step: int, groups: list[str] | None = None) -> Part:
+def every(cost_profile: CostProfile, step: int, groups: list[str] | None = None) -> Submodel:
     """Keep every `step`-th unit of some groups, of all by default."""
-    chosen = [group for group in card.groups if groups is None or group.name in groups]
-    return Part(units=tuple((group.name, tuple(range(0, group.size, step))) for group in chosen))
+    chosen = [group for group in cost_profile.groups if groups is None or group.name in groups]
+    return Submodel(channels=tuple((group.name, tuple(range(0, group.size, step))) for group in chosen))
 
 
 # Source: FedDHAD paper's models; parameters and forward multiply-accumulates of its thinner ones by arithmetic.
@@ -52,11 +53,11 @@ def every(card: ModelCard, step: int, groups: list[str] | None = None) -> Part:
     ],
 )
 def test_published_thinner_sizes(name: str, kept: dict[str, int], params: int, macs: int) -> None:
-    _, card = network(name)
-    part = first(card, **kept)
-    assert card.part_params(part) == params
-    assert card.nbytes(Payload(), part) == 4 * params
-    assert card.forward_flops(part) == 2 * macs
+    _, cost_profile = network(name)
+    submodel = first(cost_profile, **kept)
+    assert cost_profile.submodel_params(submodel) == params
+    assert cost_profile.nbytes(Payload(), submodel) == 4 * params
+    assert cost_profile.forward_flops(submodel) == 2 * macs
 
 
 # Source: FedPMT paper, Table 5.2: hidden neurons kept by its FedDrop baseline; the share of the training work left
@@ -70,29 +71,29 @@ def test_published_thinner_sizes(name: str, kept: dict[str, int], params: int, m
     ],
 )
 def test_published_shares_of_training_work(name: str, kept: dict[str, int], share: float, params: int) -> None:
-    _, card = network(name)
-    part = first(card, **kept)
-    assert card.part_params(part) == params
-    assert card.train_flops(part) / card.train_flops() == pytest.approx(share, abs=5e-7)
+    _, cost_profile = network(name)
+    submodel = first(cost_profile, **kept)
+    assert cost_profile.submodel_params(submodel) == params
+    assert cost_profile.train_flops(submodel) / cost_profile.train_flops() == pytest.approx(share, abs=5e-7)
 
 
 def test_halved_vgg11_and_resnet18() -> None:
     _, vgg = network("vgg11")
-    assert vgg.part_params(every(vgg, 2)) == 2440394
+    assert vgg.submodel_params(every(vgg, 2)) == 2440394
     assert vgg.forward_flops(every(vgg, 2)) == 2 * 38767104
     _, resnet = network("resnet18_bn")
     inner = every(resnet, 2, RESNET_INNER)
-    assert resnet.part_params(inner) == 5780616
+    assert resnet.submodel_params(inner) == 5780616
     assert resnet.forward_flops(inner) == 2 * 281841664
 
 
 def test_halved_resnet18_without_normalisation() -> None:
     # Source: HeteroFL paper, rate 1/2 for 10 classes: 2792810 parameters, 139299328 multiply-accumulates without norms.
-    _, card = network("resnet18_gn")
-    half = every(card, 2)
-    plain = replace(card, layers=tuple(layer for layer in card.layers if layer.kind != "GroupNorm"))
-    assert plain.part_params(half) == 2792810
-    assert card.forward_flops(half) == 2 * 139299328
+    _, cost_profile = network("resnet18_gn")
+    half = every(cost_profile, 2)
+    plain = replace(cost_profile, layers=tuple(layer for layer in cost_profile.layers if layer.kind != "GroupNorm"))
+    assert plain.submodel_params(half) == 2792810
+    assert cost_profile.forward_flops(half) == 2 * 139299328
 
 
 def test_unit_groups_are_found() -> None:
@@ -117,9 +118,9 @@ def test_unit_groups_are_found() -> None:
 
 
 def test_flattened_columns_follow_their_filter() -> None:
-    module, card = network("lenet5")
+    module, cost_profile = network("lenet5")
     kept = tuple(unit for unit in range(16) if unit != 3)
-    thin = extract(bundle_of(module), Part(units=(("conv2", kept),)), card)["params"]
+    thin = extract(model_state_of(module), Submodel(channels=(("conv2", kept),)), cost_profile)["params"]
     full = module.fc1.weight.detach()
     assert torch.equal(thin["fc1.weight"], torch.cat([full[:, :75], full[:, 100:]], dim=1))
     assert torch.equal(thin["conv2.weight"], module.conv2.weight.detach()[list(kept)])
@@ -128,33 +129,37 @@ def test_flattened_columns_follow_their_filter() -> None:
 
 @pytest.mark.parametrize("name", ["lenet5", "resnet18_bn", "torchvision:squeezenet1_0"])
 def test_extract_and_scatter_are_inverse(name: str) -> None:
-    module, card = network(name, 10)
+    module, cost_profile = network(name, 10)
     draws = Key(2).numpy()
-    units = tuple(
-        (group.name, tuple(draws.permutation(group.size)[: max(1, group.size // 3)].tolist())) for group in card.groups
+    channels = tuple(
+        (group.name, tuple(draws.permutation(group.size)[: max(1, group.size // 3)].tolist()))
+        for group in cost_profile.groups
     )
-    part = Part(units=units)
-    whole = bundle_of(module)
+    submodel = Submodel(channels=channels)
+    whole = model_state_of(module)
     zeros = {kind: {name: torch.zeros_like(t) for name, t in tensors.items()} for kind, tensors in whole.items()}
-    thin = extract(whole, part, card)
-    assert sum(t.numel() for t in thin["params"].values()) == card.part_params(part)
-    placed = scatter(thin, part, card, zeros)
-    again = extract(placed, part, card)
+    thin = extract(whole, submodel, cost_profile)
+    assert sum(t.numel() for t in thin["params"].values()) == cost_profile.submodel_params(submodel)
+    placed = scatter(thin, submodel, cost_profile, zeros)
+    again = extract(placed, submodel, cost_profile)
     for kind, tensors in whole.items():
         for tensor, value in tensors.items():
             assert torch.equal(again[kind][tensor], thin[kind][tensor])
             held = placed[kind][tensor] != 0
             assert torch.equal(placed[kind][tensor], value * held)
             assert not zeros[kind][tensor].any()
-    unchanged = scatter(thin, part, card, whole)
+    unchanged = scatter(thin, submodel, cost_profile, whole)
     assert all(torch.equal(unchanged[k][n], t) for k, tensors in whole.items() for n, t in tensors.items())
 
 
 def test_scatter_leaves_what_did_not_come() -> None:
-    module, card = network("lenet5")
-    part, whole = first(card, conv1=2), bundle_of(module)
+    module, cost_profile = network("lenet5")
+    submodel, whole = first(cost_profile, conv1=2), model_state_of(module)
     placed = scatter(
-        {"params": {"conv1.bias": torch.tensor([7.0, 8.0])}}, part, card, {**whole, "own": {"t": torch.ones(3)}}
+        {"params": {"conv1.bias": torch.tensor([7.0, 8.0])}},
+        submodel,
+        cost_profile,
+        {**whole, "own": {"t": torch.ones(3)}},
     )
     assert torch.equal(placed["params"]["conv1.bias"][:2], torch.tensor([7.0, 8.0]))
     assert torch.equal(placed["params"]["conv1.bias"][2:], whole["params"]["conv1.bias"][2:])
@@ -162,10 +167,10 @@ def test_scatter_leaves_what_did_not_come() -> None:
     assert torch.equal(placed["own"]["t"], torch.ones(3))
 
 
-def silence(module: nn.Module, card: ModelCard, part: Part) -> None:
+def silence(module: nn.Module, cost_profile: CostProfile, submodel: Submodel) -> None:
     """Zero the inputs that come from left-out units, wherever a layer reads them."""
-    sizes, kept = {group.name: group.size for group in card.groups}, dict(part.units)
-    for layer in (layer for layer in card.layers if layer.columns in kept):
+    sizes, kept = {group.name: group.size for group in cost_profile.groups}, dict(submodel.channels)
+    for layer in (layer for layer in cost_profile.layers if layer.columns in kept):
         mask = torch.zeros(sizes[layer.columns])
         mask[list(kept[layer.columns])] = 1
         mask = mask.repeat_interleave(layer.column_spread)
@@ -177,17 +182,17 @@ def silence(module: nn.Module, card: ModelCard, part: Part) -> None:
 
 @pytest.mark.parametrize("name", ["lenet5", "cnn_m", "cnn_digits", "resnet18_bn", "vgg11"])
 def test_thinner_network_is_the_full_one_with_silenced_units(name: str) -> None:
-    module, card = network(name, 10)
-    part = every(card, 3)
+    module, cost_profile = network(name, 10)
+    submodel = every(cost_profile, 3)
     generator = torch.Generator().manual_seed(1)
     for buffer in module.buffers():
         if buffer.is_floating_point():
             buffer.copy_(torch.rand(buffer.shape, generator=generator) + 0.5)  # so that a wrong channel is seen
-    small = thinner(module, part, card).eval()
-    silence(module.eval(), card, part)
-    images = torch.randn(2, *card.input_shape, generator=generator)
+    small = thinner(module, submodel, cost_profile).eval()
+    silence(module.eval(), cost_profile, submodel)
+    images = torch.randn(2, *cost_profile.input_shape, generator=generator)
     assert torch.allclose(small(images), module(images), atol=1e-5)
-    assert sum(value.numel() for value in small.parameters()) == card.part_params(part)
+    assert sum(value.numel() for value in small.parameters()) == cost_profile.submodel_params(submodel)
 
 
 @pytest.mark.parametrize("frozen", [(), ("conv1",), ("conv1", "conv2")])
@@ -201,43 +206,47 @@ def test_charged_is_counted_for_a_half_width_network_built_by_hand(frozen: tuple
         )
 
     names = {"conv1": "0", "conv2": "3"}
-    card = measure(convolutional(1), "small", (1, 12, 12), 4)
-    for width, units in ((1, ()), (2, (("0", (0, 2, 5, 7)), ("3", (1, 2, 3, 4, 5, 11))))):
+    cost_profile = measure(convolutional(1), "small", (1, 12, 12), 4)
+    for width, channels in ((1, ()), (2, (("0", (0, 2, 5, 7)), ("3", (1, 2, 3, 4, 5, 11))))):
         module = convolutional(width)
         for layer in frozen:
             module.get_submodule(names[layer]).requires_grad_(False)
         with flop_counter() as counter:
             cross_entropy(module(torch.zeros(5, 1, 12, 12)), torch.zeros(5, dtype=torch.int64)).backward()
-        part = Part(units=units, frozen=frozenset(names[layer] for layer in frozen))
-        assert 5 * card.train_flops(part) == counter.get_total_flops() > 0
+        submodel = Submodel(channels=channels, frozen=frozenset(names[layer] for layer in frozen))
+        assert 5 * cost_profile.train_flops(submodel) == counter.get_total_flops() > 0
 
 
 def test_a_mask_changes_only_the_ideal_account() -> None:
-    _, card = network("cnn_digits")
-    weights = {layer.name: layer.weights for layer in card.layers}
+    _, cost_profile = network("cnn_digits")
+    weights = {layer.name: layer.weights for layer in cost_profile.layers}
     assert weights == {"conv1": 16 * 9, "conv2": 32 * 16 * 9, "fc1": 32 * 2 * 2 * 10}
-    masked = Part(nnz=tuple((name, count // 10) for name, count in weights.items()))
-    assert card.train_flops(masked) == card.train_flops()
+    masked = Submodel(nnz=tuple((name, count // 10) for name, count in weights.items()))
+    assert cost_profile.train_flops(masked) == cost_profile.train_flops()
     for frozen in (frozenset[str](), frozenset({"conv1"})):
         ideal = sum(
             (layer.forward_flops + layer.weight_grad_flops * (layer.name not in frozen)
              + layer.input_grad_flops * bool(layer.upstream - frozen)) * (layer.weights // 10) / layer.weights
-            for layer in card.layers
+            for layer in cost_profile.layers
         )  # fmt: skip
-        found = card.train_flops(replace(masked, frozen=frozen), sparse="ideal")
+        found = cost_profile.train_flops(replace(masked, frozen=frozen), sparse="ideal")
         assert found == pytest.approx(ideal, rel=1e-12)
-    assert card.forward_flops(masked, sparse="ideal") == pytest.approx(0.1 * card.forward_flops(), rel=0.01)
-    half = replace(first(card, conv1=8), nnz=(("conv1", 36),))  # half of the 72 weights of what is left
-    dense = first(card, conv1=8)
-    lost = card.layers[0].forward_flops / 2 / 2 * 2  # forward and weight gradient of the halved layer, half each
-    assert card.train_flops(half, sparse="ideal") == card.train_flops(dense) - lost
+    assert cost_profile.forward_flops(masked, sparse="ideal") == pytest.approx(
+        0.1 * cost_profile.forward_flops(), rel=0.01
+    )
+    half = replace(first(cost_profile, conv1=8), nnz=(("conv1", 36),))  # half of the 72 weights of what is left
+    dense = first(cost_profile, conv1=8)
+    lost = (
+        cost_profile.layers[0].forward_flops / 2 / 2 * 2
+    )  # forward and weight gradient of the halved layer, half each
+    assert cost_profile.train_flops(half, sparse="ideal") == cost_profile.train_flops(dense) - lost
 
 
 def test_kept_activations_are_scaled_where_they_are_read() -> None:
-    module, card = network("lenet5")
+    module, cost_profile = network("lenet5")
     factors = (2.0, 0.5, 4.0)
-    part = replace(first(card, conv2=3), scale=(("conv2", factors),))
-    plain, scaled = thinner(module, replace(part, scale=()), card), thinner(module, part, card)
+    submodel = replace(first(cost_profile, conv2=3), scale=(("conv2", factors),))
+    plain, scaled = thinner(module, replace(submodel, scale=()), cost_profile), thinner(module, submodel, cost_profile)
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     head = nn.Sequential(*list(plain.children())[7:])
     maps = nn.Sequential(*list(plain.children())[:6])(images) * torch.tensor(factors).view(3, 1, 1)
@@ -246,8 +255,8 @@ def test_kept_activations_are_scaled_where_they_are_read() -> None:
 
 
 def test_layers_state_their_new_sizes() -> None:
-    module, card = network("vgg11_gn")
-    small = thinner(module, every(card, 2), card)
+    module, cost_profile = network("vgg11_gn")
+    small = thinner(module, every(cost_profile, 2), cost_profile)
     assert (small.conv2.out_channels, small.conv2.in_channels) == (64, 32)
     assert (small.norm2.num_channels, small.fc1.in_features, small.fc1.out_features) == (64, 256, 100)
     assert small.conv1.in_channels == 3
@@ -255,31 +264,35 @@ def test_layers_state_their_new_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("units", "complaint"),
+    ("channels", "complaint"),
     [
-        ((("conv9", (0,)),), "lenet5 has no unit group 'conv9' .groups: conv1, conv2, fc1, fc2."),
+        ((("conv9", (0,)),), "lenet5 has no channel group 'conv9' .groups: conv1, conv2, fc1, fc2."),
         ((("conv1", ()),), r"kept units of conv1 must be distinct and in \[0, 6\), at least one"),
         ((("conv1", (0, 6)),), r"in \[0, 6\)"),
         ((("conv1", (-1, 2)),), r"in \[0, 6\)"),
         ((("conv1", (2, 2)),), "distinct"),
     ],
 )
-def test_impossible_units_are_refused(units: tuple[tuple[str, tuple[int, ...]], ...], complaint: str) -> None:
-    module, card = network("lenet5")
-    part = Part(units=units)
-    for ask in (card.train_flops, card.part_params, lambda part: extract(bundle_of(module), part, card)):
+def test_impossible_units_are_refused(channels: tuple[tuple[str, tuple[int, ...]], ...], complaint: str) -> None:
+    module, cost_profile = network("lenet5")
+    submodel = Submodel(channels=channels)
+    for ask in (
+        cost_profile.train_flops,
+        cost_profile.submodel_params,
+        lambda submodel: extract(model_state_of(module), submodel, cost_profile),
+    ):
         with pytest.raises(ValueError, match=complaint):
-            ask(part)
+            ask(submodel)
 
 
 def test_other_impossible_parts_are_refused() -> None:
-    module, card = network("lenet5")
+    module, cost_profile = network("lenet5")
     with pytest.raises(ValueError, match="conv1 has 450 weights, found 451 nonzero ones"):
-        card.train_flops(Part(nnz=(("conv1", 451),)))
+        cost_profile.train_flops(Submodel(nnz=(("conv1", 451),)))
     with pytest.raises(ValueError, match="lenet5 has no layer 'conv9'"):
-        card.train_flops(Part(nnz=(("conv9", 1),)))
+        cost_profile.train_flops(Submodel(nnz=(("conv9", 1),)))
     with pytest.raises(ValueError, match="2 scales for the kept units of conv1"):
-        thinner(module, replace(first(card, conv1=3), scale=(("conv1", (1.0, 2.0)),)), card)
+        thinner(module, replace(first(cost_profile, conv1=3), scale=(("conv1", (1.0, 2.0)),)), cost_profile)
     normed, its_card = network("vgg11_gn")
     with pytest.raises(ConfigError, match="norm1 cannot split 40 kept channels into 32 groups"):
         thinner(normed, first(its_card, conv1=40), its_card)
@@ -324,25 +337,25 @@ class Odd(nn.Module):
 )
 def test_units_in_odd_places_stay(kind: str, groups: list[str]) -> None:
     module = Odd(kind)
-    card = measure(module, "odd", (4, 6, 6), 3)
-    assert [group.name for group in card.groups] == groups
-    small = thinner(module, every(card, 2), card)
+    cost_profile = measure(module, "odd", (4, 6, 6), 3)
+    assert [group.name for group in cost_profile.groups] == groups
+    small = thinner(module, every(cost_profile, 2), cost_profile)
     assert small(torch.zeros(2, 4, 6, 6)).shape == (2, 3)
 
 
 def test_prices_of_random_parts_are_those_of_the_networks_that_run() -> None:
-    module, card = network("cnn_digits")
+    module, cost_profile = network("cnn_digits")
     draws = Key(4).numpy()
     for _ in range(5):
-        units = tuple(
+        channels = tuple(
             (group.name, tuple(sorted(draws.choice(group.size, draws.integers(1, group.size), replace=False).tolist())))
-            for group in card.groups
+            for group in cost_profile.groups
         )
-        frozen = frozenset(name for name in card.layer_names[:-1] if draws.random() < 0.5)
-        part = Part(units=units, frozen=frozen)
-        small = thinner(module, part, card)
+        frozen = frozenset(name for name in cost_profile.layer_names[:-1] if draws.random() < 0.5)
+        submodel = Submodel(channels=channels, frozen=frozen)
+        small = thinner(module, submodel, cost_profile)
         for name, value in small.named_parameters():
             value.requires_grad_(name.rpartition(".")[0] not in frozen)
         with flop_counter() as counter:
             cross_entropy(small(torch.zeros(3, 1, 8, 8)), torch.zeros(3, dtype=torch.int64)).backward()
-        assert 3 * card.train_flops(part) == counter.get_total_flops()
+        assert 3 * cost_profile.train_flops(submodel) == counter.get_total_flops()

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from edgesim.learning import masks
-from edgesim.learning.pruning import PQ, change, distance, needed, pq_index, pruning_rounds, spared
+from edgesim.learning.submodel import masks
+from edgesim.learning.submodel.pruning import PQ, change, distance, needed, pq_index, pruning_rounds, spared
 
 SMALL = [0.1, -0.4, 0.25, 0.8, -0.05, 0.3, -0.6]
 TINY = [1e-3, -2e-3, 1e-3, 5e-3, -4, 2e-3, 1e-3, -1e-3, 3, 1e-3]

@@ -7,13 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from edgesim.assembly import assemble
-from edgesim.contracts import ServerSet
-from edgesim.errors import ConfigError
-from edgesim.learning.build import bundle_of
+from edgesim.core.errors import ConfigError
+from edgesim.core.method import ServerSet
+from edgesim.core.rng import Key
+from edgesim.learning.models.build import model_state_of
 from edgesim.learning.server import draw_server_rows
 from edgesim.methods.fedavg import FedAvg
-from edgesim.rng import Key
+from edgesim.simulation.assembly import assemble
 from tests.conftest import digits_scenario
 
 LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 2])
@@ -32,7 +32,7 @@ class Trained(FedAvg):
     server_set = ServerSet(100, split="train", draw="balanced", reserved=True)
 
 
-def parts_of(method, **changes):
+def assembled(method, **changes):
     """Return an assembled scenario on digits with this method."""
     return assemble(digits_scenario(method={"name": f"{__name__}:{method}"}, **changes))
 
@@ -76,10 +76,10 @@ def test_at_most_takes_what_there_is_and_shares_it_if_others_need_some():
 
 def test_reserved_samples_are_nobody_elses():
     """Test samples are left out of evaluation, training samples out of the partition."""
-    watched, trained = parts_of("Watched"), parts_of("Trained")
+    watched, trained = assembled("Watched"), assembled("Trained")
     trainer = watched.make_trainer("cpu")
     assert trainer.test_rows.tolist() == list(range(120, len(watched.data.y_test)))
-    scores = trainer.score_chunks(bundle_of(watched.module), range(trainer.chunks()))
+    scores = trainer.score_chunks(model_state_of(watched.module), range(trainer.chunks()))
     assert sum(chunk.samples for chunk in scores) == len(watched.data.y_test) - 120
     held = set(trained.server_set.rows.tolist())
     assert len(held) == 100
@@ -90,7 +90,7 @@ def test_reserved_samples_are_nobody_elses():
 @pytest.mark.parametrize("partition", ["dirichlet_label", "pathological"])
 def test_reserved_samples_are_in_nobodys_own_test_set(partition):
     """Neither drawn for devices nor given by a partition; all others may be there, each with its own label."""
-    watched = parts_of("Watched", evaluation={"personal": True}, partition=partition)
+    watched = assembled("Watched", evaluation={"personal": True}, partition=partition)
     own = np.concatenate(watched.split.test)
     assert own.min() >= 120 and own.max() == len(watched.data.y_test) - 1
     shares = [
@@ -106,7 +106,7 @@ def test_reserved_samples_are_in_nobodys_own_test_set(partition):
 def test_a_data_seed_keeps_what_the_server_takes_out_of_training():
     """So that devices have the same samples, to train on and to be tested on, with all seeds."""
     first, second, free = (
-        parts_of("Trained", seed=seed, data_seed=data_seed, evaluation={"personal": True})
+        assembled("Trained", seed=seed, data_seed=data_seed, evaluation={"personal": True})
         for seed, data_seed in [(1, 7), (2, 7), (2, None)]
     )
 
@@ -117,18 +117,18 @@ def test_a_data_seed_keeps_what_the_server_takes_out_of_training():
 
 
 def test_loss_and_gradient_are_those_of_pytorch_on_these_samples_and_are_counted():
-    """Mean over the samples, though they are computed in chunks; FLOPs of the card's forward and training pass."""
-    parts = parts_of("Watched")
-    tools, model = parts.make_tools(), bundle_of(parts.module)
+    """Mean over the samples, though they come in chunks; FLOPs of the cost profile's forward and training pass."""
+    parts = assembled("Watched")
+    tools, model = parts.make_tools(), model_state_of(parts.module)
     x, y = parts.data.batch("test", torch.arange(120))
     parts.module.eval()
     loss = F.cross_entropy(parts.module(x), y)
     names = [name for name, _ in parts.module.named_parameters()]
     found = dict(zip(names, torch.autograd.grad(loss, list(parts.module.parameters())), strict=True))
     assert tools.loss(model) == pytest.approx(loss.item(), rel=1e-6)
-    assert tools.take_flops() == 120 * parts.setting.card.forward_flops()
+    assert tools.take_flops() == 120 * parts.setting.cost_profile.forward_flops()
     gradient = tools.gradient(model)
-    assert tools.take_flops() == 120 * parts.setting.card.train_flops()
+    assert tools.take_flops() == 120 * parts.setting.cost_profile.train_flops()
     assert all(torch.allclose(gradient[name].float(), found[name], atol=1e-6) for name in names)
     assert tools.loss(model, torch.arange(7)) == pytest.approx(
         float(F.cross_entropy(parts.module(x[:7]), y[:7])), rel=1e-6
@@ -138,15 +138,15 @@ def test_loss_and_gradient_are_those_of_pytorch_on_these_samples_and_are_counted
 
 def test_gradient_of_some_layers_is_part_of_the_whole_and_costs_less():
     """The output layer's on one class; the layers before it run forward only, and their parameters train afterwards."""
-    parts = parts_of("Trained")
-    tools, model = parts.make_tools(), bundle_of(parts.module)
-    *before, last = parts.setting.card.layer_names
+    parts = assembled("Trained")
+    tools, model = parts.make_tools(), model_state_of(parts.module)
+    *before, last = parts.setting.cost_profile.layer_names
     places = (tools.labels == 3).nonzero().flatten()
     assert len(places) == 10
     whole = tools.gradient(model, places)
-    assert tools.take_flops() == 10 * parts.setting.card.train_flops()
+    assert tools.take_flops() == 10 * parts.setting.cost_profile.train_flops()
     gradient = tools.gradient(model, places, {last})
-    assert tools.take_flops() == 10 * parts.setting.card.train_flops(frozenset(before))
+    assert tools.take_flops() == 10 * parts.setting.cost_profile.train_flops(frozenset(before))
     assert set(gradient) == {f"{last}.weight", f"{last}.bias"}
     assert all(torch.allclose(found, whole[name], atol=1e-6) for name, found in gradient.items())
     assert tools.gradient(model, places).keys() == whole.keys()

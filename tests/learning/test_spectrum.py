@@ -11,15 +11,16 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
 
-from edgesim.assembly import card_of
-from edgesim.catalogue import find
-from edgesim.contracts import Part
-from edgesim.learning.backward_flops import flop_counter
-from edgesim.learning.loop import gradients, hessian_product
-from edgesim.learning.measure import measure
-from edgesim.learning.spectrum import Spectrum, dense, lanczos, mean_of, product_flops, share_below_gap
-from edgesim.rng import Key
+from edgesim.config.plugins import find
+from edgesim.core.rng import Key
+from edgesim.core.task import Submodel
+from edgesim.cost.measure.backward_flops import flop_counter
+from edgesim.cost.measure.step import measure
+from edgesim.learning.train.loop import gradients, hessian_product
+from edgesim.methods.adaptive_dropout.spectrum import Spectrum, dense, lanczos, mean_of, product_flops, share_below_gap
+from edgesim.simulation.assembly import cost_profile_of
 from tests.plugins.networks import TinyNorm
+from tests.sizes import full
 
 KEY = Key(11)
 
@@ -109,6 +110,7 @@ def test_mass_below_the_first_gap():
     assert share_below_gap(ritz, 2.0) == 1.0
 
 
+@full
 def test_a_planted_gap_is_found():
     """350 of 500 eigenvalues in [0.1, 1] and 150 in [3, 4]: its edges and its share, after 30 steps."""
     draws = KEY.at(500).numpy()
@@ -254,26 +256,29 @@ LINEAR_ONLY = {"cnn_digits": {"conv1", "conv2"}, "lenet5": {"conv1", "conv2"}, "
 @pytest.mark.parametrize("name", LINEAR_ONLY)
 def test_what_a_product_costs(name, frozen):
     """PyTorch's counter, of the first backward pass and of a product, 2 samples."""
-    part = find("model", name)[0]()
-    net, card = part.build(part.native_input_shape, 10), card_of(part, name, None, None, KEY)[1]
-    check_price(net, card, Part(frozen=frozenset(LINEAR_ONLY[name] if frozen else ())))
+    plugin = find("model", name)[0]()
+    net, cost_profile = (
+        plugin.build(plugin.native_input_shape, 10),
+        cost_profile_of(plugin, name, None, None, KEY)[1],
+    )
+    check_price(net, cost_profile, Submodel(frozen=frozenset(LINEAR_ONLY[name] if frozen else ())))
 
 
 def test_what_a_product_costs_with_normalisation():
     """The network with batch normalisation, as in a test."""
     net = TinyNorm()
-    check_price(net, measure(net.train(), "tiny", (1, 8, 8), 10), Part())
+    check_price(net, measure(net.train(), "tiny", (1, 8, 8), 10), Submodel())
 
 
-def check_price(net, card, part):
+def check_price(net, cost_profile, submodel):
     """Compare prices with PyTorch's counter."""
-    x, y = torch.zeros(2, *card.input_shape), torch.zeros(2, dtype=torch.int64)
+    x, y = torch.zeros(2, *cost_profile.input_shape), torch.zeros(2, dtype=torch.int64)
     for name, p in net.named_parameters():
-        p.requires_grad_(name.rpartition(".")[0] not in part.frozen)
+        p.requires_grad_(name.rpartition(".")[0] not in submodel.frozen)
     trained = [p for p in net.parameters() if p.requires_grad]
     with flop_counter() as first:
         _, times = hessian_product(F.cross_entropy(net.eval()(x), y), trained)
     with flop_counter() as second:
         times([torch.ones_like(p) for p in trained])
-    assert first.get_total_flops() == 2 * card.train_flops(part)
-    assert second.get_total_flops() == 2 * product_flops(card, part)
+    assert first.get_total_flops() == 2 * cost_profile.train_flops(submodel)
+    assert second.get_total_flops() == 2 * product_flops(cost_profile, submodel)

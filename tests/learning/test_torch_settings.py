@@ -15,10 +15,11 @@ import torch
 from torch import backends
 
 import edgesim
-from edgesim.analysis.compare import diff
-from edgesim.analysis.load import Run
-from edgesim.learning.device import plain_torch
+from edgesim.learning.train.torch_settings import plain_torch
+from edgesim.reports.compare import diff
+from edgesim.reports.load import Run
 from tests.calling import TINY
+from tests.sizes import full
 
 
 class Setting(NamedTuple):
@@ -136,6 +137,9 @@ if __name__ == "__main__":
 """
 
 
+@full
+@pytest.mark.workers
+@pytest.mark.process
 def test_worker_processes_know_none_either(plain: Run, tmp_path: Path) -> None:
     (tmp_path / "scenario.toml").write_text(TINY)
     (tmp_path / "script.py").write_text(SCRIPT)

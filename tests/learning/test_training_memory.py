@@ -5,28 +5,31 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from edgesim.card import MemoryNeed, ModelCard
-from edgesim.catalogue import find
-from edgesim.contracts import Part
-from edgesim.learning.build import build_model
-from edgesim.learning.measure import measure
-from edgesim.learning.parts import thinner
-from edgesim.rng import Key
+from edgesim.config.plugins import find
+from edgesim.core.rng import Key
+from edgesim.core.task import Submodel
+from edgesim.cost.measure.step import measure
+from edgesim.cost.profile import CostProfile, MemoryNeed
+from edgesim.learning.models.build import build_model
+from edgesim.learning.submodel.slicing import thinner
+from tests.sizes import spread
 
 MODELS = ("lenet5", "cnn_m", "cnn_3conv", "resnet18_bn", "vgg11_gn", "torchvision:squeezenet1_0")
 SMALL = {"torchvision:squeezenet1_0": (3, 64, 64)}  # its own 224 pixels take longer and show no more
 
 
-def network(name: str) -> tuple[nn.Module, ModelCard]:
-    """A network of the catalogue for ten classes, and its card."""
+def network(name: str) -> tuple[nn.Module, CostProfile]:
+    """A network of the catalogue for ten classes, and its cost profile."""
     cls, fixed = find("model", name)
-    part = cls(**fixed)
-    shape = SMALL.get(name, part.native_input_shape)
-    module = build_model(part, shape, 10, Key(5))
+    plugin = cls(**fixed)
+    shape = SMALL.get(name, plugin.native_input_shape)
+    module = build_model(plugin, shape, 10, Key(5))
     return module, measure(module, name, shape, 10)
 
 
-def held_bytes(module: nn.Module, card: ModelCard, frozen: frozenset[str], batch: int) -> tuple[int, int, int]:
+def held_bytes(
+    module: nn.Module, cost_profile: CostProfile, frozen: frozenset[str], batch: int
+) -> tuple[int, int, int]:
     """Bytes of weights and buffers, of gradients, and of the storages that autograd keeps in one real step."""
     for name, layer in module.named_modules():
         layer.training = name not in frozen
@@ -42,7 +45,7 @@ def held_bytes(module: nn.Module, card: ModelCard, frozen: frozenset[str], batch
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         labels = torch.zeros(batch, dtype=torch.int64)
-        loss = cross_entropy(module(torch.zeros(batch, *card.input_shape)), labels)
+        loss = cross_entropy(module(torch.zeros(batch, *cost_profile.input_shape)), labels)
         activations = sum(t.untyped_storage().nbytes() for place, t in kept.items() if place not in own)
         trained = [value for value in module.parameters() if value.requires_grad]
         found = torch.autograd.grad(loss, trained, allow_unused=True) if trained else []
@@ -50,57 +53,57 @@ def held_bytes(module: nn.Module, card: ModelCard, frozen: frozenset[str], batch
     return sum(value.nbytes for value in weights), gradients, activations
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", spread(MODELS, 3))
 def test_prediction_equals_what_a_real_step_holds(name: str) -> None:
-    module, card = network(name)
-    thin = Part(units=tuple((group.name, tuple(range(0, group.size, 2))) for group in card.groups))
-    layers = len(card.layers)
+    module, cost_profile = network(name)
+    thin = Submodel(channels=tuple((group.name, tuple(range(0, group.size, 2))) for group in cost_profile.groups))
+    layers = len(cost_profile.layers)
     draws = Key(6).numpy()
-    some = frozenset(layer for layer in card.layer_names if draws.random() < 0.5)
-    cuts = [frozenset[str](), card.before_last(layers - layers // 3), card.before_last(1), some]
-    for units, small in (((), module), (thin.units, thinner(module, thin, card))):
+    some = frozenset(layer for layer in cost_profile.layer_names if draws.random() < 0.5)
+    cuts = [frozenset[str](), cost_profile.before_last(layers - layers // 3), cost_profile.before_last(1), some]
+    for channels, small in (((), module), (thin.channels, thinner(module, thin, cost_profile))):
         totals = []
         for frozen in cuts:
-            need = card.memory_bytes(Part(units=units, frozen=frozen), batch=3)
-            assert need[:2] + need[3:] == held_bytes(small, card, frozen, 3)
+            need = cost_profile.memory_bytes(Submodel(channels=channels, frozen=frozen), batch=3)
+            assert need[:2] + need[3:] == held_bytes(small, cost_profile, frozen, 3)
             totals.append(need.total)
         assert totals[0] > totals[1] > totals[2]  # the longer the frozen prefix, the less
-    assert card.memory_bytes(thin, 3).total < card.memory_bytes(Part(), 3).total
-    batches = [card.memory_bytes(Part(), batch).activations for batch in (2, 7)]
-    assert batches == [held_bytes(module, card, frozenset(), batch)[2] for batch in (2, 7)]
+    assert cost_profile.memory_bytes(thin, 3).total < cost_profile.memory_bytes(Submodel(), 3).total
+    batches = [cost_profile.memory_bytes(Submodel(), batch).activations for batch in (2, 7)]
+    assert batches == [held_bytes(module, cost_profile, frozenset(), batch)[2] for batch in (2, 7)]
 
 
-def two_layers() -> ModelCard:
-    """The card of 4 inputs, 3 hidden units, 2 classes: 15 + 8 parameters."""
+def two_layers() -> CostProfile:
+    """The cost profile of 4 inputs, 3 hidden units, 2 classes: 15 + 8 parameters."""
     return measure(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), "two", (4,), 2)
 
 
 def test_two_layers_by_hand() -> None:
-    card = two_layers()
+    cost_profile = two_layers()
     # Kept of a sample: input 4 floats, ReLU's result 3 (shared with the second layer), log-softmax 2, an int64 label;
     # of a batch: the sum of class weights. The second layer's weights need the 3 too, the first's own input not.
-    assert card.memory_bytes(Part(), 10) == MemoryNeed(4 * 23, 4 * 23, 0, 10 * (4 * 9 + 8) + 4)
-    head = card.memory_bytes(Part(frozen=frozenset({"0"})), 10)
+    assert cost_profile.memory_bytes(Submodel(), 10) == MemoryNeed(4 * 23, 4 * 23, 0, 10 * (4 * 9 + 8) + 4)
+    head = cost_profile.memory_bytes(Submodel(frozen=frozenset({"0"})), 10)
     assert head == MemoryNeed(4 * 23, 4 * 8, 0, 10 * (4 * 5 + 8) + 4)
     # The first layer's gradients pass ReLU, which keeps its result.
-    body = card.memory_bytes(Part(frozen=frozenset({"2"})), 10)
+    body = cost_profile.memory_bytes(Submodel(frozen=frozenset({"2"})), 10)
     assert body == MemoryNeed(4 * 23, 4 * 15, 0, 10 * (4 * 9 + 8) + 4)
-    assert card.memory_bytes(Part(frozen=frozenset({"0", "2"})), 10) == MemoryNeed(4 * 23, 0, 0, 0)
-    momentum = card.memory_bytes(Part(frozen=frozenset({"0"})), 10, momentum=True)
+    assert cost_profile.memory_bytes(Submodel(frozen=frozenset({"0", "2"})), 10) == MemoryNeed(4 * 23, 0, 0, 0)
+    momentum = cost_profile.memory_bytes(Submodel(frozen=frozenset({"0"})), 10, momentum=True)
     assert momentum.optimiser == 4 * 8
     assert momentum.total == sum(momentum) == head.total + 4 * 8
 
 
 def test_a_thinner_network_by_hand() -> None:
-    need = two_layers().memory_bytes(Part(units=(("0", (0, 2)),)), 10)
+    need = two_layers().memory_bytes(Submodel(channels=(("0", (0, 2)),)), 10)
     assert need == MemoryNeed(4 * (10 + 6), 4 * (10 + 6), 0, 10 * (4 * (4 + 2 + 2) + 8) + 4)
 
 
 def test_batch_normalisation_keeps_its_statistics_only_while_it_trains() -> None:
-    card = measure(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)), "normed", (4,), 2)
-    full = card.memory_bytes(Part(), 10)
+    cost_profile = measure(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)), "normed", (4,), 2)
+    full = cost_profile.memory_bytes(Submodel(), 10)
     assert full.weights == 4 * (15 + 6 + 8 + 6) + 8  # the last is the count of batches, int64
-    fixed = card.memory_bytes(Part(frozen=frozenset({"1"})), 10)
+    fixed = cost_profile.memory_bytes(Submodel(frozen=frozenset({"1"})), 10)
     assert full.activations - fixed.activations == 4 * 2 * 3  # mean and deviation of each unit, whatever the batch
 
 
@@ -116,11 +119,13 @@ def test_factors_of_a_product_are_kept_for_each_other() -> None:
             return self.one(x) * self.other(x)
 
     module = Gate()
-    card = measure(module, "gate", (4,), 3)
+    cost_profile = measure(module, "gate", (4,), 3)
     for frozen in (frozenset[str](), frozenset({"one"}), frozenset({"other"})):
-        assert card.memory_bytes(Part(frozen=frozen), 5)[3] == held_bytes(module, card, frozen, 5)[2]
+        assert (
+            cost_profile.memory_bytes(Submodel(frozen=frozen), 5)[3] == held_bytes(module, cost_profile, frozen, 5)[2]
+        )
     # Input 4, the other branch's 3 results, log-softmax 3, label.
-    assert card.memory_bytes(Part(frozen=frozenset({"one"})), 5).activations == 5 * (4 * 10 + 8) + 4
+    assert cost_profile.memory_bytes(Submodel(frozen=frozenset({"one"})), 5).activations == 5 * (4 * 10 + 8) + 4
 
 
 def test_a_function_that_does_not_tell_what_it_keeps_counts_as_always_kept() -> None:
@@ -146,5 +151,5 @@ def test_a_function_that_does_not_tell_what_it_keeps_counts_as_always_kept() -> 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return Double.apply(self.one(x))
 
-    card = measure(Net(), "double", (4,), 3)
-    assert card.memory_bytes(Part(), 5).activations == 5 * (4 * (4 + 3 + 3) + 8) + 4
+    cost_profile = measure(Net(), "double", (4,), 3)
+    assert cost_profile.memory_bytes(Submodel(), 5).activations == 5 * (4 * (4 + 3 + 3) + 8) + 4

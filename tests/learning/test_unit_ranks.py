@@ -14,15 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from edgesim.assembly import card_of
-from edgesim.catalogue import find
-from edgesim.contracts import Assignment, Part, Task
-from edgesim.learning.build import bundle_of
-from edgesim.learning.context import Context
+from edgesim.config.plugins import find
+from edgesim.core.backend import Assignment
+from edgesim.core.rng import Key
+from edgesim.core.task import Submodel, Task
+from edgesim.cost.measure.step import measure
 from edgesim.learning.data.dataset import Dataset
-from edgesim.learning.measure import measure
-from edgesim.learning.unit_ranks import curvature_of, rank_flops, ranks_of, source_of
-from edgesim.rng import Key
+from edgesim.learning.models.build import model_state_of
+from edgesim.learning.train.context import Context
+from edgesim.methods.adaptive_dropout.unit_ranks import curvature_of, rank_flops, ranks_of, source_of
+from edgesim.simulation.assembly import cost_profile_of
 from tests.plugins.networks import TinyNorm
 
 KEY = Key(8)
@@ -30,12 +31,12 @@ MATRIX = torch.tensor([[1.0, 2, 3], [2, 4, 6], [0, 1, 1]])  # of rank 2
 NEURONS = torch.tensor([[1.0, -2, 0.5], [0, 0, 0]])
 
 
-def device(module, images, labels=None, part=None):
+def device(module, images, labels=None, submodel=None):
     """Return what a device has that holds these images, (samples, height, width), and received this network."""
     x, y = images.unsqueeze(-1).contiguous(), torch.zeros(len(images), dtype=torch.int64) if labels is None else labels
     data = Dataset("by hand", x, y, x, y, 2, (1, *images.shape[1:]))
-    base = bundle_of(module)
-    job = Assignment(0, 0, Task(part=part or Part()), KEY, base, None)
+    base = model_state_of(module)
+    job = Assignment(0, 0, Task(submodel=submodel or Submodel()), KEY, base, None)
     context = Context(module, data, torch.arange(len(images)), job, False)
     return context.copy(base), context
 
@@ -84,8 +85,8 @@ def test_maps_of_a_normalised_network_are_those_of_a_test():
     maps = F.relu(net.eval().norm(net.conv(images.unsqueeze(1)))).detach().numpy()
     assert found.tolist() == pytest.approx(np.linalg.matrix_rank(maps).mean(axis=0).tolist())
     assert torch.equal(w["buffers"]["norm.running_mean"], before)
-    card = measure(net.train(), "tiny", (1, 8, 8), 10)
-    assert [source_of(card, group) for group in card.groups] == ["norm"]
+    cost_profile = measure(net.train(), "tiny", (1, 8, 8), 10)
+    assert [source_of(cost_profile, group) for group in cost_profile.groups] == ["norm"]
 
 
 @pytest.mark.parametrize(
@@ -94,10 +95,12 @@ def test_maps_of_a_normalised_network_are_those_of_a_test():
 )
 def test_what_ranks_cost(name, flops):
     """Maps of 28 and 10, or 30, 13 and 4 pixels a side, before pooling, at 8 / 3 side^3 each; neurons cost nothing."""
-    part = find("model", name)[0]()
-    card = card_of(part, name, None, None, KEY)[1]
-    assert rank_flops(card, card.groups) == flops
-    assert [source_of(card, group) for group in card.groups] == [group.name for group in card.groups]
+    plugin = find("model", name)[0]()
+    cost_profile = cost_profile_of(plugin, name, None, None, KEY)[1]
+    assert rank_flops(cost_profile, cost_profile.groups) == flops
+    assert [source_of(cost_profile, group) for group in cost_profile.groups] == [
+        group.name for group in cost_profile.groups
+    ]
 
 
 def hessian_in_full(net, x, y, names):
@@ -122,7 +125,7 @@ def test_curvature_of_a_network(frozen):
     net = TinyNorm(2)
     images = torch.from_numpy(KEY.numpy().normal(size=(9, 8, 8)).astype(np.float32))
     labels = torch.arange(9)
-    _, context = device(net, images, labels, Part(frozen=frozen))
+    _, context = device(net, images, labels, Submodel(frozen=frozen))
     first = {name: p.detach().clone() for name, p in net.named_parameters()}
     draws = torch.Generator().manual_seed(KEY.word())
     names = [n for n in first if n.rpartition(".")[0] not in frozen]

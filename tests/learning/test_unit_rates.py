@@ -10,9 +10,11 @@ import math
 import numpy as np
 import pytest
 
-from edgesim.card import LayerCost, ModelCard, UnitGroup
-from edgesim.contracts import Part
-from edgesim.learning.unit_rates import (
+from edgesim.core.local_sgd import Training
+from edgesim.core.rng import Key
+from edgesim.core.task import Submodel
+from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
+from edgesim.methods.adaptive_dropout.unit_rates import (
     WAITING,
     drawn,
     drop_probabilities,
@@ -22,8 +24,6 @@ from edgesim.learning.unit_rates import (
     shares_of_time,
     triggered,
 )
-from edgesim.local_sgd import Training
-from edgesim.rng import Key
 from tests.methods.hand_made import setting_of
 
 R = np.array([3.0, 1.0, 2.0, 4.0])
@@ -113,8 +113,12 @@ def test_patience_and_the_latest_round():
 
 NOBODY: frozenset[str] = frozenset()
 # 10 units of 4 parameters, 8 + 8 FLOPs a sample each way; links of 64 byte/s down and 32 byte/s up
-CARD = ModelCard(
-    "ten", (4,), 2, (LayerCost("a", "Linear", 40, 0, 80.0, 80.0, 80.0, NOBODY, 40, "a"),), groups=(UnitGroup("a", 10),)
+CARD = CostProfile(
+    "ten",
+    (4,),
+    2,
+    (LayerCost("a", "Linear", 40, 0, 80.0, 80.0, 80.0, NOBODY, 40, "a"),),
+    groups=(ChannelGroup("a", 10),),
 )
 
 
@@ -123,14 +127,14 @@ def setting(**changes):
     links = {"down_bps": np.full(2, 8 * 64.0), "up_bps": np.full(2, 8 * 32.0), "latency_s": np.array([0.5, 0.0])}
     speeds = {"flops_per_s": np.array([160.0, 400.0])}
     return setting_of(
-        (10, 20), {}, card=CARD, training=Training(local_epochs=2, batch=5), **{**links, **speeds, **changes}
+        (10, 20), {}, cost_profile=CARD, training=Training(local_epochs=2, batch=5), **{**links, **speeds, **changes}
     )
 
 
 def test_seconds_of_a_round():
     """160 bytes / 64 + 2 x 10 x 160 FLOPs / 160 + 160 / 32 + 2 x 0.5 s; half of the units take half of all that."""
-    assert round_seconds(setting(), Part(), 0).tolist() == [2.5 + 20 + 5 + 1, 2.5 + 16 + 5]
-    half = Part(units=(("a", (0, 1, 2, 3, 4)),))
+    assert round_seconds(setting(), Submodel(), 0).tolist() == [2.5 + 20 + 5 + 1, 2.5 + 16 + 5]
+    half = Submodel(channels=(("a", (0, 1, 2, 3, 4)),))
     assert round_seconds(setting(), half, 0).tolist() == [(2.5 + 20 + 5) / 2 + 1, (2.5 + 16 + 5) / 2]
 
 
@@ -164,6 +168,6 @@ def test_one_unit_always_stays():
 def test_an_exact_count_stays():
     """0.9 + 0.5 + 0.2 + 1 = 2.6: three of four, distinct and ascending, the likelier ones more often."""
     kept = [drawn(np.array([0.1, 0.5, 0.8, 0.0]), R, True, Key(seed).numpy()).tolist() for seed in range(300)]
-    assert all(len(units) == 3 and units == sorted(set(units)) for units in kept)
+    assert all(len(channels) == 3 and channels == sorted(set(channels)) for channels in kept)
     counts = np.bincount(np.concatenate(kept), minlength=4)
     assert counts[2] < counts[1] < counts[0] < counts[3]

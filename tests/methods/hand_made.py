@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 
-from edgesim.card import LayerCost, ModelCard
-from edgesim.contracts import Message, Part, Setting, Task
+from edgesim.core.local_sgd import Training
+from edgesim.core.method import ServerContext
+from edgesim.core.rng import Key
+from edgesim.core.task import Submodel, Task
+from edgesim.core.update import Update
+from edgesim.core.view import Setting
+from edgesim.cost.models.measured import Measured
+from edgesim.cost.profile import CostProfile, LayerCost
 from edgesim.engine.presence import Presence
-from edgesim.engine.selections.rules import All
+from edgesim.engine.selection.rules import All
 from edgesim.engine.view import FleetView, PeerGraphs
-from edgesim.local_sgd import Training
-from edgesim.rng import Key
-from edgesim.world.availabilities.always import Always
-from edgesim.world.costs.measured import Measured
+from edgesim.learning.server import Averaging
+from edgesim.world.availability.always import Always
 
 KEY = Key(0)
 
@@ -27,7 +32,7 @@ def setting_of(samples: Sequence[int], layer_sizes: Mapping[str, int], **changes
     layers = tuple(LayerCost(n, "Linear", size, 0, 2.0, 2.0, 2.0, frozenset()) for n, size in layer_sizes.items())
     ones = np.ones(len(samples))
     setting = Setting(
-        card=ModelCard("by hand", (1,), 2, layers),
+        cost_profile=CostProfile("by hand", (1,), 2, layers),
         cost=Measured(),
         training=Training(),
         samples=np.array(samples),
@@ -59,20 +64,40 @@ def view_of(setting: Setting, round_: int = 0) -> FleetView:
     )
 
 
+def server_of(view: Any = None, tools: Any = None) -> ServerContext:
+    """Return what a server knows at a moment, with tools that average; `tools` have what else it can compute."""
+    setting, round_ = (SimpleNamespace(cost_profile=None), 0) if view is None else (view.setting, view.round)
+    return ServerContext(setting, round_, _Tools(tools))  # type: ignore[arg-type]
+
+
+class _Tools(Averaging):
+    """Tools that average as all do; everything else is that of others."""
+
+    def __init__(self, others: Any) -> None:
+        self._others = others
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._others, name)
+
+
 def model_of(layers: Mapping[str, Sequence[float]]) -> dict[str, dict[str, torch.Tensor]]:
     """Return a bundle with one parameter a layer."""
     return {"params": {f"{name}.weight": torch.tensor(values) for name, values in layers.items()}, "buffers": {}}
 
 
-def message_of(device: int, samples: int, layers: Mapping[str, Sequence[float]], part: Part | None = None) -> Message:
+def message_of(
+    device: int, samples: int, layers: Mapping[str, Sequence[float]], submodel: Submodel | None = None
+) -> Update:
     """Return a message that carries these layers."""
-    return Message(device, device, Task(part=part or Part()), model_of(layers), samples, 1, 0, {})
+    return Update(device, device, Task(submodel=submodel or Submodel()), model_of(layers), samples, 1, 0, {})
 
 
-def merged_layers(method: Any, setting: Setting, base: Mapping[str, Sequence[float]], got: Sequence[Message]) -> Any:
+def merged_layers(
+    method: Any, setting: Setting, global_model: Mapping[str, Sequence[float]], updates: Sequence[Update]
+) -> Any:
     """Return the layers of the model that a method merges, as lists; None if there is no new model."""
     state = method.init(setting, KEY)
-    merged = method.merge(state, model_of(base), got, view_of(setting), None, KEY)
+    merged = method.aggregate(state, model_of(global_model), updates, server_of(view_of(setting)), KEY)
     if merged.model is None:
         return None
     return {name.removesuffix(".weight"): tensor.tolist() for name, tensor in merged.model["params"].items()}

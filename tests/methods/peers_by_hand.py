@@ -11,12 +11,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from edgesim.contracts import Assignment, Bundle, LocalPhase, Message, Task, Training
-from edgesim.encoding import FLOAT32
-from edgesim.learning.context import Context
-from edgesim.learning.encode import uplinked
-from edgesim.learning.loop import train_stretch
-from edgesim.peering import PeerGraph, from_edges
+from edgesim.core.backend import Assignment
+from edgesim.core.encoding import FLOAT32
+from edgesim.core.local_sgd import Training
+from edgesim.core.method import LocalState
+from edgesim.core.peer_graph import PeerGraph, from_edges
+from edgesim.core.task import Task
+from edgesim.core.update import ModelState, Update
+from edgesim.learning.codec.encode import uplinked
+from edgesim.learning.train.context import Context
+from edgesim.learning.train.loop import run_local_sgd
 from tests.methods.hand_made import KEY, setting_of
 from tests.plugins.one_number import Ones
 
@@ -30,7 +34,7 @@ def graph_of(devices: int, edges: Sequence[tuple[int, int]]) -> PeerGraph:
     return from_edges(devices, sources, targets)
 
 
-def row(*numbers: float, bias: float | None = None) -> Bundle:
+def row(*numbers: float, bias: float | None = None) -> ModelState:
     """Return a model of one row of weights, and a bias if it is given."""
     params = {"w.weight": torch.tensor([numbers])}
     if bias is not None:
@@ -54,10 +58,10 @@ def task_of(
 ) -> Task:
     """Return what a method asks devices with so many samples to do in a round, after rounds in which all did it."""
     setting = setting_of(samples, {"w": weights}, training=Training(**{"lr": 1.0, "batch": 1, **training}))
-    layer = replace(setting.card.layers[0], weights=weights)
+    layer = replace(setting.cost_profile.layers[0], weights=weights)
     everybody = np.arange(len(samples))
     view = SimpleNamespace(
-        setting=replace(setting, card=replace(setting.card, layers=(layer,))),
+        setting=replace(setting, cost_profile=replace(setting.cost_profile, layers=(layer,))),
         peers=graph_of(len(samples), edges),
         idle=everybody,
         round=round_,
@@ -71,24 +75,25 @@ def work(
     method: Any,
     task: Task,
     device: int,
-    base: Bundle,
-    own: Bundle | None = None,
-    received: Sequence[Message] = (),
+    global_model: ModelState,
+    device_state: ModelState | None = None,
+    received: Sequence[Update] = (),
     gradient: Callable[[torch.Tensor], torch.Tensor] = torch.zeros_like,
-) -> tuple[Message, Bundle]:
+) -> tuple[Update, ModelState]:
     """Let a device with one sample do its job, with this gradient of its weights; return its message and memory."""
     module, rule = nn.Module(), method.local(task)
     module.w = nn.Module()
-    for name, tensor in base["params"].items():
+    for name, tensor in global_model["params"].items():
         setattr(module.w, name.removeprefix("w."), nn.Parameter(torch.zeros_like(tensor)))
-    job = Assignment(0, device, task, KEY.at(device), base, own, received)
+    job = Assignment(0, device, task, KEY.at(device), global_model, device_state, received)
     context = Context(module, Ones(samples=1).load(), torch.arange(1), job, False)
 
-    def given(w: Any, *_: Any) -> list[torch.Tensor]:
-        return [gradient(tensor) for tensor in w["params"].values()]
+    def given(local: LocalState, *_: Any) -> list[torch.Tensor]:
+        return [gradient(tensor) for tensor in local.weights["params"].values()]
 
-    w = rule.start(base, own, context)
-    for stretch, phase in zip(task.stretches, rule.phases, strict=True):
-        train_stretch(w, stretch, LocalPhase(phase.loss, given, phase.adjust), context, KEY)
-    body, keep, signals = rule.finish(w, context)
-    return Message(device, device, task, uplinked(body, task, FLOAT32, job.key), 1, 1, 0, signals), keep
+    local = rule.on_start(context)
+    for sgd, phase in zip(task.local_sgd, rule.phases, strict=True):
+        run_local_sgd(local, sgd, replace(phase, gradient=given), context, KEY)
+    body, keep, statistics, own = rule.on_finish(local, context)
+    sent = uplinked(body, task, FLOAT32, job.key)
+    return Update(device, device, task, sent, 1, 1, 0, statistics, own_model=own), keep

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from edgesim.contracts import Assignment, Bundle, Result
-from edgesim.learning.loop import batch_order
-from edgesim.learning.trainer import Trainer
+from edgesim.core.backend import Assignment, Result
+from edgesim.core.update import ModelState
+from edgesim.learning.train.loop import batch_order
+from edgesim.learning.train.trainer import Trainer
 
 
 class Recorded(NamedTuple):
@@ -24,13 +25,13 @@ class Recorded(NamedTuple):
     def batches(self, place: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield inputs and labels of the steps that the job took, or was to take, in one of its stretches."""
         trainer, assignment = self.trainer, self.assignment
-        stretch, shard = assignment.task.stretches[place], trainer.shards[assignment.device]
-        order = batch_order(assignment.key.at(place).at(0), len(shard), stretch, trainer.card.drop_single)
+        sgd, shard = assignment.task.local_sgd[place], trainer.shards[assignment.device]
+        order = batch_order(assignment.key.at(place).at(0), len(shard), sgd, trainer.cost_profile.drop_single)
         for step, positions in enumerate(order):
             if assignment.steps is None or step < assignment.steps:
                 yield trainer.data.batch("train", shard[positions])
 
-    def network(self, weights: Bundle) -> torch.nn.Module:
+    def network(self, weights: ModelState) -> torch.nn.Module:
         """Return the whole network with these parameters, a copy in training mode; it is to have no dropout."""
         network = copy.deepcopy(self.trainer.module)
         for name, parameter in network.named_parameters():

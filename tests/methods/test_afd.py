@@ -13,34 +13,35 @@ import numpy as np
 import pytest
 import torch
 
-from edgesim.assembly import card_of
-from edgesim.card import LayerCost, ModelCard, UnitGroup
-from edgesim.catalogue import find
-from edgesim.contracts import Message, Part, Task
-from edgesim.errors import ConfigError
-from edgesim.learning.parts import extract, thinner
-from edgesim.learning.trainer import Trainer
+from edgesim.config.plugins import find
+from edgesim.core.errors import ConfigError
+from edgesim.core.task import Submodel, Task
+from edgesim.core.update import Update
+from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
+from edgesim.learning.submodel.slicing import extract, thinner
+from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.afd import AFD, chances_of, kept_count
+from edgesim.simulation.assembly import cost_profile_of
 from tests.contracts.support import fingerprint, mixed_scenario, play, prepare, run
-from tests.methods.hand_made import KEY, setting_of, view_of
+from tests.methods.hand_made import KEY, server_of, setting_of, view_of
 
 NOBODY: frozenset[str] = frozenset()
-CARD = ModelCard(
-    "by hand", (1,), 2, (LayerCost("a", "Linear", 6, 0, 2.0, 2.0, 2.0, NOBODY, 6, "a"),), groups=(UnitGroup("a", 6),)
+CARD = CostProfile(
+    "by hand", (1,), 2, (LayerCost("a", "Linear", 6, 0, 2.0, 2.0, 2.0, NOBODY, 6, "a"),), groups=(ChannelGroup("a", 6),)
 )
 KEPT = (0, 2, 3, 5)
 
 
 def setting(devices=2):
     """Return a setting whose model is one layer of six units with a number each."""
-    return replace(setting_of([1] * devices, {"a": 6}), card=CARD)
+    return replace(setting_of([1] * devices, {"a": 6}), cost_profile=CARD)
 
 
 def message(device, loss, kept=KEPT, value=0.0, samples=1):
     """Return what a device sends that kept these units: a number for each, and its training loss."""
-    part = Part(units=(("a", kept),))
+    submodel = Submodel(channels=(("a", kept),))
     body = {"params": {"a.weight": torch.full((len(kept),), value)}, "buffers": {}}
-    return Message(device, device, Task(part=part), body, samples, 1, 0, {"loss": loss})
+    return Update(device, device, Task(submodel=submodel), body, samples, 1, 0, {"loss": loss})
 
 
 BASE = {"params": {"a.weight": torch.full((6,), 7.0)}, "buffers": {}}
@@ -50,7 +51,7 @@ def after(method, *rounds):
     """Return what the server knows after rounds of messages, by device."""
     state = method.init(setting(), KEY)
     for got in rounds:
-        state = method.merge(state, BASE, got, view_of(setting()), None, KEY).state
+        state = method.aggregate(state, BASE, got, server_of(view_of(setting())), KEY).state
     return state["known"]
 
 
@@ -60,7 +61,7 @@ def test_a_lower_loss_raises_the_scores_of_the_kept_units():
     assert (first["scores"]["a"].tolist(), first["loss"], first["repeats"]) == ([0.0] * 6, 2.0, False)
     known = after(AFD(), [message(0, 2.0)], [message(0, 1.5)])[0]
     assert known["scores"]["a"].tolist() == [0.25, 0, 0.25, 0.25, 0, 0.25]
-    assert (known["loss"], known["units"], known["repeats"]) == (1.5, (("a", KEPT),), True)
+    assert (known["loss"], known["channels"], known["repeats"]) == (1.5, (("a", KEPT),), True)
 
 
 @pytest.mark.parametrize(
@@ -102,29 +103,29 @@ def test_kept_counts_bear_rounding():
 
 def hidden(model):
     """Return a setting of four devices with a network of the catalogue."""
-    part = find("model", model)[0]()
-    return setting_of([100] * 4, {}, card=card_of(part, model, None, None, KEY)[1])
+    plugin = find("model", model)[0]()
+    return setting_of([100] * 4, {}, cost_profile=cost_profile_of(plugin, model, None, None, KEY)[1])
 
 
 @pytest.mark.parametrize(
-    ("model", "params", "macs", "units"), [("lenet5", 35355, 477300, 226), ("cnn_3conv", 69274, 2704512, 224)]
+    ("model", "params", "macs", "channels"), [("lenet5", 35355, 477300, 226), ("cnn_3conv", 69274, 2704512, 224)]
 )
-def test_what_a_thinner_network_costs(model, params, macs, units):
+def test_what_a_thinner_network_costs(model, params, macs, channels):
     """Four bytes a number; down a bit for every unit says which stay; up the loss in 4 bytes. 2 FLOPs a MAC."""
-    place, card = hidden(model), hidden(model).card
+    place, cost_profile = hidden(model), hidden(model).cost_profile
     plan = AFD().plan(AFD().init(place, KEY), view_of(place), KEY)
     assert len(plan.orders) == 4
     for order in plan.orders:
-        assert card.part_params(order.task.part) == params
-        assert card.forward_flops(order.task.part) == 2 * macs
-        assert card.nbytes(order.task.down, order.task.part) == 4 * params + math.ceil(units / 8)
-        assert card.nbytes(order.task.up, order.task.part) == 4 * params + 4
+        assert cost_profile.submodel_params(order.task.submodel) == params
+        assert cost_profile.forward_flops(order.task.submodel) == 2 * macs
+        assert cost_profile.nbytes(order.task.down, order.task.submodel) == 4 * params + math.ceil(channels / 8)
+        assert cost_profile.nbytes(order.task.up, order.task.submodel) == 4 * params + 4
 
 
 def units_of(method, state, key, devices=4):
     """Return the units that devices are asked to keep, by device."""
     orders = method.plan(state, view_of(setting(devices)), key).orders
-    return {order.device: order.task.part.units for order in orders}
+    return {order.device: order.task.submodel.channels for order in orders}
 
 
 def test_who_got_better_keeps_its_units_and_others_draw_anew():
@@ -133,11 +134,11 @@ def test_who_got_better_keeps_its_units_and_others_draw_anew():
     state = method.init(setting(4), KEY)
     for losses in ((2.0, 2.0), (1.5, 2.5)):
         got = [message(device, loss, (0, 1, 2, 3, 4)) for device, loss in enumerate(losses)]
-        state = method.merge(state, BASE, got, view_of(setting(4)), None, KEY).state
+        state = method.aggregate(state, BASE, got, server_of(view_of(setting(4))), KEY).state
     asked = [units_of(method, state, KEY.at(n)) for n in range(30)]
-    assert {units[0] for units in asked} == {(("a", (0, 1, 2, 3, 4)),)}
+    assert {channels[0] for channels in asked} == {(("a", (0, 1, 2, 3, 4)),)}
     for device in (1, 2, 3):
-        assert {u for units in asked for u in [units[device]]} == {
+        assert {u for channels in asked for u in [channels[device]]} == {
             (("a", tuple(sorted(set(range(6)) - {out}))),) for out in range(6)
         }
 
@@ -158,7 +159,7 @@ def test_units_are_drawn_by_their_scores():
             left -= weights[unit]
         expected += chance * (0 in order)
     scores = np.array([1.0, 1, 1, 0, 0, 0])
-    known = {"scores": {"a": scores}, "loss": 1.0, "units": (("a", (0, 1, 2)),), "repeats": False}
+    known = {"scores": {"a": scores}, "loss": 1.0, "channels": (("a", (0, 1, 2)),), "repeats": False}
     n = 2000
     found = sum(0 in units_of(method, {"known": {0: known}}, KEY.at(i), 1)[0][0][1] for i in range(n)) / n
     assert found == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / n))
@@ -170,7 +171,7 @@ def test_one_map_for_all():
     state = method.init(setting(), KEY)
     for losses in ((2.5, 2.5), (2.0, 1.0)):
         got = [message(0, losses[0]), message(1, losses[1], samples=3)]
-        state = method.merge(state, BASE, got, view_of(setting()), None, KEY).state
+        state = method.aggregate(state, BASE, got, server_of(view_of(setting())), KEY).state
     (known,) = state["known"].values()
     assert known["loss"] == 1.25
     assert known["scores"]["a"].tolist() == [0.5, 0, 0.5, 0.5, 0, 0.5]
@@ -183,7 +184,7 @@ def test_one_map_for_all():
 def test_a_late_network_of_another_round_does_not_speak_for_this_one():
     """With one map for all, only losses of the newest units count."""
     known = after(AFD(variant="single"), [message(0, 9.0, (0, 1, 2, 4)), message(1, 2.0)])
-    assert [(each["loss"], each["units"]) for each in known.values()] == [(2.0, (("a", KEPT),))]
+    assert [(each["loss"], each["channels"]) for each in known.values()] == [(2.0, (("a", KEPT),))]
 
 
 @pytest.mark.parametrize("variant", ["multi", "single"])
@@ -192,20 +193,20 @@ def test_who_took_no_step_has_no_loss(variant):
     method = AFD(variant=variant)
     state = method.init(setting(), KEY)
     idle = message(1, 0.0)._replace(steps=0)
-    merged = method.merge(state, BASE, [message(0, 2.0), idle], view_of(setting()), None, KEY)
+    merged = method.aggregate(state, BASE, [message(0, 2.0), idle], server_of(view_of(setting())), KEY)
     assert [known["loss"] for known in merged.state["known"].values()] == [2.0]
-    assert merged.notes == {"train_loss": {0: 2.0}, "repeats": 0.0}
-    assert method.merge(state, BASE, [idle], view_of(setting()), None, KEY).state["known"] == {}
+    assert merged.metrics == {"train_loss": {0: 2.0}, "repeats": 0.0}
+    assert method.aggregate(state, BASE, [idle], server_of(view_of(setting())), KEY).state["known"] == {}
 
 
-@pytest.mark.parametrize(("absent", "second"), [("skip", 4.0), ("keep_old", 6.0)])
+@pytest.mark.parametrize(("absent", "second"), [("average_over_holders", 4.0), ("include_absent", 6.0)])
 def test_units_are_averaged_over_who_kept_them(absent, second):
     """Two samples say 1, one says 4; the old model has 7. Unit 1 was kept by the second alone, unit 4 by nobody."""
     got = [message(0, 1.0, KEPT, 1.0, samples=2), message(1, 1.0, (0, 1, 2, 3, 5), 4.0)]
     method = AFD(absent=absent)
-    merged = method.merge(method.init(setting(), KEY), BASE, got, view_of(setting()), None, KEY)
+    merged = method.aggregate(method.init(setting(), KEY), BASE, got, server_of(view_of(setting())), KEY)
     assert merged.model["params"]["a.weight"].tolist() == pytest.approx([2, second, 2, 2, 7, 2])
-    assert merged.notes == {"train_loss": {0: 1.0, 1: 1.0}, "repeats": 0.0}
+    assert merged.metrics == {"train_loss": {0: 1.0, 1: 1.0}, "repeats": 0.0}
 
 
 def test_the_loss_is_the_mean_of_all_steps(monkeypatch):
@@ -218,12 +219,12 @@ def test_the_loss_is_the_mean_of_all_steps(monkeypatch):
 
     def recorded(self, assignment):
         result = really_run(self, assignment)
-        network = thinner(self.module, assignment.task.part, self.card)
-        base = extract(assignment.base, assignment.task.part, self.card)
+        network = thinner(self.module, assignment.task.submodel, self.cost_profile)
+        base = extract(assignment.global_model, assignment.task.submodel, self.cost_profile)
         x, y = self.data.batch("train", self.shards[assignment.device])
         with torch.no_grad():
             logits = torch.func.functional_call(network, {**base["params"], **base["buffers"]}, (x,))
-        seen.append((result.signals["loss"], float(torch.nn.functional.cross_entropy(logits, y))))
+        seen.append((result.statistics["loss"], float(torch.nn.functional.cross_entropy(logits, y))))
         return result
 
     monkeypatch.setattr(Trainer, "run", recorded)
@@ -238,7 +239,9 @@ def test_units_stay_as_long_as_losses_fall():
     simulation = prepare(mixed_scenario(method="afd"))
     learner, asked, losses = simulation.learner, [], []
     for _ in range(5):
-        asked.append({order.device: order.task.part.units for order in learner.plan(simulation.engine.view()).orders})
+        asked.append(
+            {order.device: order.task.submodel.channels for order in learner.plan(simulation.session.view()).orders}
+        )
         play(simulation)
         losses.append({device: known["loss"] for device, known in learner.state["known"].items()})
     fell = [losses[r][d] < losses[r - 1][d] for r in range(1, 4) for d in range(6)]

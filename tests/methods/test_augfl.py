@@ -11,20 +11,22 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from edgesim.assembly import assemble
-from edgesim.contracts import Assignment, Stretch, Task
-from edgesim.errors import ConfigError
-from edgesim.learning import masks
-from edgesim.learning.backward_flops import flop_counter
-from edgesim.learning.build import build_model
-from edgesim.learning.context import Context
-from edgesim.learning.loop import batch_order, train_stretch
+from edgesim.core.backend import Assignment
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.rng import Key
+from edgesim.core.task import Task
+from edgesim.cost.measure.backward_flops import flop_counter
+from edgesim.learning.models.build import build_model
 from edgesim.learning.models.chains import CnnDigits
 from edgesim.learning.server import Soft
-from edgesim.learning.teacher import taught
+from edgesim.learning.submodel import masks
+from edgesim.learning.train.context import Context
+from edgesim.learning.train.loop import batch_order, run_local_sgd
 from edgesim.methods import augfl
 from edgesim.methods.augfl import AugFL, split_sizes
-from edgesim.rng import Key
+from edgesim.methods.augfl_teacher import taught
+from edgesim.simulation.assembly import assemble
 from tests.conftest import digits_scenario
 from tests.contracts.support import (
     MODELS,
@@ -38,9 +40,10 @@ from tests.contracts.support import (
     run,
     run_eagerly,
 )
-from tests.methods.hand_made import KEY, message_of, model_of, setting_of, view_of
+from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
 from tests.methods.recorded import close_to, record
 from tests.plugins.one_number import Ones
+from tests.sizes import full
 
 SMALL = {"name": "augfl", "teacher": "cnn_digits", "teacher_epochs": 2, "server_samples": 20}
 PARAMS = 6090  # of cnn_digits
@@ -76,17 +79,18 @@ def step_of_one_number(monkeypatch, method, taken=0, steps=1):
 
     monkeypatch.setattr(augfl, "cross_entropy", loss)
     monkeypatch.setattr(masks, "cross_entropy", loss)
-    stretch = Stretch(batch=1, lr=1 / method.rho, steps=1)
-    task = Task(stretches=(stretch,), knobs={"share": 0.25, "support": 1.0})
+    sgd = LocalSGD(batch=1, lr=1 / method.rho, steps=1)
+    task = Task(local_sgd=(sgd,), config={"share": 0.25, "support": 1.0})
     received, own = model_of({"w": [0.0]}), own_of(0.1, taken)
     context = Context(
         module, Ones(samples=2).load(), torch.arange(2), Assignment(0, 0, task, KEY, received, own), False
     )
     rule = method.local(task)
-    w = dict(rule.start(received, own, context))
-    w["query"] = {**w["query"], "y": torch.ones(1, dtype=torch.int64)}  # so that the losses can be told apart
-    train_stretch(w, stretch, rule.phases[0], context, KEY, most=steps)
-    body, keep, _ = rule.finish(w, context)
+    local = rule.on_start(context)
+    w, scratch = local.weights, local.scratch
+    scratch.query = scratch.query._replace(y=torch.ones(1, dtype=torch.int64))  # so that the losses can be told apart
+    run_local_sgd(local, sgd, rule.phases[0], context, KEY, most=steps)
+    body, keep, *_ = rule.on_finish(local, context)
     assert float(received["params"]["w.weight"]) == 0
     return float(w["params"]["w.weight"]), float(body["params"]["w.weight"]), keep, places
 
@@ -151,7 +155,7 @@ def test_the_server_s_sum():
     state = {"seed": 1, "logits": torch.zeros(1, 2), "first": {"w.weight": torch.tensor([9.0])}, "heard": heard}
     view = view_of(setting_of((10, 30), {"w": 1}))
     got = [message_of(0, 10, {"w": [sent[0]]})]
-    merged = AugFL(lam=5.0).merge(state, model_of({"w": [0.3]}), got, view, Given(0.01), KEY)
+    merged = AugFL(lam=5.0).aggregate(state, model_of({"w": [0.3]}), got, server_of(view, Given(0.01)), KEY)
     assert merged.model["params"]["w.weight"].item() == pytest.approx(0.085714, abs=1e-6)
     assert float(merged.state["heard"][0]["w.weight"]) == pytest.approx(sent[0])
 
@@ -161,10 +165,10 @@ def test_absent_devices(absent, first, second):
     """Of four devices that start from 1, two send 3 and 5: (3 + 5 + 1 + 1) / 4. Then the first sends 7."""
     method, view = AugFL(lam=0.0, absent=absent), view_of(setting_of((1,) * 4, {"w": 1}))
     got = [message_of(0, 1, {"w": [3.0]}), message_of(1, 1, {"w": [5.0]})]
-    merged = method.merge(method.init(view.setting, KEY), model_of({"w": [1.0]}), got, view, None, KEY)
+    merged = method.aggregate(method.init(view.setting, KEY), model_of({"w": [1.0]}), got, server_of(view), KEY)
     assert merged.model["params"]["w.weight"].item() == pytest.approx(first)
     got = [message_of(0, 1, {"w": [7.0]})]
-    merged = method.merge(merged.state, merged.model, got, view, None, KEY)
+    merged = method.aggregate(merged.state, merged.model, got, server_of(view), KEY)
     assert merged.model["params"]["w.weight"].item() == pytest.approx(second)
 
 
@@ -174,7 +178,7 @@ def test_a_message_that_counts_half_goes_half_the_way():
     state, model = method.init(view.setting, KEY), model_of({"w": [1.0]})
     for sent, weight, expected in ((3.0, 1.0, 3.0), (7.0, 0.5, 5.0)):
         got = [message_of(0, 1, {"w": [sent]})._replace(weight=weight)]
-        state, model, *_ = method.merge(state, model, got, view, None, KEY)
+        state, model, *_ = method.aggregate(state, model, got, server_of(view), KEY)
         assert model["params"]["w.weight"].item() == pytest.approx(expected)
 
 
@@ -182,8 +186,8 @@ def test_a_message_that_counts_half_goes_half_the_way():
 def test_nobody_moved_without_a_teacher(model):
     """If all devices arrive where they started, every bit of the global model stays."""
     simulation = prepare(mixed_scenario(method={"name": "augfl", "lam": 0.0}, model=model))
-    state, base, got, view, tools, key = merge_arguments(simulation)
-    merged = simulation.learner.method.merge(state, base, arrived_at(simulation, got, base, base), view, tools, key)
+    state, base, got, server, key = merge_arguments(simulation)
+    merged = simulation.learner.method.aggregate(state, base, arrived_at(simulation, got, base, base), server, key)
     assert fingerprint(merged.model) == fingerprint(base)
 
 
@@ -205,7 +209,7 @@ def test_devices_of_two_rounds(monkeypatch, split):
     seed, own = simulation.learner.state["seed"], {}
     for job in jobs:
         trainer, assignment = job.trainer, job.assignment
-        device, th = assignment.device, assignment.base["params"]
+        device, th = assignment.device, assignment.global_model["params"]
         fixed = split == "fixed"
         order = (Key(seed).at(device) if fixed else assignment.key.at(1)).numpy().permutation(40)
         x, y = trainer.data.batch("train", trainer.shards[device][torch.from_numpy(order)])
@@ -220,8 +224,8 @@ def test_devices_of_two_rounds(monkeypatch, split):
         moved = {n: t - (dual[n] + (g[n] - 0.5 * (ahead[n] - behind[n]) / (2 * d)) / 6) / 0.7 for n, t in th.items()}
         dual = {n: y_i + 0.7 * (moved[n] - th[n]) for n, y_i in dual.items()}
         close_to(job.result.body["params"], {n: t + dual[n] / 0.7 for n, t in moved.items()}, atol=2e-5)
-        close_to(job.result.keep["dual"], dual, atol=2e-5)
-        close_to(job.result.keep["adapted"], phi)
+        close_to(job.result.new_device_state["dual"], dual, atol=2e-5)
+        close_to(job.result.new_device_state["adapted"], phi)
         own[device] = dual, k + 1
     assert [k for _, k in own.values()] == [2] * 6
 
@@ -231,14 +235,16 @@ def test_each_device_is_tested_with_the_model_that_it_adapted():
     changes = {"selection": {"name": "uniform", "count": 2}, "stop": {"rounds": 1}, "evaluation": {"personal": True}}
     simulation = run(mixed_scenario(method={**SMALL, "alpha": 1.0}, **changes))
     learner, trainer = simulation.learner, simulation.parts.make_trainer("cpu")
-    notes = simulation.tables["notes"].frame()
-    found = notes[notes["name"] == "personal_accuracy"].set_index("device")["value"].to_dict()
+    metrics = simulation.tables["metrics"].frame()
+    found = metrics[metrics["name"] == "personal_accuracy"].set_index("device")["value"].to_dict()
     adapted = {d: {"params": own["adapted"], "buffers": own["buffers"]} for d, own in learner.memory.items()}
     models = {device: adapted.get(device, learner.weights()) for device in range(6)}
     assert found == {device: trainer.score_personal(device, model).accuracy for device, model in models.items()}
     assert len(adapted) == 2
 
 
+@full
+@pytest.mark.workers
 def test_all_agree_whoever_trains():
     """With normalisation and dropout, newcomers in every round: when each job ends, or in a worker process."""
     changes = {"method": SMALL, "model": NORMED, "selection": {"name": "uniform", "count": 3}}
@@ -260,13 +266,13 @@ def tools_of(**settings):
 def test_a_teacher_is_trained_on_the_server_s_samples():
     """Three epochs of SGD with momentum, as PyTorch does them; the FLOPs are those that PyTorch counts."""
     tools, key = tools_of(), Key(8)
-    stretch = Stretch(batch=6, lr=0.1, epochs=3, momentum=0.5)
-    found = taught("cnn_digits", tools, stretch, key)
+    sgd = LocalSGD(batch=6, lr=0.1, epochs=3, momentum=0.5)
+    found = taught("cnn_digits", tools, sgd, key)
     x, y = tools.data.batch("train", tools.rows)
     network = build_model(CnnDigits(), (1, 8, 8), 10, key.at(0))
     optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.5)
     with flop_counter() as counter:
-        for places in batch_order(key.at(2).at(0), 20, stretch, False):
+        for places in batch_order(key.at(2).at(0), 20, sgd, False):
             optimiser.zero_grad()
             F.cross_entropy(network(x[places]), y[places]).backward()
             optimiser.step()
@@ -296,15 +302,15 @@ def test_gradient_towards_a_teacher(temperature):
 def test_the_teacher_pulls(lam):
     """Nobody moved: the model goes lam / (rho x 6) along the gradient at the old one, and so nearer to the teacher."""
     simulation = prepare(mixed_scenario(method={**SMALL, "lam": lam, "temperature": 2.0}))
-    state, base, got, view, tools, key = merge_arguments(simulation)
-    merged = simulation.learner.method.merge(state, base, arrived_at(simulation, got, base, base), view, tools, key)
+    state, base, got, server, key = merge_arguments(simulation)
+    merged = simulation.learner.method.aggregate(state, base, arrived_at(simulation, got, base, base), server, key)
     soft = Soft(merged.state["logits"], 2.0)
-    slope = tools.gradient(base, soft=soft)
+    slope = server.tools.gradient(base, soft=soft)
     expected = {n: (t - lam / (0.7 * 6) * slope[n]).float() for n, t in base["params"].items()}
     close_to(merged.model["params"], expected)
-    x = tools.data.batch("train", tools.rows)[0]
+    x = server.tools.data.batch("train", server.tools.rows)[0]
     distances = [
-        float(soft.distance(torch.func.functional_call(tools.module, model["params"], (x,))))
+        float(soft.distance(torch.func.functional_call(server.tools.module, model["params"], (x,))))
         for model in (base, merged.model)
     ]
     assert distances[1] < distances[0]
@@ -348,10 +354,10 @@ def test_work_and_bytes(share, support):
 def test_work_of_the_server():
     """In both rounds the mean of six models, the gradient of 20 samples and the step along it; once, the teacher."""
     server = {"flops_per_s": "1 MFLOP/s"}
-    merges = run(mixed_scenario(method=SMALL, server=server)).tables["merges"].frame()
+    rounds = run(mixed_scenario(method=SMALL, server=server)).tables["rounds"].frame()
     every_round = 2 * 6 * PARAMS + 20 * GRADIENT + 2 * PARAMS
     teacher = 2 * 20 * GRADIENT + 20 * FORWARD
-    assert merges["server_s"].tolist() == pytest.approx([(every_round + teacher) / 1e6, every_round / 1e6])
+    assert rounds["server_s"].tolist() == pytest.approx([(every_round + teacher) / 1e6, every_round / 1e6])
 
 
 def test_absent_devices_are_work_too():
@@ -360,7 +366,7 @@ def test_absent_devices_are_work_too():
     state, model = method.init(view.setting, KEY), model_of({"w": [1.0]})
     for devices, terms in (((0, 1), 1), ((2, 3), 3), ((0, 4), 4)):
         got = [message_of(d, 1, {"w": [2.0]}) for d in devices]
-        state, model, flops, _ = method.merge(state, model, got, view, None, KEY)
+        state, model, flops, _ = method.aggregate(state, model, got, server_of(view), KEY)
         assert flops == 2 * 100 * terms
 
 

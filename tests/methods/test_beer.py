@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
 from edgesim.methods.beer import BEER
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import fingerprint, run
 from tests.methods.peers_by_hand import PAIR, numbers_of, row, task_of, work
 from tests.methods.test_dfedavg import spied
+from tests.sizes import full
 
 WEIGHTS, LAYERS, VECTORS = 144 + 4608 + 1280, 3, 58  # of the digits' CNN
 PAPER = BEER(values="float32", gamma=0.5)
@@ -48,7 +49,7 @@ def two(method, rounds, least=(0.0, 0.0), **training):
 def carried(backend, device):
     """Return what a device kept after each of its jobs, by the round of the job."""
     jobs = [job for job in backend.done if backend.done[job][0].device == device]
-    return {int(backend.done[job][0].task.knobs["round"]): backend.done[job][1].keep for job in jobs}
+    return {int(backend.done[job][0].task.config["round"]): backend.done[job][1].new_device_state for job in jobs}
 
 
 # --- the recurrence ---------------------------------------------------------------------------------------------
@@ -153,7 +154,7 @@ def test_who_is_out_of_step_is_left_out():
         _, kept = work(PAPER, task_of(PAPER, PAIR, round_, samples=(1, 1)), 0, row(1.0), surrogates, [message])
         return numbers_of(kept)
 
-    of_round = {r: replace(first.task, knobs={**first.task.knobs, "round": float(r)}) for r in (0, 4)}
+    of_round = {r: replace(first.task, config={**first.task.config, "round": float(r)}) for r in (0, 4)}
     difference = {kind: {"w.weight": torch.full((1, 1), value)} for kind, value in (("h", 5.0), ("g", 0.0))}
     assert heard(1, first._replace(task=of_round[0], body=difference)) == [1 + 0.25 * (5 - 1)]
     assert heard(5, first._replace(task=of_round[4], body=difference)) == [1]
@@ -168,7 +169,7 @@ def test_bytes_of_two_short_vectors():
     """From each of two neighbours: two times 9 bits a weight, a scale a layer, and vectors as they are."""
     jobs = frames(simulate_null(digits_scenario(method="beer", peers="ring", backend="null")))["jobs"]
     message_bytes = math.ceil(2 * 9 * WEIGHTS / 8) + 2 * 4 * LAYERS + 2 * 4 * VECTORS
-    assert set(jobs["up_bytes"]) == {2 * message_bytes}
+    assert set(jobs["peer_bytes"]) == {2 * message_bytes}
     assert message_bytes / (4 * (WEIGHTS + VECTORS)) == pytest.approx(0.5625, abs=0.02)
 
 
@@ -183,6 +184,7 @@ def test_one_batch_a_round_or_whole_epochs():
     assert authors.tolist() == epochs.tolist()
 
 
+@full
 def test_a_run_learns():
     """With an even label mix and steps of a fifth."""
     simulation = run(

@@ -10,15 +10,17 @@ import dataclasses
 import numpy as np
 import pytest
 
-from edgesim.contracts import Message, Task
-from edgesim.errors import ConfigError
-from edgesim.local_sgd import Training
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import Training
+from edgesim.core.task import Task
+from edgesim.core.update import Update
 from edgesim.methods.bn2 import BN2
 from edgesim.methods.fedavg import FedAvg
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import MODELS, fingerprint, merge_arguments, mixed_scenario, prepare, results_of, run
 from tests.contracts.test_prices import measured_jobs
-from tests.methods.hand_made import KEY, merged_layers, message_of, model_of, setting_of, view_of
+from tests.methods.hand_made import KEY, merged_layers, message_of, model_of, server_of, setting_of, view_of
+from tests.sizes import full
 
 MOVES = {3: [0.03, 0.04], 7: [0.0, 0.01], 8: [-0.06, 0.08], 11: [0.04, -0.03]}
 NORMS = {3: 0.05, 7: 0.01, 8: 0.10, 11: 0.05}
@@ -27,14 +29,14 @@ SETTING = setting_of([100] * 12, {"w": 2}, training=Training(lr=1.0))
 
 def norm_of(device, norm, steps=1):
     """Return what a device reports."""
-    return Message(device, device, Task("norm"), {}, 100, steps, 0, {"norm": norm})
+    return Update(device, device, Task("norm"), {}, 100, steps, 0, {"norm": norm})
 
 
 def chosen(norms, steps=None, setting=SETTING, **settings):
     """Return the devices that are asked for their models after these norms, in order."""
     method = BN2(**settings)
     heard = [norm_of(k, norm, (steps or {}).get(k, 1)) for k, norm in norms.items()]
-    state = method.hear(method.init(setting, KEY), heard, view_of(setting), KEY)
+    state = method.on_exchange(method.init(setting, KEY), heard, view_of(setting), KEY)
     plan = method.plan(state, dataclasses.replace(view_of(setting), exchange=1), KEY)
     assert not plan.more
     return [order.device for order in plan.orders]
@@ -78,7 +80,9 @@ def test_zero_norms_come_last_and_diverged_devices_never():
 def test_who_has_left_is_not_asked_again():
     """The next largest takes the place of device 8."""
     method = BN2(keep=2)
-    state = method.hear(method.init(SETTING, KEY), [norm_of(k, n) for k, n in NORMS.items()], view_of(SETTING), KEY)
+    state = method.on_exchange(
+        method.init(SETTING, KEY), [norm_of(k, n) for k, n in NORMS.items()], view_of(SETTING), KEY
+    )
     busy = np.arange(12) == 8
     plan = method.plan(state, dataclasses.replace(view_of(SETTING), exchange=1, busy=busy), KEY)
     assert [order.device for order in plan.orders] == [3, 11]
@@ -90,9 +94,9 @@ def test_what_does_not_come_is_not_missed():
     assert merged_layers(BN2(keep=2), SETTING, {"w": [1.0, 1.0]}, [*norms, model_from(3)])["w"] == pytest.approx(
         [1.03, 1.04]
     )
-    merged = BN2().merge({"rank": NORMS}, model_of({"w": [1.0, 1.0]}), norms, view_of(SETTING), None, KEY)
+    merged = BN2().aggregate({"rank": NORMS}, model_of({"w": [1.0, 1.0]}), norms, server_of(view_of(SETTING)), KEY)
     assert (merged.model, merged.state) == (None, {"rank": None})
-    assert merged.notes == {"norm": NORMS, "chosen": dict.fromkeys(NORMS, 0.0)}
+    assert merged.metrics == {"norm": NORMS, "chosen": dict.fromkeys(NORMS, 0.0)}
 
 
 @pytest.mark.parametrize("wrong", [{"keep": 0}, {"rank_by": "loss"}])
@@ -105,8 +109,8 @@ def test_settings_out_of_range(wrong):
 
 def test_a_deadline_is_refused():
     """Waiting for norms would use it up."""
-    scenario = digits_scenario(method="bn2", coordinator={"name": "deadline", "deadline": "1 h"})
-    with pytest.raises(ConfigError, match=r"coordinator\.name: bn2 runs on sync, found deadline"):
+    scenario = digits_scenario(method="bn2", protocol={"name": "deadline", "deadline": "1 h"})
+    with pytest.raises(ConfigError, match=r"protocol\.name: bn2 runs on sync, found deadline"):
         prepare(scenario)
 
 
@@ -118,18 +122,18 @@ def test_norms_of_real_training(model):
     """NumPy's norms of FedAvg's models, which train the same; the chosen are the largest, and their mean the model."""
     runs = {name: prepare(mixed_scenario(method={"name": name, **changes}, model=model))
             for name, changes in (("fedavg", {}), ("bn2", {"keep": 2}))}  # fmt: skip
-    _, base, trained, view, _, _ = merge_arguments(runs["fedavg"])
-    state, _, got, view, tools, key = merge_arguments(runs["bn2"])
+    _, base, trained, server, _ = merge_arguments(runs["fedavg"])
+    state, _, got, server, key = merge_arguments(runs["bn2"])
 
-    def flat(bundle):
-        return np.concatenate([t.double().numpy().ravel() for t in bundle["params"].values()])
+    def flat(model_state):
+        return np.concatenate([t.double().numpy().ravel() for t in model_state["params"].values()])
 
-    norms = [np.linalg.norm(flat(m.body) - flat(base)) / view.setting.training.lr for m in trained]
-    merged = runs["bn2"].learner.method.merge(state, base, got, view, tools, key)
-    assert list(merged.notes["norm"].values()) == pytest.approx(norms, rel=1e-9)
+    norms = [np.linalg.norm(flat(m.body) - flat(base)) / server.setting.training.lr for m in trained]
+    merged = runs["bn2"].learner.method.aggregate(state, base, got, server, key)
+    assert list(merged.metrics["norm"].values()) == pytest.approx(norms, rel=1e-9)
     largest = sorted(np.argsort(norms)[-2:].tolist())
-    assert [m.device for m in got if m.body] == [k for k, flag in merged.notes["chosen"].items() if flag] == largest
-    plain = FedAvg().merge({}, base, [trained[k] for k in largest], view, None, key)
+    assert [m.device for m in got if m.body] == [k for k, flag in merged.metrics["chosen"].items() if flag] == largest
+    plain = FedAvg().aggregate({}, base, [trained[k] for k in largest], server, key)
     assert fingerprint(merged.model) == fingerprint(plain.model)
 
 
@@ -139,8 +143,8 @@ def test_only_the_chosen_send_models():
     Both are one round: its time is the slowest norm and, after that, the slowest model.
     """
     simulation = simulate_null(mixed_scenario(method={"name": "bn2", "keep": 2}))
-    jobs, merges = frames(simulation)["jobs"], frames(simulation)["merges"]
-    parameter_bytes = 4 * sum(layer.params for layer in simulation.parts.setting.card.layers)
+    jobs, rounds = frames(simulation)["jobs"], frames(simulation)["rounds"]
+    parameter_bytes = 4 * sum(layer.params for layer in simulation.parts.setting.cost_profile.layers)
     second = jobs[jobs["round"] == 1].sort_values("device")
     asked = {name: of_task for name, of_task in second.groupby("task")}
     assert asked["norm"]["device"].tolist() == [0, 1, 2, 3, 4, 5]
@@ -150,9 +154,9 @@ def test_only_the_chosen_send_models():
     assert set(asked["fetch"]["up_bytes"]) == {parameter_bytes}
     assert set(asked["fetch"]["down_bytes"]) == set(asked["fetch"]["flops"]) == {0}
     assert set(asked["fetch"]["sent_s"]) == {asked["norm"]["end_s"].max()}
-    assert merges["now_s"][1] == asked["fetch"]["end_s"].max()
-    assert merges["version"].tolist() == [1, 2]
-    assert merges["up_bytes"].tolist() == [6 * 4 + 2 * parameter_bytes] * 2
+    assert rounds["now_s"][1] == asked["fetch"]["end_s"].max()
+    assert rounds["version"].tolist() == [1, 2]
+    assert rounds["up_bytes"].tolist() == [6 * 4 + 2 * parameter_bytes] * 2
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -171,6 +175,8 @@ def test_the_null_backend_is_refused():
         prepare(mixed_scenario(method="bn2", backend="null"))
 
 
+@full
+@pytest.mark.workers
 def test_workers_agree_with_serial():
     """What a device kept in one process is sent from another."""
     outcomes = []
@@ -192,9 +198,9 @@ def test_devices_that_stay_far_are_heard():
             stop={"rounds": 8},
         )
     )
-    notes = frames(simulation)["notes"]
+    metrics = frames(simulation)["metrics"]
     for name, least in (("norm", 80), ("chosen", 80)):
-        of_name = notes[notes["name"] == name]
+        of_name = metrics[metrics["name"] == name]
         assert len(of_name) == least
         one_label = of_name["device"] >= 10
         assert of_name["value"][one_label].mean() > of_name["value"][~one_label].mean()
@@ -204,5 +210,5 @@ def test_a_rate_of_zero_is_a_norm_of_zero():
     """Rates decay until a float holds no smaller one."""
     training = {"batch": 16, "lr": 0.1, "lr_decay": 1e-200}
     simulation = run(mixed_scenario(method="bn2", training=training, stop={"rounds": 3}))
-    norms = frames(simulation)["notes"].query("name == 'norm'").groupby("round")["value"].max()
+    norms = frames(simulation)["metrics"].query("name == 'norm'").groupby("round")["value"].max()
     assert norms[0] > 0 and norms[2] == 0

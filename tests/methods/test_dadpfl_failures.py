@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgesim.assembly import assemble
-from edgesim.rng import Key
-from edgesim.simulation import Silent, Simulation
-from edgesim.world.failure import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure
+from edgesim.core.rng import Key
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.run import Silent, Simulation
+from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import prepare
 from tests.methods.test_dfedavg import Spied
@@ -46,17 +46,17 @@ class DiesOnce:
 
     def build(self, n: int, key: Key, path: str) -> Failure:
         """Return the failures."""
-        return _DiesOnce(part=self)
+        return _DiesOnce(failure=self)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _DiesOnce(Failure):
-    part: DiesOnce
+    failure: DiesOnce
 
     def strikes(self, draws, phases_s):
         phase, after_s = Failure.strikes(self, draws, phases_s)
-        hit = (draws.ids == self.part.device) & (draws.nth == self.part.job)
-        return np.where(hit, self.part.phase, phase), np.where(hit, self.part.after, after_s)
+        hit = (draws.ids == self.failure.device) & (draws.nth == self.failure.job)
+        return np.where(hit, self.failure.phase, phase), np.where(hit, self.failure.after, after_s)
 
 
 def scenario(rule: str, seconds=SECONDS, method: dict[str, Any] | None = None, **changes: Any):
@@ -77,8 +77,8 @@ def scenario(rule: str, seconds=SECONDS, method: dict[str, Any] | None = None, *
 def order_of(round_: int, **keys: Any) -> list[int]:
     """Return the devices of a round by their place in its order: the one at place r waits for r others."""
     simulation = prepare(scenario("drop", **keys))
-    simulation.engine.round = round_
-    orders = simulation.learner.plan(simulation.engine.view()).orders
+    simulation.session.round = round_
+    orders = simulation.learner.plan(simulation.session.view()).orders
     assert sorted(len(order.wait.peers) for order in orders) == [0, 1, 2, 3]
     return [order.device for order in sorted(orders, key=lambda order: len(order.wait.peers))]
 
@@ -151,7 +151,7 @@ def test_whoever_waits_for_a_dead_peer_starts_when_the_rule_says(rule, phase, af
                 assert (job["outcome"], job["start_s"]) == ("ok", pytest.approx(expected_s, abs=EXACT))
         begin_s = end_s
     assert simulation.rounds.stop_reason == "3 rounds done"
-    assert simulation.engine.now_s == pytest.approx(begin_s, abs=EXACT)
+    assert simulation.session.now_s == pytest.approx(begin_s, abs=EXACT)
     old = {dead: ROUND - 1} if had else {}
     kept = old if rule == "stale" else {}
     assert heard(backend, jobs, first) == {**old, third: ROUND - 1, last: ROUND - 1}

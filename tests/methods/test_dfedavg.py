@@ -13,14 +13,15 @@ import pytest
 import torch
 from torch import nn
 
-from edgesim.assembly import assemble
-from edgesim.contracts import Assignment, Bundle, Message, Result
-from edgesim.errors import ConfigError
-from edgesim.learning.context import Context
-from edgesim.learning.peers import Mixing, mixed, peer_plan, peer_task
-from edgesim.local_sgd import Stretch
-from edgesim.peering import from_edges
-from edgesim.simulation import Silent, Simulation
+from edgesim.core.backend import Assignment, Result
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.peer_graph import from_edges
+from edgesim.core.update import ModelState, Update
+from edgesim.learning.train.context import Context
+from edgesim.methods.decentralised.base import Mixing, mixed, peer_plan, peer_task
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.run import Silent, Simulation
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import fingerprint, prepare, run
 from tests.methods.hand_made import KEY
@@ -35,19 +36,19 @@ def view_of(*edges: tuple[int, int]) -> Any:
     return SimpleNamespace(peers=from_edges(3, sources, targets), idle=np.arange(3))
 
 
-def model_of(number: float) -> Bundle:
+def model_of(number: float) -> ModelState:
     """Return a model of one parameter."""
     return {"params": {"weight": torch.tensor([number])}, "buffers": {}}
 
 
 def mix_of(device: int, mixing: Mixing, received: dict[int, float]) -> float:
     """Return what a device on the path makes of its own of NUMBERS and of these of others."""
-    task = peer_task(view_of(*PATH), Stretch(batch=1, lr=0.1, steps=1), mixing)
-    messages = [Message(peer, 0, task, model_of(number), 1, 1, 0, {}) for peer, number in received.items()]
+    task = peer_task(view_of(*PATH), LocalSGD(batch=1, lr=0.1, steps=1), mixing)
+    messages = [Update(peer, 0, task, model_of(number), 1, 1, 0, {}) for peer, number in received.items()]
     base, own = model_of(99.0), model_of(NUMBERS[device])
     module = nn.ParameterDict({"weight": torch.zeros(1)})
     context = Context(module, None, torch.zeros(0), Assignment(0, device, task, KEY, base, own, messages), False)
-    return mixed(base, own, context)["params"]["weight"].item()
+    return mixed(context).weights["params"]["weight"].item()
 
 
 # --- mixing -----------------------------------------------------------------------------------------------------
@@ -71,7 +72,7 @@ def test_weights_of_missing_models_are_shared_out(mixing):
 def test_metropolis_needs_peers_that_hear_each_other():
     """In a circle of three in which each hears only the one before it, the first that is not heard back is named."""
     with pytest.raises(ConfigError, match=r"method.mixing: .* device 1 hears device 0 and not the other way round"):
-        peer_task(view_of((0, 1), (1, 2), (2, 0)), Stretch(batch=1, lr=0.1, steps=1), "metropolis")
+        peer_task(view_of((0, 1), (1, 2), (2, 0)), LocalSGD(batch=1, lr=0.1, steps=1), "metropolis")
 
 
 @pytest.mark.parametrize("method", ["dfedavg", "dpsgd"])
@@ -114,7 +115,7 @@ def test_settings_out_of_range(method, setting, message):
 def test_all_neighbours_are_heard_and_awaited_ones_come_earlier():
     """Whoever is awaited is not fetched from the start too; of two that hear each other one may wait for the other."""
     view = view_of(*PATH)
-    plan = peer_plan(view, KEY, peer_task(view, Stretch(batch=1, lr=0.1, steps=1), "uniform"), 1, "lowest_index")
+    plan = peer_plan(view, KEY, peer_task(view, LocalSGD(batch=1, lr=0.1, steps=1), "uniform"), 1, "lowest_index")
     heard = [sorted((*order.inputs, *order.wait.peers)) for order in plan.orders]
     assert heard == [[1], [0, 2], [1]]
     waits = {(order.device, peer) for order in plan.orders for peer in order.wait.peers}
@@ -125,7 +126,7 @@ def test_all_neighbours_are_heard_and_awaited_ones_come_earlier():
 def test_the_first_to_finish_may_be_any():
     """All neighbours are fetched from the start, and all priors are waited for until `need` of them are there."""
     view = view_of(*PATH)
-    task = peer_task(view, Stretch(batch=1, lr=0.1, steps=1), "uniform")
+    task = peer_task(view, LocalSGD(batch=1, lr=0.1, steps=1), "uniform")
     plans = [peer_plan(view, KEY.at(i), task, 1, "first_finish") for i in range(40)]
     assert all(order.inputs == tuple(view.peers.of(order.device)) for plan in plans for order in plan.orders)
     middle = {(plan.orders[1].wait.peers, plan.orders[1].wait.need) for plan in plans}
@@ -193,7 +194,7 @@ def test_fresh_models_are_those_of_this_round():
             if message.job >= 0:
                 assert fingerprint(message.body) == fingerprint(backend.done[message.job][1].body)
             else:
-                assert fingerprint(message.body) == fingerprint(assignment.base)
+                assert fingerprint(message.body) == fingerprint(assignment.global_model)
     assert simulation.learner.model.version == 2
 
 
@@ -201,10 +202,10 @@ def test_a_device_continues_from_what_it_kept():
     """Its own model of a round is what it has in the next, and what it sent."""
     _, backend = spied(method="dfedavg", peers="ring", stop={"rounds": 2})
     for job in range(10, 20):
-        own = backend.done[job][0].own
-        assert fingerprint(own) == fingerprint(backend.done[job - 10][1].keep)
+        own = backend.done[job][0].device_state
+        assert fingerprint(own) == fingerprint(backend.done[job - 10][1].new_device_state)
         assert fingerprint(own) == fingerprint(backend.done[job - 10][1].body)
-    assert all(backend.done[job][0].own is None for job in range(10))
+    assert all(backend.done[job][0].device_state is None for job in range(10))
 
 
 def test_the_global_model_is_the_plain_mean():

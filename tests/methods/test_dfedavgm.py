@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
 from edgesim.methods.dfedavgm import DFedAvgM
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import fingerprint, mixed_scenario
@@ -20,7 +20,7 @@ PARAMETERS, RING_OF_TEN = 144 + 4608 + 1280 + 58, range(10)  # of the digits' CN
 EXACT = {"name": "dfedavgm", "values": "float32"}
 
 
-def three(method, base=(0.0, 0.0, 0.0), moves=(1.0, 2.0, 4.0), rounds=2, samples=(1, 2, 1)):
+def three(method, global_model=(0.0, 0.0, 0.0), moves=(1.0, 2.0, 4.0), rounds=2, samples=(1, 2, 1)):
     """Return the models of three peers on a path after rounds of which only the first moves them, by `moves`."""
     told, kept, models = {}, [None] * 3, []
     for round_ in range(rounds):
@@ -30,9 +30,15 @@ def three(method, base=(0.0, 0.0, 0.0), moves=(1.0, 2.0, 4.0), rounds=2, samples
             heard = [before[peer] for peer in (device - 1, device + 1) if peer in before]
             step = -move if round_ == 0 else 0.0
             told[device], kept[device] = work(
-                method, task, device, row(base[device]), kept[device], heard, lambda w, s=step: torch.full_like(w, s)
+                method,
+                task,
+                device,
+                row(global_model[device]),
+                kept[device],
+                heard,
+                lambda w, s=step: torch.full_like(w, s),
             )
-            models += numbers_of(told[device].signals["model"])
+            models += numbers_of(told[device].own_model)
     return models
 
 
@@ -41,7 +47,7 @@ def test_momentum_of_a_quadratic(epochs, expected):
     """f = y^2 / 2 from 1 with lr 0.1 and momentum 0.9: 0.9, then 0.72 and 0.486. It starts anew in every round."""
     task = task_of(DFedAvgM(values="float32"), PATH, 0, lr=0.1, local_epochs=epochs)
     message, _ = work(DFedAvgM(values="float32"), task, 0, row(1.0), gradient=torch.clone)
-    assert numbers_of(message.signals["model"]) == pytest.approx([expected])
+    assert numbers_of(message.own_model) == pytest.approx([expected])
     assert numbers_of(message.body) == pytest.approx([expected - 1])
 
 
@@ -62,7 +68,7 @@ def test_increments_on_a_path(mixing, expected):
 
 def test_increments_do_not_bring_models_together_and_models_do():
     """0, 3 and 6 that nobody moves: by increments of nothing they stay, by Metropolis weights they become 1, 3, 5."""
-    still = {"base": (0.0, 3.0, 6.0), "moves": (0.0, 0.0, 0.0)}
+    still = {"global_model": (0.0, 3.0, 6.0), "moves": (0.0, 0.0, 0.0)}
     assert three(DFedAvgM(values="float32"), **still) == [0, 3, 6]
     models = DFedAvgM(payload="model", mixing="metropolis")
     assert three(models, **still) == pytest.approx([1, 3, 5])
@@ -73,7 +79,7 @@ def test_an_increment_counts_once():
     method = DFedAvgM(mixing="uniform", values="float32")
     message, _ = work(method, task_of(method, PATH, 0), 1, row(0.0), gradient=lambda w: torch.full_like(w, -2.0))
     moved = [
-        numbers_of(work(method, task_of(method, PATH, round_), 0, row(0.0), None, [heard])[0].signals["model"])
+        numbers_of(work(method, task_of(method, PATH, round_), 0, row(0.0), None, [heard])[0].own_model)
         for round_, heard in [
             (1, message),
             (2, message),
@@ -87,11 +93,11 @@ def test_an_increment_counts_once():
 def test_devices_know_what_others_got(values):
     """Each adds its own increment as its peers decoded it, bit for bit, and is judged by the model that this gives."""
     simulation, backend = spied(method={"name": "dfedavgm", "values": values}, peers="ring", stop={"rounds": 2})
-    first = fingerprint(backend.done[0][0].base["params"])
+    first = fingerprint(backend.done[0][0].global_model["params"])
     for _, result in backend.done.values():
-        assert fingerprint(result.keep["moved"]) == fingerprint(result.body["params"])
+        assert fingerprint(result.new_device_state["moved"]) == fingerprint(result.body["params"])
     own = simulation.learner.memory[0]
-    judged = simulation.learner.method.personal({}, own)["params"]
+    judged = simulation.learner.method.personal_model({}, own)["params"]
     assert torch.equal(judged["fc1.weight"], own["params"]["fc1.weight"] + own["moved"]["fc1.weight"])
     assert fingerprint(judged) != first
     if values == "float16":
@@ -104,9 +110,9 @@ def test_the_recurrence():
     for round_ in (1, 2):
         before = [backend.done[10 * (round_ - 1) + device][1] for device in RING_OF_TEN]
         for device in RING_OF_TEN:
-            started = backend.done[10 * round_ + device][1].keep["params"]["conv2.weight"].numpy()
+            started = backend.done[10 * round_ + device][1].new_device_state["params"]["conv2.weight"].numpy()
             group = [before[(device + step) % 10].body["params"]["conv2.weight"].numpy() for step in (-1, 0, 1)]
-            expected = before[device].keep["params"]["conv2.weight"].numpy() + np.mean(group, axis=0)
+            expected = before[device].new_device_state["params"]["conv2.weight"].numpy() + np.mean(group, axis=0)
             assert started == pytest.approx(expected, abs=1e-6)
             assert np.abs(group[1]).max() > 1e-3
 
@@ -134,7 +140,7 @@ def test_half_the_bytes_and_the_flops_of_fedavg(payload):
         frames(simulate_null(mixed_scenario(method=method, backend="null", **changes)))["jobs"]
         for method in ({"name": "dfedavgm", "payload": payload}, "dfedavg")
     ]
-    assert set(jobs[0]["up_bytes"]) == {2 * 2 * PARAMETERS}
+    assert set(jobs[0]["peer_bytes"]) == {2 * 2 * PARAMETERS}
     assert jobs[0]["flops"].tolist() == jobs[1]["flops"].tolist()
 
 

@@ -12,11 +12,14 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from edgesim.contracts import Assignment, Stretch, Task
-from edgesim.errors import ConfigError
-from edgesim.learning.context import Context
-from edgesim.learning.loop import train_stretch
-from edgesim.methods import ditto
+from edgesim.core.backend import Assignment
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.method import LocalState
+from edgesim.core.task import Task
+from edgesim.learning.train import loop
+from edgesim.learning.train.context import Context
+from edgesim.learning.train.loop import run_local_sgd
 from edgesim.methods.ditto import Ditto
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import COORDINATORS, fingerprint, mixed_scenario, run
@@ -32,17 +35,17 @@ def personal_steps(monkeypatch, steps, momentum=0.0, **settings):
     module = nn.Module()
     module.w = nn.Module()
     module.w.weight = nn.Parameter(torch.zeros(1))
-    monkeypatch.setattr(ditto, "cross_entropy", lambda w, batch, context: ((module.w.weight - 5) ** 2 / 2).sum())
-    stretch = Stretch(batch=1, lr=0.1, steps=max(steps, 1), momentum=momentum)
-    task = Task(stretches=(stretch, stretch))
+    monkeypatch.setattr(loop, "cross_entropy", lambda w, batch, context: ((module.w.weight - 5) ** 2 / 2).sum())
+    sgd = LocalSGD(batch=1, lr=0.1, steps=max(steps, 1), momentum=momentum)
+    task = Task(local_sgd=(sgd, sgd))
     received, own = model_of({"w": [2.0]}), model_of({"w": [1.0]})
     context = Context(
         module, Ones(samples=1).load(), torch.arange(1), Assignment(0, 0, task, KEY, received, own), False
     )
     rule = Ditto(**settings).local(task)
-    w = rule.phases[1].enter(rule.start(received, own, context), context)
-    train_stretch(w, stretch, rule.phases[1], context, KEY, most=steps)
-    body, keep, _ = rule.finish(w, context)
+    local = rule.phases[1].on_enter(rule.on_start(context), context)
+    run_local_sgd(local, sgd, rule.phases[1], context, KEY, most=steps)
+    body, keep, *_ = rule.on_finish(local, context)
     assert body["params"]["w.weight"].item() == 2
     assert (received["params"]["w.weight"].item(), own["params"]["w.weight"].item()) == (2, 1)
     return keep["params"]["w.weight"].item()
@@ -79,19 +82,19 @@ def test_no_step_is_no_pull(monkeypatch, proximal):
 
 def in_pytorch(job, place, start, lam=0.0, proximal="joint"):
     """Return the model after a stretch of PyTorch's SGD from `start`, held to the model received."""
-    network, stretch = job.network(start), job.assignment.task.stretches[place]
-    anchor = dict(job.network(job.assignment.base).named_parameters())
+    network, sgd = job.network(start), job.assignment.task.local_sgd[place]
+    anchor = dict(job.network(job.assignment.global_model).named_parameters())
     names, weights = zip(*network.named_parameters(), strict=True)
-    optimiser = torch.optim.SGD(weights, lr=stretch.lr, momentum=stretch.momentum, weight_decay=stretch.weight_decay)
+    optimiser = torch.optim.SGD(weights, lr=sgd.lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay)
     for x, y in job.batches(place):
         pull = sum((w - anchor[name].detach()).square().sum() for name, w in zip(names, weights, strict=True)) / 2
         optimiser.zero_grad()
         (cross_entropy(network(x), y) + (lam * pull if proximal == "joint" else 0)).backward()
-        nn.utils.clip_grad_norm_(weights, stretch.clip_norm)
+        nn.utils.clip_grad_norm_(weights, sgd.clip_norm)
         optimiser.step()
         with torch.no_grad():
             for name, w in zip(names, weights, strict=True) if proximal == "split" else ():
-                w -= stretch.lr * lam * (w - anchor[name])
+                w -= sgd.lr * lam * (w - anchor[name])
     return {name: w.detach() for name, w in zip(names, weights, strict=True)}
 
 
@@ -109,13 +112,13 @@ def test_devices_train_both_models(monkeypatch, proximal, first_personal):
     training = {"batch": 16, "lr": 0.05, "momentum": 0.5, "weight_decay": 0.01, "clip_norm": 1.0}
     rounds = {"stop": {"rounds": 4}, "selection": {"name": "uniform", "count": 2}}
     simulation = run(mixed_scenario(method=method, training=training, **rounds))
-    first, own = jobs[0].assignment.base, {}
+    first, own = jobs[0].assignment.global_model, {}
     for job in jobs:
-        base, device = job.assignment.base, job.assignment.device
+        base, device = job.assignment.global_model, job.assignment.device
         start = own.get(device, first if first_personal == "initial" else base)
         close_to(job.result.body["params"], in_pytorch(job, 0, base))
-        close_to(job.result.keep["params"], in_pytorch(job, 1, start, 2.0, proximal))
-        own[device] = job.result.keep
+        close_to(job.result.new_device_state["params"], in_pytorch(job, 1, start, 2.0, proximal))
+        own[device] = job.result.new_device_state
     assert len(jobs) == 8 > len(own)  # somebody came twice
     assert {device: fingerprint(kept) for device, kept in simulation.learner.memory.items()} == {
         device: fingerprint(kept) for device, kept in own.items()
@@ -136,8 +139,8 @@ def test_each_device_is_tested_with_its_own_model():
     changes = {"selection": {"name": "uniform", "count": 2}, "stop": {"rounds": 1}, "evaluation": {"personal": True}}
     simulation = run(mixed_scenario(method="ditto", **changes))
     learner, trainer = simulation.learner, simulation.parts.make_trainer("cpu")
-    notes = simulation.tables["notes"].frame()
-    found = notes[notes["name"] == "personal_accuracy"].set_index("device")["value"].to_dict()
+    metrics = simulation.tables["metrics"].frame()
+    found = metrics[metrics["name"] == "personal_accuracy"].set_index("device")["value"].to_dict()
     models = {device: learner.memory.get(device, learner.weights()) for device in range(6)}
     assert found == {device: trainer.score_personal(device, model).accuracy for device, model in models.items()}
     assert len(learner.memory) == 2
@@ -146,17 +149,14 @@ def test_each_device_is_tested_with_its_own_model():
 
 def test_who_is_late_has_trained_its_own_model():
     """Device 1 computes in time and is late in its upload; device 0 is still computing."""
-    memory = run(
-        mixed_scenario(method="ditto", coordinator=COORDINATORS["deadline"], stop={"rounds": 1})
-    ).learner.memory
+    memory = run(mixed_scenario(method="ditto", protocol=COORDINATORS["deadline"], stop={"rounds": 1})).learner.memory
     assert memory.keys() == {1, 2, 3, 4, 5}
 
 
 def test_a_model_that_diverged_is_forgotten():
     """The one before it stays."""
-    own = {"params": {"w": torch.tensor([float("inf")])}}
-    w = {**own, "sent": {"params": {}}, "pull": {"share": torch.zeros(())}, "anchor": {}}
-    assert ditto._finish(w, SimpleNamespace(trained=[]))[1] is None
+    diverged = LocalState({"params": {"w": torch.tensor([float("inf")])}}, SimpleNamespace(sent={"params": {}}))
+    assert Ditto().local(Task()).on_finish(diverged, None).new_device_state is None
 
 
 # --- what it costs ----------------------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from edgesim.card import LayerCost, ModelCard, UnitGroup
-from edgesim.contracts import Message, Part, Task
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
+from edgesim.core.task import Submodel, Task
+from edgesim.core.update import Update
+from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
 from edgesim.methods.fedad import FedAD
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import (
@@ -29,7 +30,8 @@ from tests.contracts.support import (
     run,
 )
 from tests.contracts.test_prices import measured_jobs
-from tests.methods.hand_made import KEY, setting_of, view_of
+from tests.methods.hand_made import KEY, server_of, setting_of, view_of
+from tests.sizes import full
 
 NOBODY: frozenset[str] = frozenset()
 # two layers: four channels and six neurons, a number each
@@ -37,7 +39,7 @@ LAYERS = (
     LayerCost("c", "Conv2d", 4, 0, 18.0, 18.0, 18.0, NOBODY, 4, "c"),
     LayerCost("a", "Linear", 6, 0, 6.0, 6.0, 6.0, frozenset({"c"}), 6, "a"),
 )
-CARD = ModelCard("by hand", (1,), 2, LAYERS, groups=(UnitGroup("c", 4), UnitGroup("a", 6)))
+CARD = CostProfile("by hand", (1,), 2, LAYERS, groups=(ChannelGroup("c", 4), ChannelGroup("a", 6)))
 SAMPLES = np.array([100, 300, 200])
 TAKES_S = np.array([10.0, 20.0, 40.0])
 RANKS = {"c": np.array([3.0, 1.0, 2.0, 4.0]), "a": np.array([2.0, 4.0, 4.0, 4.0, 4.0, 4.0])}
@@ -48,13 +50,13 @@ def setting(samples=SAMPLES):
     """Return a setting of three devices that take 10, 20 and 40 s for the whole model, all of it to compute."""
     speeds = samples * CARD.train_flops() / TAKES_S
     free = np.full(3, math.inf)
-    return replace(setting_of(samples, {}), card=CARD, flops_per_s=speeds, up_bps=free, down_bps=free)
+    return replace(setting_of(samples, {}), cost_profile=CARD, flops_per_s=speeds, up_bps=free, down_bps=free)
 
 
 def ranks_from(device, ranks, deficiency=0.7):
     """Return what a device tells of the units."""
-    signals = {"importance": ranks, "deficiency": deficiency}
-    return Message(device, device, Task("ranks"), {}, int(SAMPLES[device]), 0, 0, signals)
+    statistics = {"importance": ranks, "deficiency": deficiency}
+    return Update(device, device, Task("ranks"), {}, int(SAMPLES[device]), 0, 0, statistics)
 
 
 def heard(method, *checks, ratios=RATIOS, first=5):
@@ -62,10 +64,10 @@ def heard(method, *checks, ratios=RATIOS, first=5):
     state, place = method.init(setting(), KEY), setting()
     for number, ranks in enumerate(checks):
         view = view_of(place, first + 5 * number)
-        state = method.hear(state, [ranks_from(k, ranks) for k in range(3)], view, KEY)
+        state = method.on_exchange(state, [ranks_from(k, ranks) for k in range(3)], view, KEY)
         if state["due"]:
-            told = [Message(k, k, Task("curvature"), {}, 1, 0, 0, {"ratio": r}) for k, r in enumerate(ratios)]
-            state = method.hear(state, told, view, KEY)
+            told = [Update(k, k, Task("curvature"), {}, 1, 0, 0, {"ratio": r}) for k, r in enumerate(ratios)]
+            state = method.on_exchange(state, told, view, KEY)
     return state
 
 
@@ -102,8 +104,8 @@ def test_exact_shares_take_the_time():
 
     def seconds(device, share):
         counts = [max(1, round(share * size)) for size in (4, 6)]
-        part = Part(units=tuple((name, tuple(range(n))) for name, n in zip("ca", counts, strict=True)))
-        return SAMPLES[device] * CARD.train_flops(part) / place.flops_per_s[device]
+        submodel = Submodel(channels=tuple((name, tuple(range(n))) for name, n in zip("ca", counts, strict=True)))
+        return SAMPLES[device] * CARD.train_flops(submodel) / place.flops_per_s[device]
 
     assert state["drop"][0] == 0
     for device in (1, 2):
@@ -119,13 +121,18 @@ def test_importances_are_means_by_data_size_over_the_layers_largest():
         ranks_from(1, {**RANKS, "c": np.ones(4)}),
         ranks_from(2, {**RANKS, "c": np.full(4, np.nan)}),
     ]
-    state = method.hear(method.init(place, KEY), told, view_of(place, 1), KEY)
+    state = method.on_exchange(method.init(place, KEY), told, view_of(place, 1), KEY)
     channels = (100 * RANKS["c"] + 300) / 400
     assert state["heard"].tolist() == pytest.approx([*(channels / channels.max()), 0.5, 1, 1, 1, 1, 1])
     raw = FedAD(check_every=1, rank_norm="none")
-    state = raw.hear(raw.init(place, KEY), told, view_of(place, 1), KEY)
+    state = raw.on_exchange(raw.init(place, KEY), told, view_of(place, 1), KEY)
     assert state["heard"].tolist() == pytest.approx([*channels, 2, 4, 4, 4, 4, 4])
-    assert method.merge(state, {"params": {}, "buffers": {}}, told, view_of(place, 1), None, KEY).notes["left_out"] == 1
+    assert (
+        method.aggregate(state, {"params": {}, "buffers": {}}, told, server_of(view_of(place, 1)), KEY).metrics[
+            "left_out"
+        ]
+        == 1
+    )
 
 
 def test_delta_is_a_distance():
@@ -148,7 +155,7 @@ def test_rates_are_renewed_whenever_importances_move_less():
 # --- parts ------------------------------------------------------------------------------------------------------
 
 
-def parts(method, state, round_=6):
+def submodels(method, state, round_=6):
     """Return the task of each device in a round without a check."""
     orders = method.plan(state, view_of(setting(), round_), KEY.at(round_)).orders
     return {order.device: order.task for order in orders}
@@ -160,24 +167,24 @@ def test_units_and_multipliers_of_a_device():
     What is kept is multiplied by 1 / (1 - p), which travels down in 4 bytes a unit.
     """
     state = heard(FedAD(**SOON), RANKS)
-    tasks = parts(FedAD(**SOON), state)
-    assert tasks[0].part == Part()
+    tasks = submodels(FedAD(**SOON), state)
+    assert tasks[0].submodel == Submodel()
     weights = {"c": np.exp(-RANKS["c"] / 4), "a": np.exp(-RANKS["a"] / 4)}
     p = {name: len(w) * 0.108333333 * w / w.sum() for name, w in weights.items()}
-    for name, kept in tasks[1].part.units:
-        assert dict(tasks[1].part.scale)[name] == pytest.approx((1 / (1 - p[name][list(kept)])).tolist(), abs=1e-6)
-    kept = sum(len(units) for _, units in tasks[1].part.units)
-    assert CARD.nbytes(tasks[1].down, tasks[1].part) == 4 * CARD.part_params(tasks[1].part) + 4 * kept
-    assert CARD.nbytes(tasks[1].up, tasks[1].part) == 4 * CARD.part_params(tasks[1].part)
+    for name, kept in tasks[1].submodel.channels:
+        assert dict(tasks[1].submodel.scale)[name] == pytest.approx((1 / (1 - p[name][list(kept)])).tolist(), abs=1e-6)
+    kept = sum(len(channels) for _, channels in tasks[1].submodel.channels)
+    assert CARD.nbytes(tasks[1].down, tasks[1].submodel) == 4 * CARD.submodel_params(tasks[1].submodel) + 4 * kept
+    assert CARD.nbytes(tasks[1].up, tasks[1].submodel) == 4 * CARD.submodel_params(tasks[1].submodel)
 
 
 def test_multipliers_can_be_left_out():
     """The same units without multipliers, and without the bytes of these."""
     state = heard(FedAD(**SOON), RANKS)
-    scaled, plain = (parts(FedAD(rescale=rescale, **SOON), state)[1] for rescale in (True, False))
-    assert plain.part.units == scaled.part.units != ()
-    assert scaled.part.scale != () == plain.part.scale
-    assert CARD.nbytes(plain.down, plain.part) == 4 * CARD.part_params(plain.part)
+    scaled, plain = (submodels(FedAD(rescale=rescale, **SOON), state)[1] for rescale in (True, False))
+    assert plain.submodel.channels == scaled.submodel.channels != ()
+    assert scaled.submodel.scale != () == plain.submodel.scale
+    assert CARD.nbytes(plain.down, plain.submodel) == 4 * CARD.submodel_params(plain.submodel)
 
 
 def test_no_unit_is_left_out_more_often_than_the_cap():
@@ -187,7 +194,7 @@ def test_no_unit_is_left_out_more_often_than_the_cap():
         scale
         for round_ in range(6, 30)
         if round_ % 5
-        for name, scales in parts(FedAD(rank_norm="none", drop_cap=0.6, **SOON), state, round_)[2].part.scale
+        for name, scales in submodels(FedAD(rank_norm="none", drop_cap=0.6, **SOON), state, round_)[2].submodel.scale
         if name == "c"
         for scale in scales
     }
@@ -200,7 +207,9 @@ def test_exact_numbers_of_units():
     rounds = [round_ for round_ in range(6, 40) if round_ % 5]
 
     def counts(method):
-        return {tuple(len(units) for _, units in parts(method, state, r)[2].part.units) for r in rounds}
+        return {
+            tuple(len(channels) for _, channels in submodels(method, state, r)[2].submodel.channels) for r in rounds
+        }
 
     assert counts(FedAD(exact_k=True, **SOON)) == {(2, 3)}
     assert len(counts(FedAD(**SOON))) > 3
@@ -208,22 +217,22 @@ def test_exact_numbers_of_units():
 
 def test_every_weight_is_averaged_over_who_kept_it():
     """Three units with 0.2, 0.3 and 0.5: the third was kept by nobody; or who lacks a unit counts with (0, 0, 10)."""
-    card = ModelCard(
-        "u", (1,), 2, (LayerCost("u", "Linear", 3, 0, 2.0, 2.0, 2.0, NOBODY, 3, "u"),), groups=(UnitGroup("u", 3),)
+    cost_profile = CostProfile(
+        "u", (1,), 2, (LayerCost("u", "Linear", 3, 0, 2.0, 2.0, 2.0, NOBODY, 3, "u"),), groups=(ChannelGroup("u", 3),)
     )
-    place = replace(setting_of((2, 3, 5), {}), card=card)
+    place = replace(setting_of((2, 3, 5), {}), cost_profile=cost_profile)
     held = {0: ((0, 1), [1.0, 2.0]), 1: ((0,), [4.0]), 2: ((0, 1), [7.0, 8.0])}
     got = [
-        Message(
-            k, k, Task(part=Part(units=(("u", units),)), stretches=(place.training.stretch(0),)),
+        Update(
+            k, k, Task(submodel=Submodel(channels=(("u", channels),)), local_sgd=(place.training.local_sgd(0),)),
             {"params": {"u.weight": torch.tensor(values)}, "buffers": {}}, int(place.samples[k]), 1, 0, {},
         )
-        for k, (units, values) in held.items()
+        for k, (channels, values) in held.items()
     ]  # fmt: skip
     base = {"params": {"u.weight": torch.tensor([0.0, 0.0, 10.0])}, "buffers": {}}
-    for absent, expected in (("skip", [4.9, 6.285714, 10.0]), ("keep_old", [4.9, 4.4, 10.0])):
+    for absent, expected in (("average_over_holders", [4.9, 6.285714, 10.0]), ("include_absent", [4.9, 4.4, 10.0])):
         method = FedAD(absent=absent)
-        merged = method.merge(method.init(place, KEY), base, got, view_of(place), None, KEY)
+        merged = method.aggregate(method.init(place, KEY), base, got, server_of(view_of(place)), KEY)
         assert merged.model["params"]["u.weight"].tolist() == pytest.approx(expected, abs=1e-6)
 
 
@@ -247,8 +256,8 @@ def digits(rounds=4, **changes):
 
 def noted(simulation, name):
     """Return a note's values, a list a round that has it."""
-    notes = frames(simulation)["notes"]
-    return {r: rows["value"].tolist() for r, rows in notes[notes["name"] == name].groupby("round")}
+    metrics = frames(simulation)["metrics"]
+    return {r: rows["value"].tolist() for r, rows in metrics[metrics["name"] == name].groupby("round")}
 
 
 def test_jobs_become_smaller_and_the_tables_show_it():
@@ -282,7 +291,7 @@ def test_a_timing_only_run_trains_the_whole_model():
     The model, which is down already, does not travel again.
     """
     simulation = simulate_null(digits(rounds=5))
-    jobs, parameters = frames(simulation)["jobs"], simulation.parts.setting.card.params
+    jobs, parameters = frames(simulation)["jobs"], simulation.parts.setting.cost_profile.params
     asked = jobs.groupby(["round", "task"]).size().unstack(fill_value=0)
     assert asked["ranks"].tolist() == [0, 0, 4, 0, 4]
     assert asked["train"].tolist() == [4] * 5
@@ -304,7 +313,7 @@ def test_a_timing_only_run_trains_the_whole_model():
     [
         *((model, {}) for model in MODELS),
         (MODELS[0], {"hessian_of": "linear", "lanczos_starts": 2, "lanczos_steps": 4, "probe_samples": 3}),
-        (NORMED, {"rate_source": "dense", "hessian_samples": 3}),
+        pytest.param(NORMED, {"rate_source": "dense", "hessian_samples": 3}, marks=full),
         (MODELS[0], {"rate_source": "fixed", "fixed_ratio": 0.5, "exact_k": True}),
     ],
 )
@@ -340,6 +349,7 @@ def test_a_poor_spectrum_is_replaced_and_the_notes_say_so(fallback, least, most)
     assert noted(run(digits(rounds=3, method={**changes, "residual": 10.0})), "fallback") == {2: [0.0] * 4}
 
 
+@full
 def test_more_starts_and_larger_zeros_change_the_ratio_only():
     """Other random vectors, or a higher bar for what counts as zero, give other ratios; the trigger sees none of that.
 
@@ -380,10 +390,12 @@ def test_who_does_not_answer_is_not_asked_again():
 
 def test_a_deadline_is_refused():
     """Waiting for ranks would use it up."""
-    with pytest.raises(ConfigError, match=r"coordinator\.name: fedad runs on sync, found deadline"):
-        prepare(digits(coordinator={"name": "deadline", "deadline": "1 h"}))
+    with pytest.raises(ConfigError, match=r"protocol\.name: fedad runs on sync, found deadline"):
+        prepare(digits(protocol={"name": "deadline", "deadline": "1 h"}))
 
 
+@full
+@pytest.mark.workers
 def test_workers_agree_with_serial():
     """The first model, by which rho is found, is the same in every process."""
     outcomes = []
@@ -397,10 +409,10 @@ def test_workers_agree_with_serial():
 def test_a_round_of_nobody_leaves_everything():
     """Where nothing arrived the model stays, and what was heard is forgotten with the round."""
     simulation = prepare(digits())
-    state, base, _, view, tools, key = merge_arguments(simulation)
-    merged = simulation.learner.method.merge({**state, "said": {"fired": 1.0}, "due": True}, base, [], view, tools, key)
+    state, base, _, server, key = merge_arguments(simulation)
+    merged = simulation.learner.method.aggregate({**state, "said": {"fired": 1.0}, "due": True}, base, [], server, key)
     assert (merged.model, merged.state["due"], merged.state["said"]) == (None, False, {})
-    assert merged.notes == {"fired": 1.0, "drop": {}}
+    assert merged.metrics == {"fired": 1.0, "drop": {}}
 
 
 # --- settings ---------------------------------------------------------------------------------------------------
@@ -432,7 +444,7 @@ def test_a_round_of_nobody_leaves_everything():
         {"drop_cap": 1},
         {"exact_k": "perhaps"},
         {"rescale": 2},
-        {"units": "outer"},
+        {"channels": "outer"},
         {"absent": "zero"},
     ],
 )
@@ -446,7 +458,7 @@ def test_settings_out_of_range(wrong):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "mlr"}, r"model\.name: mlr has no unit that method\.units 'inner' could leave out"),
+        ({"model": "mlr"}, r"model\.name: mlr has no unit that method\.channels 'inner' could leave out"),
         (
             {"method": {"name": "fedad", "rate_source": "dense"}},
             r"method\.rate_source: .* 1 to 2000 parameters; cnn_digits has 6090",

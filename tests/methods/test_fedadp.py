@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from edgesim.errors import ConfigError
-from edgesim.local_sgd import Training
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import Training
 from edgesim.methods.fedadp import FedAdp, contribution
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import MODELS, fingerprint, merge_arguments, mixed_scenario, prepare, run
-from tests.methods.hand_made import KEY, message_of, model_of, setting_of, view_of
+from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
 
 LR = 0.01
 NAMES = ("angle_rad", "smoothed_angle_rad", "weight", "divergence")
@@ -45,12 +45,12 @@ class Server:
         ]
         self.round += skip
         view = view_of(self.setting, self.round)
-        merged = self.method.merge(self.state, model_of({"w": self.w.tolist()}), got, view, None, KEY)
+        merged = self.method.aggregate(self.state, model_of({"w": self.w.tolist()}), got, server_of(view), KEY)
         self.round += 1
         self.state = merged.state
         if merged.model is not None:
             self.w = merged.model["params"]["w.weight"].numpy().astype(float)
-        return {name: list(merged.notes[name].values()) for name in NAMES if name in merged.notes}, merged
+        return {name: list(merged.metrics[name].values()) for name in NAMES if name in merged.metrics}, merged
 
 
 def knowing(angles):
@@ -119,9 +119,9 @@ def test_weights_of_known_angles(samples, alpha, expected):
     importance = np.array(samples) * np.exp(alpha * (1 - np.exp(-np.exp(-alpha * (angles - 1)))))
     assert importance / importance.sum() == pytest.approx(expected, abs=1e-6)
     server = Server([0.0, 0.0], np.repeat(samples, 2).tolist(), alpha=alpha)
-    notes, _ = server.merge(dict(enumerate(moves_at(angles))))
-    assert notes["angle_rad"] == pytest.approx(np.repeat(angles, 2).tolist(), abs=1e-6)
-    assert np.reshape(notes["weight"], (4, 2)).sum(axis=1) == pytest.approx(expected, abs=2e-6)
+    metrics, _ = server.merge(dict(enumerate(moves_at(angles))))
+    assert metrics["angle_rad"] == pytest.approx(np.repeat(angles, 2).tolist(), abs=1e-6)
+    assert np.reshape(metrics["weight"], (4, 2)).sum(axis=1) == pytest.approx(expected, abs=2e-6)
 
 
 def test_two_rounds():
@@ -138,7 +138,7 @@ def test_two_rounds():
     assert divergence.mean() == pytest.approx(1.717506, abs=1e-6)
     for name, column in zip(NAMES, (angle, smoothed, weights, divergence), strict=True):
         assert first[name] == pytest.approx(column.tolist(), rel=1e-4)  # moves of 0.01 from 0.4 in float32
-    assert merged.notes["mean_divergence"] == pytest.approx(1.717506, rel=1e-4)
+    assert merged.metrics["mean_divergence"] == pytest.approx(1.717506, rel=1e-4)
     assert server.w == pytest.approx([0.189211, -0.117863, 0.402805], abs=1e-6)
     assert np.mean(ROUND_1, axis=0) + START == pytest.approx([0.197667, -0.112667, 0.395333], abs=1e-6)
 
@@ -154,8 +154,8 @@ def test_two_rounds():
 
 def test_the_mean_that_angles_are_taken_to_goes_by_data_size():
     """A device with 3 of 4 samples: the mean of (1, 0) and (0, 1) points to (3, 1), atan(1/3) from the large one."""
-    notes, _ = Server([0.0, 0.0], (300, 100)).merge({0: [1, 0], 1: [0, 1]})
-    assert notes["angle_rad"] == pytest.approx([math.atan(1 / 3), math.atan(3)], abs=1e-12)
+    metrics, _ = Server([0.0, 0.0], (300, 100)).merge({0: [1, 0], 1: [0, 1]})
+    assert metrics["angle_rad"] == pytest.approx([math.atan(1 / 3), math.atan(3)], abs=1e-12)
 
 
 def test_the_protocol_s_weight_counts():
@@ -176,10 +176,10 @@ def test_all_layers_are_one_vector():
         for k, (a, b) in enumerate(moves)
     ]
     server = Server([0.0, 0.0], (1, 1))
-    merged = server.method.merge(server.state, base, got, view_of(server.setting), None, KEY)
+    merged = server.method.aggregate(server.state, base, got, server_of(view_of(server.setting)), KEY)
     joined = np.array([[*a, *np.ravel(b)] for a, b in moves])
     angle, _, weights, _ = by_numpy(joined, (1, 1))
-    assert list(merged.notes["angle_rad"].values()) == pytest.approx(angle.tolist(), abs=1e-12)
+    assert list(merged.metrics["angle_rad"].values()) == pytest.approx(angle.tolist(), abs=1e-12)
     assert merged.model["params"]["b"].ravel().numpy() == pytest.approx((weights @ joined)[2:], rel=1e-6)
     assert merged.model["buffers"]["c"].item() == pytest.approx(9 * weights[1], rel=1e-6)
 
@@ -191,36 +191,36 @@ def test_who_did_not_move_is_at_a_right_angle():
     """Of (1, 0) and (0, 0) the angles are 0 and pi / 2, so that f = 5 and 0.279931; or what the setting says."""
     importance = np.exp([5.0, 0.279931])
     assert importance / importance.sum() == pytest.approx([0.991164, 0.008836], abs=1e-6)
-    notes, _ = Server([0.0, 0.0], (1, 1)).merge({0: [1, 0], 1: [0, 0]})
-    assert notes["angle_rad"] == [0.0, math.pi / 2]
-    assert notes["weight"] == pytest.approx([0.991164, 0.008836], abs=1e-6)
-    notes, _ = Server([0.0, 0.0], (1, 1), zero_angle_rad=0.0).merge({0: [1, 0], 1: [0, 0]})
-    assert notes["weight"] == [0.5, 0.5]
+    metrics, _ = Server([0.0, 0.0], (1, 1)).merge({0: [1, 0], 1: [0, 0]})
+    assert metrics["angle_rad"] == [0.0, math.pi / 2]
+    assert metrics["weight"] == pytest.approx([0.991164, 0.008836], abs=1e-6)
+    metrics, _ = Server([0.0, 0.0], (1, 1), zero_angle_rad=0.0).merge({0: [1, 0], 1: [0, 0]})
+    assert metrics["weight"] == [0.5, 0.5]
 
 
 def test_moves_that_cancel_out_point_nowhere():
     """(1, 0) and (-1, 0): the mean is zero and both are at right angles to it."""
-    notes, _ = Server([0.0, 0.0], (1, 1)).merge({0: [1, 0], 1: [-1, 0]})
-    assert notes["angle_rad"] == [math.pi / 2] * 2
-    assert notes["weight"] == [0.5, 0.5]
+    metrics, _ = Server([0.0, 0.0], (1, 1)).merge({0: [1, 0], 1: [-1, 0]})
+    assert metrics["angle_rad"] == [math.pi / 2] * 2
+    assert metrics["weight"] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize(("lone_update", "smoothed_rad", "updates"), [("counts", 0.4, 2), ("ignored", 0.8, 1)])
 def test_an_update_alone(lone_update, smoothed_rad, updates):
     """It is taken as it is; its angle of 0 halves the device's 0.8, or leaves it."""
     server = Server([0.0, 0.0], (1, 1), knowing([0.3, 0.8]), lone_update=lone_update)
-    notes, _ = server.merge({1: [3, 4]})
+    metrics, _ = server.merge({1: [3, 4]})
     assert server.w.tolist() == [3.0, 4.0]
-    assert (notes["weight"], notes["divergence"]) == ([1.0], [0.0])
-    assert notes.get("angle_rad") == {"counts": [0.0], "ignored": None}[lone_update]
+    assert (metrics["weight"], metrics["divergence"]) == ([1.0], [0.0])
+    assert metrics.get("angle_rad") == {"counts": [0.0], "ignored": None}[lone_update]
     assert server.state["angle_rad"] == {0: 0.3, 1: pytest.approx(smoothed_rad)}
     assert server.state["updates"] == {0: 1, 1: updates}
 
 
 def test_an_update_alone_that_did_not_move():
     """Where all of one arrive there is nothing to differ from: 0, not the angle of a zero among others."""
-    notes, _ = Server([0.0, 0.0], (1, 1)).merge({0: [0, 0]})
-    assert (notes["angle_rad"], notes["weight"]) == ([0.0], [1.0])
+    metrics, _ = Server([0.0, 0.0], (1, 1)).merge({0: [0, 0]})
+    assert (metrics["angle_rad"], metrics["weight"]) == ([0.0], [1.0])
 
 
 def test_nobody_came():
@@ -241,9 +241,9 @@ def test_a_device_that_missed_rounds(smooth_over, share):
     server.merge({0: [1, 0], 2: [1, 0]})
     before = fingerprint(server.state)
     known = server.state
-    notes, _ = server.merge({0: [1, 0], 1: [0, 1]}, skip=4)
-    assert notes["angle_rad"] == pytest.approx([math.pi / 4] * 2)
-    assert notes["smoothed_angle_rad"] == pytest.approx([share * math.pi / 4, math.pi / 4])
+    metrics, _ = server.merge({0: [1, 0], 1: [0, 1]}, skip=4)
+    assert metrics["angle_rad"] == pytest.approx([math.pi / 4] * 2)
+    assert metrics["smoothed_angle_rad"] == pytest.approx([share * math.pi / 4, math.pi / 4])
     assert server.state["angle_rad"][2] == 0.0
     assert server.state["updates"] == {0: 2, 2: 1, 1: 1}
     assert fingerprint(known) == before
@@ -254,10 +254,10 @@ def test_angles_of_the_rounds_before():
     moves = {0: [1, 0], 1: [0, 1]}
     for weigh_by, angles in (("current", [math.pi / 8, (1.5 + math.pi / 4) / 2]), ("previous", [0.0, 1.5])):
         server = Server([0.0, 0.0], (1, 1), knowing([0.0, 1.5]), weigh_by=weigh_by)
-        notes, _ = server.merge(moves)
+        metrics, _ = server.merge(moves)
         importance = np.exp([5 * (1 - math.exp(-math.exp(-5 * (a - 1)))) for a in angles])
-        assert notes["weight"] == pytest.approx((importance / importance.sum()).tolist(), rel=1e-9)
-        assert notes["smoothed_angle_rad"] == pytest.approx([math.pi / 8, (1.5 + math.pi / 4) / 2])
+        assert metrics["weight"] == pytest.approx((importance / importance.sum()).tolist(), rel=1e-9)
+        assert metrics["smoothed_angle_rad"] == pytest.approx([math.pi / 8, (1.5 + math.pi / 4) / 2])
 
 
 @pytest.mark.parametrize(
@@ -286,29 +286,29 @@ def test_settings_out_of_range(wrong):
 def test_moves_of_real_training(model):
     """NumPy's angles and weights of the arrived models, all parameters in a row, are those of the notes."""
     simulation = prepare(mixed_scenario(method="fedadp", model=model))
-    state, base, got, view, tools, key = merge_arguments(simulation)
-    merged = simulation.learner.method.merge(state, base, got, view, tools, key)
+    state, base, got, server, key = merge_arguments(simulation)
+    merged = simulation.learner.method.aggregate(state, base, got, server, key)
 
-    def flat(bundle):
-        return np.concatenate([t.double().numpy().ravel() for t in bundle["params"].values()])
+    def flat(model_state):
+        return np.concatenate([t.double().numpy().ravel() for t in model_state["params"].values()])
 
     moves = [flat(message.body) - flat(base) for message in got]
-    angle, _, weights, divergence = by_numpy(moves, [m.samples for m in got], lr=view.setting.training.lr)
+    angle, _, weights, divergence = by_numpy(moves, [m.samples for m in got], lr=server.setting.training.lr)
     for name, column in zip(NAMES, (angle, angle, weights, divergence), strict=True):
-        assert list(merged.notes[name].values()) == pytest.approx(column.tolist(), rel=1e-9)
+        assert list(merged.metrics[name].values()) == pytest.approx(column.tolist(), rel=1e-9)
     assert flat(merged.model) == pytest.approx(flat(base) + weights @ np.array(moves), abs=1e-6)
 
 
 def test_notes_are_written():
     """A row for every device and round, and one for the mean of the divergences; weights of a round sum to 1."""
     simulation = run(mixed_scenario(method="fedadp", selection={"name": "uniform", "count": 3}, stop={"rounds": 4}))
-    notes = frames(simulation)["notes"]
-    by_device = notes[notes["device"] >= 0]
+    metrics = frames(simulation)["metrics"]
+    by_device = metrics[metrics["device"] >= 0]
     assert set(by_device["name"]) == set(NAMES)
     assert by_device.groupby(["name", "round"]).size().tolist() == [3] * 16
     sums = by_device[by_device["name"] == "weight"].groupby("round")["value"].sum()
     assert sums.tolist() == pytest.approx([1.0] * 4)
-    means = notes[notes["name"] == "mean_divergence"].set_index("round")
+    means = metrics[metrics["name"] == "mean_divergence"].set_index("round")
     of_devices = by_device[by_device["name"] == "divergence"].groupby("round")["value"].mean()
     assert set(means["device"]) == {-1}
     assert means["value"].tolist() == pytest.approx(of_devices.tolist())

@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import copy
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from edgesim.contracts import Assignment, Payload, Stretch, Task
-from edgesim.errors import ConfigError
-from edgesim.learning.build import bundle_of
-from edgesim.learning.context import Batch, Context
-from edgesim.learning.loop import batch_order
+from edgesim.core.backend import Assignment
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.method import LocalState
+from edgesim.core.task import Payload, Task
+from edgesim.learning.models.build import model_state_of
+from edgesim.learning.train.context import Batch, Context
+from edgesim.learning.train.loop import batch_order
 from edgesim.methods.fedas import FedAS, shares_of_traces
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import NORMED, fingerprint, mixed_scenario, prepare, results_of, run, run_eagerly
-from tests.methods.hand_made import KEY, merged_layers, message_of, model_of, setting_of, view_of
+from tests.methods.hand_made import KEY, merged_layers, message_of, model_of, server_of, setting_of, view_of
 from tests.methods.recorded import close_to, record
 from tests.plugins.networks import TinyNorm
+from tests.sizes import full
 
 PARAMS, HEAD_PARAMS = 6090, 1290  # of cnn_digits and its last layer
 SETTING = setting_of((10, 20, 30), {"base": 2, "head": 1})
@@ -34,7 +39,7 @@ def messages(traces):
     """Return a message of each of three devices: two numbers of the base, one of the head, and a trace."""
     return [
         message_of(k, int(SETTING.samples[k]), {"base": MODELS[k][:2], "head": MODELS[k][2:]})._replace(
-            signals={"trace": trace}
+            statistics={"trace": trace}
         )
         for k, trace in enumerate(traces)
     ]
@@ -70,11 +75,11 @@ def test_the_global_model(global_head, head):
 def test_notes_and_a_trace_that_is_not_finite():
     """The notes tell traces and weights. Who has no trace is left out as if it had not come."""
     got = messages((4.0, 1.0, math.inf))
-    merged = FedAS().merge({}, model_of({"base": [0.0, 0.0], "head": [0.0]}), got, view_of(SETTING), None, KEY)
-    assert merged.notes == {"trace": {0: 4.0, 1: 1.0}, "q": {0: 0.8, 1: 0.2}, "left_out": 1.0}
+    merged = FedAS().aggregate({}, model_of({"base": [0.0, 0.0], "head": [0.0]}), got, server_of(view_of(SETTING)), KEY)
+    assert merged.metrics == {"trace": {0: 4.0, 1: 1.0}, "q": {0: 0.8, 1: 0.2}, "left_out": 1.0}
     assert merged.model["params"]["base.weight"].tolist() == pytest.approx([0.8, 0.2])
-    nobody = FedAS().merge({}, {}, messages((math.nan,) * 3), view_of(SETTING), None, KEY)
-    assert (nobody.model, nobody.notes) == (None, {"left_out": 3.0})
+    nobody = FedAS().aggregate({}, {}, messages((math.nan,) * 3), server_of(view_of(SETTING)), KEY)
+    assert (nobody.model, nobody.metrics) == (None, {"left_out": 3.0})
 
 
 # --- alignment --------------------------------------------------------------------------------------------------
@@ -93,9 +98,10 @@ def test_distance_to_prototypes(align_loss, expected):
         def features(self, w, x):
             return None, torch.tensor([[2.0, 0.0], [1.0, 1.0], [-2.0, 0.0]])
 
-    prototypes = {"labels": torch.tensor([3, 4, 5]), "means": torch.tensor([[0.0, 0.0], [9.0, 9.0], [1.0, 2.0]])}
+    means = torch.tensor([[0.0, 0.0], [9.0, 9.0], [1.0, 2.0]])
+    prototypes = SimpleNamespace(labels=torch.tensor([3, 4, 5]), means=means)
     batch = Batch(torch.zeros(3, 1), torch.tensor([3, 5, 3]))
-    loss = FedAS(align_loss=align_loss)._distance({"prototypes": prototypes}, batch, Given())
+    loss = FedAS(align_loss=align_loss)._distance(LocalState({}, prototypes), batch, Given())
     assert loss.item() == pytest.approx(expected)
 
 
@@ -103,13 +109,13 @@ def aligned_in_pytorch(job, old, epochs, batch, lr):
     """Return the base received after SGD towards the mean features of each class, by the old network, with its head."""
     trainer, assignment = job.trainer, job.assignment
     x, y = trainer.data.batch("train", trainer.shards[assignment.device])
-    teacher, network = job.network(old).eval(), job.network(assignment.base)
+    teacher, network = job.network(old).eval(), job.network(assignment.global_model)
     with torch.no_grad():
         z = teacher[:-1](x)
     means = {int(c): z[y == c].mean(dim=0) for c in y.unique()}
     optimiser = torch.optim.SGD(network[:-1].parameters(), lr=lr)
-    stretch = Stretch(batch=batch, lr=lr, epochs=epochs)
-    for places in batch_order(assignment.key.at(1).at(0), len(y), stretch, False):
+    sgd = LocalSGD(batch=batch, lr=lr, epochs=epochs)
+    for places in batch_order(assignment.key.at(1).at(0), len(y), sgd, False):
         found = network[:-1](x[places])
         loss = sum(((z - means[int(c)]) ** 2).mean() for z, c in zip(found, y[places], strict=True)) / len(places)
         optimiser.zero_grad()
@@ -121,14 +127,14 @@ def aligned_in_pytorch(job, old, epochs, batch, lr):
 
 def trained_in_pytorch(job, network):
     """Return the network after the scenario's SGD, and the sum over batches of its squared gradients."""
-    (stretch,), weights = job.assignment.task.stretches, list(network.parameters())
-    optimiser = torch.optim.SGD(weights, lr=stretch.lr)
+    (sgd,), weights = job.assignment.task.local_sgd, list(network.parameters())
+    optimiser = torch.optim.SGD(weights, lr=sgd.lr)
     for x, y in job.batches():
         optimiser.zero_grad()
         F.cross_entropy(network(x), y).backward()
         optimiser.step()
     shard, trace = job.trainer.shards[job.assignment.device], 0.0
-    once = Stretch(batch=stretch.batch, lr=0.1, epochs=1)
+    once = LocalSGD(batch=sgd.batch, lr=0.1, epochs=1)
     for places in batch_order(job.assignment.key.at(2).at(0), len(shard), once, False):
         x, y = job.trainer.data.batch("train", shard[places])
         slopes = torch.autograd.grad(F.cross_entropy(network.eval()(x), y), weights)
@@ -147,18 +153,18 @@ def test_a_device_s_whole_turn(monkeypatch, first_old):
     method = {"name": "fedas", "align_epochs": 2, "align_batch": 12, "align_lr": 0.5, "first_old": first_old}
     rounds = {"stop": {"rounds": 4}, "selection": {"name": "uniform", "count": 2}}
     simulation = run(mixed_scenario(method=method, training={"batch": 16, "lr": 0.1}, **rounds))
-    first, own = jobs[0].assignment.base, {}
+    first, own = jobs[0].assignment.global_model, {}
     for job in jobs:
-        base, device = job.assignment.base, job.assignment.device
+        base, device = job.assignment.global_model, job.assignment.device
         old = own.get(device, first)
         if device not in own and first_old == "received":
             old = {"params": {**base["params"], **{n: t for n, t in first["params"].items() if n.startswith("fc1.")}}}
         network, trace = trained_in_pytorch(job, aligned_in_pytorch(job, old, 2, 12, 0.5))
         expected = {name: w.detach() for name, w in network.named_parameters()}
         close_to(job.result.body["params"], expected, atol=1e-5)
-        assert fingerprint(dict(job.result.keep["params"])) == fingerprint(dict(job.result.body["params"]))
-        assert job.result.signals["trace"] == pytest.approx(trace, rel=1e-3)
-        own[device] = job.result.keep
+        assert fingerprint(dict(job.result.new_device_state["params"])) == fingerprint(dict(job.result.body["params"]))
+        assert job.result.statistics["trace"] == pytest.approx(trace, rel=1e-3)
+        own[device] = job.result.new_device_state
     assert len(jobs) == 8 > len(own)  # somebody came twice
     assert simulation.learner.memory.keys() == own.keys()
 
@@ -167,8 +173,8 @@ def test_without_alignment_the_base_is_the_one_received(monkeypatch):
     """`align_epochs` 0, in a second round: base of the server, head of the device, then training."""
     jobs = record(monkeypatch)
     run(mixed_scenario(method={"name": "fedas", "align_epochs": 0}))
-    job, before = jobs[-1], {j.assignment.device: j.result.keep for j in jobs[:6]}
-    network = job.network(job.assignment.base)
+    job, before = jobs[-1], {j.assignment.device: j.result.new_device_state for j in jobs[:6]}
+    network = job.network(job.assignment.global_model)
     own = before[job.assignment.device]["params"]
     network[-1].load_state_dict({"weight": own["fc1.weight"], "bias": own["fc1.bias"]})
     expected, _ = trained_in_pytorch(job, network)
@@ -179,19 +185,19 @@ def test_traces_are_taken_as_in_a_test():
     """Batch normalisation by its running statistics, which stay, and no dropout; a last batch of one counts too."""
     network = TinyNorm()
     network.norm.running_mean.fill_(0.25)
-    data, training = digits_scenario().data.value.load(), Stretch(batch=4, lr=0.1, epochs=1)
+    data, training = digits_scenario().data.value.load(), LocalSGD(batch=4, lr=0.1, epochs=1)
     layers = frozenset({"conv", "norm"})
-    task = Task(stretches=(training,), down=Payload(layers=layers))
-    base, shard = bundle_of(network), torch.arange(9)
+    task = Task(local_sgd=(training,), down=Payload(layers=layers))
+    base, shard = model_state_of(network), torch.arange(9)
     context = Context(copy.deepcopy(network), data, shard, Assignment(0, 0, task, KEY, base, None), True)
     w = context.copy(base)
-    _, _, signals = FedAS().local(task).finish(w, context)
+    statistics = FedAS().local(task).on_finish(LocalState(w), context).statistics
     trace, network = 0.0, network.eval()
     for places in batch_order(KEY.at(2).at(0), 9, training, False):
         x, y = data.batch("train", places)
         slopes = torch.autograd.grad(F.cross_entropy(network(x), y), list(network.parameters()))
         trace += sum(float(g.square().sum()) for g in slopes)
-    assert signals["trace"] == pytest.approx(trace, rel=1e-4)
+    assert statistics["trace"] == pytest.approx(trace, rel=1e-4)
     assert fingerprint(w) == fingerprint(base)
 
 
@@ -203,8 +209,8 @@ def test_each_device_is_tested_with_its_own_model():
     changes = {"selection": {"name": "uniform", "count": 2}, "stop": {"rounds": 1}, "evaluation": {"personal": True}}
     simulation = run(mixed_scenario(method={"name": "fedas"}, **changes))
     learner, trainer = simulation.learner, simulation.parts.make_trainer("cpu")
-    notes = simulation.tables["notes"].frame()
-    found = notes[notes["name"] == "personal_accuracy"].set_index("device")["value"].to_dict()
+    metrics = simulation.tables["metrics"].frame()
+    found = metrics[metrics["name"] == "personal_accuracy"].set_index("device")["value"].to_dict()
     models = {device: learner.memory.get(device, learner.weights()) for device in range(6)}
     assert found == {device: trainer.score_personal(device, model).accuracy for device, model in models.items()}
     assert len(learner.memory) == 2
@@ -220,6 +226,8 @@ def test_a_head_that_is_not_sent_stays():
     assert len({fingerprint(model["params"]["fc1.bias"]) for model in [{"params": first}, *memory.values()]}) == 7
 
 
+@full
+@pytest.mark.workers
 def test_aligning_devices_agree_whoever_trains_them():
     """With normalisation and dropout: when each job ends, or in a worker process, to the last bit."""
     changes = {"method": {"name": "fedas"}, "model": NORMED, "selection": {"name": "uniform", "count": 3}}

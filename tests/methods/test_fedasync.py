@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import pytest
 
-from edgesim.coordinators.buffered import Buffered
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
+from edgesim.engine.protocols.buffered import Buffered
 from edgesim.methods.fedasync import FedAsync
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import fingerprint, prepare, run
-from tests.methods.hand_made import KEY, message_of, model_of
+from tests.methods.hand_made import KEY, message_of, model_of, server_of
 from tests.plugins.one_number import JOB_FLOPS, moved, numbers, scenario
 
 EACH = {"name": "buffered", "concurrency": 2, "buffer": 1, "reassign": "same"}
@@ -22,7 +22,7 @@ ALONE = {**EACH, "concurrency": 1}
 def mixed(x, arrived, **settings):
     """Return what FedAsync makes of the number x and (model, weight) pairs, in the order of their jobs."""
     got = [message_of(k, 100, {"w": [w]})._replace(weight=s) for k, (w, s) in enumerate(arrived)]
-    merged = FedAsync(**settings).merge({}, model_of({"w": [x]}), got, None, None, KEY)
+    merged = FedAsync(**settings).aggregate({}, model_of({"w": [x]}), got, server_of(), KEY)
     return None if merged.model is None else merged.model["params"]["w.weight"].item()
 
 
@@ -76,14 +76,14 @@ def test_timeline(seconds, moves, expected):
     If B is device 0, though A's job is the older one: 1.0 - 3.0 x 0.5 / sqrt(3), then 2.0 counts 0.5 / sqrt(2).
     """
     method = moved("Async", moves, alpha=0.5, rho=0)
-    given = scenario(seconds, method=method, coordinator=EACH, backend="serial", stop={"rounds": len(expected)})
+    given = scenario(seconds, method=method, protocol=EACH, backend="serial", stop={"rounds": len(expected)})
     assert numbers(given)[1] == [pytest.approx(pair, abs=1e-6) for pair in expected]
 
 
 def test_alpha_stays_as_it_is():
     """One device, never stale: 0, then half of the way to start + 1 every time, not a quarter or an eighth."""
     given = scenario(
-        [1], method=moved("Async", [1], alpha=0.5, rho=0), coordinator=ALONE, backend="serial", stop={"rounds": 5}
+        [1], method=moved("Async", [1], alpha=0.5, rho=0), protocol=ALONE, backend="serial", stop={"rounds": 5}
     )
     assert [number for _, number in numbers(given)[1]] == [0.5, 1.0, 1.5, 2.0, 2.5]
 
@@ -94,7 +94,7 @@ def test_the_proximal_term_holds_a_device_back():
     for rho in (0.0, 0.5):
         method = moved("Async", [1], alpha=1.0, rho=rho)
         training = {"batch": 1, "lr": 1.0}
-        given = scenario([1], method=method, coordinator=ALONE, backend="serial", training=training, stop={"rounds": 1})
+        given = scenario([1], method=method, protocol=ALONE, backend="serial", training=training, stop={"rounds": 1})
         simulation, seen = numbers(given)
         steps[rho] = (seen[0][1], frames(simulation)["jobs"]["flops"][0])
     assert steps == {0.0: (3.0, JOB_FLOPS), 0.5: (1.75, JOB_FLOPS + 3 * 2)}
@@ -103,7 +103,7 @@ def test_the_proximal_term_holds_a_device_back():
 def test_the_learning_rate_falls_with_the_merges():
     """1, then half of a step, then a quarter."""
     given = scenario(
-        [1], method=moved("Async", [1], alpha=1.0, rho=0), coordinator=ALONE, backend="serial",
+        [1], method=moved("Async", [1], alpha=1.0, rho=0), protocol=ALONE, backend="serial",
         training={"batch": 3, "lr": 1.0, "lr_decay": 0.5}, stop={"rounds": 3},
     )  # fmt: skip
     assert [number for _, number in numbers(given)[1]] == [1.0, 1.5, 1.75]
@@ -114,8 +114,8 @@ def test_one_device_that_counts_in_full_is_fedavg():
     fleet = [{"cpu": {"flops_per_s": "100 MFLOP/s"}}]
     given = {"fleet": fleet, "selection": "all", "partition": {"name": "iid", "samples_per_device": 60}}
     runs = [
-        run(digits_scenario(method=method, coordinator=coordinator, **given))
-        for method, coordinator in (({"name": "fedasync", "alpha": 1, "rho": 0}, ALONE), ("fedavg", "sync"))
+        run(digits_scenario(method=method, protocol=protocol, **given))
+        for method, protocol in (({"name": "fedasync", "alpha": 1, "rho": 0}, ALONE), ("fedavg", "sync"))
     ]
     assert fingerprint(runs[0].learner.weights()) == fingerprint(runs[1].learner.weights())
 
@@ -124,7 +124,7 @@ def test_it_sends_models_and_nothing_else():
     """What holds a device back stays on it; running statistics travel and are mixed."""
     method = {"name": "fedasync", "alpha": 0.5}
     given = digits_scenario(
-        model="tests.plugins.networks:TinyNorm", method=method, coordinator={**EACH, "concurrency": 1},
+        model="tests.plugins.networks:TinyNorm", method=method, protocol={**EACH, "concurrency": 1},
         partition={"name": "iid", "samples_per_device": 40}, stop={"rounds": 1},
     )  # fmt: skip
     simulation = prepare(given)
@@ -141,7 +141,7 @@ def test_it_sends_models_and_nothing_else():
 
 def test_rounds_are_refused():
     """It is a method without rounds."""
-    with pytest.raises(ConfigError, match=r"coordinator\.name: fedasync runs on buffered, found sync"):
+    with pytest.raises(ConfigError, match=r"protocol\.name: fedasync runs on buffered, found sync"):
         prepare(digits_scenario(method="fedasync"))
 
 
@@ -149,4 +149,4 @@ def test_rounds_are_refused():
 def test_settings_out_of_range(wrong):
     (key,) = wrong
     with pytest.raises(ConfigError, match=rf"method\.{key}"):
-        digits_scenario(method={"name": "fedasync", **wrong}, coordinator=EACH)
+        digits_scenario(method={"name": "fedasync", **wrong}, protocol=EACH)

@@ -10,10 +10,10 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from edgesim.learning.loop import batch_order
-from edgesim.local_sgd import Stretch, Training
+from edgesim.core.local_sgd import LocalSGD, Training
+from edgesim.core.rng import Key
+from edgesim.learning.train.loop import batch_order
 from edgesim.methods.fedavg import FedAvg
-from edgesim.rng import Key
 from tests.contracts.support import mixed_scenario, prepare
 from tests.methods.hand_made import KEY, merged_layers, message_of, setting_of, view_of
 
@@ -69,9 +69,9 @@ def test_every_round_asks_for_its_learning_rate():
     setting = setting_of(SAMPLES, {"w": 3}, training=Training(lr=0.01, lr_decay=0.995, batch=50, local_epochs=5))
     orders = FedAvg().plan({}, view_of(setting, round_=99), KEY).orders
     assert [order.device for order in orders] == [0, 1, 2]
-    (stretch,) = orders[0].task.stretches
-    assert (stretch.lr, stretch.epochs, stretch.batch) == (pytest.approx(0.006088145), 5, 50)
-    assert orders[0].task.part.frozen == frozenset()
+    (sgd,) = orders[0].task.local_sgd
+    assert (sgd.lr, sgd.epochs, sgd.batch) == (pytest.approx(0.006088145), 5, 50)
+    assert orders[0].task.submodel.frozen == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_every_round_asks_for_its_learning_rate():
 )
 def test_steps_of_an_epoch(samples, batch, steps):
     """ceil(samples / batch) steps, the last batch short; priced and really taken, each sample once an epoch."""
-    stretch = Stretch(batch=batch, lr=0.01, epochs=2)
-    done, taken = stretch.amount(np.array([samples]), drop_single=False)
+    sgd = LocalSGD(batch=batch, lr=0.01, epochs=2)
+    done, taken = sgd.amount(np.array([samples]), drop_single=False)
     assert (done[0], taken[0]) == (2 * samples, 2 * steps)
-    batches = [positions.tolist() for positions in batch_order(Key(1), samples, stretch, drop_single=False)]
+    batches = [positions.tolist() for positions in batch_order(Key(1), samples, sgd, drop_single=False)]
     assert len(batches) == 2 * steps
     epochs = [list(chain(*batches[:steps])), list(chain(*batches[steps:]))]
     assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(samples))
@@ -95,9 +95,9 @@ def test_steps_of_an_epoch(samples, batch, steps):
 )
 def test_a_number_of_steps(samples, batch, steps, drop, done):
     """Steps run through as many epochs as they need: 5 steps of 3 batches are one epoch and two batches."""
-    stretch = Stretch(batch=batch, lr=0.01, steps=steps)
-    counted, taken = stretch.amount(np.array([samples]), drop)
-    sizes = [len(positions) for positions in batch_order(Key(1), samples, stretch, drop)]
+    sgd = LocalSGD(batch=batch, lr=0.01, steps=steps)
+    counted, taken = sgd.amount(np.array([samples]), drop)
+    sizes = [len(positions) for positions in batch_order(Key(1), samples, sgd, drop)]
     assert (int(counted[0]), int(taken[0])) == (done, len(sizes)) == (sum(sizes), len(sizes))
 
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from edgesim.errors import ConfigError
-from edgesim.local_sgd import Training
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import Training
 from edgesim.methods.feddh import FedDH
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import MODELS as NETWORKS
 from tests.contracts.support import fingerprint, merge_arguments, mixed_scenario, prepare, run
-from tests.methods.hand_made import KEY, message_of, model_of, setting_of, view_of
+from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
 
 COUNTS = np.array([[10, 0, 0, 0], [5, 5, 5, 5], [0, 2, 8, 10]])
 JS = np.array([0.342014, 0.010188, 0.125761])
@@ -35,12 +35,12 @@ def merge(method, v=V, b=B, devices=(0, 1, 2), round_=0):
     """Return what a method makes of these devices' models after 5 steps each."""
     got = [message_of(k, int(SETTING.samples[k]), {"w": MODELS[k].tolist()})._replace(steps=5) for k in devices]
     state = {**method.init(SETTING, KEY), "v": np.array(v, dtype=float), "b": np.array(b, dtype=float)}
-    return method.merge(state, model_of({"w": [0.0, 0.0]}), got, view_of(SETTING, round_), None, KEY)
+    return method.aggregate(state, model_of({"w": [0.0, 0.0]}), got, server_of(view_of(SETTING, round_)), KEY)
 
 
 def column(merged, name):
     """Return a note of every device."""
-    return list(merged.notes[name].values())
+    return list(merged.metrics[name].values())
 
 
 # --- a round ----------------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def test_weights_and_notes_are_those_of_before_the_step():
     assert column(merged, "d") == pytest.approx([0.460417, 0.038150, 0.225761], abs=1e-6)
     assert column(merged, "q") == pytest.approx(Q, abs=1e-6)
     assert merged.model["params"]["w.weight"].tolist() == pytest.approx([-0.105381, 1.105381], abs=1e-6)
-    assert merge(FedDH(), v=[1, 1, 1], b=[0, 0, 0]).notes["q"] == pytest.approx(
+    assert merge(FedDH(), v=[1, 1, 1], b=[0, 0, 0]).metrics["q"] == pytest.approx(
         {0: 0.013590, 1: 0.912491, 2: 0.073918}, abs=1e-6
     )
 
@@ -121,7 +121,7 @@ def test_who_did_not_come_keeps_what_was_learned():
     assert (after["v"][1], after["b"][1]) == (V[1], B[1])
     assert (after["v"][[0, 2]] != V[[0, 2]]).all()
     alone = merge(method, devices=(0,))
-    assert alone.notes["q"] == {0: 1.0}
+    assert alone.metrics["q"] == {0: 1.0}
     assert (alone.state["v"].tolist(), alone.state["b"].tolist()) == (V.tolist(), B.tolist())
     assert merge(method, devices=()).model is None
 
@@ -138,11 +138,11 @@ def test_the_server_s_work_is_priced(changes, flops_a_number):
         assert merge(FedDH(**changes)).server_flops == flops_a_number * 3 * 2
         return
     simulation = prepare(mixed_scenario(method={"name": "feddh", **changes}))
-    state, base, got, view, tools, key = merge_arguments(simulation)
-    tools.take_flops()
-    merged = simulation.learner.method.merge(state, base, got, view, tools, key)
-    assert merged.server_flops == flops_a_number * len(got) * view.setting.card.params
-    assert tools.take_flops() == 100 * view.setting.card.train_flops()
+    state, base, got, server, key = merge_arguments(simulation)
+    server.tools.take_flops()
+    merged = simulation.learner.method.aggregate(state, base, got, server, key)
+    assert merged.server_flops == flops_a_number * len(got) * server.setting.cost_profile.params
+    assert server.tools.take_flops() == 100 * server.setting.cost_profile.train_flops()
 
 
 # --- real training ----------------------------------------------------------------------------------------------
@@ -160,8 +160,8 @@ def test_a_round_of_real_training(gradient, model):
     partition = {"name": "dirichlet_label", "beta": 0.5}
     method = {"name": "feddh", "gradient": gradient, "server_samples": 50, "lambda_v": 0.01, "lambda_b": 0.01}
     simulation = prepare(mixed_scenario(method=method, model=model, partition=partition, training={"lr": 0.1}))
-    state, base, got, view, tools, key = merge_arguments(simulation)
-    merged = simulation.learner.method.merge(state, base, got, view, tools, key)
+    state, base, got, server, key = merge_arguments(simulation)
+    merged = simulation.learner.method.aggregate(state, base, got, server, key)
     names, n, js = list(base["params"]), np.array([m.samples for m in got], dtype=float), state["js"]
     w, w_k = flat(merged.model["params"], names), np.array([flat(m.body["params"], names) for m in got])
     q = n / np.maximum(js, 0.01)
@@ -191,12 +191,12 @@ def test_a_round_of_real_training(gradient, model):
 
 def test_notes_are_written():
     """A row for every device, round and name; weights of a round sum to 1."""
-    notes = frames(run(mixed_scenario(method="feddh")))["notes"]
-    assert notes.groupby(["round", "name"]).size().to_dict() == {
+    metrics = frames(run(mixed_scenario(method="feddh")))["metrics"]
+    assert metrics.groupby(["round", "name"]).size().to_dict() == {
         (round_, name): 6 for round_ in (0, 1) for name in ("js", "v", "b", "d", "q")
     }
-    assert notes[notes["name"] == "q"].groupby("round")["value"].sum().tolist() == pytest.approx([1.0, 1.0])
-    assert (notes[(notes["name"] == "v") & (notes["round"] == 1)]["value"] != 1).any()
+    assert metrics[metrics["name"] == "q"].groupby("round")["value"].sum().tolist() == pytest.approx([1.0, 1.0])
+    assert (metrics[(metrics["name"] == "v") & (metrics["round"] == 1)]["value"] != 1).any()
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from edgesim.card import LayerCost, ModelCard, UnitGroup
-from edgesim.contracts import Message, Part, Task
-from edgesim.local_sgd import Training
+from edgesim.core.local_sgd import Training
+from edgesim.core.task import Submodel, Task
+from edgesim.core.update import Update
+from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
 from edgesim.methods.fedad import FedAD
 from edgesim.methods.feddh import FedDH
 from edgesim.methods.feddhad import FedDHAD
 from tests.conftest import frames
 from tests.contracts.support import fingerprint, mixed_scenario, run
 from tests.contracts.test_prices import measured_jobs
-from tests.methods.hand_made import KEY, setting_of, view_of
+from tests.methods.hand_made import KEY, server_of, setting_of, view_of
 from tests.methods.test_fedad import FLEET, digits, noted
 
 COUNTS = np.array([[10, 0, 0, 0], [5, 5, 5, 5], [0, 2, 8, 10]])
@@ -28,19 +29,19 @@ JS = np.array([0.342014, 0.010188, 0.125761])
 MODELS = np.array([[1.0, 0.0], [0.0, 1.0], [-1.0, 2.0]])
 HELD = np.array([[True, False], [True, True], [False, True]])
 V, B, Q = np.array([1.2, 0.8, 1.0]), np.array([0.05, 0.03, 0.1]), np.array([0.034228, 0.826164, 0.139609])
-CARD = ModelCard(
-    "w", (1,), 4, (LayerCost("w", "Linear", 2, 0, 2.0, 2.0, 2.0, frozenset(), 2, "w"),), groups=(UnitGroup("w", 2),)
+CARD = CostProfile(
+    "w", (1,), 4, (LayerCost("w", "Linear", 2, 0, 2.0, 2.0, 2.0, frozenset(), 2, "w"),), groups=(ChannelGroup("w", 2),)
 )
-SETTING = replace(setting_of((10, 20, 20), {}, labels=COUNTS, training=Training(lr=0.1)), card=CARD)
-STRETCHES = (SETTING.training.stretch(0),)
+SETTING = replace(setting_of((10, 20, 20), {}, labels=COUNTS, training=Training(lr=0.1)), cost_profile=CARD)
+STRETCHES = (SETTING.training.local_sgd(0),)
 
 
 def model_from(device):
     """Return what a device sends of the units that it had, after 5 steps."""
-    units = np.flatnonzero(HELD[device])
-    body = {"params": {"w.weight": torch.tensor(MODELS[device][units], dtype=torch.float32)}, "buffers": {}}
-    task = Task(part=Part(units=(("w", tuple(units.tolist())),)), stretches=STRETCHES)
-    return Message(device, device, task, body, int(SETTING.samples[device]), 5, 0, {})
+    channels = np.flatnonzero(HELD[device])
+    body = {"params": {"w.weight": torch.tensor(MODELS[device][channels], dtype=torch.float32)}, "buffers": {}}
+    task = Task(submodel=Submodel(channels=(("w", tuple(channels.tolist())),)), local_sgd=STRETCHES)
+    return Update(device, device, task, body, int(SETTING.samples[device]), 5, 0, {})
 
 
 def test_weights_and_slopes_are_of_who_had_a_unit():
@@ -48,10 +49,10 @@ def test_weights_and_slopes_are_of_who_had_a_unit():
     method = FedDHAD(lambda_v=5e-4, lambda_b=1e-3)
     state = {**method.init(SETTING, KEY), "v": V, "b": B}
     base = {"params": {"w.weight": torch.zeros(2)}, "buffers": {}}
-    merged = method.merge(state, base, [model_from(k) for k in range(3)], view_of(SETTING), None, KEY)
+    merged = method.aggregate(state, base, [model_from(k) for k in range(3)], server_of(view_of(SETTING)), KEY)
     w = merged.model["params"]["w.weight"].double().numpy()
     assert w == pytest.approx([0.039782, 1.144556], abs=1e-6)
-    assert list(merged.notes["q"].values()) == pytest.approx(Q.tolist(), abs=1e-6)
+    assert list(merged.metrics["q"].values()) == pytest.approx(Q.tolist(), abs=1e-6)
     n, of_unit = SETTING.samples, Q @ HELD
     g = (n @ (HELD * -MODELS)) / (n @ HELD) / (0.1 * 5)
     gamma = (HELD * (MODELS - w) * g / of_unit).sum(axis=1)
@@ -59,7 +60,7 @@ def test_weights_and_slopes_are_of_who_had_a_unit():
     slopes = -Q / (V * JS + B) * gamma
     assert merged.state["v"].tolist() == pytest.approx((V - 5e-4 * JS * slopes).tolist(), abs=1e-6)
     assert merged.state["b"].tolist() == pytest.approx((B - 1e-3 * slopes).tolist(), abs=1e-6)
-    assert merged.notes["drop"] == {0: 0.0, 1: 0.0, 2: 0.0}
+    assert merged.metrics["drop"] == {0: 0.0, 1: 0.0, 2: 0.0}
 
 
 def test_rates_of_learning_are_those_of_the_paper():
@@ -78,7 +79,7 @@ def test_a_run_has_smaller_jobs_and_learned_weights():
     simulation = run(digits(method=HEAD))
     jobs = frames(simulation)["jobs"]
     train = jobs[jobs["task"] == "train"].set_index(["round", "device"])
-    parameters = simulation.parts.setting.card.params
+    parameters = simulation.parts.setting.cost_profile.params
     assert train["up_bytes"][0].tolist() == [4 * parameters + 40] * 4
     assert train["up_bytes"][1].tolist() == [4 * parameters] * 4
     assert max(train["up_bytes"][3, device] for device in (2, 3)) < 0.9 * 4 * parameters
@@ -97,8 +98,10 @@ def test_it_is_feddh_before_any_rate_and_fedad_without_weights():
     whole = [digits(method={"name": "feddhad", "check_every": 99, **rates}), mixed_scenario(**ALIKE, method=feddh)]
     weights = [fingerprint(run(scenario).learner.weights()) for scenario in whole]
     assert weights[0] == weights[1]
-    parts = [run(digits(method={**HEAD, "name": name})).learner.state["drop"].tolist() for name in ("feddhad", "fedad")]
-    assert parts[0] == parts[1]
+    submodels = [
+        run(digits(method={**HEAD, "name": name})).learner.state["drop"].tolist() for name in ("feddhad", "fedad")
+    ]
+    assert submodels[0] == submodels[1]
     assert set(FedDHAD.__dataclass_fields__) == (set(FedAD.__dataclass_fields__) | set(FedDH.__dataclass_fields__)) - {
         "absent"
     }

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from edgesim.errors import ConfigError
-from edgesim.learning.dynamic_weights import js_divergence
+from edgesim.core.errors import ConfigError
 from edgesim.methods.feddhe import estimate
+from edgesim.methods.weighting.dynamic import js_divergence
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import ask, merge_arguments, mixed_scenario, play, prepare, run
 
@@ -64,10 +64,10 @@ def test_extreme_gradients(form, squares, shares):
 def test_squares_are_those_of_pytorch(scope):
     """Of the mean loss on each class: row i of the last layer and its bias, or all parameters."""
     simulation = prepare(mixed_scenario(method={"name": "feddhe", "scope": scope, "server_samples": 50}))
-    state, base, got, view, tools, key = merge_arguments(simulation)
-    merged = simulation.learner.method.merge(state, base, got, view, tools, key)
+    state, base, got, server, key = merge_arguments(simulation)
+    merged = simulation.learner.method.aggregate(state, base, got, server, key)
     module = simulation.parts.module.eval()
-    last = view.setting.card.layer_names[-1]
+    last = server.setting.cost_profile.layer_names[-1]
     x, y = simulation.parts.data.batch("train", torch.from_numpy(simulation.parts.server_set.rows))
     for message in got[:2]:
         squares = []
@@ -76,8 +76,8 @@ def test_squares_are_those_of_pytorch(scope):
             logits = torch.func.functional_call(module, leaves, (x[y == i],))
             F.cross_entropy(logits, y[y == i]).backward()
             rows = [leaves[f"{last}.weight"].grad[i], leaves[f"{last}.bias"].grad[i]]
-            parts = rows if scope == "output" else [leaf.grad for leaf in leaves.values()]
-            squares.append(sum(float((part.double() ** 2).sum()) for part in parts))
+            gradients = rows if scope == "output" else [leaf.grad for leaf in leaves.values()]
+            squares.append(sum(float((gradient.double() ** 2).sum()) for gradient in gradients))
         exponents = np.mean(squares) / np.array(squares)
         expected = np.exp(np.minimum(exponents, 50))
         assert merged.state["shares"][message.device] == pytest.approx(expected / expected.sum(), rel=1e-3, abs=1e-9)
@@ -86,13 +86,13 @@ def test_squares_are_those_of_pytorch(scope):
 def test_estimates_are_made_once_and_priced():
     """At a device's first model: a training pass of the last layer on the server's samples a device; then no more."""
     simulation = prepare(mixed_scenario(method="feddhe"))
-    *before, _ = (card := simulation.parts.setting.card).layer_names
-    each = 100 * card.train_flops(frozenset(before))
+    *before, _ = (cost_profile := simulation.parts.setting.cost_profile).layer_names
+    each = 100 * cost_profile.train_flops(frozenset(before))
     flops, known = [], []
     for _ in range(2):
-        merged = simulation.learner.merge(ask(simulation), simulation.engine.view())
-        simulation.engine.model, simulation.engine.round = merged.model, simulation.engine.round + 1
-        flops.append(merged.server_flops - 5 * 6 * card.params)
+        merged = simulation.learner.merge(ask(simulation), simulation.session.view())
+        simulation.session.model, simulation.session.round = merged.model, simulation.session.round + 1
+        flops.append(merged.server_flops - 5 * 6 * cost_profile.params)
         known.append({device: shares.tolist() for device, shares in simulation.learner.state["shares"].items()})
     assert flops == [pytest.approx(6 * each), pytest.approx(0.0)]
     assert known[0] == known[1]
@@ -102,26 +102,26 @@ def test_estimates_are_made_once_and_priced():
 def test_divergences_are_of_estimates_and_of_evenness_where_there_is_none():
     """The mean is over all devices by size: five of six are even, as they never came."""
     simulation = prepare(mixed_scenario(method="feddhe"))
-    state, base, got, view, tools, key = merge_arguments(simulation)
-    merged = simulation.learner.method.merge(state, base, got[:1], view, tools, key)
+    state, base, got, server, key = merge_arguments(simulation)
+    merged = simulation.learner.method.aggregate(state, base, got[:1], server, key)
     shares, even = merged.state["shares"][0], np.full(10, 0.1)
     js = js_divergence(shares[None], (shares + 5 * even) / 6)
-    assert merged.notes["estimated_js"] == {0: pytest.approx(js[0], rel=1e-9)}
-    assert "js" not in merged.notes
-    merged = simulation.learner.method.merge(merged.state, base, got[:2], view, tools, key)
+    assert merged.metrics["estimated_js"] == {0: pytest.approx(js[0], rel=1e-9)}
+    assert "js" not in merged.metrics
+    merged = simulation.learner.method.aggregate(merged.state, base, got[:2], server, key)
     mean = (shares + merged.state["shares"][1] + 4 * even) / 6
-    assert merged.notes["estimated_js"][0] == pytest.approx(js_divergence(shares[None], mean)[0], rel=1e-9)
+    assert merged.metrics["estimated_js"][0] == pytest.approx(js_divergence(shares[None], mean)[0], rel=1e-9)
 
 
 def test_a_model_whose_gradients_overflow_is_even():
     """Its numbers are finite, its loss is not: nothing is learned of the device, and v and b stay numbers."""
     simulation = prepare(mixed_scenario(method="feddhe"))
-    state, base, got, view, tools, key = merge_arguments(simulation)
+    state, base, got, server, key = merge_arguments(simulation)
     body = {kind: {n: torch.full_like(t, 1e30) for n, t in tensors.items()} for kind, tensors in base.items()}
-    merged = simulation.learner.method.merge(state, base, [got[0]._replace(body=body), got[1]], view, tools, key)
+    merged = simulation.learner.method.aggregate(state, base, [got[0]._replace(body=body), got[1]], server, key)
     assert set(merged.state["shares"]) == {1}
     assert np.isfinite([*merged.state["v"], *merged.state["b"]]).all()
-    assert np.isfinite(list(merged.notes["q"].values())).all()
+    assert np.isfinite(list(merged.metrics["q"].values())).all()
 
 
 def test_the_inverse_form_finds_the_labels():
@@ -143,11 +143,11 @@ def test_the_inverse_form_finds_the_labels():
 
 def test_labels_stay_on_the_devices():
     """Nothing travels that FedAvg does not send, and the server never learns label counts."""
-    runs = [run(mixed_scenario(method=method, coordinator="sync")) for method in ("feddhe", "fedavg")]
+    runs = [run(mixed_scenario(method=method, protocol="sync")) for method in ("feddhe", "fedavg")]
     jobs, plain = (frames(simulation)["jobs"] for simulation in runs)
     assert (jobs[["up_bytes", "down_bytes", "flops"]] == plain[["up_bytes", "down_bytes", "flops"]]).all(axis=None)
     assert runs[0].parts.setting.labels is None
-    names = set(frames(runs[0])["notes"]["name"])
+    names = set(frames(runs[0])["metrics"]["name"])
     assert names == {"estimated_js", "v", "b", "d", "q"}
 
 

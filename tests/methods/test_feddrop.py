@@ -16,16 +16,18 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from edgesim.card import LayerCost, ModelCard, UnitGroup
-from edgesim.contracts import Part
-from edgesim.errors import ConfigError
-from edgesim.learning.backward_flops import flop_counter
-from edgesim.learning.parts import scatter, thinner
-from edgesim.learning.trainer import Trainer
+from edgesim.core.errors import ConfigError
+from edgesim.core.task import Submodel
+from edgesim.cost.measure.backward_flops import flop_counter
+from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
+from edgesim.learning.submodel.slicing import thinner
+from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.feddrop import FedDrop
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
 from tests.contracts.support import fingerprint, mixed_scenario, prepare, results_of, run
-from tests.methods.hand_made import KEY, message_of, model_of, setting_of, view_of
+from tests.learning.scattered import scatter
+from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
+from tests.sizes import full
 
 TABLE_5_2 = Path(__file__).parents[1] / "world" / "data" / "fedpmt_table_5_2.csv"
 
@@ -43,7 +45,7 @@ LAYERS = (
     LayerCost("fc1", "Linear", 8, 0, 16.0, 16.0, 16.0, frozenset(), weights=8, rows="fc1"),
     LayerCost("fc2", "Linear", 8, 0, 16.0, 16.0, 16.0, frozenset({"fc1"}), weights=8, columns="fc1"),
 )
-CARD = ModelCard("by hand", (2,), 2, LAYERS, groups=(UnitGroup("fc1", 4),))
+CARD = CostProfile("by hand", (2,), 2, LAYERS, groups=(ChannelGroup("fc1", 4),))
 
 
 def merged(samples=(1, 1), arrived=(0, 1), **changes):
@@ -51,10 +53,12 @@ def merged(samples=(1, 1), arrived=(0, 1), **changes):
     got = []
     for k in arrived:
         w1, w2 = np.array(W1)[list(KEPT[k])] + MOVES[k]["fc1"], np.array(W2)[:, list(KEPT[k])] + MOVES[k]["fc2"]
-        part = Part("keep0.5", units=(("fc1", KEPT[k]),))
-        got.append(message_of(k, samples[k], {"fc1": w1.tolist(), "fc2": w2.tolist()}, part))
-    view = view_of(setting_of(samples, {}, card=CARD))
-    model = FedDrop(keep=0.5, **changes).merge({}, model_of({"fc1": W1, "fc2": W2}), got, view, None, KEY).model
+        submodel = Submodel("keep0.5", channels=(("fc1", KEPT[k]),))
+        got.append(message_of(k, samples[k], {"fc1": w1.tolist(), "fc2": w2.tolist()}, submodel))
+    view = view_of(setting_of(samples, {}, cost_profile=CARD))
+    model = (
+        FedDrop(keep=0.5, **changes).aggregate({}, model_of({"fc1": W1, "fc2": W2}), got, server_of(view), KEY).model
+    )
     return model and [model["params"][f"{name}.weight"].numpy() for name in ("fc1", "fc2")]
 
 
@@ -68,7 +72,7 @@ def test_a_parameter_is_averaged_over_who_had_it():
 
 def test_who_had_it_not_may_count_with_the_old_one():
     """The other reading: divided by the data of all who arrived, so a lone holder moves a weight half as far."""
-    w1, w2 = merged(absent="keep_old")
+    w1, w2 = merged(absent="include_absent")
     assert w1 == pytest.approx(np.array([[0.15, 0.3], [0.4, 0.6], [0.6, 0.7], [0.7, 0.8]]), rel=1e-6)
     assert w2 == pytest.approx(np.array([[0.15, 0.3, 0.35, 0.4], [0.6, 0.6, 0.6, 0.8]]), rel=1e-6)
 
@@ -120,15 +124,15 @@ def null_jobs(model, keep, batch, samples, **changes):
 def test_thin_networks_of_the_study(model, share, counts, work, params):
     """Units, FLOPs and bytes asked for are those of the network that PyTorch runs: one step on a batch of 4."""
     simulation = prepare(timing_scenario(model=model, method={"name": "feddrop", "keep": share}))
-    card = simulation.parts.setting.card
-    task = simulation.learner.plan(simulation.engine.view()).orders[0].task
-    assert [len(units) for _, units in task.part.units] == counts
-    small = thinner(simulation.parts.module, task.part, card)
+    cost_profile = simulation.parts.setting.cost_profile
+    task = simulation.learner.plan(simulation.session.view()).orders[0].task
+    assert [len(channels) for _, channels in task.submodel.channels] == counts
+    small = thinner(simulation.parts.module, task.submodel, cost_profile)
     with flop_counter() as counter:
-        cross_entropy(small(torch.zeros(4, *card.input_shape)), torch.zeros(4, dtype=torch.int64)).backward()
+        cross_entropy(small(torch.zeros(4, *cost_profile.input_shape)), torch.zeros(4, dtype=torch.int64)).backward()
     jobs = null_jobs(model, [share], batch=4, samples=4)
     assert jobs["flops"].tolist() == [counter.get_total_flops()]
-    assert jobs["flops"][0] / (4 * card.train_flops()) == pytest.approx(work, abs=5e-7)
+    assert jobs["flops"][0] / (4 * cost_profile.train_flops()) == pytest.approx(work, abs=5e-7)
     assert sum(p.numel() for p in small.parameters()) == params
     assert (jobs["down_bytes"][0], jobs["up_bytes"][0]) == (4 * params + 8, 4 * params)
 
@@ -140,10 +144,11 @@ def test_thin_networks_of_the_study(model, share, counts, work, params):
 def test_half_of_every_hidden_linear_layer(model, params, macs):
     """FedDrop as the FedDHAD paper compares with it. Source: parameters and multiply-adds by arithmetic."""
     simulation = prepare(timing_scenario(model=model, method={"name": "feddrop", "keep": 0.5}))
-    card, plan = simulation.parts.setting.card, simulation.learner.plan(simulation.engine.view())
-    assert {(card.part_params(o.task.part), card.forward_flops(o.task.part)) for o in plan.orders} == {
-        (params, 2 * macs)
-    }
+    cost_profile, plan = simulation.parts.setting.cost_profile, simulation.learner.plan(simulation.session.view())
+    assert {
+        (cost_profile.submodel_params(o.task.submodel), cost_profile.forward_flops(o.task.submodel))
+        for o in plan.orders
+    } == {(params, 2 * macs)}
 
 
 with TABLE_5_2.open(encoding="utf-8") as lines:
@@ -213,7 +218,7 @@ def test_shares_that_cost_as_much_as_widths(model, widths, expected):
 def test_a_matching_share_is_the_least():
     """0.557 of the FCNN costs at least as much as its last two layers, 436189 millionths; 0.556 does not."""
     thin = [np.floor(share * np.array([400, 300, 200, 100]) + 0.5) for share in (0.556, 0.557)]
-    ends = [np.concatenate([[784], units, [10]]) for units in thin]
+    ends = [np.concatenate([[784], channels, [10]]) for channels in thin]
     macs = [3 * (n[:-1] * n[1:]).sum() - n[0] * n[1] for n in ends]
     assert macs[0] < 536_600 <= macs[1]
 
@@ -221,28 +226,28 @@ def test_a_matching_share_is_the_least():
 # --- what is drawn ----------------------------------------------------------------------------------------------
 
 
-def parts_of_round(round_=0, devices=40, **method):
+def submodels_of_round(round_=0, devices=40, **method):
     """Return the parts that FedDrop gives devices of one level of the FCNN."""
     fleet = [{"count": devices, "cpu": {"flops_per_s": 1e9}}]
     simulation = prepare(timing_scenario(model="fcnn", fleet=fleet, method={"name": "feddrop", **method}))
-    simulation.engine.round = round_
-    return [order.task.part for order in simulation.learner.plan(simulation.engine.view()).orders]
+    simulation.session.round = round_
+    return [order.task.submodel for order in simulation.learner.plan(simulation.session.view()).orders]
 
 
 def test_every_device_and_round_has_masks_of_its_own():
     """Fresh every time, from the seed alone; units are in order."""
-    rounds = [parts_of_round(round_, keep=0.5) for round_ in (0, 1)]
+    rounds = [submodels_of_round(round_, keep=0.5) for round_ in (0, 1)]
     assert len(set(rounds[0] + rounds[1])) == 80
-    assert parts_of_round(0, keep=0.5) == rounds[0]
-    assert all(list(units) == sorted(set(units)) for part in rounds[0] for _, units in part.units)
+    assert submodels_of_round(0, keep=0.5) == rounds[0]
+    assert all(list(channels) == sorted(set(channels)) for submodel in rounds[0] for _, channels in submodel.channels)
 
 
 @pytest.mark.parametrize("draw", ["exact", "bernoulli"])
 def test_every_unit_is_as_likely_as_any_other(draw):
     """300 devices keep 30 %: 90 +- 7.9 times each of the 100 last units; none of them beyond 5 deviations."""
     counts = np.zeros(100)
-    for part in parts_of_round(devices=300, keep=0.3, draw=draw):
-        np.add.at(counts, list(dict(part.units)["fc4"]), 1)
+    for submodel in submodels_of_round(devices=300, keep=0.3, draw=draw):
+        np.add.at(counts, list(dict(submodel.channels)["fc4"]), 1)
     assert abs(counts - 90).max() < 5 * math.sqrt(300 * 0.3 * 0.7)
     assert counts.std() > 0
 
@@ -250,7 +255,12 @@ def test_every_unit_is_as_likely_as_any_other(draw):
 def test_a_count_is_exact_or_drawn():
     """Exact: 120 of 400 and so on, always. Bernoulli: as many on average, and never the same for all."""
     exact, drawn = (
-        np.array([[len(units) for _, units in part.units] for part in parts_of_round(keep=0.3, draw=draw)])
+        np.array(
+            [
+                [len(channels) for _, channels in submodel.channels]
+                for submodel in submodels_of_round(keep=0.3, draw=draw)
+            ]
+        )
         for draw in ("exact", "bernoulli")
     )
     assert {tuple(row) for row in exact.tolist()} == {(120, 90, 60, 30)}
@@ -262,7 +272,9 @@ def test_a_count_is_exact_or_drawn():
 @pytest.mark.parametrize("draw", ["exact", "bernoulli"])
 def test_one_unit_stays_at_least(draw):
     """A thousandth of 400 units is none when rounded, and mostly none when drawn."""
-    counts = [[len(units) for _, units in part.units] for part in parts_of_round(keep=0.001, draw=draw)]
+    counts = [
+        [len(channels) for _, channels in submodel.channels] for submodel in submodels_of_round(keep=0.001, draw=draw)
+    ]
     assert np.min(counts) == 1
     assert np.array(counts)[:, 3].max() <= 2
 
@@ -270,29 +282,29 @@ def test_one_unit_stays_at_least(draw):
 def test_halves_are_rounded_up():
     """0.29 of 50 units is 14.5, though not in floating point: 15. 0.125 of 100 is 12.5: 13."""
     for share, size, kept in ((0.29, 50, 15), (0.125, 100, 13), (0.01, 50, 1)):
-        setting = setting_of([1], {}, card=replace(CARD, groups=(UnitGroup("fc1", size),)))
+        setting = setting_of([1], {}, cost_profile=replace(CARD, groups=(ChannelGroup("fc1", size),)))
         (order,) = FedDrop(keep=share).plan({"keep": [share]}, view_of(setting), KEY).orders
-        assert len(order.task.part.units[0][1]) == kept
+        assert len(order.task.submodel.channels[0][1]) == kept
 
 
 def test_what_makes_up_for_units_left_out():
     """n / h where h is exact, so that a sum over units keeps its mean; one over the share where h is drawn."""
-    (exact, *_), (drawn, *_) = parts_of_round(keep=0.123), parts_of_round(keep=0.123, draw="bernoulli")
+    (exact, *_), (drawn, *_) = submodels_of_round(keep=0.123), submodels_of_round(keep=0.123, draw="bernoulli")
     assert exact.scale == tuple((g, (n / h,) * h) for g, n, h in zip(
         ("fc1", "fc2", "fc3", "fc4"), (400, 300, 200, 100), (49, 37, 25, 12), strict=True
     ))  # fmt: skip
     assert {factor for _, factors in drawn.scale for factor in factors} == {1 / 0.123}
-    assert [len(factors) for _, factors in drawn.scale] == [len(units) for _, units in drawn.units]
-    assert parts_of_round(keep=0.123, scaling="none")[0].scale == ()
+    assert [len(factors) for _, factors in drawn.scale] == [len(channels) for _, channels in drawn.channels]
+    assert submodels_of_round(keep=0.123, scaling="none")[0].scale == ()
 
 
 def test_channels_may_be_left_out_too():
     """Of LeNet's conv1, conv2, fc1, fc2 (6, 16, 120, 84) a half each; by default the linear ones only."""
-    for units, counts in (("linear", [60, 42]), ("all", [3, 8, 60, 42])):
-        scenario = timing_scenario(model="lenet5", method={"name": "feddrop", "keep": 0.5, "units": units})
+    for channels, counts in (("linear", [60, 42]), ("all", [3, 8, 60, 42])):
+        scenario = timing_scenario(model="lenet5", method={"name": "feddrop", "keep": 0.5, "channels": channels})
         simulation = prepare(scenario)
-        part = simulation.learner.plan(simulation.engine.view()).orders[0].task.part
-        assert [len(kept) for _, kept in part.units] == counts
+        submodel = simulation.learner.plan(simulation.session.view()).orders[0].task.submodel
+        assert [len(kept) for _, kept in submodel.channels] == counts
 
 
 # --- training ---------------------------------------------------------------------------------------------------
@@ -307,14 +319,14 @@ def fcnn_scenario(**method):
     )
 
 
-def masked_training(base, part, x, y, lr, epochs):
+def masked_training(global_model, submodel, x, y, lr, epochs):
     """Return the whole FCNN after full gradient steps with the mask multiplied into its hidden activations."""
-    w = {name: tensor.clone().requires_grad_() for name, tensor in base["params"].items()}
+    w = {name: tensor.clone().requires_grad_() for name, tensor in global_model["params"].items()}
     masks = []
     for place, size in enumerate((400, 300, 200, 100)):
         mask = torch.zeros(size)
-        kept = list(part.units[place][1])
-        mask[kept] = torch.tensor(part.scale[place][1]) if part.scale else 1.0
+        kept = list(submodel.channels[place][1])
+        mask[kept] = torch.tensor(submodel.scale[place][1]) if submodel.scale else 1.0
         masks.append(mask)
     for _ in range(epochs):
         a = x.flatten(1)
@@ -344,12 +356,12 @@ def test_a_thin_network_trains_as_the_whole_one_under_its_mask(scaling, monkeypa
     assert len(seen) == 6
     for trainer, assignment, body in seen:
         x, y = trainer.data.batch("train", trainer.shards[assignment.device])
-        part = assignment.task.part
-        expected = masked_training(assignment.base, part, x, y, lr=0.5, epochs=3)
-        found = scatter(body, part, trainer.card, assignment.base)["params"]
+        submodel = assignment.task.submodel
+        expected = masked_training(assignment.global_model, submodel, x, y, lr=0.5, epochs=3)
+        found = scatter(body, submodel, trainer.cost_profile, assignment.global_model)["params"]
         for name, tensor in expected.items():
             assert torch.allclose(found[name], tensor, rtol=1e-4, atol=1e-6), name
-            assert not torch.equal(found[name], assignment.base["params"][name])
+            assert not torch.equal(found[name], assignment.global_model["params"][name])
 
 
 @pytest.mark.parametrize(("model", "keep"), [("fcnn", [1.0, 1.0, 1.0]), ("cnn_digits", 1.0)])
@@ -361,11 +373,13 @@ def test_all_units_kept_is_fedavg(model, keep):
     ]
     assert fingerprint(runs[0].learner.weights()) == fingerprint(runs[1].learner.weights())
     tables = [frames(simulation) for simulation in runs]
-    for table in ("jobs", "merges", "evals", "devices"):
-        one, other = (found[table].drop(columns="part", errors="ignore") for found in tables)
+    for table in ("jobs", "rounds", "evals", "devices"):
+        one, other = (found[table].drop(columns="submodel", errors="ignore") for found in tables)
         assert one.equals(other)
 
 
+@full
+@pytest.mark.workers
 def test_worker_processes_draw_the_same_networks():
     scenario = {"model": "fcnn", "method": {"name": "feddrop", "keep": [0.2, 0.5, 1.0]}}
     outcomes = []
@@ -377,6 +391,7 @@ def test_worker_processes_draw_the_same_networks():
     assert outcomes[0] == outcomes[1]
 
 
+@full
 def test_thin_networks_learn_together():
     """Ten devices that keep half of the hidden units teach one network nine digits in ten."""
     scenario = digits_scenario(
@@ -403,8 +418,8 @@ def test_thin_networks_learn_together():
         ({"widths": [2, 3, 6]}, {}, r"method\.widths: must be at most the model's 5 layers, found \[2, 3, 6\]"),
         ({"widths": []}, {}, r"method\.widths"),
         ({"widths": [0, 5]}, {}, r"method\.widths"),
-        ({}, {"model": "cnn_digits"}, r"method\.units: 'linear' finds no .* groups: conv1, conv2\); method\.keep"),
-        ({"keep": 0.5, "units": "all"}, {"model": "mlr"}, r"method\.units: 'all' finds no .* mlr \(unit groups: none"),
+        ({}, {"model": "cnn_digits"}, r"method\.channels: 'linear' finds no .* groups: conv1, conv2\); method\.keep"),
+        ({"keep": 0.5, "channels": "all"}, {"model": "mlr"}, r"method\.channels: 'all' finds no .* groups: none"),
         ({"keep": 0.5}, {"cost": {"name": "table", "ratios": [0.5, 1.0]}}, r"cost\.ratios: .*3 widths, found 2 ratios"),
     ],
 )  # fmt: skip

@@ -12,16 +12,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from edgesim.assembly import assemble
-from edgesim.contracts import Assignment, Message, Task
-from edgesim.errors import ConfigError
-from edgesim.learning import masks
-from edgesim.learning.context import Context
+from edgesim.core.backend import Assignment
+from edgesim.core.errors import ConfigError
+from edgesim.core.task import Task
+from edgesim.core.update import Update
+from edgesim.learning.submodel import masks
+from edgesim.learning.train.context import Context
 from edgesim.methods.feddst import FedDST, merged
+from edgesim.simulation.assembly import assemble
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import Spy, fingerprint, merge_arguments, mixed_scenario, prepare, run
 from tests.contracts.test_prices import measured_jobs
-from tests.methods.hand_made import KEY, setting_of, view_of
+from tests.methods.hand_made import KEY, server_of, setting_of, view_of
 
 SPARSE = {"name": "feddst", "sparsity": 0.6, "alpha": 0.4, "interval": 2, "end_round": 6}
 # The digits' CNN: weights, and FLOPs of a training step a sample, forward, weight and input gradient by arithmetic:
@@ -34,7 +36,7 @@ STEP = {"conv1": 2 * 2 * 144 * 64, "conv2": 3 * 2 * 4608 * 16, "fc1": 3 * 2 * 12
 def message(device, samples, values, bias=0.0):
     """Return a message of one matrix of one row and a bias."""
     body = {"params": {"w.weight": torch.tensor([values]), "w.bias": torch.tensor([bias])}, "buffers": {}}
-    return Message(device, device, Task(), body, samples, 1, 0, {})
+    return Update(device, device, Task(), body, samples, 1, 0, {})
 
 
 def merged_row(samples, rows, keep, **settings):
@@ -43,7 +45,7 @@ def merged_row(samples, rows, keep, **settings):
     got = [message(k, n, row) for k, (n, row) in enumerate(zip(samples, rows, strict=True))]
     state = {"kept": {"w.weight": keep}, "seed": 0}
     view = view_of(setting_of(samples, {"w": len(rows[0])}))
-    after = method.merge(state, message(0, 1, [0.0] * len(rows[0])).body, got, view, None, KEY)
+    after = method.aggregate(state, message(0, 1, [0.0] * len(rows[0])).body, got, server_of(view), KEY)
     return after.model["params"]["w.weight"][0].tolist()
 
 
@@ -90,11 +92,11 @@ def test_equal_sparse_models_are_that_model():
     """
     simulation = run(mixed_scenario(method=SPARSE, stop={"rounds": 1}))
     model = simulation.learner.weights()
-    state, _, got, view, tools, key = merge_arguments(prepare(mixed_scenario(method=SPARSE)))
+    state, _, got, server, key = merge_arguments(prepare(mixed_scenario(method=SPARSE)))
     got = [m._replace(body=model) for m in got]
-    after = simulation.learner.method.merge(state, model, got, view, tools, key)
+    after = simulation.learner.method.aggregate(state, model, got, server, key)
     assert fingerprint(after.model) == fingerprint(model)
-    assert after.notes == {"regrown": 0.0}
+    assert after.metrics == {"regrown": 0.0}
 
 
 # --- the device -------------------------------------------------------------------------------------------------
@@ -107,7 +109,7 @@ def device(method, plan_round=0):
     task = parts.scenario.method.value.plan(state, view_of(parts.setting, plan_round), KEY).orders[0].task
     base = {"params": {n: p.detach().clone() for n, p in trainer.module.named_parameters()}, "buffers": {}}
     job = Assignment(0, 0, task, KEY, base, None)
-    context = Context(trainer.module, trainer.data, trainer.shards[0], job, trainer.card.drop_single)
+    context = Context(trainer.module, trainer.data, trainer.shards[0], job, trainer.cost_profile.drop_single)
     return parts.scenario.method.value.local(task), context, state["kept"]
 
 
@@ -117,23 +119,23 @@ def test_a_readjustment():
     """
     rule, context, counts = device({**SPARSE, "end_round": 4})
     share = 0.2 * (1 + math.cos(math.pi / 4))  # alpha / 2 (1 + cos(pi t / end)) at t = 1
-    w = rule.start(context.base, None, context)
-    after = rule.phases[-1].enter(w, context)
+    local = rule.on_start(context)
+    w, after = local.weights, rule.phases[-1].on_enter(local, context)
     batch = masks.one_batch(context, 16)
     leaves = {n: t.clone().requires_grad_() for n, t in w["params"].items()}
     F.cross_entropy(torch.func.functional_call(context._module, leaves, (batch.x,)), batch.y).backward()
     for name, count in counts.items():
-        old = context.base["params"][name].flatten().numpy()
+        old = context.global_model["params"][name].flatten().numpy()
         kept = np.argsort(-np.abs(old), kind="stable")[:count]
         dropped = math.ceil(share * count)
         stay = kept[: count - dropped]
         gradient = np.abs(leaves[name].grad.flatten().numpy())
         gradient[stay] = -1
         new = np.argsort(-gradient, kind="stable")[:dropped]
-        assert set(np.flatnonzero(masks.masks_in(after)[name].flatten())) == {*stay, *new}
+        assert set(np.flatnonzero(after.scratch.mask[name].flatten())) == {*stay, *new}
         expected = np.zeros_like(old)
         expected[stay] = old[stay]
-        assert (after["params"][name].flatten().numpy() == expected).all()
+        assert (after.weights["params"][name].flatten().numpy() == expected).all()
 
 
 @pytest.mark.parametrize(("preset", "epochs"), [("feddhad", [3, 1]), ("dadpfl", [4])])
@@ -143,12 +145,12 @@ def test_when_it_readjusts(preset, epochs):
     method = parts.scenario.method.value
     state = method.init(parts.setting, KEY)
     task = method.plan(state, view_of(parts.setting), KEY).orders[0].task
-    assert [stretch.epochs for stretch in task.stretches] == epochs
+    assert [sgd.epochs for sgd in task.local_sgd] == epochs
     phases = method.local(task).phases
-    assert [phase.enter is not None for phase in phases] == [False] * (len(epochs) - 1) + [True]
+    assert [phase.on_enter is not None for phase in phases] == [False] * (len(epochs) - 1) + [True]
     task = method.plan(state, view_of(parts.setting, round_=1), KEY).orders[0].task
-    assert [stretch.epochs for stretch in task.stretches] == [4]
-    assert [phase.enter for phase in method.local(task).phases] == [None]
+    assert [sgd.epochs for sgd in task.local_sgd] == [4]
+    assert [phase.on_enter for phase in method.local(task).phases] == [None]
 
 
 @pytest.mark.parametrize(
@@ -164,10 +166,10 @@ def test_rounds_that_readjust(settings, rounds):
 def test_first_masks():
     """The largest weights of the first model, or random ones, the same on every device."""
     rule, context, counts = device(SPARSE)
-    largest = masks.masks_in(rule.start(context.base, None, context))
-    assert fingerprint(largest) == fingerprint(masks.by_magnitude(context.base["params"], counts))
+    largest = rule.on_start(context).scratch.mask
+    assert fingerprint(largest) == fingerprint(masks.by_magnitude(context.global_model["params"], counts))
     rule, context, _ = device({**SPARSE, "initial": "random"})
-    drawn = [masks.masks_in(rule.start(context.base, None, context)) for _ in range(2)]
+    drawn = [rule.on_start(context).scratch.mask for _ in range(2)]
     assert fingerprint(drawn[0]) == fingerprint(drawn[1]) != fingerprint(largest)
     assert masks.counts_of(drawn[0]) == counts
     got = merge_arguments(prepare(mixed_scenario(method={**SPARSE, "initial": "random", "alpha": 0})))[2]
@@ -202,14 +204,16 @@ def test_sparsity_is_constant_and_the_mask_moves(settings):
     counts = counts_of(simulation)
     weights = sum(counts.values())
     assert sum(WEIGHTS.values()) * 0.4 == pytest.approx(weights, abs=3)
-    for _, base, got, view, *_ in spy.merges:
-        for bundle in ([] if view.round == 0 else [base]) + [m.body for m in got]:
-            assert all(0.98 * counts[n] <= nonzero <= counts[n] for n, nonzero in density_of(bundle, counts).items())
-    notes = frames(simulation)["notes"].query("name == 'regrown'")["value"].tolist()
+    for _, base, got, view, *_ in spy.rounds:
+        for model_state in ([] if view.round == 0 else [base]) + [m.body for m in got]:
+            assert all(
+                0.98 * counts[n] <= nonzero <= counts[n] for n, nonzero in density_of(model_state, counts).items()
+            )
+    metrics = frames(simulation)["metrics"].query("name == 'regrown'")["value"].tolist()
     readjusts = [spy.method._share(t) > 0 for t in range(1, 6)]
     # to the first model, which is whole, nothing can come in
-    assert [new > 0 for new in notes[1:]] == readjusts[1:]
-    assert notes[0] == 0
+    assert [new > 0 for new in metrics[1:]] == readjusts[1:]
+    assert metrics[0] == 0
 
 
 def test_what_is_charged():

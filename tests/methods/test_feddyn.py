@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
 from edgesim.methods.feddyn import FedDyn
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import COORDINATORS, mixed_scenario, run
-from tests.methods.hand_made import KEY, message_of, model_of, setting_of, view_of
+from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
 from tests.methods.one_device import Device, flops_on_top
 
 ALPHA = 0.1
@@ -27,14 +27,14 @@ def owning(g, alpha=ALPHA):
     return {"moved": {"w.weight": -torch.tensor(g) / alpha}}
 
 
-def merged(h, models, samples=(1, 1, 1, 1), base=RECEIVED, **settings):
+def merged(h, models, samples=(1, 1, 1, 1), global_model=RECEIVED, **settings):
     """Return the paper's h and the model after a merge of these models by device."""
     state = {"moved": {"w.weight": -torch.tensor(h, dtype=torch.float64) / ALPHA}}
     got = [message_of(k, samples[k], {"w": model}) for k, model in enumerate(models)]
-    view = view_of(setting_of(samples, {"w": len(base)}))
-    after = FedDyn(alpha=ALPHA, **settings).merge(state, model_of({"w": base}), got, view, None, KEY)
+    view = view_of(setting_of(samples, {"w": len(global_model)}))
+    after = FedDyn(alpha=ALPHA, **settings).aggregate(state, model_of({"w": global_model}), got, server_of(view), KEY)
     h = (-ALPHA * after.state["moved"]["w.weight"]).tolist()
-    return h, None if after.model is None else after.model["params"]["w.weight"].tolist(), after.notes
+    return h, None if after.model is None else after.model["params"]["w.weight"].tolist(), after.metrics
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def merged(h, models, samples=(1, 1, 1, 1), base=RECEIVED, **settings):
 def test_what_a_device_remembers(device, scale, expected):
     """g - alpha (w_k - w): 0.1 - 0.1 (0.6 - 1) = 0.14, 0 - 0.1 (-0.5 + 1) = -0.05; with twice the alpha 0.18, -0.1."""
     alpha = 2 * ALPHA if scale else ALPHA
-    settings, knobs = ({"scale_alpha": True}, {"mean_samples": 2.0}) if scale else ({}, {})
-    worker = Device(FedDyn(alpha=ALPHA, **settings), RECEIVED, owning(G[device], alpha), **knobs)
+    settings, config = ({"scale_alpha": True}, {"mean_samples": 2.0}) if scale else ({}, {})
+    worker = Device(FedDyn(alpha=ALPHA, **settings), RECEIVED, owning(G[device], alpha), **config)
     moved = worker.go_to(MODELS[device]).kept()["moved"]["w.weight"]
     assert (-alpha * moved).tolist() == pytest.approx(expected, abs=1e-6)
 
@@ -85,12 +85,12 @@ def test_alpha_by_data_size():
         device = Device(method, [0.0], samples=samples, mean_samples=2.0).go_to([1.0])
         assert device.step([0.0], lr=1.0) == pytest.approx([1 - alpha], abs=1e-6)
     (order, *_) = FedDyn(scale_alpha=True).plan({}, view_of(setting_of((1, 1, 4), {"w": 1})), KEY).orders
-    assert order.task.knobs == {"mean_samples": 2.0}
+    assert order.task.config == {"mean_samples": 2.0}
 
 
 def test_server_and_devices_remember_the_same():
     """After rounds in which some are late, the server's sum is the mean of all devices' own, absent ones 0."""
-    simulation = run(mixed_scenario(method="feddyn", coordinator=COORDINATORS["deadline"], stop={"rounds": 4}))
+    simulation = run(mixed_scenario(method="feddyn", protocol=COORDINATORS["deadline"], stop={"rounds": 4}))
     memory, state = simulation.learner.memory, simulation.learner.state
     assert len(memory) == 4  # of six
     for name, moved in state["moved"].items():
@@ -100,8 +100,8 @@ def test_server_and_devices_remember_the_same():
 
 def test_a_model_out_of_range_leaves_the_server_as_it_was():
     """3e38 is a number, 3e38 + 3e38 / 4 is not; a device that diverged remembers what it did before."""
-    h, model, notes = merged([0.0, 0.0], [[3e38, 0.0]], base=[0.0, 0.0])
-    assert (h, model, notes) == ([0, 0], None, {"not_finite": 1.0})
+    h, model, metrics = merged([0.0, 0.0], [[3e38, 0.0]], global_model=[0.0, 0.0])
+    assert (h, model, metrics) == ([0, 0], None, {"not_finite": 1.0})
     assert Device(FedDyn(), RECEIVED).go_to([float("nan"), 0.0]).kept() is None
 
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
 from edgesim.methods.fedjs import FedJS
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import fingerprint, mixed_scenario, prepare, run
-from tests.methods.hand_made import KEY, message_of, model_of, setting_of, view_of
+from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
 
 COUNTS = np.array([[10, 0, 0, 0], [5, 5, 5, 5], [0, 2, 8, 10]])
 MODELS = [[1.0, 0.0], [0.0, 1.0], [-1.0, 2.0]]
@@ -28,7 +28,7 @@ def merge(method, devices=(0, 1, 2), weights=None):
         for k in devices
     ]
     state = method.init(SETTING, KEY)
-    return method.merge(state, model_of({"w": [0.0, 0.0]}), got, view_of(SETTING), None, KEY)
+    return method.aggregate(state, model_of({"w": [0.0, 0.0]}), got, server_of(view_of(SETTING)), KEY)
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_weights_of_three_devices(log_base, js):
     """By size over divergence, which logarithm does not matter: (0.013590, 0.912491, 0.073918)."""
     merged = merge(FedJS(log_base=log_base, d_min=1e-4))
     q = [0.013590, 0.912491, 0.073918]
-    assert list(merged.notes["js"].values()) == pytest.approx(js, abs=1e-6)
-    assert list(merged.notes["q"].values()) == pytest.approx(q, abs=1e-6)
+    assert list(merged.metrics["js"].values()) == pytest.approx(js, abs=1e-6)
+    assert list(merged.metrics["q"].values()) == pytest.approx(q, abs=1e-6)
     w = merged.model["params"]["w.weight"].tolist()
     assert w == pytest.approx((np.array(q) @ MODELS).tolist(), abs=2e-6)  # four rounded numbers are summed
 
@@ -51,18 +51,18 @@ def test_only_those_who_came_share_the_weights():
     """
     for weight, importance in ((1.0, [10 / 0.342014, 20 / 0.125761]), (0.5, [5 / 0.342014, 20 / 0.125761])):
         q = np.array(importance) / sum(importance)
-        assert list(merge(FedJS(), (0, 2), {0: weight}).notes["q"].values()) == pytest.approx(q.tolist(), abs=1e-6)
-    assert merge(FedJS(), (0,)).notes["q"] == {0: 1.0}
+        assert list(merge(FedJS(), (0, 2), {0: weight}).metrics["q"].values()) == pytest.approx(q.tolist(), abs=1e-6)
+    assert merge(FedJS(), (0,)).metrics["q"] == {0: 1.0}
 
 
 def test_small_divergences_count_as_the_least():
     """Beyond every divergence, sizes alone are left."""
-    assert list(merge(FedJS(d_min=0.4)).notes["q"].values()) == pytest.approx([0.2, 0.4, 0.4])
+    assert list(merge(FedJS(d_min=0.4)).metrics["q"].values()) == pytest.approx([0.2, 0.4, 0.4])
 
 
 def test_no_weight_is_above_the_cap():
     """0.912491 becomes 0.5; the rest stays in the ratio 0.013590 : 0.073918."""
-    q = list(merge(FedJS(q_max=0.5)).notes["q"].values())
+    q = list(merge(FedJS(q_max=0.5)).metrics["q"].values())
     assert q == pytest.approx([0.5 * 0.013590 / 0.087508, 0.5, 0.5 * 0.073918 / 0.087508], abs=1e-5)
 
 
@@ -95,15 +95,15 @@ def test_label_counts_travel_once():
 
     Devices 0 and 1 are late in both rounds, so that they send theirs again.
     """
-    for coordinator, again in (({"name": "sync"}, []), ({"name": "deadline", "deadline": "1.5 s"}, [0, 1])):
-        runs = [run(mixed_scenario(method=method, coordinator=coordinator)) for method in ("fedjs", "fedavg")]
+    for protocol, again in (({"name": "sync"}, []), ({"name": "deadline", "deadline": "1.5 s"}, [0, 1])):
+        runs = [run(mixed_scenario(method=method, protocol=protocol)) for method in ("fedjs", "fedavg")]
         jobs, plain = (frames(simulation)["jobs"] for simulation in runs)
         assert (jobs["down_bytes"] == plain["down_bytes"]).all()
         assert (jobs["flops"] == plain["flops"]).all()
         arrived = jobs["outcome"] == "ok"
         extra = (jobs["up_bytes"] - plain["up_bytes"])[arrived]
         assert extra.tolist() == [40 * (round_ == 0) for round_ in jobs["round"][arrived]]
-        learner, view = runs[0].learner, runs[0].engine.view()
+        learner, view = runs[0].learner, runs[0].session.view()
         asked = learner.method.plan(learner.state, view, KEY).orders
         assert [order.device for order in asked if order.task.up.extra_bytes == 40] == again
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgesim.contracts import Stretch, Task
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.task import Task
 from edgesim.methods.fednova import FedNova, normaliser
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import NORMED, Spy, mixed_scenario, prepare
-from tests.methods.hand_made import KEY, message_of, model_of
+from tests.methods.hand_made import KEY, message_of, model_of, server_of
 from tests.methods.one_device import Device, flops_on_top
 
 BASE = np.array([1.0, 1.0])
@@ -21,14 +22,16 @@ MODELS = np.array([[0.8, 1.1], [0.5, 0.9], [0.2, 0.4]])
 STEPS, SHARES = (2, 5, 10), (20, 30, 50)
 
 
-def merged(steps=STEPS, lr=0.1, momentum=0.0, state=None, base=BASE, **settings):
+def merged(steps=STEPS, lr=0.1, momentum=0.0, state=None, global_model=BASE, **settings):
     """Return what FedNova makes of devices that took so many steps, and its state."""
-    task = Task(stretches=(Stretch(batch=1, lr=lr, epochs=1, momentum=momentum),))
+    task = Task(local_sgd=(LocalSGD(batch=1, lr=lr, epochs=1, momentum=momentum),))
     got = [
         message_of(k, SHARES[k], {"w": MODELS[k].tolist()})._replace(steps=taken, task=task)
         for k, taken in enumerate(steps)
     ]
-    result = FedNova(**settings).merge(state or {"velocity": {}}, model_of({"w": base.tolist()}), got, None, None, KEY)
+    result = FedNova(**settings).aggregate(
+        state or {"velocity": {}}, model_of({"w": global_model.tolist()}), got, server_of(), KEY
+    )
     return None if result.model is None else result.model["params"]["w.weight"].tolist(), result.state
 
 
@@ -107,7 +110,7 @@ def test_steps_really_taken_reach_the_server():
     )
     spy = simulation.learner.method = Spy(simulation.learner.method)
     simulation.run()
-    _, base, got, *_ = spy.merges[0]
+    _, base, got, *_ = spy.rounds[0]
     steps = np.array([m.steps for m in got])
     assert 1 <= steps.min() < steps.max() == 10  # 40 samples in batches of 4
     p = np.full(len(got), 1 / len(got))

@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from edgesim.contracts import Part
-from edgesim.errors import ConfigError
-from edgesim.learning.trainer import Trainer
+from edgesim.core.errors import ConfigError
+from edgesim.core.task import Submodel
+from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.fedpmt import FedPMT
-from edgesim.simulation import Simulation
+from edgesim.simulation.run import Simulation
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
 from tests.contracts.support import NORMED, fingerprint, mixed_scenario, prepare, run
 from tests.methods.hand_made import KEY, merged_layers, message_of, setting_of
+from tests.sizes import full
 
 SIZES = {"a": 3, "b": 2, "c": 4}
 BASE = {"a": [1.0, 1.0, 1.0], "b": [2.0, 2.0], "c": [3.0, 3.0, 3.0, 3.0]}
@@ -34,8 +35,8 @@ def moved(arrived, samples=(1, 1, 1), **changes):
     messages = []
     for k in arrived:
         trained = {name: np.add(BASE[name], move).tolist() for name, move in MOVES[k].items()}
-        part = Part(f"last{3 - k}", frozen=frozenset(list(SIZES)[:k]), width=3 - k)
-        messages.append(message_of(k, samples[k], trained, part))
+        submodel = Submodel(f"last{3 - k}", frozen=frozenset(list(SIZES)[:k]), width=3 - k)
+        messages.append(message_of(k, samples[k], trained, submodel))
     return merged_layers(FedPMT(**changes), setting_of(samples, SIZES), BASE, messages)
 
 
@@ -58,7 +59,7 @@ def test_averages_are_weighted_by_data():
 def test_who_did_not_train_a_layer_may_count_with_the_old_one():
     """The average that the sheet warns of: two of three devices count with the old layer a, one with the old b."""
     expected = {"a": [0.9, 1.2, 1.0], "b": [2 + 0.2 / 3, 2.0], "c": [3.1, 3.2, 3.2, 3.2]}
-    assert moved([0, 1, 2], absent="keep_old") == approximately(expected)
+    assert moved([0, 1, 2], absent="include_absent") == approximately(expected)
 
 
 def test_a_layer_that_nobody_trained_stays():
@@ -76,8 +77,8 @@ def test_weights_of_the_cifar_study():
     messages = []
     for device in range(10):
         trained = names[4 - device // 2 :]
-        part = Part(frozen=frozenset(names) - frozenset(trained), width=device // 2 + 1)
-        messages.append(message_of(device, 500, {n: [float(device == 9)] for n in trained}, part))
+        submodel = Submodel(frozen=frozenset(names) - frozenset(trained), width=device // 2 + 1)
+        messages.append(message_of(device, 500, {n: [float(device == 9)] for n in trained}, submodel))
     setting = setting_of([500] * 10, dict.fromkeys(names, 1))
     layers = merged_layers(FedPMT(), setting, base, messages)
     assert [layers[name][0] for name in names] == pytest.approx([0.5, 0.25, 1 / 6, 0.125, 0.1])
@@ -148,11 +149,11 @@ def test_frozen_layers_keep_their_bits(model, monkeypatch):
 
     monkeypatch.setattr(Trainer, "run", recorded)
     run(mixed_scenario(model=model, method={"name": "fedpmt", "upload": "full"}, stop={"rounds": 1}))
-    assert {len(assignment.task.part.frozen) for assignment, _ in seen} == {0, 1, 2}
+    assert {len(assignment.task.submodel.frozen) for assignment, _ in seen} == {0, 1, 2}
     for assignment, body in seen:
         for name, tensor in {**body["params"], **body["buffers"]}.items():
-            old = {**assignment.base["params"], **assignment.base["buffers"]}[name]
-            assert torch.equal(tensor, old) == (name.rpartition(".")[0] in assignment.task.part.frozen)
+            old = {**assignment.global_model["params"], **assignment.global_model["buffers"]}[name]
+            assert torch.equal(tensor, old) == (name.rpartition(".")[0] in assignment.task.submodel.frozen)
 
 
 def widths_in_time(seconds, deadline_s):
@@ -198,13 +199,13 @@ def test_all_that_is_charged_counts_against_the_deadline(changes):
     cpu = {"flops_per_s": {"log_uniform": [5e6, 1e8]}, **changes.get("fleet", {})}
     plain = {"training": {"batch": 1, "lr": 0.01}, "fleet": [{"count": 100, "cpu": cpu}], "network": "ideal"}
     scenario = digits_scenario(
-        method={"name": "fedpmt", "rule": "deadline"}, coordinator={"name": "deadline", "deadline": "1 s"},
+        method={"name": "fedpmt", "rule": "deadline"}, protocol={"name": "deadline", "deadline": "1 s"},
         cost={"name": "measured", "include": "all"}, partition={"name": "sizes", "samples_per_device": 15},
         selection="all", backend="null", stop={"rounds": 1}, **{**plain, **changes, "fleet": plain["fleet"]},
     )  # fmt: skip
     jobs = simulate_null(scenario).tables["jobs"].frame()
-    assert set(jobs["part"][jobs["outcome"] == "late"]) <= {"last1"}
-    assert jobs["part"].nunique() == 3
+    assert set(jobs["submodel"][jobs["outcome"] == "late"]) <= {"last1"}
+    assert jobs["submodel"].nunique() == 3
 
 
 @pytest.mark.parametrize(
@@ -212,7 +213,7 @@ def test_all_that_is_charged_counts_against_the_deadline(changes):
     [
         ({}, {}, r"fleet\.level: .* levels up to the 3 widths, found 5"),
         ({"widths": [2, 3]}, {}, r"fleet\.level: .* levels up to the 2 widths, found 5"),
-        ({"rule": "deadline"}, {}, r"method\.rule: 'deadline' needs a coordinator with a deadline"),
+        ({"rule": "deadline"}, {}, r"method\.rule: 'deadline' needs a protocol with a deadline"),
         ({"widths": [1, 2]}, {}, r"method\.widths: must rise to the model's 3 layers.*found \[1, 2\]"),
         ({"widths": [2, 1, 3]}, {}, r"method\.widths: must rise to the model's 3 layers.*found \[2, 1, 3\]"),
         ({"widths": [1, 1, 3]}, {}, r"method\.widths: must rise"),
@@ -235,6 +236,7 @@ def test_widths_that_are_none(widths):
         prepare(mixed_scenario(method={"name": "fedpmt", "widths": widths}, backend="null"))
 
 
+@full
 def test_slow_devices_still_teach():
     """Where a deadline shuts slow devices and their classes out of FedAvg, FedPMT keeps everybody and learns more.
 
@@ -249,11 +251,11 @@ def test_slow_devices_still_teach():
             digits_scenario(
                 method=method, fleet=fleet, network="ideal", selection="all", training={"batch": 20, "lr": 0.1},
                 partition={"name": "two_class", "samples_per_device": 120}, evaluation={"every": 20},
-                coordinator={"name": "deadline", "deadline": "1 s"}, stop={"rounds": 20},
+                protocol={"name": "deadline", "deadline": "1 s"}, stop={"rounds": 20},
             )
         )
         for method in ("fedavg", "fedpmt")
     ]  # fmt: skip
-    assert [set(r.tables["merges"].frame()["used"]) for r in runs] == [{5}, {10}]
+    assert [set(r.tables["rounds"].frame()["used"]) for r in runs] == [{5}, {10}]
     accuracy = [r.tables["evals"].frame()["accuracy"].iloc[-1] for r in runs]
     assert accuracy[1] > accuracy[0] + 0.1

@@ -12,14 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgesim.engine.selections.rules import Stratified
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
+from edgesim.engine.selection.rules import Stratified
 from edgesim.methods.fedpns import FedPNS, draw, lowered
-from edgesim.rng import Key
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import fingerprint, run
-from tests.methods.hand_made import KEY, message_of, model_of, setting_of, view_of
+from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
 from tests.methods.test_optimal_aggregation import PULLING, START, Valley
+from tests.sizes import examples, full
 
 FIFTHS = [0.2] * 5
 
@@ -46,9 +47,9 @@ class Server:
         got = [message_of(k, 1, {"w": (START - PULLING[row]).tolist()}) for k, row in pulls.items()]
         base = model_of({"w": START.tolist()})
         view = view_of(self.setting)
-        merged = self.method.merge(self.state, base, got, view, Valley(target), KEY)
+        merged = self.method.aggregate(self.state, base, got, server_of(view, Valley(target)), KEY)
         self.state = merged.state
-        return merged.notes
+        return merged.metrics
 
 
 EVERYBODY = {k: k for k in range(5)}
@@ -95,7 +96,7 @@ def test_what_a_label_costs(changes, counts, lost):
     assert after(FIFTHS, {2: counts}, **changes)[2] == pytest.approx(0.2 * (1 - lost))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.integers(1, 30))
 def test_probabilities_stay_probabilities(seed, devices, rounds):
     """Whoever is labelled, and whatever that costs."""
@@ -116,15 +117,15 @@ def test_counts_are_of_updates_that_arrived_this_round_included():
     server = Server(min_keep=3)
     first = server.state
     before = fingerprint(first)
-    notes = server.merge(EVERYBODY)
+    metrics = server.merge(EVERYBODY)
     assert server.state["selected"].tolist() == [1, 1, 1, 1, 1]
     assert server.state["labelled"].tolist() == [0, 0, 0, 1, 0]
-    assert list(notes["probability"].values()) == pytest.approx([0.25, 0.25, 0.25, 0, 0.25])
+    assert list(metrics["probability"].values()) == pytest.approx([0.25, 0.25, 0.25, 0, 0.25])
     assert fingerprint(first) == before
-    notes = server.merge({0: 0, 1: 1, 2: 2, 3: 0})
+    metrics = server.merge({0: 0, 1: 1, 2: 2, 3: 0})
     assert server.state["selected"].tolist() == [2, 2, 2, 2, 1]
     assert server.state["labelled"].tolist() == [0, 0, 0, 1, 0]
-    assert list(notes["probability"].values()) == pytest.approx([0.25, 0.25, 0.25, 0, 0.25])
+    assert list(metrics["probability"].values()) == pytest.approx([0.25, 0.25, 0.25, 0, 0.25])
     server.merge({0: 0, 1: 1, 2: 2, 3: 3})
     assert server.state["labelled"].tolist() == [0, 0, 0, 2, 0]  # min_keep = 3 of 4, so it can be labelled
     assert server.state["selected"].tolist() == [3, 3, 3, 3, 1]
@@ -132,9 +133,9 @@ def test_counts_are_of_updates_that_arrived_this_round_included():
 
 def test_a_label_counts_although_the_loss_check_kept_the_device():
     """The valley lies where device 3 pulls to."""
-    notes = Server(min_keep=3).merge(EVERYBODY, target=(1.3, 0.8))
-    assert not any(notes["excluded"].values())
-    assert notes["probability"][3] == 0.0
+    metrics = Server(min_keep=3).merge(EVERYBODY, target=(1.3, 0.8))
+    assert not any(metrics["excluded"].values())
+    assert metrics["probability"][3] == 0.0
 
 
 def test_nobody_came():
@@ -220,6 +221,7 @@ def mixed_runs():
     ]
 
 
+@full
 def test_devices_of_one_label_are_asked_less(mixed_runs):
     """They lose their probability to the others, 0 to 9, and with it their places; at first both had half of each."""
     for simulation in mixed_runs:
@@ -232,13 +234,13 @@ def test_devices_of_one_label_are_asked_less(mixed_runs):
 def test_notes_tell_the_story(mixed_runs):
     """The counts of the state are sums of flags; probabilities of a round sum to 1."""
     for simulation in mixed_runs:
-        notes = frames(simulation)["notes"].set_index("name")
+        metrics = frames(simulation)["metrics"].set_index("name")
         for name in ("selected", "labelled"):
-            counts = notes.loc[name].groupby("device")["value"].sum()
+            counts = metrics.loc[name].groupby("device")["value"].sum()
             assert counts.reindex(range(20), fill_value=0).tolist() == simulation.learner.state[name].tolist()
-        sums = notes.loc["probability"].groupby("round")["value"].agg(["sum", "size"])
+        sums = metrics.loc["probability"].groupby("round")["value"].agg(["sum", "size"])
         assert sums["sum"].tolist() == pytest.approx([1.0] * 20)
         assert set(sums["size"]) == {20}
-        flags = {name: notes.loc[name].set_index(["round", "device"])["value"] for name in ("labelled", "excluded")}
+        flags = {name: metrics.loc[name].set_index(["round", "device"])["value"] for name in ("labelled", "excluded")}
         assert (flags["excluded"] <= flags["labelled"]).all()
         assert 0 < flags["excluded"].sum() <= 20 * 3  # of 10, ceil(0.7 * 10) = 7 stay

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
 from edgesim.methods.fedprox import FedProx
 from tests.conftest import digits_scenario
 from tests.contracts.support import NORMED, mixed_scenario, results_of, run

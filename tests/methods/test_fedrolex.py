@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from edgesim.contracts import Part
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
+from edgesim.core.task import Submodel
 from edgesim.methods.fedrolex import FedRolex
 from edgesim.methods.heterofl import HeteroFL
 from tests.conftest import digits_scenario, frames, timing_scenario
@@ -24,10 +24,10 @@ ONE_LEVEL = [{"count": 2, "level": 1, "cpu": {"flops_per_s": "50 MFLOP/s"}}]
 
 def windows(rounds, **settings):
     """Return the units that a device of rate 1/2 has of four, round by round."""
-    method, setting = FedRolex(rates=(0.5,), **settings), setting_of([1], {}, card=FOUR)
+    method, setting = FedRolex(rates=(0.5,), **settings), setting_of([1], {}, cost_profile=FOUR)
     state = method.init(setting, KEY)
     plans = [method.plan(state, view_of(setting, round_), KEY) for round_ in range(rounds)]
-    return [dict(plan.orders[0].task.part.units)["w"] for plan in plans]
+    return [dict(plan.orders[0].task.submodel.channels)["w"] for plan in plans]
 
 
 def test_the_window_rolls_on_by_one():
@@ -38,8 +38,8 @@ def test_the_window_rolls_on_by_one():
 def test_a_round_on_paper():
     """t = 3: units 3 and 0 came back as 2 and 4, the others stay at 1."""
     third = windows(3)[2]
-    got = [message_of(0, 1, {"w": [2.0, 4.0]}, Part(units=(("w", third),)))]
-    setting = setting_of([1], {}, card=FOUR)
+    got = [message_of(0, 1, {"w": [2.0, 4.0]}, Submodel(channels=(("w", third),)))]
+    setting = setting_of([1], {}, cost_profile=FOUR)
     assert merged_layers(FedRolex(rates=(0.5,)), setting, {"w": [1.0] * 4}, got) == {"w": [4, 1, 1, 2]}
 
 
@@ -47,10 +47,10 @@ def test_groups_of_one_size_have_the_same_units():
     """Channels that a residual network adds stay aligned; every other group wraps at its own size."""
     fleet = [{"level": 1, "cpu": {"flops_per_s": 1e9}}]
     simulation = prepare(timing_scenario(model="resnet18_gn", fleet=fleet, method=HALF))
-    simulation.engine.round = 99  # t = 100
-    (order,) = simulation.learner.plan(simulation.engine.view()).orders
-    sizes = {group.name: group.size for group in simulation.parts.setting.card.groups}
-    found = {(sizes[name], units) for name, units in order.task.part.units}
+    simulation.session.round = 99  # t = 100
+    (order,) = simulation.learner.plan(simulation.session.view()).orders
+    sizes = {group.name: group.size for group in simulation.parts.setting.cost_profile.groups}
+    found = {(sizes[name], channels) for name, channels in order.task.submodel.channels}
     assert found == {(n, tuple((100 + i) % n for i in range(n // 2))) for n in (64, 128, 256, 512)}
 
 
@@ -62,7 +62,7 @@ def test_a_device_trains_the_units_of_the_round(monkeypatch):
     simulation.run()
     after = simulation.learner.weights()["params"]
     kept = [(1 + i) % 16 for i in range(8)]
-    assert all(torch.equal(job.assignment.base["params"]["conv1.bias"], before["conv1.bias"]) for job in jobs)
+    assert all(torch.equal(job.assignment.global_model["params"]["conv1.bias"], before["conv1.bias"]) for job in jobs)
     mean = sum(job.result.body["params"]["conv1.bias"] for job in jobs) / len(jobs)
     torch.testing.assert_close(after["conv1.bias"][kept], mean, atol=1e-6, rtol=0)
     others = [i for i in range(16) if i not in kept]
@@ -86,19 +86,19 @@ def test_costs_and_scales_are_those_of_heterofl():
         frames(run(mixed_scenario(method=name, backend="null", stop={"rounds": 1})))["jobs"]
         for name in ("fedrolex", "heterofl")
     ]
-    for column in ("part", "flops", "down_bytes", "up_bytes", "compute_s"):
+    for column in ("submodel", "flops", "down_bytes", "up_bytes", "compute_s"):
         assert jobs[0][column].tolist() == jobs[1][column].tolist()
-    setting = setting_of([1], {}, card=FOUR)
+    setting = setting_of([1], {}, cost_profile=FOUR)
     for cls in (FedRolex, HeteroFL):
         (order,) = cls(rates=(0.25,)).plan({"rank": [1]}, view_of(setting), KEY).orders
-        assert order.task.part.scale == (("w", (4.0,)),)
+        assert order.task.submodel.scale == (("w", (4.0,)),)
 
 
 def test_a_full_rate_does_not_roll():
     """All units in their order: the network itself."""
-    setting = setting_of([1], {}, card=FOUR)
+    setting = setting_of([1], {}, cost_profile=FOUR)
     (order,) = FedRolex(rates=(1.0,)).plan({"rank": [1]}, view_of(setting, 3), KEY).orders
-    assert order.task.part == Part("rate1", width=1)
+    assert order.task.submodel == Submodel("rate1", width=1)
 
 
 def test_settings_out_of_range():

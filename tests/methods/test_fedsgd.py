@@ -12,11 +12,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from edgesim.contracts import Assignment, Part
-from edgesim.errors import ConfigError
-from edgesim.local_sgd import Training
+from edgesim.core.backend import Assignment
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import Training
+from edgesim.core.rng import Key
+from edgesim.core.task import Submodel
 from edgesim.methods.fedsgd import FedSGD
-from edgesim.rng import Key
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import NORMED, fingerprint, merge_arguments, mixed_scenario, prepare, run
 from tests.methods.hand_made import KEY, merged_layers, message_of, setting_of, view_of
@@ -87,10 +88,10 @@ def test_one_full_batch_whatever_the_training_says():
     training = Training(lr=0.01, lr_decay=0.995, batch=8, local_epochs=5, momentum=0.9, weight_decay=0.1)
     setting = setting_of((30, 20, 30), {"w": 3}, training=training)
     orders = FedSGD().plan({}, view_of(setting, round_=99), KEY).orders
-    stretches = [order.task.stretches[0] for order in orders]
-    assert [(s.batch, s.steps, s.epochs) for s in stretches] == [(30, 1, 0), (20, 1, 0), (30, 1, 0)]
-    assert [s.lr for s in stretches] == pytest.approx([0.006088145] * 3)
-    assert {(s.momentum, s.weight_decay) for s in stretches} == {(0.0, 0.1)}
+    local_sgd = [order.task.local_sgd[0] for order in orders]
+    assert [(s.batch, s.steps, s.epochs) for s in local_sgd] == [(30, 1, 0), (20, 1, 0), (30, 1, 0)]
+    assert [s.lr for s in local_sgd] == pytest.approx([0.006088145] * 3)
+    assert {(s.momentum, s.weight_decay) for s in local_sgd} == {(0.0, 0.1)}
     assert orders[0].task is orders[2].task
 
 
@@ -98,7 +99,7 @@ def test_mini_batches_share_a_task():
     """With a batch size everybody does the same."""
     setting = setting_of((30, 20, 30), {"w": 3})
     orders = FedSGD(batch_size=4).plan({}, view_of(setting), KEY).orders
-    assert {(id(o.task), o.task.stretches[0].batch, o.task.stretches[0].steps) for o in orders} == {
+    assert {(id(o.task), o.task.local_sgd[0].batch, o.task.local_sgd[0].steps) for o in orders} == {
         (id(orders[0].task), 4, 1)
     }
 
@@ -113,14 +114,16 @@ def test_price_of_a_round(batch_size):
     assert len(set(setting.samples.tolist())) > 1
     samples = setting.samples if batch_size == "full" else np.full(6, batch_size)
     jobs = frames(simulation)["jobs"].query("round == 0").sort_values("device")
-    assert jobs["flops"].tolist() == (setting.card.train_flops() * samples).tolist()
+    assert jobs["flops"].tolist() == (setting.cost_profile.train_flops() * samples).tolist()
     assert set(jobs["down_bytes"]) == set(jobs["up_bytes"]) == {4 * 6090}
 
 
 def test_all_samples_have_to_fit():
     """Devices with room for 40 samples at once cannot take a gradient of more in one pass, but one of 16."""
-    card = prepare(mixed_scenario()).parts.setting.card
-    fleet = [{"count": 6, "cpu": {"flops_per_s": "50 MFLOP/s"}, "memory": card.memory_bytes(Part(), 40).total}]
+    cost_profile = prepare(mixed_scenario()).parts.setting.cost_profile
+    fleet = [
+        {"count": 6, "cpu": {"flops_per_s": "50 MFLOP/s"}, "memory": cost_profile.memory_bytes(Submodel(), 40).total}
+    ]
     for method, most in (("fedsgd", 40), ({"name": "fedsgd", "batch_size": 16}, np.inf)):
         simulation = run(mixed_scenario(method=method, partition=SIZES, fleet=fleet, backend="null"))
         samples = simulation.parts.setting.samples

@@ -13,37 +13,40 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from edgesim.assembly import assemble, card_of
-from edgesim.backends.null import NullBackend
-from edgesim.card import LayerCost, ModelCard, UnitGroup
-from edgesim.catalogue import find
-from edgesim.contracts import Message, Part, Stretch, Task
-from edgesim.errors import ConfigError, ContractError
-from edgesim.learning.loop import batch_order
-from edgesim.learning.parts import corners, extract, thinner
-from edgesim.learning.submodels import groups_of, units_at
-from edgesim.learning.trainer import Trainer
+from edgesim.config.plugins import find
+from edgesim.core.errors import ConfigError, ContractError
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.task import Submodel, Task
+from edgesim.core.update import Update
+from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
+from edgesim.learning.submodel.selection import groups_of, units_at
+from edgesim.learning.submodel.slicing import corners, extract, thinner
+from edgesim.learning.train.loop import batch_order
+from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.fjord import FjORD, batch_sizes, drawn_ranks
-from edgesim.simulation import Silent, Simulation
+from edgesim.runtime.backends.null import NullBackend
+from edgesim.simulation.assembly import assemble, cost_profile_of
+from edgesim.simulation.run import Silent, Simulation
 from tests.conftest import frames, timing_scenario
 from tests.contracts.support import NORMED, fingerprint, mixed_scenario, prepare, run
 from tests.contracts.test_prices import measured_jobs
-from tests.methods.hand_made import KEY, setting_of, view_of
+from tests.methods.hand_made import KEY, server_of, setting_of, view_of
+from tests.sizes import full
 
 FIFTHS = (0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 @cache
 def network(name):
-    """Return a network of the catalogue and its card."""
-    part = find("model", name)[0]()
-    return card_of(part, name, None, None, KEY)
+    """Return a network of the catalogue and its cost profile."""
+    plugin = find("model", name)[0]()
+    return cost_profile_of(plugin, name, None, None, KEY)
 
 
-def parts_at(card, widths, **changes):
+def submodels_at(cost_profile, widths, **changes):
     """Return the parts that FjORD has at these widths."""
-    setting = setting_of([1], {}, card=card)
-    return [FjORD(widths=tuple(widths), **changes)._part(rank + 1, setting) for rank in range(len(widths))]
+    setting = setting_of([1], {}, cost_profile=cost_profile)
+    return [FjORD(widths=tuple(widths), **changes)._submodel(rank + 1, setting) for rank in range(len(widths))]
 
 
 # --- slices -----------------------------------------------------------------------------------------------------
@@ -58,49 +61,56 @@ def parts_at(card, widths, **changes):
 )
 def test_sizes_of_the_slices(name, params, macs):
     """At widths 0.2 to 1; 2 FLOPs a MAC."""
-    _, card = network(name)
-    parts = parts_at(card, FIFTHS)
-    assert [card.part_params(part) for part in parts] == params
-    assert [card.forward_flops(part) / 2 for part in parts] == macs
+    _, cost_profile = network(name)
+    submodels = submodels_at(cost_profile, FIFTHS)
+    assert [cost_profile.submodel_params(submodel) for submodel in submodels] == params
+    assert [cost_profile.forward_flops(submodel) / 2 for submodel in submodels] == macs
 
 
 @pytest.mark.parametrize(
     ("name", "width", "params", "macs"),
     [
         ("vgg11", 0.5, 2440394, 38767104),
-        ("resnet18_bn", 0.75, 8528424, 418680832),
-        ("resnet18_bn", 0.5, 5780616, 281841664),
+        pytest.param("resnet18_bn", 0.75, 8528424, 418680832, marks=full),
+        pytest.param("resnet18_bn", 0.5, 5780616, 281841664, marks=full),
     ],
 )
 def test_sizes_of_deep_slices(name, width, params, macs):
     """Of a residual network only the inner channels of each block are sliced."""
-    _, card = network(name)
-    part = parts_at(card, (width, 1.0))[0]
-    assert card.part_params(part) == params
-    assert card.forward_flops(part) / 2 == macs
+    _, cost_profile = network(name)
+    submodel = submodels_at(cost_profile, (width, 1.0))[0]
+    assert cost_profile.submodel_params(submodel) == params
+    assert cost_profile.forward_flops(submodel) / 2 == macs
 
 
 def test_units_of_several_layers():
     """A residual network's 8 inner groups of 64 to 512; the others, one a stage, are sliced only if asked for."""
-    _, card = network("resnet18_bn")
-    assert [group.size for group in groups_of(card, "inner")] == [64, 64, 128, 128, 256, 256, 512, 512]
-    assert sorted(group.size for group in set(card.groups) - set(groups_of(card, "inner"))) == [64, 128, 256, 512]
-    inner, everything = (parts_at(card, (0.5, 1.0), units=which)[0] for which in ("inner", "all"))
-    assert (len(inner.units), len(everything.units)) == (8, 12)
+    _, cost_profile = network("resnet18_bn")
+    assert [group.size for group in groups_of(cost_profile, "inner")] == [64, 64, 128, 128, 256, 256, 512, 512]
+    assert sorted(group.size for group in set(cost_profile.groups) - set(groups_of(cost_profile, "inner"))) == [
+        64,
+        128,
+        256,
+        512,
+    ]
+    inner, everything = (submodels_at(cost_profile, (0.5, 1.0), channels=which)[0] for which in ("inner", "all"))
+    assert (len(inner.channels), len(everything.channels)) == (8, 12)
 
 
 def test_shapes_of_a_slice():
     """LeNet5 at 0.6: ceil(3.6), ceil(9.6), ceil(72), ceil(50.4); 25 pixels of each of 10 channels are flattened."""
-    module, card = network("lenet5")
-    whole, slim = parts_at(card, (1.0,)) + parts_at(card, (0.6, 1.0))[:1]
+    module, cost_profile = network("lenet5")
+    whole, slim = submodels_at(cost_profile, (1.0,)) + submodels_at(cost_profile, (0.6, 1.0))[:1]
     shapes = {"conv1": [4, 3, 5, 5], "conv2": [10, 4, 5, 5], "fc1": [72, 250], "fc2": [51, 72], "fc3": [10, 51]}
-    cut = corners(thinner(module, whole, card), slim)
+    cut = corners(thinner(module, whole, cost_profile), slim)
     for layer, shape in shapes.items():
-        assert list(thinner(module, slim, card).get_parameter(f"{layer}.weight").shape) == shape
+        assert list(thinner(module, slim, cost_profile).get_parameter(f"{layer}.weight").shape) == shape
         weight = module.get_parameter(f"{layer}.weight")
         assert cut[f"{layer}.weight"] == tuple(slice(size) for size in shape)
-        units = {"params": {f"{layer}.weight": weight.detach()}}
-        assert torch.equal(extract(units, slim, card)["params"][f"{layer}.weight"], weight[cut[f"{layer}.weight"]])
+        channels = {"params": {f"{layer}.weight": weight.detach()}}
+        assert torch.equal(
+            extract(channels, slim, cost_profile)["params"][f"{layer}.weight"], weight[cut[f"{layer}.weight"]]
+        )
 
 
 @pytest.mark.parametrize(
@@ -113,20 +123,20 @@ def test_units_at_a_width(width, size, kept):
 
 def test_corners_are_those_of_first_units():
     """Other units, and a network that is not made for it, have no corners."""
-    module, card = network("lenet5")
-    whole, slim = parts_at(card, (1.0,)) + parts_at(card, (0.6, 1.0))[:1]
+    module, cost_profile = network("lenet5")
+    whole, slim = submodels_at(cost_profile, (1.0,)) + submodels_at(cost_profile, (0.6, 1.0))[:1]
     with pytest.raises(ContractError, match="corners"):
-        corners(thinner(module, whole, card), Part(units=(("fc1", (1, 2)),)))
+        corners(thinner(module, whole, cost_profile), Submodel(channels=(("fc1", (1, 2)),)))
     with pytest.raises(ContractError, match="corners"):
         corners(module, slim)
 
 
 def test_groups_of_a_normalisation_have_to_fit():
     """32 groups of channels cannot be had from half of 64 channels less one."""
-    module, card = network("vgg11_gn")
-    parts = parts_at(card, (0.48, 1.0))
+    module, cost_profile = network("vgg11_gn")
+    submodels = submodels_at(cost_profile, (0.48, 1.0))
     with pytest.raises(ConfigError, match=r"model\.name: \S+ cannot split 31 kept channels into 32 groups"):
-        corners(thinner(module, parts[1], card), parts[0])
+        corners(thinner(module, submodels[1], cost_profile), submodels[0])
 
 
 # --- tiers and draws --------------------------------------------------------------------------------------------
@@ -134,10 +144,10 @@ def test_groups_of_a_normalisation_have_to_fit():
 
 def tiers(devices, method, **changes):
     """Return the ranks of the devices' largest widths."""
-    return method.init(setting_of([10] * devices, {}, card=TWO, **changes), KEY)["tier"]
+    return method.init(setting_of([10] * devices, {}, cost_profile=TWO, **changes), KEY)["tier"]
 
 
-TWO = ModelCard(
+TWO = CostProfile(
     "by hand",
     (1,),
     2,
@@ -146,7 +156,7 @@ TWO = ModelCard(
         LayerCost("w", "Linear", 8, 0, 2.0, 2.0, 2.0, frozenset(), 8, "w", "columns"),
         LayerCost("before", "Linear", 2, 0, 2.0, 2.0, 2.0, frozenset(), 2, "columns"),
     ),
-    groups=(UnitGroup("columns", 2), UnitGroup("w", 4)),
+    groups=(ChannelGroup("columns", 2), ChannelGroup("w", 4)),
 )
 
 
@@ -185,9 +195,9 @@ def test_widths_are_drawn_uniformly_up_to_the_own():
 )
 def test_batch_sizes_are_those_of_the_loop(samples, batch, epochs, drop_single):
     """Step by step, over epochs, with a last short batch and without one of a single sample."""
-    stretch = Stretch(batch=batch, lr=0.1, epochs=epochs)
-    taken = [len(positions) for positions in batch_order(KEY, samples, stretch, drop_single)]
-    assert batch_sizes(stretch, samples, drop_single).tolist() == taken
+    sgd = LocalSGD(batch=batch, lr=0.1, epochs=epochs)
+    taken = [len(positions) for positions in batch_order(KEY, samples, sgd, drop_single)]
+    assert batch_sizes(sgd, samples, drop_single).tolist() == taken
 
 
 # --- training ---------------------------------------------------------------------------------------------------
@@ -195,16 +205,18 @@ def test_batch_sizes_are_those_of_the_loop(samples, batch, epochs, drop_single):
 
 def retrained(trainer, assignment, distill=False):
     """Return what a device sends, by plain SGD in networks that are cut out and put back at every step."""
-    task, (stretch,) = assignment.task, assignment.task.stretches
-    parts = {work.part.width: work.part for work in task.passes if work.part} | {task.part.width: task.part}
+    task, (sgd,) = assignment.task, assignment.task.local_sgd
+    submodels = {work.submodel.width: work.submodel for work in task.passes if work.submodel} | {
+        task.submodel.width: task.submodel
+    }
     shard = trainer.shards[assignment.device]
-    base = extract(assignment.base, task.part, trainer.card)
+    base = extract(assignment.global_model, task.submodel, trainer.cost_profile)
     w = {name: tensor.clone() for tensors in base.values() for name, tensor in tensors.items()}
-    steps = list(batch_order(assignment.key.at(0).at(0), len(shard), stretch, trainer.card.drop_single))
-    draws = drawn_ranks(int(task.knobs["seed"]), task.part.width, len(steps))
+    steps = list(batch_order(assignment.key.at(0).at(0), len(shard), sgd, trainer.cost_profile.drop_single))
+    draws = drawn_ranks(int(task.config["seed"]), task.submodel.width, len(steps))
 
     def at(rank):
-        cut = thinner(trainer.module, parts[rank], trainer.card)
+        cut = thinner(trainer.module, submodels[rank], trainer.cost_profile)
         own = {**dict(cut.named_parameters()), **dict(cut.named_buffers())}
         for name, tensor in own.items():
             if name in w:
@@ -215,7 +227,7 @@ def retrained(trainer, assignment, distill=False):
         x, y = trainer.data.batch("train", shard[positions])
         widest = {}
         if distill:
-            full, widest = at(task.part.width)
+            full, widest = at(task.submodel.width)
             logits = full(x)
             F.cross_entropy(logits, y).backward()
         cut, own = at(rank)
@@ -227,8 +239,8 @@ def retrained(trainer, assignment, distill=False):
         for tensors in (widest, own):
             for name, tensor in tensors.items():
                 if tensor.grad is not None:
-                    w[name][tuple(slice(size) for size in tensor.shape)] -= stretch.lr * tensor.grad
-        moved = widest if distill else own if rank == task.part.width else {}
+                    w[name][tuple(slice(size) for size in tensor.shape)] -= sgd.lr * tensor.grad
+        moved = widest if distill else own if rank == task.submodel.width else {}
         w |= {name: tensor for name, tensor in moved.items() if name in base["buffers"]}
     return w, draws
 
@@ -256,7 +268,7 @@ def test_devices_train_in_slices(model, distill, monkeypatch):
     widths = set()
     for trainer, assignment, result in seen:
         expected, draws = retrained(trainer, assignment, distill)
-        widths |= {(assignment.task.part.width, rank) for rank in draws.tolist()}
+        widths |= {(assignment.task.submodel.width, rank) for rank in draws.tolist()}
         for tensors in result.body.values():
             for name, tensor in tensors.items():
                 torch.testing.assert_close(tensor, expected[name], atol=2e-6, rtol=1e-5)
@@ -281,11 +293,11 @@ def test_work_of_a_fleet():
     train_flops = 2 * (3 * macs - 75 * 28 * 28 * np.array([2, 3, 4, 5, 6]))
     scenario = timing_scenario(model="lenet5", method={"name": "fjord", "tiers": "level"})
     simulation = Simulation(assemble(scenario), NullBackend(), Silent())
-    plan = simulation.learner.plan(simulation.engine.view())
+    plan = simulation.learner.plan(simulation.session.view())
     simulation.run()
     jobs = frames(simulation)["jobs"].sort_values("device")
     for order, flops in zip(plan.orders, jobs["flops"], strict=True):
-        steps = drawn_ranks(int(order.task.knobs["seed"]), order.device + 1, 25)
+        steps = drawn_ranks(int(order.task.config["seed"]), order.device + 1, 25)
         assert flops == 20 * train_flops[steps - 1].sum()
     assert jobs["up_bytes"].tolist() == [4 * n for n in (3385, 11224, 23629, 40600, 62006)]
     assert jobs["down_bytes"].tolist() == jobs["up_bytes"].tolist()
@@ -297,7 +309,7 @@ def test_only_whole_models_have_running_statistics():
     channels = {f"width{width:g}": math.ceil(4 * width) for width in FIFTHS}
     params = {width: 10 * n + 2 * n + 90 * n + 10 for width, n in channels.items()}
     sent = {width: 4 * (n + 8 * (width == "width1")) for width, n in params.items()}
-    assert dict(zip(jobs["part"], jobs["up_bytes"], strict=True)) == sent
+    assert dict(zip(jobs["submodel"], jobs["up_bytes"], strict=True)) == sent
     assert jobs["up_bytes"].tolist() == jobs["down_bytes"].tolist()
 
 
@@ -323,29 +335,29 @@ def test_the_same_seed_gives_the_same_run():
 
 def arrived(device, rank, samples, value):
     """Return what a device with that tier sends: a 4 x 2 matrix full of one value, cut to half if its rank is 1."""
-    setting = setting_of([1], {}, card=TWO)
-    part = FjORD(widths=(0.5, 1.0))._part(rank, setting)
+    setting = setting_of([1], {}, cost_profile=TWO)
+    submodel = FjORD(widths=(0.5, 1.0))._submodel(rank, setting)
     shape = (2, 1) if rank == 1 else (4, 2)
     body = {"params": {"w.weight": torch.full(shape, value)}}
-    return Message(device, device, Task(part=part), body, samples, 1, 0, {})
+    return Update(device, device, Task(submodel=submodel), body, samples, 1, 0, {})
 
 
 @pytest.mark.parametrize(
     ("who", "absent", "expected"),
     [
-        ((0, 1, 2), "skip", [[2.75, 2], [2.75, 2], [2, 2], [2, 2]]),
-        ((0, 2), "skip", [[3, 9], [3, 9], [9, 9], [9, 9]]),
-        ((0, 1, 2), "keep_old", [[2.75, 7.25], [2.75, 7.25], [7.25, 7.25], [7.25, 7.25]]),
+        ((0, 1, 2), "average_over_holders", [[2.75, 2], [2.75, 2], [2, 2], [2, 2]]),
+        ((0, 2), "average_over_holders", [[3, 9], [3, 9], [9, 9], [9, 9]]),
+        ((0, 1, 2), "include_absent", [[2.75, 7.25], [2.75, 7.25], [7.25, 7.25], [7.25, 7.25]]),
     ],
 )
 def test_rings_are_averaged_over_who_has_them(who, absent, expected):
     """Values 1, 2, 4 of 1, 1, 2 samples, the second has the whole; without it the outer ring keeps its 9."""
     got = [arrived(0, 1, 1, 1.0), arrived(1, 2, 1, 2.0), arrived(2, 1, 2, 4.0)]
     base = {"params": {"w.weight": torch.full((4, 2), 9.0)}}
-    setting = setting_of([1, 1, 2], {}, card=TWO)
+    setting = setting_of([1, 1, 2], {}, cost_profile=TWO)
     method = FjORD(widths=(0.5, 1.0), absent=absent)
     state = method.init(setting, KEY)
-    merged = method.merge(state, base, [got[k] for k in who], view_of(setting), None, KEY)
+    merged = method.aggregate(state, base, [got[k] for k in who], server_of(view_of(setting)), KEY)
     assert merged.model["params"]["w.weight"].tolist() == expected
 
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from edgesim.contracts import Encoding, Payload, Task
-from edgesim.errors import ConfigError
-from edgesim.learning.encode import uplinked
+from edgesim.core.encoding import Encoding
+from edgesim.core.errors import ConfigError
+from edgesim.core.task import Payload, Task
+from edgesim.learning.codec.encode import uplinked
 from edgesim.methods.gossipfl import GossipFL, _slice
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import run
@@ -29,7 +30,7 @@ FIRST, SECOND = row(1.0, 2, 3, 4, bias=1.0), row(5.0, 6, 7, 8, bias=3.0)
 
 def seed_of(*wanted):
     """Return the first seed whose slice of four weights is this one."""
-    return next(float(s) for s in count() if _slice({"w": 4}, 0.5, "bernoulli", s)["w"].tolist() == list(wanted))
+    return next(s for s in count() if _slice({"w": 4}, 0.5, "bernoulli", s)["w"].tolist() == list(wanted))
 
 
 ODD, LAST = seed_of(True, False, True, False), seed_of(False, False, False, True)
@@ -38,8 +39,8 @@ ODD, LAST = seed_of(True, False, True, False), seed_of(False, False, False, True
 def pair_task(method, now=ODD, later=ODD):
     """Return the task of a pair with given slices to mix and to send."""
     asked = task_of(method, PAIR, 0, weights=4, samples=(1, 1))
-    assert {"slice_now", "slice_next"} <= asked.knobs.keys()
-    return replace(asked, knobs={**asked.knobs, "slice_now": now, "slice_next": later})
+    assert {"slice_now", "slice_next"} <= asked.config.keys()
+    return replace(asked, config={**asked.config, "slice_now": now, "slice_next": later})
 
 
 def mixed(method, *heard, now=ODD):
@@ -116,11 +117,11 @@ def test_all_share_the_slice_that_was_paid_for(draw):
         done = [backend.done[10 * round_ + device] for device in range(10)]
         support = [{n: t != 0 for n, t in result.body["params"].items()} for _, result in done]
         assert all(torch.equal(each[n], support[0][n]) for each in support for n in each)
-        assert {f"{n}.weight": k for n, k in done[0][0].task.part.nnz} == {
+        assert {f"{n}.weight": k for n, k in done[0][0].task.submodel.nnz} == {
             n: int(m.sum()) for n, m in support[0].items()
         }
         places.append(support[0])
-    assert backend.done[0][0].task.knobs["slice_next"] == backend.done[10][0].task.knobs["slice_now"]
+    assert backend.done[0][0].task.config["slice_next"] == backend.done[10][0].task.config["slice_now"]
     assert any(not torch.equal(places[0][name], places[1][name]) for name in places[0])
 
 
@@ -129,10 +130,12 @@ def test_a_run_mixes_the_slice_and_nothing_else():
     training = {"lr": 0.1, "lr_decay": 1e-12}
     _, backend = spied(method={"name": "gossipfl", "share": 0.4}, peers="ring", stop={"rounds": 3}, training=training)
     for device in (0, 5):
-        group = [backend.done[10 + (device + step) % 10][1].keep["params"]["fc1.weight"] for step in (-1, 0, 1)]
+        group = [
+            backend.done[10 + (device + step) % 10][1].new_device_state["params"]["fc1.weight"] for step in (-1, 0, 1)
+        ]
         in_slice = backend.done[10 + device][1].body["params"]["fc1.weight"] != 0
         expected = torch.where(in_slice, torch.stack(group).double().mean(0).float(), group[1])
-        after = backend.done[20 + device][1].keep["params"]["fc1.weight"]
+        after = backend.done[20 + device][1].new_device_state["params"]["fc1.weight"]
         assert after.numpy() == pytest.approx(expected.numpy(), abs=1e-6)
         assert float((after - group[1]).abs().max()) > 1e-3
 
@@ -146,7 +149,7 @@ def test_bytes(vectors, extra):
     method = {"name": "gossipfl", "draw": "exact", "share": 0.25, "vectors": vectors}
     jobs = frames(simulate_null(digits_scenario(method=method, peers="ring", backend="null")))["jobs"]
     kept = sum(size // 4 for size in WEIGHTS.values())
-    assert set(jobs["up_bytes"]) == {2 * (4 * kept + 8 + extra)}
+    assert set(jobs["peer_bytes"]) == {2 * (4 * kept + 8 + extra)}
 
 
 def test_a_payload_of_weights_alone():
@@ -169,7 +172,7 @@ def test_pairs_learn():
     fleet = [{"count": 5, "cpu": {"flops_per_s": "20 MFLOP/s"}}]
     simulation = run(digits_scenario(method="gossipfl", peers=pairs, fleet=fleet, stop={"rounds": 8}))
     tables = frames(simulation)
-    assert (tables["jobs"].groupby("round")["up_bytes"].min() == 0).all()
+    assert (tables["jobs"].groupby("round")["peer_bytes"].min() == 0).all()
     assert tables["evals"]["accuracy"].iloc[-1] > 0.5
 
 

@@ -13,34 +13,35 @@ import pytest
 import torch
 from torch.nn import functional
 
-from edgesim.card import LayerCost, ModelCard, UnitGroup
-from edgesim.contracts import Message, Part, Payload, Task
-from edgesim.errors import ConfigError
-from edgesim.learning.parts import thinner
+from edgesim.core.errors import ConfigError
+from edgesim.core.task import Payload, Submodel, Task
+from edgesim.core.update import Update
+from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
+from edgesim.learning.submodel.slicing import thinner
 from edgesim.methods.heterofl import HeteroFL
 from tests.conftest import frames, timing_scenario
 from tests.contracts.support import NORMED, fingerprint, mixed_scenario, prepare, run
-from tests.methods.hand_made import KEY, merged_layers, message_of, setting_of, view_of
+from tests.methods.hand_made import KEY, merged_layers, message_of, server_of, setting_of, view_of
 from tests.methods.recorded import close_to, record
 
 A_TO_E = (0.0625, 0.125, 0.25, 0.5, 1.0)
 QUARTER_TO_ALL = {"name": "heterofl", "rates": [0.25, 0.5, 1.0], "tiers": "level"}
 
-FOUR = ModelCard(
+FOUR = CostProfile(
     "by hand",
     (1,),
     2,
     (LayerCost("w", "Linear", 4, 0, 8.0, 8.0, 8.0, frozenset(), weights=4, rows="w"),),
-    groups=(UnitGroup("w", 4),),
+    groups=(ChannelGroup("w", 4),),
 )
 
 
-def parts_of(model, method, **changes):
-    """Return the parts that a method has for its rates, from the narrowest, and the card of the model."""
+def submodels_of(model, method, **changes):
+    """Return the parts that a method has for its rates, from the narrowest, and the cost profile of the model."""
     levels = [{"level": level, "cpu": {"flops_per_s": 1e9}} for level in range(1, len(method["rates"]) + 1)]
     simulation = prepare(timing_scenario(model=model, fleet=levels, method=method, **changes))
-    plan = simulation.learner.plan(simulation.engine.view())
-    return [order.task.part for order in plan.orders], simulation.parts.setting.card
+    plan = simulation.learner.plan(simulation.session.view())
+    return [order.task.submodel for order in plan.orders], simulation.parts.setting.cost_profile
 
 
 # --- the mean ---------------------------------------------------------------------------------------------------
@@ -48,9 +49,9 @@ def parts_of(model, method, **changes):
 
 def test_coordinates_are_averaged_over_who_has_them():
     """Half of four numbers came back as (2, 4), all as (4, 0, 6, 8); data sizes play no part."""
-    half = Part(units=(("w", (0, 1)),))
+    half = Submodel(channels=(("w", (0, 1)),))
     got = [message_of(0, 100, {"w": [2.0, 4.0]}, half), message_of(1, 300, {"w": [4.0, 0.0, 6.0, 8.0]})]
-    setting = setting_of([100, 300], {}, card=FOUR)
+    setting = setting_of([100, 300], {}, cost_profile=FOUR)
     assert merged_layers(HeteroFL(), setting, {"w": [1.0] * 4}, got) == {"w": [3, 2, 6, 8]}
     assert merged_layers(HeteroFL(weights="samples"), setting, {"w": [1.0] * 4}, got) == {"w": [3.5, 1, 6, 8]}
     assert merged_layers(HeteroFL(), setting, {"w": [1.0] * 4}, got[:1]) == {"w": [2, 4, 1, 1]}
@@ -58,7 +59,7 @@ def test_coordinates_are_averaged_over_who_has_them():
 
 
 # 2 inputs, 2 hidden units, 3 classes; device 0 has the first unit and classes 0 and 1, device 1 all units and 1 and 2
-TWO_LAYERS = ModelCard(
+TWO_LAYERS = CostProfile(
     "by hand",
     (2,),
     3,
@@ -66,7 +67,7 @@ TWO_LAYERS = ModelCard(
         LayerCost("fc1", "Linear", 4, 0, 8.0, 8.0, 8.0, frozenset(), weights=4, rows="fc1"),
         LayerCost("fc2", "Linear", 9, 0, 12.0, 12.0, 12.0, frozenset({"fc1"}), weights=6, columns="fc1"),
     ),
-    groups=(UnitGroup("fc1", 2),),
+    groups=(ChannelGroup("fc1", 2),),
 )
 LABELS = np.array([[3, 1, 0], [0, 5, 2], [0, 0, 0]])
 
@@ -83,10 +84,10 @@ def full_of(value, hidden):
 )
 def test_rows_of_classes_are_those_of_who_has_them(masking, rows, bias):
     """Device 0 sends 1 and device 1 sends 5 everywhere, the old model is 9; what device 0 alone may say has unit 0."""
-    half = Task(part=Part(units=(("fc1", (0,)),)))
-    got = [Message(0, 0, half, full_of(1.0, 1), 4, 1, 0, {}), Message(1, 1, Task(), full_of(5.0, 2), 7, 1, 0, {})]
-    view = view_of(setting_of([4, 7, 0], {}, card=TWO_LAYERS, labels=LABELS))
-    params = HeteroFL(masking=masking).merge({}, full_of(9.0, 2), got, view, None, KEY).model["params"]
+    half = Task(submodel=Submodel(channels=(("fc1", (0,)),)))
+    got = [Update(0, 0, half, full_of(1.0, 1), 4, 1, 0, {}), Update(1, 1, Task(), full_of(5.0, 2), 7, 1, 0, {})]
+    view = view_of(setting_of([4, 7, 0], {}, cost_profile=TWO_LAYERS, labels=LABELS))
+    params = HeteroFL(masking=masking).aggregate({}, full_of(9.0, 2), got, server_of(view), KEY).model["params"]
     assert params["fc1.weight"].tolist() == [[3, 3], [5, 5]]
     assert params["fc2.weight"].tolist() == rows
     assert params["fc2.bias"].tolist() == bias
@@ -94,9 +95,9 @@ def test_rows_of_classes_are_those_of_who_has_them(masking, rows, bias):
 
 def test_who_has_no_sample_says_nothing():
     """A device that trained on nothing sends what it got: no row of a class is its."""
-    got = [Message(2, 0, Task(), full_of(5.0, 2), 0, 0, 0, {})]
-    view = view_of(setting_of([4, 7, 0], {}, card=TWO_LAYERS, labels=LABELS))
-    model = HeteroFL().merge({}, full_of(9.0, 2), got, view, None, KEY).model
+    got = [Update(2, 0, Task(), full_of(5.0, 2), 0, 0, 0, {})]
+    view = view_of(setting_of([4, 7, 0], {}, cost_profile=TWO_LAYERS, labels=LABELS))
+    model = HeteroFL().aggregate({}, full_of(9.0, 2), got, server_of(view), KEY).model
     assert fingerprint(model) == fingerprint(full_of(9.0, 2))
 
 
@@ -105,21 +106,27 @@ def test_who_has_no_sample_says_nothing():
 
 def test_sizes_of_resnet18():
     """Ten classes, without its normalisation: ceil(r n) channels along the shortcuts too."""
-    _, card = parts_of("resnet18_gn", {"name": "heterofl", "rates": [1.0], "tiers": "level"})
+    _, cost_profile = submodels_of("resnet18_gn", {"name": "heterofl", "rates": [1.0], "tiers": "level"})
     method = HeteroFL(rates=tuple(A_TO_E), tiers="level")  # which is for other normalisations
-    parts = [method._part(rank, card, 0) for rank in range(1, 1 + len(A_TO_E))]
-    plain = replace(card, layers=tuple(layer for layer in card.layers if layer.weights))
-    assert [plain.part_params(part) for part in parts] == [44022, 175202, 699066, 2792810, 11164362]
-    assert [plain.forward_flops(part) / 2 for part in parts] == [2273600, 8872576, 35046656, 139299328, 555422720]
-    assert [plain.nbytes(Payload(), part) for part in parts[:2]] == [4 * 44022, 4 * 175202]
+    submodels = [method._submodel(rank, cost_profile, 0) for rank in range(1, 1 + len(A_TO_E))]
+    plain = replace(cost_profile, layers=tuple(layer for layer in cost_profile.layers if layer.weights))
+    assert [plain.submodel_params(submodel) for submodel in submodels] == [44022, 175202, 699066, 2792810, 11164362]
+    assert [plain.forward_flops(submodel) / 2 for submodel in submodels] == [
+        2273600,
+        8872576,
+        35046656,
+        139299328,
+        555422720,
+    ]
+    assert [plain.nbytes(Payload(), submodel) for submodel in submodels[:2]] == [4 * 44022, 4 * 175202]
 
 
 def test_first_units_and_at_least_one():
     """A sixteenth and a third of LeNet's 6, 16, 120 and 84, rounded up."""
-    parts, _ = parts_of("lenet5", {"name": "heterofl", "rates": [1 / 16, 1 / 3], "tiers": "level"})
-    for part, counts in zip(parts, ((1, 1, 8, 6), (2, 6, 40, 28)), strict=True):
-        assert [units for _, units in part.units] == [tuple(range(count)) for count in counts]
-    assert [part.width for part in parts] == [1, 2]
+    submodels, _ = submodels_of("lenet5", {"name": "heterofl", "rates": [1 / 16, 1 / 3], "tiers": "level"})
+    for submodel, counts in zip(submodels, ((1, 1, 8, 6), (2, 6, 40, 28)), strict=True):
+        assert [channels for _, channels in submodel.channels] == [tuple(range(count)) for count in counts]
+    assert [submodel.width for submodel in submodels] == [1, 2]
 
 
 # --- training ---------------------------------------------------------------------------------------------------
@@ -150,8 +157,8 @@ def test_devices_train_thin_networks_on_their_classes(monkeypatch, masking):
     rates = set()
     for job in jobs:
         trainer, assignment = job.trainer, job.assignment
-        rate = (0.25, 0.5, 1.0)[assignment.task.part.width - 1]
-        weights = {n: corner(n, t, rate).clone().requires_grad_() for n, t in assignment.base["params"].items()}
+        rate = (0.25, 0.5, 1.0)[assignment.task.submodel.width - 1]
+        weights = {n: corner(n, t, rate).clone().requires_grad_() for n, t in assignment.global_model["params"].items()}
         labels = trainer.data.y_train[trainer.shards[assignment.device]]
         has = torch.tensor([bool((labels == label).any()) for label in range(10)])
         for x, y in job.batches():
@@ -173,8 +180,8 @@ def test_a_quarter_gives_four_times_as_much(scaler, factor):
     method = {"name": "heterofl", "rates": [0.25], "tiers": "level", "scaler": scaler}
     fleet = [{"level": 1, "cpu": {"flops_per_s": 1e9}}]
     simulation = prepare(mixed_scenario(method=method, fleet=fleet))
-    task = simulation.learner.plan(simulation.engine.view()).orders[0].task
-    thin = thinner(simulation.parts.module, task.part, simulation.parts.setting.card)
+    task = simulation.learner.plan(simulation.session.view()).orders[0].task
+    thin = thinner(simulation.parts.module, task.submodel, simulation.parts.setting.cost_profile)
     images, weights = torch.linspace(-1, 1, 128).reshape(2, 1, 8, 8), dict(thin.named_parameters())
     torch.testing.assert_close(thin(images), logits_of(weights, images, 1 / factor), check_stride=False)
 
@@ -182,12 +189,12 @@ def test_a_quarter_gives_four_times_as_much(scaler, factor):
 def test_a_normalisation_takes_a_factor_out_itself():
     """Where one follows, nothing is scaled; in a network without any all groups are."""
     half = {"name": "heterofl", "rates": [0.5], "tiers": "level"}
-    (part, *_), card = parts_of(NORMED, half, data="digits", partition="iid")
-    assert [name for name, _ in part.units] == [group.name for group in card.groups] == ["conv"]
-    assert part.scale == ()
-    (part, *_), _ = parts_of("lenet5", half)
-    assert [name for name, _ in part.scale] == ["conv1", "conv2", "fc1", "fc2"]
-    assert {factor for _, factors in part.scale for factor in factors} == {2.0}
+    (submodel, *_), cost_profile = submodels_of(NORMED, half, data="digits", partition="iid")
+    assert [name for name, _ in submodel.channels] == [group.name for group in cost_profile.groups] == ["conv"]
+    assert submodel.scale == ()
+    (submodel, *_), _ = submodels_of("lenet5", half)
+    assert [name for name, _ in submodel.scale] == ["conv1", "conv2", "fc1", "fc2"]
+    assert {factor for _, factors in submodel.scale for factor in factors} == {2.0}
 
 
 def test_the_only_rate_is_fedavg():
@@ -206,7 +213,7 @@ def test_the_only_rate_is_fedavg():
 def ranks(devices=20, **settings):
     """Return the rank of every device."""
     method = HeteroFL(**settings)
-    return method.init(setting_of([1] * devices, {}, card=FOUR), KEY)["rank"]
+    return method.init(setting_of([1] * devices, {}, cost_profile=FOUR), KEY)["rank"]
 
 
 @pytest.mark.parametrize(
@@ -232,10 +239,10 @@ def test_rates_may_be_drawn_every_round():
     simulation = prepare(timing_scenario(model="lenet5", method=method, fleet=fleet))
     wide = []
     for round_ in range(25):
-        simulation.engine.round = round_
-        plan = simulation.learner.plan(simulation.engine.view())
-        assert plan == simulation.learner.plan(simulation.engine.view())
-        wide.append([order.task.part.width == 2 for order in plan.orders])
+        simulation.session.round = round_
+        plan = simulation.learner.plan(simulation.session.view())
+        assert plan == simulation.learner.plan(simulation.session.view())
+        wide.append([order.task.submodel.width == 2 for order in plan.orders])
     assert abs(np.sum(wide) - 750) < 5 * math.sqrt(1000 * 0.25 * 0.75)
     assert (np.std(wide, axis=0) > 0).all()
 
@@ -245,7 +252,7 @@ def test_levels_and_a_cost_table():
     cost = {"name": "table", "ratios": [0.1, 0.4, 1.0]}
     jobs = frames(run(mixed_scenario(method=QUARTER_TO_ALL, backend="null", cost=cost, stop={"rounds": 1})))["jobs"]
     jobs = jobs.sort_values("device")
-    assert jobs["part"].tolist() == ["rate0.25"] * 2 + ["rate0.5"] * 2 + ["rate1"] * 2
+    assert jobs["submodel"].tolist() == ["rate0.25"] * 2 + ["rate0.5"] * 2 + ["rate1"] * 2
     assert (jobs["flops"] / jobs["flops"].max()).tolist() == pytest.approx([0.1] * 2 + [0.4] * 2 + [1] * 2)
 
 

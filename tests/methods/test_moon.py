@@ -5,25 +5,30 @@ Source: Li, He and Song (2021), equations 3 and 4, and its authors' published co
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from edgesim.contracts import Assignment, Task
-from edgesim.errors import ConfigError
-from edgesim.learning.build import build_model, bundle_of
-from edgesim.learning.context import Batch, Context
-from edgesim.learning.loop import gradients
+from edgesim.core.backend import Assignment
+from edgesim.core.errors import ConfigError
+from edgesim.core.method import LocalState
+from edgesim.core.rng import Key
+from edgesim.core.task import Task
+from edgesim.learning.models.build import build_model, model_state_of
 from edgesim.learning.models.chains import CnnDigits
-from edgesim.learning.seeding import seeded
+from edgesim.learning.models.seeding import seeded
+from edgesim.learning.train.context import Batch, Context
+from edgesim.learning.train.loop import gradients
 from edgesim.methods.moon import Moon, contrast
-from edgesim.rng import Key
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import MODELS, NORMED, Spy, fingerprint, mixed_scenario, prepare, results_of, run
 from tests.methods.hand_made import KEY
 from tests.plugins.networks import TinyNorm
 from tests.plugins.one_number import Ones
+from tests.sizes import full
 
 HEADED = {"name": "cnn_digits", "projection": 12}
 Z = [torch.tensor([z], dtype=torch.float64) for z in ([1, 2, 2], [2, 1, 2], [-1, 2, 0])]
@@ -47,9 +52,9 @@ def test_contrast_at_the_edges():
     assert both.item() == pytest.approx((0.345995 + 0.693147) / 2, abs=1e-6)
 
 
-def context_of(module, base, own=None):
+def context_of(module, global_model, device_state=None):
     """Return what a rule works with on this network."""
-    job = Assignment(0, 0, Task(), KEY, base, own)
+    job = Assignment(0, 0, Task(), KEY, global_model, device_state)
     return Context(module, Ones(samples=2).load(), torch.arange(2), job, False)
 
 
@@ -79,11 +84,11 @@ def test_loss_and_gradient_by_hand(projection):
     by_hand = F.cross_entropy(logits, batch.y) + 2 * contrast(z, apart(received)[1], apart(kept)[1], 0.5)
     by_hand_gradients = gradients(by_hand, list(trained.parameters()))
 
-    context = context_of(trained, bundle_of(received), bundle_of(kept))
+    context = context_of(trained, model_state_of(received), model_state_of(kept))
     rule = method.local(Task())
-    w = {**rule.start(context.base, context.own, context), **context.copy(bundle_of(trained))}
-    wrt = context.bind(w)
-    loss = rule.phases[0].loss(w, batch, context)
+    local = replace(rule.on_start(context), weights=context.copy(model_state_of(trained)))
+    wrt = context.bind(local.weights)
+    loss = rule.phases[0].loss(local, batch, context)
     assert loss.item() == pytest.approx(by_hand.item(), rel=1e-5)
     for found, expected in zip(gradients(loss, wrt), by_hand_gradients, strict=True):
         assert found.numpy() == pytest.approx(expected.numpy(), abs=1e-5)
@@ -94,9 +99,9 @@ def test_frozen_networks_look_as_in_a_test():
     with seeded(KEY):
         module, other = TinyNorm(), TinyNorm()
     other.norm.running_mean.fill_(0.25)
-    batch, base = digits_batch(), bundle_of(other)
+    batch, base = digits_batch(), model_state_of(other)
     context = context_of(module, base)
-    w = context.copy(bundle_of(module))
+    w = context.copy(model_state_of(module))
     context.bind(w)
     before = fingerprint([w, base])
     logits, z = context.tested_features(base, batch.x)
@@ -117,25 +122,24 @@ def test_a_device_keeps_the_model_that_it_delivered():
     simulation = prepare(mixed_scenario(method="moon", model=NORMED, stop={"rounds": 1}))
     spy = simulation.learner.method = Spy(simulation.learner.method)
     simulation.run()
-    got = spy.merges[0][2]
+    got = spy.rounds[0][2]
     kept = simulation.learner.memory
     assert kept.keys() == {m.device for m in got} == set(range(6))
     assert all(fingerprint(kept[m.device]) == fingerprint(m.body) for m in got)
     broken = {**got[0].body, "params": {n: t / 0 for n, t in got[0].body["params"].items()}}
-    assert Moon().local(Task()).finish(broken, None)[1] is None
+    assert Moon().local(Task()).on_finish(LocalState(broken), None).new_device_state is None
 
 
-def previous(first_previous, own, base, module):
+def previous(first_previous, device_state, global_model, module):
     """Return the parameters that a device compares with as its last model's."""
-    context = context_of(module, base, own)
-    start = Moon(first_previous=first_previous).local(Task()).start
-    return start(base, own, context)["previous"]
+    context = context_of(module, global_model, device_state)
+    return Moon(first_previous=first_previous).local(Task()).on_start(context).scratch.previous
 
 
 def test_what_stands_for_a_last_model():
-    """A device that kept one uses it; else the first model of the run, whatever was trained since, or `base`."""
+    """A device that kept one uses it; else the first model of the run, whatever was trained since, or what came."""
     module, other, third = (build_model(CnnDigits(), (1, 8, 8), 10, Key(seed)) for seed in (1, 2, 3))
-    first, base, own = bundle_of(module), bundle_of(other), bundle_of(third)
+    first, base, own = model_state_of(module), model_state_of(other), model_state_of(third)
     context_of(module, base).bind(context_of(module, base).copy(base))  # the network now has other weights
     for setting, kept, expected in (
         ("initial", None, first), ("received", None, base), ("initial", own, own), ("received", own, own)
@@ -167,6 +171,8 @@ def test_newcomers_compare_with_the_initial_model():
     assert runs[0]["weights"] != runs[1]["weights"]
 
 
+@full
+@pytest.mark.workers
 def test_worker_processes_know_the_initial_model_too():
     """Newcomers of later rounds learn the same there, bit for bit."""
     few, outcomes = {"name": "uniform", "count": 2}, []

@@ -12,18 +12,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from edgesim.assembly import card_of
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
 from edgesim.learning.models.chains import Lenet5
-from edgesim.learning.models.resnets import PARTS as RESNETS
-from edgesim.learning.parts import extract, thinner
+from edgesim.learning.models.resnets import PLUGINS as RESNETS
+from edgesim.learning.submodel.slicing import extract, thinner
 from edgesim.methods.fjord import drawn_ranks
 from edgesim.methods.moon_fjord import MoonFjORD
+from edgesim.simulation.assembly import cost_profile_of
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import MODELS, NORMED, mixed_scenario, prepare, results_of, run
 from tests.contracts.test_prices import measured_jobs
 from tests.methods.hand_made import KEY, setting_of
 from tests.methods.recorded import close_to, record
+from tests.sizes import full, thinned
 
 HEADED = {"name": "cnn_digits", "projection": 12}
 
@@ -36,22 +37,22 @@ HEADED = {"name": "cnn_digits", "projection": 12}
 )
 def test_the_projection_stays_whole(width, conv1, conv2, fc1, fc2):
     """ceil(p n) of 6, 16, 120 and 84 units, of which the last are twice there, and 256 numbers to compare at any p."""
-    _, card = card_of(Lenet5(projection=256), "lenet5", None, None, KEY)
-    setting, method = setting_of([1], {}, card=card), MoonFjORD(widths=(0.2, 0.6, 1.0))
-    part = method._part(1 + (0.2, 0.6, 1.0).index(width), setting)
+    _, cost_profile = cost_profile_of(Lenet5(projection=256), "lenet5", None, None, KEY)
+    setting, method = setting_of([1], {}, cost_profile=cost_profile), MoonFjORD(widths=(0.2, 0.6, 1.0))
+    submodel = method._submodel(1 + (0.2, 0.6, 1.0).index(width), setting)
     linear = [(25 * conv2, fc1), (fc1, fc2), (fc2, fc2), (fc2, 256), (256, 10)]
     params = 76 * conv1 + (25 * conv1 + 1) * conv2 + sum((n + 1) * m for n, m in linear)
     macs = 75 * conv1 * 28 * 28 + 25 * conv1 * conv2 * 10 * 10 + sum(n * m for n, m in linear)
-    assert card.part_params(part) == params
-    assert card.forward_flops(part) == 2 * macs
+    assert cost_profile.submodel_params(submodel) == params
+    assert cost_profile.forward_flops(submodel) == 2 * macs
     assert width < 1 or (params, macs) == (92626, 682000)  # as the FedDHAD paper's layers give
 
 
 def test_the_projection_of_a_residual_network_stays_whole_too():
     """Its inner channels and the head's hidden layer are sliced."""
-    _, card = card_of(RESNETS["resnet18_bn"](projection=256), "resnet18_bn", None, None, KEY)
-    part = MoonFjORD(widths=(0.5, 1.0))._part(1, setting_of([1], {}, card=card))
-    assert sorted(len(units) for _, units in part.units) == [32, 32, 64, 64, 128, 128, 256, 256, 256]
+    _, cost_profile = cost_profile_of(RESNETS["resnet18_bn"](projection=256), "resnet18_bn", None, None, KEY)
+    submodel = MoonFjORD(widths=(0.5, 1.0))._submodel(1, setting_of([1], {}, cost_profile=cost_profile))
+    assert sorted(len(channels) for _, channels in submodel.channels) == [32, 32, 64, 64, 128, 128, 256, 256, 256]
 
 
 # --- where it is one of its parts -------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ def test_the_only_width_is_moon(model):
     results = []
     for method in ("moon", {"name": "moon_fjord", "widths": [1.0]}):
         simulation = run(mixed_scenario(method=method, model=model, stop={"rounds": 3}))
-        jobs = frames(simulation)["jobs"].drop(columns="part").to_csv()
+        jobs = frames(simulation)["jobs"].drop(columns="submodel").to_csv()
         results.append({**results_of(simulation), "jobs": jobs})
     assert results[0] == results[1]
 
@@ -83,9 +84,9 @@ def cut(job, rank, model):
 
     In test mode, but for batch normalisation at less than full width: that goes by the statistics of the batch.
     """
-    parts = {work.part.width: work.part for work in job.assignment.task.passes if work.part}
-    part = {**parts, job.assignment.task.part.width: job.assignment.task.part}[rank]
-    network = thinner(job.trainer.module, part, job.trainer.card)
+    submodels = {work.submodel.width: work.submodel for work in job.assignment.task.passes if work.submodel}
+    submodel = {**submodels, job.assignment.task.submodel.width: job.assignment.task.submodel}[rank]
+    network = thinner(job.trainer.module, submodel, job.trainer.cost_profile)
     own = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     for name, tensor in own.items():
         if name in model:
@@ -96,9 +97,9 @@ def cut(job, rank, model):
     return network, own
 
 
-def in_one(bundle):
+def in_one(model_state):
     """Return the tensors of a bundle by name."""
-    return {name: tensor for tensors in bundle.values() for name, tensor in tensors.items()}
+    return {name: tensor for tensors in model_state.values() for name, tensor in tensors.items()}
 
 
 def entered_last(network, x):
@@ -113,13 +114,17 @@ def entered_last(network, x):
 
 def retrained(job, initial, mu, temperature):
     """Return what a device sends, by plain SGD in networks that are cut out and put back at every step."""
-    assignment, (stretch,) = job.assignment, job.assignment.task.stretches
-    part = assignment.task.part
-    received = in_one(extract(assignment.base, part, job.trainer.card))
-    previous = in_one(extract(initial, part, job.trainer.card) if assignment.own is None else assignment.own)
+    assignment, (sgd,) = job.assignment, job.assignment.task.local_sgd
+    submodel = assignment.task.submodel
+    received = in_one(extract(assignment.global_model, submodel, job.trainer.cost_profile))
+    previous = in_one(
+        extract(initial, submodel, job.trainer.cost_profile)
+        if assignment.device_state is None
+        else assignment.device_state
+    )
     w = {name: tensor.clone() for name, tensor in received.items()}
     batches = list(job.batches())
-    ranks = drawn_ranks(int(assignment.task.knobs["seed"]), part.width, len(batches)).tolist()
+    ranks = drawn_ranks(int(assignment.task.config["seed"]), submodel.width, len(batches)).tolist()
     for rank, (x, y) in zip(ranks, batches, strict=True):
         network, own = cut(job, rank, w)
         z, logits = entered_last(network.train(), x)
@@ -129,13 +134,13 @@ def retrained(job, initial, mu, temperature):
         (F.cross_entropy(logits, y) - mu * torch.log(a / (a + b)).mean()).backward()
         for name, tensor in own.items():
             if tensor.grad is not None:
-                w[name][tuple(slice(size) for size in tensor.shape)] -= stretch.lr * tensor.grad
-            elif rank == part.width and name in received:
+                w[name][tuple(slice(size) for size in tensor.shape)] -= sgd.lr * tensor.grad
+            elif rank == submodel.width and name in received:
                 w[name] = tensor
-    return w, {(rank, assignment.own is None) for rank in ranks}
+    return w, {(rank, assignment.device_state is None) for rank in ranks}
 
 
-@pytest.mark.parametrize("model", [HEADED, NORMED])
+@pytest.mark.parametrize("model", thinned([HEADED, NORMED], [NORMED]))
 def test_devices_train_in_slices(model, monkeypatch):
     """Local network, the one received and the last one delivered are cut to the width of the batch.
 
@@ -159,9 +164,9 @@ def test_devices_train_in_slices(model, monkeypatch):
         seen |= ranks
         sent = in_one(job.result.body)
         close_to(sent, {name: expected[name] for name in sent})
-        close_to(in_one(job.result.keep), expected)
+        close_to(in_one(job.result.new_device_state), expected)
     assert seen == {(rank, new) for rank in (1, 2, 3) for new in (True, False)}
-    assert any(job.assignment.own is None for job in jobs[4:])
+    assert any(job.assignment.device_state is None for job in jobs[4:])
 
 
 def test_newcomers_may_compare_with_what_they_receive():
@@ -175,6 +180,8 @@ def test_newcomers_may_compare_with_what_they_receive():
     assert runs[0]["weights"] != runs[1]["weights"]
 
 
+@full
+@pytest.mark.workers
 def test_worker_processes_know_the_initial_model_too():
     """Newcomers of later rounds cut it out of the same network there, bit for bit."""
     few, outcomes = {"name": "uniform", "count": 2}, []
@@ -196,14 +203,14 @@ def test_two_more_forward_passes_at_every_width_are_paid():
     partition, stop = {"name": "iid", "samples_per_device": 40}, {"rounds": 1}
     given = {"partition": partition, "backend": "null", "selection": "all", "stop": stop}
     runs = [prepare(digits_scenario(method=method, **given)) for method in ("moon_fjord", "fjord")]
-    plan = runs[0].learner.plan(runs[0].engine.view())
+    plan = runs[0].learner.plan(runs[0].session.view())
     for simulation in runs:
         simulation.run()
     jobs = [frames(simulation)["jobs"].set_index("device").sort_index() for simulation in runs]
     assert len(plan.orders) == len(jobs[0]) == 10
     for order in plan.orders:
         on_top = 0
-        ranks = drawn_ranks(int(order.task.knobs["seed"]), order.task.part.width, 3)
+        ranks = drawn_ranks(int(order.task.config["seed"]), order.task.submodel.width, 3)
         for rank, samples in zip(ranks.tolist(), (16, 16, 8), strict=True):
             a, b = int(np.ceil(16 * rank / 5)), int(np.ceil(32 * rank / 5))
             on_top += 4 * samples * (9 * a * 64 + 9 * a * b * 16 + 4 * b * 10)

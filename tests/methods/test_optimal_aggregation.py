@@ -16,16 +16,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgesim.contracts import Needs, ServerSet
-from edgesim.errors import ConfigError
-from edgesim.learning.optimal_aggregation import DropsAdverse, gram_of_moves, sift, values_without
+from edgesim.core.errors import ConfigError
+from edgesim.core.method import Needs, ServerSet
+from edgesim.core.rng import Key
 from edgesim.methods.fedadp import FedAdp
 from edgesim.methods.fedavg import FedAvg
 from edgesim.methods.optimal_aggregation import OptimalAggregation
-from edgesim.rng import Key
+from edgesim.methods.weighting.optimal import DropsAdverse, gram_of_moves, sift, values_without
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import MODELS, merge_arguments, mixed_scenario, prepare, run
-from tests.methods.hand_made import KEY, message_of, model_of, setting_of, view_of
+from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
+from tests.sizes import examples, full
 
 # Gradients g = -move / lr of five devices; the fourth pulls the other way. lr = 1.
 PULLING = np.array([[1, 0.2], [0.8, 0.4], [1.2, 0], [-0.9, 0.5], [0.9, -0.3]])
@@ -54,13 +55,15 @@ def merge(method, moves, tools=None, samples=None, start=START, reverse=False):
     got = [message_of(k, samples[k], {"w": (start + move).tolist()}) for k, move in enumerate(moves)]
     setting = setting_of(samples, {"w": len(start)})
     base = model_of({"w": start.tolist()})
-    merged = method.merge(method.init(setting, KEY), base, got[:: -1 if reverse else 1], view_of(setting), tools, KEY)
+    merged = method.aggregate(
+        method.init(setting, KEY), base, got[:: -1 if reverse else 1], server_of(view_of(setting), tools), KEY
+    )
     return merged, None if merged.model is None else merged.model["params"]["w.weight"].double().numpy()
 
 
 def flagged(merged, name):
     """Return the devices that a note flags."""
-    return {device for device, flag in merged.notes[name].items() if flag}
+    return {device for device, flag in merged.metrics[name].items() if flag}
 
 
 def value_of(g, sizes, mode):
@@ -137,7 +140,7 @@ def test_values_without_each(g, mode, values):
     assert value_of(PULLING, np.ones(5), "mean") == pytest.approx(0.3856)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.integers(1, 6), st.sampled_from(["sum", "mean"]))
 def test_inner_products_decide_as_the_paper_does(seed, n, dimensions, mode):
     """Random gradients about a common one, random sizes and losses: the same sets, in the same order."""
@@ -227,7 +230,7 @@ def test_nobody_came_and_diverged_devices():
     broken = np.vstack([-PULLING, [np.nan, 0]])
     merged, w = merge(OptimalAggregation(min_keep=3), broken, Valley((0, 0.8)))
     assert flagged(merged, "selected") == {0, 1, 2, 3, 4}
-    assert merged.notes["left_out"] == 1
+    assert merged.metrics["left_out"] == 1
     assert w == pytest.approx([0.025, 0.925])
 
 
@@ -259,7 +262,7 @@ def test_before_another_method():
     alone, expected = merge(FedAdp(), -PULLING[[0, 1, 2, 4]])
     assert flagged(merged, "excluded") == {3}
     assert w.tolist() == expected.tolist()
-    assert list(merged.notes["weight"].values()) == list(alone.notes["weight"].values())
+    assert list(merged.metrics["weight"].values()) == list(alone.metrics["weight"].values())
     got = [message_of(0, 1, {"a": [1.0], "b": [2.0]}), message_of(1, 1, {"b": [3.0]})]
     assert gram_of_moves(model_of({"a": [0.0], "b": [0.0]}), got).tolist() == [[5, 6], [6, 9]]
 
@@ -289,7 +292,7 @@ def test_samples_drawn_anew_each_round(samples, drawn):
     got = [message_of(k, 1, {"w": (START - g).tolist()}) for k, g in enumerate(PULLING)]
     for round_ in (0, 1):
         tools = Valley((0, 0.8))
-        method.merge({}, base, got, view_of(setting, round_), tools, KEY.at(round_))
+        method.aggregate({}, base, got, server_of(view_of(setting, round_), tools), KEY.at(round_))
         first, second = (places for _, places in tools.asked)
         assert first == second
         assert len(set(first)) == drawn
@@ -326,11 +329,11 @@ def test_updates_of_real_training(model):
     method = {"name": "optimal_aggregation", "mode": "mean", "v": 0.5}
     partition = {"name": "sigma_rho", "sigma": 0.5, "rho": 1, "samples_per_device": 40}
     simulation = prepare(mixed_scenario(method=method, model=model, partition=partition))
-    state, base, got, view, tools, key = merge_arguments(simulation)
-    merged = simulation.learner.method.merge(state, base, got, view, tools, key)
+    state, base, got, server, key = merge_arguments(simulation)
+    merged = simulation.learner.method.aggregate(state, base, got, server, key)
 
-    def flat(bundle):
-        return np.concatenate([t.double().numpy().ravel() for t in bundle["params"].values()])
+    def flat(model_state):
+        return np.concatenate([t.double().numpy().ravel() for t in model_state["params"].values()])
 
     def loss(of):
         bodies = [got[i].body for i in of]
@@ -338,7 +341,7 @@ def test_updates_of_real_training(model):
             kind: {n: torch.stack([b[kind][n].double() for b in bodies]).mean(0).to(t.dtype) for n, t in ts.items()}
             for kind, ts in base.items()
         }
-        return tools.loss(mean)
+        return server.tools.loss(mean)
 
     g = [flat(base) - flat(message.body) for message in got]
     kept, labelled = by_the_paper(g, [1.0] * 6, 3, "mean", loss)
@@ -367,13 +370,14 @@ def mixed_runs():
     ]
 
 
+@full
 def test_devices_of_one_label_are_dropped(mixed_runs):
     """Those with all labels, 0 to 9, are labelled less and, where the loss decides, hardly dropped.
 
     Source: FedPNS paper, Figure 4.1, where none of them ever is.
     """
-    notes = pd.concat([frames(simulation)["notes"] for simulation in mixed_runs])
-    flags = notes.assign(alike=notes["device"] < 10).groupby(["name", "alike"])["value"]
+    metrics = pd.concat([frames(simulation)["metrics"] for simulation in mixed_runs])
+    flags = metrics.assign(alike=metrics["device"] < 10).groupby(["name", "alike"])["value"]
     times = flags.sum().unstack()
     assert flags.size()["selected"].tolist() == [3 * 75] * 2
     assert times.loc["labelled", False] > 2 * times.loc["labelled", True]
@@ -385,11 +389,11 @@ def test_the_server_s_work_takes_time(mixed_runs):
     """Averaging 10 models, 2 FLOPs a parameter each; 55 inner products; two losses on all test samples for a label."""
     simulation = mixed_runs[0]
     tables, parts = frames(simulation), simulation.parts
-    parameters = sum(layer.params for layer in parts.setting.card.layers)
-    labelled = tables["notes"][tables["notes"]["name"] == "labelled"].groupby("round")["value"].sum()
-    checks = labelled * 2 * len(parts.data.y_test) * parts.setting.card.forward_flops()
+    parameters = sum(layer.params for layer in parts.setting.cost_profile.layers)
+    labelled = tables["metrics"][tables["metrics"]["name"] == "labelled"].groupby("round")["value"].sum()
+    checks = labelled * 2 * len(parts.data.y_test) * parts.setting.cost_profile.forward_flops()
     flops = 2 * 10 * parameters + 2 * parameters * 55 + checks
-    assert tables["merges"]["server_s"].tolist() == pytest.approx((flops / 1e9).tolist(), rel=1e-9)
+    assert tables["rounds"]["server_s"].tolist() == pytest.approx((flops / 1e9).tolist(), rel=1e-9)
     assert labelled.nunique() > 1
 
 

@@ -14,11 +14,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from edgesim.assembly import assemble
-from edgesim.contracts import Assignment, Part
-from edgesim.errors import ConfigError
-from edgesim.learning import masks
+from edgesim.core.backend import Assignment
+from edgesim.core.errors import ConfigError
+from edgesim.core.task import Submodel
+from edgesim.learning.submodel import masks
 from edgesim.methods.prunefl import PruneFL, Seconds, chosen, dense_flops, seconds_of, worthwhile
+from edgesim.simulation.assembly import assemble
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import Spy, mixed_scenario, play, prepare, run
 from tests.contracts.test_prices import measured_jobs
@@ -94,32 +95,35 @@ def test_seconds_of_the_mean_device():
 # --- the device -------------------------------------------------------------------------------------------------
 
 
-def trained(simulation, task, own=None, base=None):
+def trained(simulation, task, device_state=None, global_model=None):
     """Return what device 2 sends and keeps after a task."""
-    base = simulation.learner.weights() if base is None else base
-    return simulation.parts.make_trainer("cpu").run(Assignment(0, 2, task, KEY, base, own))
+    global_model = simulation.learner.weights() if global_model is None else global_model
+    return simulation.parts.make_trainer("cpu").run(Assignment(0, 2, task, KEY, global_model, device_state))
 
 
 def test_squares_of_a_round():
     """The sum of a round's gradients is what moved the model, over the learning rate; squared, by 2 x 40 samples."""
     simulation = prepare(mixed_scenario(method="prunefl", training={"local_epochs": 2, "lr": 0.1}))
-    base, task = simulation.learner.weights(), simulation.learner.plan(simulation.engine.view()).orders[0].task
+    base, task = simulation.learner.weights(), simulation.learner.plan(simulation.session.view()).orders[0].task
     first = trained(simulation, task)
-    for name, square in first.keep["squares"].items():
+    for name, square in first.new_device_state["squares"].items():
         moved = (base["params"][name] - first.body["params"][name]) / 0.1
         assert torch.allclose(square, moved**2 * 80, atol=1e-3, rtol=1e-3), name
-    second = trained(simulation, task, own=first.keep)
-    assert all(torch.equal(second.keep["squares"][name], 2 * square) for name, square in first.keep["squares"].items())
+    second = trained(simulation, task, device_state=first.new_device_state)
+    assert all(
+        torch.equal(second.new_device_state["squares"][name], 2 * square)
+        for name, square in first.new_device_state["squares"].items()
+    )
     assert "squares" not in first.body
 
 
 def test_squares_are_sent_and_forgotten():
     """Before a choice the device sends its total and starts again from nothing."""
     simulation = prepare(mixed_scenario(method={**EVERY_TWO, "interval": 1}))
-    task = simulation.learner.plan(simulation.engine.view()).orders[0].task
+    task = simulation.learner.plan(simulation.session.view()).orders[0].task
     ones = {"squares": {n: torch.ones_like(t) for n, t in simulation.learner.weights()["params"].items()}}
-    alone, after = trained(simulation, task), trained(simulation, task, own=ones)
-    assert alone.keep == after.keep == {}
+    alone, after = trained(simulation, task), trained(simulation, task, device_state=ones)
+    assert alone.new_device_state == after.new_device_state == {}
     assert all(torch.equal(after.body["squares"][n], square + 1) for n, square in alone.body["squares"].items())
 
 
@@ -128,25 +132,25 @@ def test_gradients_outside_the_mask():
     and the model stays zero.
     """
     simulation = prepare(mixed_scenario(method="prunefl", training={"batch": 40}))
-    base, task = simulation.learner.weights(), simulation.learner.plan(simulation.engine.view()).orders[0].task
+    base, task = simulation.learner.weights(), simulation.learner.plan(simulation.session.view()).orders[0].task
     mask = masks.by_magnitude(base["params"], {f"{layer}.weight": count // 2 for layer, count in WEIGHTS.items()})
     sparse = masks.with_masks(masks.applied(base, mask), mask)
-    result = trained(simulation, task, base=sparse)
+    result = trained(simulation, task, global_model=sparse)
     trainer = simulation.parts.make_trainer("cpu")
     x, y = trainer.data.batch("train", trainer.shards[2])
     leaves = {n: t.clone().requires_grad_() for n, t in sparse["params"].items()}
     F.cross_entropy(torch.func.functional_call(trainer.module, leaves, (x,)), y).backward()
-    for name, square in result.keep["squares"].items():
+    for name, square in result.new_device_state["squares"].items():
         assert torch.allclose(square, 40 * leaves[name].grad ** 2, rtol=1e-3, atol=1e-6), name
     for name, held in mask.items():
-        assert float(result.keep["squares"][name][~held].max()) > 0
+        assert float(result.new_device_state["squares"][name][~held].max()) > 0
         assert float(result.body["params"][name][~held].abs().max()) == 0
 
 
 def test_a_diverged_device_keeps_what_it_had():
     simulation = prepare(mixed_scenario(method="prunefl", training={"lr": 1e30}))
-    task = simulation.learner.plan(simulation.engine.view()).orders[0].task
-    assert trained(simulation, task).keep is None
+    task = simulation.learner.plan(simulation.session.view()).orders[0].task
+    assert trained(simulation, task).new_device_state is None
 
 
 # --- runs -------------------------------------------------------------------------------------------------------
@@ -160,18 +164,18 @@ def test_density_falls_and_models_are_zero_outside_their_masks():
     simulation = prepare(digits_scenario(method=EVERY_TWO, network=slow, stop={"rounds": 5}))
     spy = simulation.learner.method = Spy(simulation.learner.method)
     simulation.run()
-    notes = frames(simulation)["notes"].query("name == 'density'")["value"].tolist()
-    assert notes[0] == 1 > notes[1] == notes[2] > notes[3] == notes[4]
-    assert notes[1] >= 0.5
-    for _, base, got, view, *_ in spy.merges:
+    metrics = frames(simulation)["metrics"].query("name == 'density'")["value"].tolist()
+    assert metrics[0] == 1 > metrics[1] == metrics[2] > metrics[3] == metrics[4]
+    assert metrics[1] >= 0.5
+    for _, base, got, view, *_ in spy.rounds:
         held = masks.masks_in(base)
         assert bool(held) == (view.round >= 2)
-        for bundle in [base, *(m.body for m in got)]:
-            assert all(float(bundle["params"][n][~mask].abs().sum()) == 0 for n, mask in held.items())
-        assert all(dict(m.task.part.nnz) == dict(masks.nonzeros(masks.counts_of(held))) for m in got)
+        for model_state in [base, *(m.body for m in got)]:
+            assert all(float(model_state["params"][n][~mask].abs().sum()) == 0 for n, mask in held.items())
+        assert all(dict(m.task.submodel.nnz) == dict(masks.nonzeros(masks.counts_of(held))) for m in got)
         assert all(("squares" in m.body) == (view.round % 2 == 1) for m in got)
     # squares are kept by who trained after it last sent them: always in round 5, whose number is odd
-    latest = {m.device: view.round for *_, got, view, _, _ in spy.merges for m in got}
+    latest = {m.device: view.round for _, _, got, view, _ in spy.rounds for m in got}
     keeping = {device for device, own in simulation.learner.memory.items() if own}
     assert keeping == {device for device, round_ in latest.items() if round_ % 2 == 0}
 
@@ -180,7 +184,7 @@ def test_a_late_report_waits_for_the_next_choice():
     """Device 0 is asked in every other round. Its report of the third arrives in the fourth, which chooses no mask."""
     scenario = mixed_scenario(
         method={**EVERY_TWO, "interval": 3},
-        coordinator={"name": "deadline", "deadline": "0.6 s", "late": "keep"},
+        protocol={"name": "deadline", "deadline": "0.6 s", "late": "keep"},
         network={"name": "fixed", "up": "8 Mbit/s", "down": "8 Mbit/s"},
         fleet=[{"cpu": {"flops_per_s": "25 MFLOP/s"}}, {"count": 3, "cpu": {"flops_per_s": "50 MFLOP/s"}}],
         stop={"rounds": 6},
@@ -188,11 +192,11 @@ def test_a_late_report_waits_for_the_next_choice():
     simulation = prepare(scenario)
     spy = simulation.learner.method = Spy(simulation.learner.method)
     simulation.run()
-    reports = [{m.device: m.body["squares"] for m in got if "squares" in m.body} for _, _, got, *_ in spy.merges]
+    reports = [{m.device: m.body["squares"] for m in got if "squares" in m.body} for _, _, got, *_ in spy.rounds]
     assert [sorted(report) for report in reports] == [[], [], [1, 2, 3], [0], [], [1, 2, 3]]
-    density = frames(simulation)["notes"].query("name == 'density'")["value"].tolist()
+    density = frames(simulation)["metrics"].query("name == 'density'")["value"].tolist()
     assert density[0] == density[1] == 1 > density[2] == density[3] == density[4] > density[5]
-    waiting = [merge[0]["squares"] for merge in spy.merges]
+    waiting = [merge[0]["squares"] for merge in spy.rounds]
     assert [bool(squares) for squares in waiting] == [False, False, False, False, True, True]
     assert all(torch.equal(waiting[5][n], square.double()) for n, square in reports[3][0].items())
     assert simulation.learner.state["squares"] == {}
@@ -205,11 +209,11 @@ def test_what_comes_back_starts_from_zero():
     learner, before = simulation.learner, simulation.learner.weights()
     spy = learner.method = Spy(learner.method)
     play(simulation)
-    state, base, got, view, tools, key = spy.merges[-1]
+    state, base, got, server, key = spy.rounds[-1]
     place = tuple((~masks.masks_in(before)["fc1.weight"]).nonzero()[0].tolist())
     for m in got:
         m.body["squares"]["fc1.weight"][place] = 1e6
-    after = spy.method.merge(state, base, got, view, tools, key)
+    after = spy.method.aggregate(state, base, got, server, key)
     assert masks.masks_in(after.model)["fc1.weight"][place]
     assert float(after.model["params"]["fc1.weight"][place]) == 0
     assert after.state["nonzero"] == dict(masks.nonzeros(masks.counts_of(masks.masks_in(after.model))))
@@ -217,12 +221,12 @@ def test_what_comes_back_starts_from_zero():
 
 def test_dense_weight_gradients_have_their_price():
     """Under a mask ideal hardware saves on forward and on input gradients, not on weight gradients."""
-    part = Part(nnz=tuple((layer, count // 4) for layer, count in WEIGHTS.items()))
+    submodel = Submodel(nnz=tuple((layer, count // 4) for layer, count in WEIGHTS.items()))
     saved = sum(WEIGHT_GRADIENT.values()) * 0.75 * 40
     for cost, sparse, expected in (("measured", "ideal", saved), ("measured", "dense", 0), ("x3", "ideal", saved)):
         setting = assemble(mixed_scenario(cost={"name": cost, "sparse": sparse})).setting
-        assert dense_flops(setting, part, np.array([2, 3])).tolist() == pytest.approx([expected] * 2)
-        assert dense_flops(setting, Part(), np.array([2, 3])).tolist() == [0, 0]
+        assert dense_flops(setting, submodel, np.array([2, 3])).tolist() == pytest.approx([expected] * 2)
+        assert dense_flops(setting, Submodel(), np.array([2, 3])).tolist() == [0, 0]
 
 
 def test_what_is_charged():
@@ -240,7 +244,7 @@ def test_what_is_charged():
     simulation.run()
     jobs = frames(simulation)["jobs"]
     whole, bitmap = 4 * (sum(WEIGHTS.values()) + BIASES), math.ceil(sum(WEIGHTS.values()) / 8)
-    for round_, merge in enumerate(spy.merges):
+    for round_, merge in enumerate(spy.rounds):
         nonzero = merge[0]["nonzero"] or WEIGHTS
         values, found = 4 * (sum(nonzero.values()) + BIASES), jobs[jobs["round"] == round_]
         assert set(found["up_bytes"]) == {values + whole * (round_ % 2 == 1)}
@@ -259,7 +263,7 @@ def test_bitmaps_may_always_travel():
     simulation = prepare(scenario)
     spy = simulation.learner.method = Spy(simulation.learner.method)
     simulation.run()
-    jobs, nonzero = frames(simulation)["jobs"], spy.merges[3][0]["nonzero"]
+    jobs, nonzero = frames(simulation)["jobs"], spy.rounds[3][0]["nonzero"]
     values, bitmap = 4 * (sum(nonzero.values()) + BIASES), math.ceil(sum(WEIGHTS.values()) / 8)
     assert set(jobs[jobs["round"] == 3]["down_bytes"]) == {values + bitmap}
 
@@ -275,10 +279,10 @@ def test_charged_is_what_was_done(monkeypatch):
 def test_the_fastest_device_prunes_first():
     """In the first two rounds device 1 trains alone, and the mask is chosen after both."""
     simulation = run(mixed_scenario(method={**EVERY_TWO, "interval": 9, "initial_rounds": 2}, stop={"rounds": 3}))
-    jobs, notes = frames(simulation)["jobs"], frames(simulation)["notes"]
+    jobs, metrics = frames(simulation)["jobs"], frames(simulation)["metrics"]
     assert Counter(jobs["round"]) == {0: 1, 1: 1, 2: 6}
     assert jobs[jobs["round"] < 2]["device"].tolist() == [1, 1]
-    density = notes.query("name == 'density'")["value"].tolist()
+    density = metrics.query("name == 'density'")["value"].tolist()
     assert 1 > density[0] > density[1] == density[2]
 
 

@@ -15,15 +15,17 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import edgesim
-from edgesim.contracts import Assignment, Stretch, Task
-from edgesim.errors import ConfigError
-from edgesim.learning.context import Context
-from edgesim.learning.loop import train_stretch
+from edgesim.core.backend import Assignment
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.task import Task
+from edgesim.learning.train.context import Context
+from edgesim.learning.train.loop import run_local_sgd
 from edgesim.methods.scaffold import Scaffold
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import COORDINATORS, NORMED, mixed_scenario, run
 from tests.contracts.test_prices import measured_jobs
-from tests.methods.hand_made import KEY, message_of, setting_of, view_of
+from tests.methods.hand_made import KEY, message_of, server_of, setting_of, view_of
 from tests.methods.one_device import flops_on_top
 from tests.methods.recorded import close_to, record
 from tests.plugins.one_number import Ones
@@ -37,27 +39,27 @@ def numbers(**kinds):
     return {"buffers": {}, **{kind: {NAME: torch.tensor([value])} for kind, value in kinds.items()}}
 
 
-def two_steps(base, own, steps=2):
+def two_steps(global_model, device_state, steps=2):
     """Return what a device sends and keeps after steps at a rate of 0.1 where the gradient is the model."""
     module = nn.Module()
     module.w = nn.Module()
     module.w.weight = nn.Parameter(torch.zeros(1))
-    stretch = Stretch(batch=1, lr=0.1, steps=2)
-    job = Assignment(0, 0, Task(stretches=(stretch,)), KEY, base, own)
+    sgd = LocalSGD(batch=1, lr=0.1, steps=2)
+    job = Assignment(0, 0, Task(local_sgd=(sgd,)), KEY, global_model, device_state)
     context = Context(module, Ones(samples=1).load(), torch.arange(1), job, False)
     rule = Scaffold().local(job.task)
-    w = rule.start(base, own, context)
-    phase = replace(rule.phases[0], gradient=lambda w, batch, context: [w["params"][NAME].clone()])
-    train_stretch(w, stretch, phase, context, KEY, most=steps)
-    body, keep, _ = rule.finish(w, context)
-    return body, keep
+    local = rule.on_start(context)
+    phase = replace(rule.phases[0], gradient=lambda local, batch, context: [local.weights["params"][NAME].clone()])
+    run_local_sgd(local, sgd, phase, context, KEY, most=steps)
+    finished = rule.on_finish(local, context)
+    return finished.body, finished.new_device_state
 
 
-def merged(base, bodies, devices=2, samples=(), **settings):
+def merged(global_model, bodies, devices=2, samples=(), **settings):
     """Return the model and c after a merge of these bodies."""
     got = [message_of(k, (samples or [1] * len(bodies))[k], {})._replace(body=body) for k, body in enumerate(bodies)]
     view = view_of(setting_of([1] * devices, {}))
-    model = Scaffold(**settings).merge({}, base, got, view, None, KEY).model
+    model = Scaffold(**settings).aggregate({}, global_model, got, server_of(view), KEY).model
     return model["params"][NAME].item(), model["control"][NAME].item() if "control" in model else None
 
 
@@ -128,7 +130,7 @@ def gradient(network, x, y):
 
 def in_pytorch(job, c, mine, option):
     """Return a device's model and new control variate, and the number of its steps."""
-    network, lr = job.network(job.assignment.base), job.assignment.task.stretches[0].lr
+    network, lr = job.network(job.assignment.global_model), job.assignment.task.local_sgd[0].lr
     shard = job.trainer.shards[job.assignment.device]
     whole = gradient(network, *job.trainer.data.batch("train", shard))
     seen = {name: torch.zeros_like(t) for name, t in whole.items()}
@@ -151,16 +153,16 @@ def test_the_whole_algorithm(monkeypatch, option):
     changes = {"selection": {"name": "uniform", "count": 4}, "stop": {"rounds": 4}, "training": {"batch": 8, "lr": 0.1}}
     simulation = run(mixed_scenario(method=method, failures=failures, **changes))
     assert len(jobs) == 16
-    x = jobs[0].assignment.base["params"]
+    x = jobs[0].assignment.global_model["params"]
     zeros = {name: torch.zeros_like(t) for name, t in x.items()}
     c, own, taken = zeros, {}, set()
     for round_ in range(4):
         models, moved = [], []
         for job in jobs[4 * round_ : 4 * round_ + 4]:
-            close_to(job.assignment.base["params"], x)
+            close_to(job.assignment.global_model["params"], x)
             mine = own.get(job.assignment.device, zeros)
             model, new, steps = in_pytorch(job, c, mine, option)
-            close_to(job.result.keep["control"], new, atol=2e-5)
+            close_to(job.result.new_device_state["control"], new, atol=2e-5)
             models.append(model)
             moved.append({name: new[name] - mine[name] for name in new})
             own[job.assignment.device] = new
@@ -182,7 +184,7 @@ def test_c_is_the_mean_of_all_devices_own():
 
 def test_who_does_not_deliver_keeps_its_own():
     """Late in its upload device 1 knows c_k, the server does not, so it is forgotten."""
-    scenario = mixed_scenario(method="scaffold", coordinator=COORDINATORS["deadline"], stop={"rounds": 1})
+    scenario = mixed_scenario(method="scaffold", protocol=COORDINATORS["deadline"], stop={"rounds": 1})
     assert run(scenario).learner.memory.keys() == {2, 3, 4, 5}
 
 

@@ -10,8 +10,8 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from edgesim.core.rng import Key
 from edgesim.learning.data.dataset import Dataset
-from edgesim.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 from annotated_types import Gt, Le
 
-from edgesim.contracts import Bundle, Merged, Message, Setting, View
+from edgesim.core.method import Aggregate, ServerContext
+from edgesim.core.rng import Key
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting
 from edgesim.methods.fedavg import FedAvg
-from edgesim.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,14 +21,16 @@ class Damped(FedAvg):
 
     rate: Annotated[float, Gt(0), Le(1)] = 0.5
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
         """Return base + rate * (average - base)."""
-        merged = super().merge(state, base, got, view, tools, key)
+        merged = super().aggregate(state, global_model, updates, server, key)
         if merged.model is None:
             return merged
         model = {
             kind: {name: old.lerp(merged.model[kind][name], self.rate) for name, old in tensors.items()}
-            for kind, tensors in base.items()
+            for kind, tensors in global_model.items()
         }
         return merged._replace(model=model)
 
@@ -34,8 +38,8 @@ class Damped(FedAvg):
 class Broken(Exception):
     """An error that cannot be made again from its `args`, as many libraries have."""
 
-    def __init__(self, part: str, round_: int) -> None:
-        super().__init__(f"{part} broke in round {round_}")
+    def __init__(self, submodel: str, round_: int) -> None:
+        super().__init__(f"{submodel} broke in round {round_}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +48,13 @@ class Breaks(FedAvg):
 
     at: int = 2
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
         """Return the average, or raise Broken."""
-        if view.round == self.at:
-            raise Broken("the server", view.round)
-        return super().merge(state, base, got, view, tools, key)
+        if server.round == self.at:
+            raise Broken("the server", server.round)
+        return super().aggregate(state, global_model, updates, server, key)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Annotated
 from annotated_types import Ge
 from torch import Tensor, nn
 
-from edgesim.learning.models.base import ModelPart
+from edgesim.learning.models.base import ModelPlugin
 
 
 class Mlp(nn.Module):
@@ -28,7 +28,7 @@ class Mlp(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Normed(ModelPart):
+class Normed(ModelPlugin):
     """A convolution with batch normalisation, then a linear layer."""
 
     channels: Annotated[int, Ge(1)] = 4

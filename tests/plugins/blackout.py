@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgesim.contracts import Arr, Ids
-from edgesim.rng import Draws, Key
-from edgesim.world.failure import SENT, Failure
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.rng import Draws, Key
+from edgesim.world.failures.base import SENT, Failure
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -1,4 +1,4 @@
-"""Methods and rules that break a promise of edgesim.contracts in one place each."""
+"""Methods and rules that break a promise of the seams in edgesim.core in one place each."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from edgesim.contracts import Ids, Task
+from edgesim.core.arrays import Ids
+from edgesim.core.rng import Key
+from edgesim.core.task import Task
 from edgesim.methods.fedavg import FedAvg
-from edgesim.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wrong(FedAvg):
     """FedAvg, but for what one of its functions gives."""
 
-    function: str = "merge"
+    function: str = "aggregate"
     gives: str = "nothing"
 
     def plan(self, *arguments: Any) -> Any:
@@ -32,14 +33,14 @@ class Wrong(FedAvg):
         """Return a rule or nothing."""
         return None if self.function == "local" else super().local(task)
 
-    def merge(self, *arguments: Any) -> Any:
+    def aggregate(self, *arguments: Any) -> Any:
         """Return what `gives` says."""
-        merged = super().merge(*arguments)
-        if self.function != "merge":
+        merged = super().aggregate(*arguments)
+        if self.function != "aggregate":
             return merged
         if self.gives == "dict":
             return merged._asdict()
-        return merged._replace(notes={"mood": "good"})
+        return merged._replace(metrics={"mood": "good"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,7 @@ class OnlyChooses:
 
 @dataclass(frozen=True, kw_only=True)
 class OnlyRuns:
-    """A coordinator that does not say which protocol it is."""
+    """A protocol that does not say which protocol it is."""
 
-    def run(self, engine: Any, rounds: Any, learner: Any) -> Any:
+    def run(self, session: Any, rounds: Any) -> Any:
         """Do nothing."""

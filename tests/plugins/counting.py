@@ -9,19 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgesim.contracts import Bundle, Merged, Message, View
-from edgesim.learning.merge import mean_of_holders
+from edgesim.core.method import Aggregate, ServerContext
+from edgesim.core.rng import Key
+from edgesim.core.update import ModelState, Update
+from edgesim.learning.aggregate.mean import mean_of_holders
 from edgesim.methods.fedavg import FedAvg
-from edgesim.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountsSteps(FedAvg):
     """Average by steps, and note them."""
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
         """Return the mean weighted by steps; the note "steps" has those of each device."""
-        if not got:
-            return Merged(state, None)
-        model = mean_of_holders(base, got, [float(m.steps) for m in got])
-        return Merged(state, model, notes={"steps": {m.device: m.steps for m in got}})
+        if not updates:
+            return Aggregate(state, None)
+        model = mean_of_holders(global_model, updates, [float(m.steps) for m in updates])
+        return Aggregate(state, model, metrics={"steps": {m.device: m.steps for m in updates}})

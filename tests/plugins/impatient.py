@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from edgesim.contracts import Plan, View, Wait
+from edgesim.core.rng import Key
+from edgesim.core.task import Plan, Wait
+from edgesim.core.view import View
 from edgesim.methods.dfedavg import DFedAvg
-from edgesim.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,37 +14,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edgesim.contracts import (
-    Bundle,
-    LocalPhase,
-    LocalRule,
-    Merged,
-    Message,
-    Needs,
-    Order,
-    Payload,
-    Plan,
-    Setting,
-    Stretch,
-    Task,
-    View,
-)
-from edgesim.learning.context import Batch, Context
-from edgesim.learning.loop import gradients
-from edgesim.learning.merge import finite, mean_of_holders
-from edgesim.learning.rules import cross_entropy
-from edgesim.rng import Key
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.rng import Key
+from edgesim.core.task import Order, Payload, Plan, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.learning.aggregate.mean import finite, mean_of_holders
+from edgesim.learning.train.context import Batch, Context
+from edgesim.learning.train.loop import gradients
+from edgesim.learning.train.rules import cross_entropy
 
 ROUNDS = frozenset({"sync", "deadline"})
 EVERYWHERE = ROUNDS | {"buffered"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proximal:
+class Proximal(Method):
     """Devices start ahead in the direction they drifted to before, then train with a proximal term."""
 
     mu: float = 0.1
-    needs: ClassVar[Needs] = Needs(coordinators=EVERYWHERE, keep="computed")
+    needs: ClassVar[Needs] = Needs(protocols=EVERYWHERE, device_state="computed")
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return a state without history."""
@@ -53,38 +43,40 @@ class Proximal:
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices for an epoch and two steps more."""
         training = view.setting.training
-        more = Stretch(batch=training.batch, lr=training.lr_at(view.round), steps=2)
-        task = Task("proximal", stretches=(training.stretch(view.round), more), knobs={"mu": self.mu})
+        more = LocalSGD(batch=training.batch, lr=training.lr_at(view.round), steps=2)
+        task = Task("proximal", local_sgd=(training.local_sgd(view.round), more), config={"mu": self.mu})
         return Plan(tuple(Order(device, task) for device in view.choose(key).tolist()))
 
     def local(self, task: Task) -> LocalRule:
         """Return two phases: the first adjusts its gradients, the second enters half-way and takes its own."""
 
-        def pull(grads: list[Tensor], w: Bundle, context: Context) -> list[Tensor]:
-            mu, names = context.task.knobs["mu"], context.trained
-            return [g + mu * (w["params"][n] - context.base["params"][n]) for g, n in zip(grads, names, strict=True)]
+        def pull(grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
+            mu, w, received = context.task.config["mu"], local.weights["params"], context.global_model["params"]
+            return [g + mu * (w[n] - received[n]) for g, n in zip(grads, context.trained, strict=True)]
 
-        first = LocalPhase(loss=cross_entropy, adjust=pull)
-        second = LocalPhase(loss=cross_entropy, enter=_half_way, gradient=_gradient_of_a_copy)
-        return LocalRule(phases=(first, second), start=_ahead, finish=_drifted)
+        first = LocalPhase(adjust_gradients=pull)
+        second = LocalPhase(on_enter=_half_way, gradient=_gradient_of_a_copy)
+        return LocalRule(phases=(first, second), on_start=_ahead, on_finish=_drifted)
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
         """Average by data size and remember how far everybody moved."""
-        usable, notes = finite(got)
+        usable, metrics = finite(updates)
         if not usable:
-            return Merged(state, None, notes=notes)
-        model = mean_of_holders(base, usable, [m.samples * m.weight for m in usable])
-        moved = {m.device: m.signals["moved"] for m in usable}
-        drift = {name: tensor - base["params"][name] for name, tensor in model["params"].items()}
+            return Aggregate(state, None, metrics=metrics)
+        model = mean_of_holders(global_model, usable, [m.samples * m.weight for m in usable])
+        moved = {m.device: m.statistics["moved"] for m in usable}
+        drift = {name: tensor - global_model["params"][name] for name, tensor in model["params"].items()}
         new = {"rounds": state["rounds"] + 1, "moved": moved, "span": (min(moved.values()), 0.0), "drift": drift}
-        return Merged(new, model, 0.0, {"moved": moved, **notes})
+        return Aggregate(new, model, 0.0, {"moved": moved, **metrics})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivered(Proximal):
     """The same, but a device's memory changes only if its update arrived."""
 
-    needs: ClassVar[Needs] = Needs(coordinators=EVERYWHERE, keep="delivered")
+    needs: ClassVar[Needs] = Needs(protocols=EVERYWHERE, device_state="delivered")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +90,7 @@ class Forgetful(Proximal):
 class Greedy(Proximal):
     """Says that it plans from results of training."""
 
-    needs: ClassVar[Needs] = Needs(feedback=True, keep="computed")
+    needs: ClassVar[Needs] = Needs(feedback=True, device_state="computed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +108,11 @@ class Teacher(Proximal):
 
     def local(self, task: Task) -> LocalRule:
         """Return one phase of plain SGD between two looks at other weights."""
-        return LocalRule((LocalPhase(loss=cross_entropy),), start=_look_first, finish=_look_again)
+        return LocalRule((LocalPhase(),), on_start=_look_first, on_finish=_look_again)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices for one epoch."""
-        task = Task("taught", stretches=(view.setting.training.stretch(view.round),))
+        task = Task("taught", local_sgd=(view.setting.training.local_sgd(view.round),))
         return Plan(tuple(Order(device, task) for device in view.choose(key).tolist()))
 
 
@@ -128,7 +120,7 @@ class Teacher(Proximal):
 class Asking(Proximal):
     """Every round has two exchanges: a probe of the model without training, then training."""
 
-    needs: ClassVar[Needs] = Needs(coordinators=ROUNDS, keep="computed")
+    needs: ClassVar[Needs] = Needs(protocols=ROUNDS, device_state="computed")
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Return the probe, or the orders of Proximal."""
@@ -139,50 +131,57 @@ class Asking(Proximal):
 
     def local(self, task: Task) -> LocalRule:
         """Return a rule without phases for the probe, whose answer is one number."""
-        return super().local(task) if task.stretches else LocalRule(finish=_look_only)
+        return super().local(task) if task.local_sgd else LocalRule(on_finish=_look_only)
 
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
         """Merge the messages that carry a model."""
-        return super().merge(state, base, [m for m in got if m.body], view, tools, key)
+        return super().aggregate(state, global_model, [m for m in updates if m.body], server, key)
 
 
-def _ahead(base: Bundle, own: Bundle | None, context: Context) -> Bundle:
-    w = context.copy(base)
-    if own is None:
-        return w
-    return {**w, "params": {n: t + 0.1 * own["drift"][n] for n, t in w["params"].items()}}
+def _ahead(context: Context) -> LocalState:
+    w, kept = context.copy(context.global_model), context.device_state
+    if kept is None:
+        return LocalState(w)
+    return LocalState({**w, "params": {n: t + 0.1 * kept["drift"][n] for n, t in w["params"].items()}})
 
 
-def _half_way(w: Bundle, context: Context) -> Bundle:
-    return {**w, "params": {n: t.lerp(context.base["params"][n], 0.5) for n, t in w["params"].items()}}
+def _half_way(local: LocalState, context: Context) -> LocalState:
+    received = context.global_model["params"]
+    return LocalState(
+        {**local.weights, "params": {n: t.lerp(received[n], 0.5) for n, t in local.weights["params"].items()}}
+    )
 
 
-def _gradient_of_a_copy(w: Bundle, batch: Batch, context: Context) -> list[Tensor]:
+def _gradient_of_a_copy(local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
+    w = local.weights
     leaves = {n: t.clone().requires_grad_(n in context.trained) for n, t in w["params"].items()}
     loss = cross_entropy({**w, "params": leaves}, batch, context)
     return gradients(loss, [leaves[n] for n in context.trained])
 
 
-def _drifted(w: Bundle, context: Context) -> tuple[Bundle, Bundle, dict[str, Any]]:
-    drift = {n: t - context.base["params"][n] for n, t in w["params"].items()}
+def _drifted(local: LocalState, context: Context) -> Finished:
+    drift = {n: t - context.global_model["params"][n] for n, t in local.weights["params"].items()}
     lengths = np.array([float(d.norm()) for d in drift.values()])
-    return {**w, "drift": drift}, {"drift": drift}, {"moved": float(lengths.sum()), "by_tensor": lengths}
+    statistics = {"moved": float(lengths.sum()), "by_tensor": lengths}
+    return Finished({**local.weights, "drift": drift}, {"drift": drift}, statistics)
 
 
-def _look_first(base: Bundle, own: Bundle | None, context: Context) -> Bundle:
-    return {**context.copy(base), "seen": {"first": _look(base, context)}}
+def _look_first(context: Context) -> LocalState:
+    return LocalState(context.copy(context.global_model), float(_look(context.global_model, context)))
 
 
-def _look_again(w: Bundle, context: Context) -> tuple[Bundle, None, dict[str, Any]]:
-    seen = [float(w["seen"]["first"]), float(_look(context.base, context))]
-    return w, None, {"moved": sum(seen), "seen": np.array(seen)}
+def _look_again(local: LocalState, context: Context) -> Finished:
+    seen = [local.scratch, float(_look(context.global_model, context))]
+    return Finished(local.weights, statistics={"moved": sum(seen), "seen": np.array(seen)})
 
 
-def _look_only(w: Bundle, context: Context) -> tuple[Bundle, None, dict[str, Any]]:
-    return w, None, {"loss": float(_look(w, context))}
+def _look_only(local: LocalState, context: Context) -> Finished:
+    return Finished(local.weights, statistics={"loss": float(_look(local.weights, context))})
 
 
-def _look(w: Bundle, context: Context) -> Tensor:
+def _look(w: ModelState, context: Context) -> Tensor:
     with torch.no_grad():
         batch = context.batch(torch.arange(8), torch.Generator().manual_seed(context.key.at(9).word()))
         return cross_entropy(w, batch, context)

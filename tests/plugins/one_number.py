@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 import edgesim
-from edgesim.assembly import assemble
-from edgesim.backends.serial import SerialBackend
-from edgesim.contracts import Bundle, LocalPhase, LocalRule, Task
-from edgesim.learning.context import Batch, Context
+from edgesim.core.method import LocalRule, LocalState
+from edgesim.core.task import Task
 from edgesim.learning.data.dataset import Dataset
-from edgesim.learning.rules import cross_entropy
+from edgesim.learning.train.context import Batch, Context
 from edgesim.methods.fedasync import FedAsync
 from edgesim.methods.fedavg import FedAvg
 from edgesim.methods.fedbuff import FedBuff
-from edgesim.simulation import Silent, Simulation
+from edgesim.runtime.backends.serial import SerialBackend
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.run import Silent, Simulation
 
 SAMPLES = 3  # of each device
 JOB_FLOPS = 4 * SAMPLES  # a sample costs a product and a sum forward, and again for the weight's gradient
@@ -85,11 +85,11 @@ class MovingBuff(FedBuff):
 
 
 def _moving(rule: LocalRule, moves: Sequence[float]) -> LocalRule:
-    def gradient(w: Bundle, batch: Batch, context: Context) -> list[Tensor]:
-        return [torch.full_like(w["params"]["layer.weight"], -moves[context.device])]
+    def gradient(local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
+        return [torch.full_like(local.weights["params"]["layer.weight"], -moves[context.device])]
 
     (phase,) = rule.phases
-    return replace(rule, phases=(LocalPhase(loss=cross_entropy, gradient=gradient, adjust=phase.adjust),))
+    return replace(rule, phases=(replace(phase, gradient=gradient),))
 
 
 def scenario(seconds: Sequence[float], **changes: Any) -> edgesim.Scenario:
@@ -118,8 +118,8 @@ def numbers(given: edgesim.Scenario) -> tuple[Simulation, list[tuple[float, floa
     seen: list[tuple[float, float]] = []
     really_merge = simulation.learner.merge
 
-    def merge(arrivals: Any, view: Any) -> Any:
-        result = really_merge(arrivals, view)
+    def merge(completions: Any, view: Any) -> Any:
+        result = really_merge(completions, view)
         seen.append((view.now_s, float(simulation.learner.weights()["params"]["layer.weight"])))
         return result
 

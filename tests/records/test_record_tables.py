@@ -4,9 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from edgesim import contracts
-from edgesim.errors import ConfigError
-from edgesim.records.schema import DELIVERED, DERIVED, TABLES, conform, recorded
+from edgesim.core.errors import ConfigError
+from edgesim.records.schema import DERIVED, TABLES, conform, recorded
 from edgesim.records.table import Table, new_tables
 
 EVAL = (3, 2, 12.5, "test", 0.7, 0.25, 100)
@@ -29,15 +28,10 @@ def test_types_follow_the_schema_with_and_without_rows():
 
 def test_only_the_merges_have_columns_that_no_row_carries():
     """They stand after server_s, with which they add up to the length of a round."""
-    assert [name for name in TABLES if recorded(name) != TABLES[name]] == ["merges"]
-    merges = list(TABLES["merges"])
-    place = merges.index("server_s") + 1
-    assert set(merges[place : place + len(DERIVED)]) == DERIVED
-
-
-def test_tables_and_engine_agree_on_what_was_delivered():
-    """Written twice, as the tables are read where nothing of the engine need be."""
-    assert DELIVERED == contracts.DELIVERED
+    assert [name for name in TABLES if recorded(name) != TABLES[name]] == ["rounds"]
+    rounds = list(TABLES["rounds"])
+    place = rounds.index("server_s") + 1
+    assert set(rounds[place : place + len(DERIVED)]) == DERIVED
 
 
 def test_rows_keep_their_order_across_chunks_and_extends():

@@ -9,16 +9,17 @@ import pandas as pd
 import pytest
 from safetensors.numpy import load_file
 
-from edgesim.errors import ConfigError
+from edgesim.core.errors import ConfigError
+from edgesim.records.manifest import plain_json
 from edgesim.records.schema import TABLES
 from edgesim.records.table import new_tables
-from edgesim.records.writer import check_writable, plain_json, write_run
-from tests.records.written import whole
+from edgesim.records.writer import check_writable
+from tests.records.written import whole, write_run
 
 
 def frames():
     tables = new_tables()
-    tables["notes"].append((0, "mask", -1, 0.5))
+    tables["metrics"].append((0, "mask", -1, 0.5))
     return whole(tables)
 
 
@@ -41,7 +42,7 @@ def test_everything_comes_back(tmp_path):
     loaded = load_file(folder / "final.safetensors")
     assert loaded["fc.weight"].tolist() == [[0, 3], [1, 4], [2, 5]]
     assert loaded["scale"].shape == () and loaded["scale"] == 2.5
-    assert pd.read_parquet(folder / "notes.parquet").to_dict("records") == [
+    assert pd.read_parquet(folder / "metrics.parquet").to_dict("records") == [
         {"round": 0, "name": "mask", "device": -1, "value": 0.5}
     ]
     manifest = json.loads((folder / "manifest.json").read_text())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edgesim.records.whole import whole_file
+from edgesim.files.atomic import whole_file
 
 
 def test_a_file_that_is_broken_off_leaves_the_old_one(tmp_path: Path) -> None:

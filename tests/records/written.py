@@ -10,19 +10,25 @@ from typing import Any
 
 import pandas as pd
 
-from edgesim.analysis.critical_path import attributed
-from edgesim.analysis.load import Run, open_run
 from edgesim.records.manifest import MANIFEST, sealed
 from edgesim.records.schema import conform
 from edgesim.records.table import Table
-from edgesim.records.writer import write_run
+from edgesim.records.writer import taken
+from edgesim.reports.critical_path import attributed
+from edgesim.reports.load import Run, open_run
 
 
 def whole(tables: Mapping[str, Table]) -> dict[str, pd.DataFrame]:
     """Return the frames of tables as a run folder holds them."""
     frames = {name: table.frame() for name, table in tables.items()}
-    frames["merges"] = attributed(frames["jobs"], frames["merges"])
+    frames["rounds"] = attributed(frames["jobs"], frames["rounds"])
     return {name: conform(name, frame, "tables") for name, frame in frames.items()}
+
+
+def write_run(folder: Path, tables: Mapping[str, pd.DataFrame], manifest: Mapping[str, Any], weights: Any) -> None:
+    """Write a new run folder: what `taken` does for a run that is written once, at its end."""
+    with taken(folder) as run:
+        run.write(tables, manifest, weights)
 
 
 def write(folder: Path, tables: Mapping[str, Table], manifest: Mapping[str, Any], weights: Any = None) -> Run:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 import edgesim
-from edgesim.rng import Key
+from edgesim.core.rng import Key
 from tests.conftest import frames, simulate_null, timing_scenario
+from tests.engine.spent import charged_j
 from tests.validation.checks import Item, Row, close, exact, explained, within, worst
 from tests.validation.work import simulate_work
 
@@ -96,7 +97,7 @@ def just_in_time() -> list[Row]:
         cpus.nbytes.tolist(),
         cpus.nbytes.tolist(),
         fleet=[_block(cpus, job) for job in range(JOBS)],
-        coordinator={"name": "deadline", "deadline": DEADLINE_S},
+        protocol={"name": "deadline", "deadline": DEADLINE_S},
     )[1]
     possible = cpus.comm_s + cpus.cycles / cpus.max_hz <= DEADLINE_S
     ok = jobs[jobs["outcome"] == "ok"]
@@ -167,7 +168,7 @@ def batteries() -> list[Row]:
         exact("second job: outcome", "ok", second["outcome"]),
         close("second job: end, s", 100 + 12.2 / 8 + 16, second["end_s"]),
         close("idle energy, J: none while off", 2 * (14 + 16), simulation.devices()["idle_j"][0]),
-        close("the whole run, J", 61 + 67, simulation.ledger.total_j(simulation.engine.now_s)),
+        close("the whole run, J", 61 + 67, charged_j(simulation.ledger, simulation.session.now_s)),
     ]
 
 
@@ -205,7 +206,7 @@ def schedule() -> list[Row]:
     cut = {"A": (1, 30, 8, 2 * 21), "B": (0.25, 8 * 19.75, 0, 21), "server": (0, 0, 0, 210)}
     return [
         *_schedule("two rounds", whole, (538.75, 538.75), stop={"rounds": 2}),
-        *_schedule("deadline 21 s", cut, (470.25,), coordinator={"name": "deadline", "deadline": 21}),
+        *_schedule("deadline 21 s", cut, (470.25,), protocol={"name": "deadline", "deadline": 21}),
     ]
 
 
@@ -226,9 +227,9 @@ def _schedule(name: str, expected: dict[str, Any], rounds_j: tuple[float, ...], 
     for place, (who, joules) in enumerate(expected.items()):
         for column, expected_j in zip(("down_j", "compute_j", "up_j", "idle_j"), joules, strict=True):
             yield within(f"{name}: {who}, {column}", expected_j, devices[column][place], 1e-9)
-    merges = frames(simulation)["merges"]
+    rounds = frames(simulation)["rounds"]
     for number, expected_j in enumerate(rounds_j):
-        yield within(f"{name}: everything in round {number}, J", expected_j, merges["energy_j"][number], 1e-9)
+        yield within(f"{name}: everything in round {number}, J", expected_j, rounds["energy_j"][number], 1e-9)
 
 
 # --- ledger -------------------------------------------------------------------------------------------------
@@ -245,14 +246,14 @@ def ledger() -> list[Row]:
 def ledger_gap(seed: int) -> float:
     """Return by which share joules of jobs + idle differ from those of devices, and these from the running total."""
     simulation = simulate_null(random_scenario(seed))
-    jobs, devices, now_s = frames(simulation)["jobs"], simulation.devices(), simulation.engine.now_s
+    jobs, devices, now_s = frames(simulation)["jobs"], simulation.devices(), simulation.session.now_s
     fleet, server = simulation.parts.fleet, simulation.parts.scenario.server
     idle_j = [*simulation.ledger.idle_j(now_s)]
     if all(block.new_batteries is None for block in fleet.blocks):
         idle_j = [*(fleet.idle_w * now_s)]
     expected_j = math.fsum([*jobs[["down_j", "compute_j", "up_j"]].to_numpy().ravel(), *idle_j, server.idle * now_s])
     columns = (devices[name] for name in ("down_j", "compute_j", "up_j", "idle_j"))
-    found_j = (math.fsum(np.concatenate([*columns])), simulation.ledger.total_j(now_s))
+    found_j = (math.fsum(np.concatenate([*columns])), charged_j(simulation.ledger, now_s))
     return max(abs(joules - expected_j) / expected_j for joules in found_j)
 
 
@@ -286,7 +287,7 @@ def random_scenario(seed: int) -> edgesim.Scenario:
             "none", {"name": "log_normal", "sigma": 0.5}, {"name": "markov", "idle": 9, "busy": 9, "factor": 3}
         ),
         selection={"name": "uniform", "fraction": float(draw.uniform(0.2, 1))},
-        coordinator=one_of("sync", {"name": "deadline", "deadline": float(draw.uniform(1, 60))}),
+        protocol=one_of("sync", {"name": "deadline", "deadline": float(draw.uniform(1, 60))}),
         server={"idle": 1.0},
         stop={"rounds": 3, "sim_time": float(draw.uniform(5, 500))},
     )

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
-from edgesim.contracts import Part
+from edgesim.core.task import Submodel
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import prepare
 from tests.learning.test_training_memory import held_bytes, network
@@ -45,7 +45,7 @@ def _frozen() -> list[Row]:
 
 def _half_width() -> Row:
     half = {"conv1": range(0, 16, 2), "conv2": range(0, 32, 2)}
-    charged = _charged({"units": {group: list(units) for group, units in half.items()}})
+    charged = _charged({"channels": {group: list(channels) for group, channels in half.items()}})
     return exact("half of the channels kept", _counted(_digits_cnn(8, 16)), charged)
 
 
@@ -75,8 +75,8 @@ def _digits(level: int, method: Any, **changes: Any) -> Any:
     )
 
 
-def _charged(part: dict[str, Any], **cost: Any) -> int:
-    method = {"name": "tests.validation.work:TrainPart", **part}
+def _charged(submodel: dict[str, Any], **cost: Any) -> int:
+    method = {"name": "tests.validation.work:TrainPart", **submodel}
     jobs = frames(simulate_null(_digits(1, method, cost={"name": "measured", **cost})))["jobs"]
     return int(jobs["flops"].sum())
 
@@ -114,12 +114,12 @@ def memory() -> list[Row]:
     """Return bytes of weights, gradients and saved activations of five networks, whole and half frozen."""
     rows = []
     for name in MODELS:
-        module, card = network(name)
-        halves = card.before_last(len(card.layers) - len(card.layers) // 2)
+        module, cost_profile = network(name)
+        halves = cost_profile.before_last(len(cost_profile.layers) - len(cost_profile.layers) // 2)
         totals = []
         for what, frozen in (("whole", frozenset[str]()), ("first half frozen", halves)):
-            need = card.memory_bytes(Part(frozen=frozen), BATCH)
-            held = held_bytes(module, card, frozen, BATCH)
+            need = cost_profile.memory_bytes(Submodel(frozen=frozen), BATCH)
+            held = held_bytes(module, cost_profile, frozen, BATCH)
             found = (need.weights, need.gradients, need.activations)
             for kind, expected, predicted in zip(("weights", "gradients", "activations"), held, found, strict=True):
                 rows.append(exact(f"{name}, {what}: {kind}, bytes", expected, predicted))

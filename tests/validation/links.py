@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from edgesim.rng import Key
+from edgesim.core.rng import Key
 from tests.validation.checks import Item, Row, close, within, worst
 from tests.validation.work import simulate_work, uplink_ends
 from tests.world.water_filling import finish_times

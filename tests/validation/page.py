@@ -1,4 +1,4 @@
-"""Writes docs/validation.md from what edgesim gives now: python -m tests.validation.page."""
+"""Writes docs/explanation/validation.md from what edgesim gives now: python -m tests.validation.page."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from tests.validation.checks import Item, Row, Value
 from tests.validation.items import ITEMS
 
-PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "validation.md"
 
 HEAD = """# Validation
 
 edgesim beside closed forms, exact oracles and published numbers. The column "edgesim" is read from the tables and the
-ledger of simulated runs; only memory is asked of the model card. `make validation` writes this page anew, and
+ledger of simulated runs; only memory is asked of the cost profile. `make validation` writes this page anew, and
 `tests/validation` fails if an item is missing or a verdict changes. Errors and tolerances are in the unit of the row
 or, where it says "rel.", shares of the expected number. Numbers are rounded for print, not for the verdict.
 """

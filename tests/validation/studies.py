@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from edgesim.world.total_cost import SCALINGS, round_cost, total_cost
+from edgesim.reports.total_cost import SCALINGS, round_cost, total_cost
 from tests.conftest import frames, simulate_null, timing_scenario
 from tests.validation.checks import Item, Row, close, exact, worst
 from tests.world.test_total_cost import DEVICES, SCALING_OF, THETAS, simulated, table_2
@@ -46,10 +46,10 @@ def _whole() -> Iterator[Row]:
 
 
 def _widths() -> Iterator[Row]:
-    jobs, merges = _tables(method="fedpmt", cost=PAPER)
+    jobs, rounds = _tables(method="fedpmt", cost=PAPER)
     for level, seconds in zip(LEVELS, (23.0, 23.2, 26.4, 18.8, 10.0), strict=True):
         yield close(f"Y1 FedPMT, paper's costs, level {level}: s", seconds, jobs["compute_s"][level - 1])
-    yield close("Y1 FedPMT, paper's costs: round, s", 26.4, merges["now_s"][0])
+    yield close("Y1 FedPMT, paper's costs: round, s", 26.4, rounds["now_s"][0])
     # forward of all five layers, weight gradients of the last n, input gradients of the last n - 1; MACs a layer:
     macs = (940_800, 1_280_000, 400_000, 150_000, 3_000)
     jobs, _ = _tables(method="fedpmt")
@@ -60,34 +60,34 @@ def _widths() -> Iterator[Row]:
 
 
 def _fedavg() -> Iterator[Row]:
-    jobs, merges = _tables(coordinator=DEADLINE)
+    jobs, rounds = _tables(protocol=DEADLINE)
     for level, (outcome, seconds) in enumerate([*[("late", 26.5)] * 3, ("ok", 20.0), ("ok", 10.0)], start=1):
         yield exact(f"Y2 FedAvg within 26.5 s, level {level}: outcome", outcome, jobs["outcome"][level - 1])
         yield close(f"Y2 FedAvg within 26.5 s, level {level}: s charged", seconds, jobs["compute_s"][level - 1])
-    yield close("Y2 FedAvg within 26.5 s: round, s", 26.5, merges["now_s"][0])
-    yield exact("Y2 FedAvg within 26.5 s: models merged", 2, int(merges["used"][0]))
+    yield close("Y2 FedAvg within 26.5 s: round, s", 26.5, rounds["now_s"][0])
+    yield exact("Y2 FedAvg within 26.5 s: models merged", 2, int(rounds["used"][0]))
 
 
 def _fedpmt() -> Iterator[Row]:
-    _, merges = _tables(method="fedpmt", cost=PAPER, coordinator=DEADLINE)
-    yield close("Y3 FedPMT within 26.5 s, paper's costs: round, s", 26.4, merges["now_s"][0])
-    yield exact("Y3 FedPMT within 26.5 s, paper's costs: models merged", 5, int(merges["used"][0]))
+    _, rounds = _tables(method="fedpmt", cost=PAPER, protocol=DEADLINE)
+    yield close("Y3 FedPMT within 26.5 s, paper's costs: round, s", 26.4, rounds["now_s"][0])
+    yield exact("Y3 FedPMT within 26.5 s, paper's costs: models merged", 5, int(rounds["used"][0]))
 
 
 def _widths_by_deadline() -> Iterator[Row]:
     method = {"name": "fedpmt", "rule": "deadline"}
     # the last n layers take ratio n x 50, 40, 30, 20, 10 s; the largest n within 26.5 s. Measured ratios: see Y1
     for cost, what, widths in ((PAPER, "paper's", (1, 2, 3, 5, 5)), ("measured", "measured", (3, 3, 4, 5, 5))):
-        jobs, _ = _tables(method=method, cost=cost, coordinator=DEADLINE)
+        jobs, _ = _tables(method=method, cost=cost, protocol=DEADLINE)
         for level, width in zip(LEVELS, widths, strict=True):
-            part = jobs["part"][level - 1]
+            part = jobs["submodel"][level - 1]
             yield exact(f"Y4 widths by deadline, {what} costs, level {level}: part", f"last{width}", part)
 
 
 def _tables(**changes: Any) -> tuple[Any, Any]:
     """Return the jobs by device, row level - 1 that of a level, and the merges."""
     tables = frames(simulate_null(timing_scenario(**changes)))
-    return tables["jobs"].sort_values("device", ignore_index=True), tables["merges"]
+    return tables["jobs"].sort_values("device", ignore_index=True), tables["rounds"]
 
 
 ITEMS = (

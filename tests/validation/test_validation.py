@@ -1,4 +1,4 @@
-"""Every item holds, and docs/validation.md says so."""
+"""Every item holds, and docs/explanation/validation.md says so."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sizes import examples
 from tests.validation.checks import Item, Row, close, exact, within, worst
 from tests.validation.energy import ledger_gap
 from tests.validation.items import ITEMS
@@ -28,7 +29,7 @@ def test_the_page_has_these_items_and_no_others():
     assert list(verdicts(PAGE.read_text(encoding="utf-8"))) == [item.title for item in ITEMS]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**31))
 def test_the_ledger_closes_on_any_scenario(seed):
     """The scenarios of the page are a few of these."""

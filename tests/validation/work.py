@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from edgesim.contracts import (
-    Bundle,
-    LocalRule,
-    Merged,
-    Message,
-    Needs,
-    Order,
-    Part,
-    Pass,
-    Payload,
-    Plan,
-    Setting,
-    Task,
-    View,
-)
-from edgesim.rng import Key
-from edgesim.simulation import Simulation
+from edgesim.core.method import Method
+from edgesim.core.rng import Key
+from edgesim.core.task import Order, Pass, Payload, Plan, Submodel, Task
+from edgesim.core.view import Setting, View
+from edgesim.simulation.run import Simulation
 from tests.conftest import frames, simulate_null, timing_scenario
 
 
-class Idle(ABC):
-    """What methods without learning share."""
-
-    needs: ClassVar[Needs] = Needs()
+class Idle(Method):
+    """What methods without learning share; each device has a task of its own."""
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return no state."""
@@ -40,19 +25,11 @@ class Idle(ABC):
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask everybody who can be asked."""
-        return Plan(tuple(Order(device, self.task(device, view)) for device in view.choose(key).tolist()))
+        return Plan(tuple(Order(device, self.task_of(device, view)) for device in view.choose(key).tolist()))
 
-    @abstractmethod
-    def task(self, device: int, view: View) -> Task:
+    def task_of(self, device: int, view: View) -> Task:
         """Return what a device is to do."""
-
-    def local(self, task: Task) -> LocalRule:
-        """Return a rule that does nothing."""
-        return LocalRule()
-
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
-        """Keep the model."""
-        return Merged(state, None)
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +40,7 @@ class Work(Idle):
     up_bytes: tuple[int, ...]
     down_bytes: tuple[int, ...]
 
-    def task(self, device: int, view: View) -> Task:
+    def task_of(self, device: int, view: View) -> Task:
         """Return the work of a device."""
         down, up = (
             Payload(kinds=frozenset(), extra_bytes=column[device]) for column in (self.down_bytes, self.up_bytes)
@@ -75,13 +52,13 @@ class Work(Idle):
 class TrainPart(Idle):
     """Everybody trains one part of the model: some units of each group, with so many nonzero weights a layer."""
 
-    units: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    channels: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     nonzero: Mapping[str, int] = field(default_factory=dict)
 
-    def task(self, device: int, view: View) -> Task:
+    def task_of(self, device: int, view: View) -> Task:
         """Return the training of the part."""
-        part = Part(units=tuple(self.units.items()), nnz=tuple(self.nonzero.items()))
-        return Task(part=part, stretches=(view.setting.training.stretch(view.round),))
+        submodel = Submodel(channels=tuple(self.channels.items()), nnz=tuple(self.nonzero.items()))
+        return Task(submodel=submodel, local_sgd=(view.setting.training.local_sgd(view.round),))
 
 
 def simulate_work(

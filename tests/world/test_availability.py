@@ -16,16 +16,17 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
-from edgesim.errors import ConfigError, DataError
-from edgesim.rng import Key
-from edgesim.world.availabilities.always import Always
-from edgesim.world.availabilities.bernoulli import Bernoulli
-from edgesim.world.availabilities.diurnal import Diurnal
-from edgesim.world.availabilities.lifetime import Lifetime
-from edgesim.world.availabilities.sessions import Groups, Sessions
-from edgesim.world.availabilities.trace import Intervals, Trace
-from edgesim.world.availability import Availability, all_of
-from edgesim.world.onoff import OnOff, cell_of
+from edgesim.core.errors import ConfigError, DataError
+from edgesim.core.rng import Key
+from edgesim.world.availability.always import Always
+from edgesim.world.availability.base import Availability, all_of
+from edgesim.world.availability.bernoulli import Bernoulli
+from edgesim.world.availability.diurnal import Diurnal
+from edgesim.world.availability.lifetime import Lifetime
+from edgesim.world.availability.sessions import Groups, Sessions
+from edgesim.world.availability.trace import Intervals, Trace
+from edgesim.world.processes.on_off import OnOff, cell_of
+from tests.sizes import examples
 
 KEY = Key(23)
 MANY = 20_000
@@ -78,7 +79,7 @@ def answers(there: Availability, now_s: float, occasion: int) -> list[Any]:
 
 
 @example
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=examples(8))
 @given(asked=st.lists(st.tuples(INSTANTS, st.integers(0, 9)), min_size=1, max_size=4), data=st.data())
 def test_answers_do_not_depend_on_what_was_asked_before(name, asked, data):
     """One object asked in any order, each question twice, answers as new objects do; so do single rows."""
@@ -167,6 +168,16 @@ def process(n: int, on_s: float = 30.0, off_s: float = 10.0) -> OnOff:
     return OnOff(KEY, np.full(n, on_s), np.full(n, off_s))
 
 
+@pytest.mark.parametrize(("on_s", "off_s"), [(1.7e308, 0.1), (0.1, 1.7e308), (1.7e308, 1.7e308)])
+def test_times_near_the_largest_number_are_gone_through(on_s: float, off_s: float) -> None:
+    """A row changes in the end or, as no float can hold that, never."""
+    rows, several = np.arange(200), process(200, on_s, off_s)
+    change_s = several.next_change_s(rows, 3.2e7)
+    assert (change_s > 3.2e7).all()
+    off = ~several.on(rows, 3.2e7)
+    assert (change_s[off] < 3.3e7).all() if off_s == 0.1 else (change_s[off] > 1e300).all()
+
+
 @pytest.mark.parametrize("now_s", [0.0, 17.0, 1e12])
 def test_the_process_is_stationary(now_s):
     """On with probability 30 / (30 + 10) at any time, and from then on for exponential times of mean 30 or 10.
@@ -197,7 +208,7 @@ def test_states_some_time_apart_are_as_alike_as_they_should_be():
         assert onoff.on(rows[began], 100.0 + later_s).mean() == near(expected, began.sum())
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(now_s=INSTANTS, on_s=st.sampled_from([0.3, 7.0, 1e4]), off_s=st.sampled_from([0.1, 7.0, 333.0]))
 def test_the_state_changes_at_the_next_change_and_not_before(now_s, on_s, off_s):
     """The next change of any instant up to it is that change, to the last bit."""
@@ -228,7 +239,7 @@ def test_seconds_on_add_up():
     assert onoff.on_s(rows, 400.0).mean() == pytest.approx(300.0, abs=6 * deviation_s)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(number=st.integers(0, 2**40), cell_s=st.floats(1e-3, 1e6), now_s=st.floats(0, 1e12))
 def test_cells_hold_their_instants(number, cell_s, now_s):
     """An instant lies in its cell, and a multiple of the length begins a cell, in floats."""
@@ -429,7 +440,7 @@ def spread_out(spans: list[tuple[int, int, int]]) -> Intervals:
     return intervals(3, *rows)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(traces=st.lists(SPANS, min_size=2, max_size=3), now_s=st.integers(0, 60))
 def test_a_combination_is_on_where_all_are(traces, now_s):
     """Whole seconds, so that a table of all of them is the whole truth."""

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from edgesim.errors import ConfigError
-from edgesim.rng import Key
-from edgesim.units import reason
+from edgesim.config.units import reason
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
+from edgesim.world.batteries.base import Batteries, BatteryArrays
 from edgesim.world.batteries.rechargeable import Battery
-from edgesim.world.battery import Batteries, BatteryArrays
-from edgesim.world.daily import DAY_S, DailyWindows
+from edgesim.world.processes.daily_profile import DAY_S, DailyWindows
+from tests.sizes import examples
 
 HOUR_S = 3600.0
 KEY = Key(2)
@@ -235,7 +236,7 @@ def numbers(drawn: dict[str, float]) -> dict[str, float]:
     return {**shared, "level_j": capacity * drawn["share"], "restart_j": capacity * drawn["restart"]}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     drawn=batteries,
     windows=windows_lists,
@@ -265,7 +266,7 @@ def test_levels_equal_those_of_small_steps(drawn, windows, jobs, rest):
         now_s += length * STEP_S
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(drawn=batteries, windows=windows_lists, watts=st.floats(0, 30), start=st.integers(0, 2000))
 def test_times_of_death_and_return_equal_those_of_small_steps(drawn, windows, watts, start):
     """`empty_after` and `next_available` against four days of small steps; later answers have to lie beyond."""

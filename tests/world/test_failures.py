@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
-from edgesim.errors import ConfigError
-from edgesim.rng import Draws, Key
-from edgesim.units import reason
-from edgesim.world.failure import Failure, combine, stretched_s
+from edgesim.config.units import reason
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Draws, Key
+from edgesim.world.failures.base import Failure, combine, stretched_s
 from edgesim.world.failures.crash import Crash
 from edgesim.world.failures.link_outage import LinkOutage
 from edgesim.world.failures.partial_work import PartialWork
 from edgesim.world.failures.server_restart import ServerRestart
+from tests.sizes import examples
 
 KEY = Key(23)
 MANY = 20_000
@@ -220,7 +221,7 @@ def test_transfers_stand_still_while_their_link_is_down():
     assert stretched_s(links, rows, seconds, start_s).tolist() == takes_s.tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     changes=st.lists(st.lists(st.integers(1, 40), max_size=6, unique=True).map(sorted), min_size=1, max_size=4),
     seconds=st.integers(0, 20),
@@ -282,7 +283,7 @@ def test_restarts_are_a_poisson_process():
     assert abs(stats.spearmanr(gaps_s[:-1], gaps_s[1:]).statistic) < 4 / sqrt(len(gaps_s))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(times_s=st.lists(st.floats(0, 1e9), min_size=1, max_size=4))
 def test_restarts_are_those_whoever_asks(times_s):
     """The next one after a time is the next one after all times in between, in any fleet."""

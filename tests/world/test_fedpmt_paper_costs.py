@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from edgesim.assembly import assemble
-from edgesim.card import LayerCost, ModelCard, ProductCost
-from edgesim.contracts import Part, Pass
-from edgesim.errors import ConfigError
-from edgesim.world.costs.fedpmt_paper import FedPMTPaper, counted_layers
-from edgesim.world.costs.measured import Measured
+from edgesim.core.errors import ConfigError
+from edgesim.core.task import Pass, Submodel
+from edgesim.cost.models.fedpmt_paper import FedPMTPaper, counted_layers
+from edgesim.cost.models.measured import Measured
+from edgesim.cost.profile import CostProfile, LayerCost, ProductCost
+from edgesim.simulation.assembly import assemble
 from tests.conftest import SPEEDS, frames, simulate_null, timing_scenario
 
 FILE = Path(__file__).parent / "data" / "fedpmt_table_5_2.csv"
@@ -34,27 +34,27 @@ FEDDROP = [row for row in TABLE if row["keep_rate"] != "1"]
 
 
 @cache
-def card_of(model: str) -> ModelCard:
-    """Return the card of a shipped model on its own images."""
-    card: ModelCard = assemble(timing_scenario(model=model)).setting.card
-    return card
+def cost_profile_of(model: str) -> CostProfile:
+    """Return the cost profile of a shipped model on its own images."""
+    cost_profile: CostProfile = assemble(timing_scenario(model=model)).setting.cost_profile
+    return cost_profile
 
 
-def last(card: ModelCard, count: int) -> Part:
+def last(cost_profile: CostProfile, count: int) -> Submodel:
     """Return the part that trains the last layers."""
-    return Part(frozen=frozenset(card.layer_names[: len(card.layers) - count]))
+    return Submodel(frozen=frozenset(cost_profile.layer_names[: len(cost_profile.layers) - count]))
 
 
-def price(cost: FedPMTPaper, model: str, part: Part, batch: float, work: Pass | None = None) -> float:
+def price(cost: FedPMTPaper, model: str, submodel: Submodel, batch: float, work: Pass | None = None) -> float:
     """Return the operations of one SGD step."""
-    priced = cost.flops(card_of(model), work or Pass(), part, np.array([float(batch)]), np.array([1.0]))
+    priced = cost.flops(cost_profile_of(model), work or Pass(), submodel, np.array([float(batch)]), np.array([1.0]))
     return float(priced[0])
 
 
-def kept_of(card: ModelCard, row: dict[str, str]) -> Iterable[tuple[str, Fraction, int]]:
+def kept_of(cost_profile: CostProfile, row: dict[str, str]) -> Iterable[tuple[str, Fraction, int]]:
     """Yield the hidden linear layers, of which FedDrop keeps a share, as (group, units, of so many)."""
-    linear = {layer.name for layer in card.layers if layer.kind == "Linear"}
-    for group in card.groups:
+    linear = {layer.name for layer in cost_profile.layers if layer.kind == "Linear"}
+    for group in cost_profile.groups:
         if group.name in linear:
             yield group.name, Fraction(row["keep_rate"]) * group.size, group.size
 
@@ -70,26 +70,26 @@ def test_the_table_has_all_entries() -> None:
 @pytest.mark.parametrize("row", WHOLE, ids=lambda row: f"{row['network']} last {row['trained_layers']}")
 def test_published_widths(row: dict[str, str]) -> None:
     model = MODELS[row["network"]]
-    part = last(card_of(model), int(row["trained_layers"]))
-    assert price(PUBLISHED, model, part, int(row["batch"])) == int(row["operations"])
+    submodel = last(cost_profile_of(model), int(row["trained_layers"]))
+    assert price(PUBLISHED, model, submodel, int(row["batch"])) == int(row["operations"])
 
 
 @pytest.mark.parametrize("row", FEDDROP, ids=lambda row: f"{row['network']} keeps {row['keep_rate']}")
 def test_published_feddrop(row: dict[str, str]) -> None:
     """The paper keeps fractions of units and cuts the result to a whole number; where units are whole a part does."""
-    card, batch = card_of(MODELS[row["network"]]), int(row["batch"])
-    kept = list(kept_of(card, row))
-    layers = counted_layers(card, {name: (float(units), size) for name, units, size in kept})
+    cost_profile, batch = cost_profile_of(MODELS[row["network"]]), int(row["batch"])
+    kept = list(kept_of(cost_profile, row))
+    layers = counted_layers(cost_profile, {name: (float(channels), size) for name, channels, size in kept})
     counted = PUBLISHED.operations(layers, frozenset(), np.array([float(batch)]), np.ones(1))
     assert math.floor(counted[0]) == int(row["operations"])
-    if all(units.denominator == 1 for _, units, _ in kept):
-        part = Part(units=tuple((name, tuple(range(int(units)))) for name, units, _ in kept))
-        assert price(PUBLISHED, MODELS[row["network"]], part, batch) == int(row["operations"])
+    if all(channels.denominator == 1 for _, channels, _ in kept):
+        submodel = Submodel(channels=tuple((name, tuple(range(int(channels)))) for name, channels, _ in kept))
+        assert price(PUBLISHED, MODELS[row["network"]], submodel, batch) == int(row["operations"])
 
 
 def test_the_papers_ratios_are_these_rounded_up() -> None:
     """0.46, 0.58, 0.88, 0.94 and 1 of the full cost: what the paper's round times are made of."""
-    counts = [price(PUBLISHED, "cnn_cifar10", last(card_of("cnn_cifar10"), width), 20) for width in range(1, 6)]
+    counts = [price(PUBLISHED, "cnn_cifar10", last(cost_profile_of("cnn_cifar10"), width), 20) for width in range(1, 6)]
     assert [math.ceil(100 * count / counts[-1]) for count in counts] == [46, 58, 88, 94, 100]
 
 
@@ -107,31 +107,31 @@ UPDATES = np.cumsum([OUT, FC2, FC1, 0, 0])
 
 
 def test_multiply_adds_are_those_of_pytorch() -> None:
-    card = card_of("cnn_cifar10")
+    cost_profile = cost_profile_of("cnn_cifar10")
     assert MULTIPLY_ADDS.tolist() == [2_776_800, 2_929_800, 3_479_800, 5_159_800, 7_380_600]
-    assert MULTIPLY_ADDS.tolist() == [card.train_flops(last(card, width)) / 2 for width in range(1, 6)]
+    assert MULTIPLY_ADDS.tolist() == [cost_profile.train_flops(last(cost_profile, width)) / 2 for width in range(1, 6)]
 
 
 @pytest.mark.parametrize("batch", [1, 20, 33])
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5])
 def test_corrected_is_batch_times_multiply_adds(width: int, batch: int) -> None:
-    part = last(card_of("cnn_cifar10"), width)
+    submodel = last(cost_profile_of("cnn_cifar10"), width)
     expected = batch * (MULTIPLY_ADDS + ERRORS) + UPDATES
-    assert price(CORRECTED, "cnn_cifar10", part, batch) == expected[width - 1]
+    assert price(CORRECTED, "cnn_cifar10", submodel, batch) == expected[width - 1]
 
 
 @pytest.mark.parametrize("model", MODELS.values())
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
 def test_corrected_multiply_adds_of_every_network(model: str, width: int) -> None:
     """Between batches of 8 and 7 lies one sample: its multiply-adds, errors and, without convolutions, activations."""
-    card = card_of(model)
-    part = last(card, width)
-    difference = price(CORRECTED, model, part, 8) - price(CORRECTED, model, part, 7)
-    outputs = [layer.params - layer.weights for layer in card.layers]
-    linear = [layer.kind == "Linear" for layer in card.layers]
+    cost_profile = cost_profile_of(model)
+    submodel = last(cost_profile, width)
+    difference = price(CORRECTED, model, submodel, 8) - price(CORRECTED, model, submodel, 7)
+    outputs = [layer.params - layer.weights for layer in cost_profile.layers]
+    linear = [layer.kind == "Linear" for layer in cost_profile.layers]
     errors = outputs[-1] + sum(n for n, is_linear in zip(outputs[-width:], linear[-width:], strict=True) if is_linear)
     activations = sum(outputs) if all(linear) else 0
-    assert difference == card.train_flops(part) / 2 + errors + activations
+    assert difference == cost_profile.train_flops(submodel) / 2 + errors + activations
 
 
 @pytest.mark.parametrize(
@@ -161,17 +161,17 @@ def test_corrected_multiply_adds_of_every_network(model: str, width: int) -> Non
     ],
 )
 def test_every_slip_by_itself(model: str, batch: int, slips: Any) -> None:
-    widths = [last(card_of(model), width) for width in range(1, len(slips) + 1)]
-    found = [price(PUBLISHED, model, part, batch) - price(CORRECTED, model, part, batch) for part in widths]
+    widths = [last(cost_profile_of(model), width) for width in range(1, len(slips) + 1)]
+    found = [price(PUBLISHED, model, submodel, batch) - price(CORRECTED, model, submodel, batch) for submodel in widths]
     assert found == list(slips)
 
 
 @pytest.mark.parametrize("cost", [PUBLISHED, CORRECTED])
 @pytest.mark.parametrize("model", [*MODELS.values(), "cnn_digits", "lenet5", "mlr"])
 def test_wider_costs_more(cost: FedPMTPaper, model: str) -> None:
-    card = card_of(model)
-    prices = [price(cost, model, last(card, width), 16) for width in range(1, len(card.layers) + 1)]
-    assert price(cost, model, Part(), 16, Pass("forward")) < prices[0]
+    cost_profile = cost_profile_of(model)
+    prices = [price(cost, model, last(cost_profile, width), 16) for width in range(1, len(cost_profile.layers) + 1)]
+    assert price(cost, model, Submodel(), 16, Pass("forward")) < prices[0]
     assert (np.diff(prices) > 0).all()
 
 
@@ -179,32 +179,32 @@ def test_wider_costs_more(cost: FedPMTPaper, model: str) -> None:
 
 
 def test_a_forward_pass_by_hand() -> None:
-    part = last(card_of("cnn_cifar10"), 2)
+    submodel = last(cost_profile_of("cnn_cifar10"), 2)
     linear = FC1 + FC2 + OUT
-    assert price(CORRECTED, "cnn_cifar10", part, 20, Pass("forward")) == 20 * FORWARD
-    assert price(PUBLISHED, "cnn_cifar10", part, 20, Pass("forward")) == CONV1 + CONV2 * 10 // 16 + 20 * linear
-    assert price(CORRECTED, "fcnn", Part(), 12, Pass("forward")) == 12 * (514_600 + 1010)  # weights and activations
+    assert price(CORRECTED, "cnn_cifar10", submodel, 20, Pass("forward")) == 20 * FORWARD
+    assert price(PUBLISHED, "cnn_cifar10", submodel, 20, Pass("forward")) == CONV1 + CONV2 * 10 // 16 + 20 * linear
+    assert price(CORRECTED, "fcnn", Submodel(), 12, Pass("forward")) == 12 * (514_600 + 1010)  # weights and activations
 
 
 def test_a_pass_over_its_own_samples_is_one_batch_without_update() -> None:
     work = Pass(samples=6, times=2.0)
     expected = 2 * 6 * (MULTIPLY_ADDS + ERRORS)[-1]
-    assert price(CORRECTED, "cnn_cifar10", Part(), 20, work) == expected
+    assert price(CORRECTED, "cnn_cifar10", Submodel(), 20, work) == expected
 
 
 def test_a_frozen_layer_between_trained_ones_hands_its_error_on() -> None:
     """Only the second convolution and fc2 are trained: no gradients and updates of fc1, fc3 and the first."""
-    part = Part(frozen=frozenset({"conv1", "fc1", "fc3"}))
+    submodel = Submodel(frozen=frozenset({"conv1", "fc1", "fc3"}))
     multiply_adds = FORWARD + (OUT + FC2 + FC1) + (FC2 + CONV2)
     expected = 20 * (multiply_adds + 2 * 10 + 300 + 500) + FC2
-    assert price(CORRECTED, "cnn_cifar10", part, 20) == expected
+    assert price(CORRECTED, "cnn_cifar10", submodel, 20) == expected
 
 
 @pytest.mark.parametrize("work", [Pass("param_step", times=3.0), Pass("flops", times=5.0)])
 def test_work_outside_the_model_is_measured(work: Pass) -> None:
-    card, samples, steps = card_of("cnn_mnist"), np.array([12.0, 24.0]), np.array([1.0, 2.0])
-    expected = Measured().flops(card, work, Part(), samples, steps)
-    assert PUBLISHED.flops(card, work, Part(), samples, steps).tolist() == expected.tolist()
+    cost_profile, samples, steps = cost_profile_of("cnn_mnist"), np.array([12.0, 24.0]), np.array([1.0, 2.0])
+    expected = Measured().flops(cost_profile, work, Submodel(), samples, steps)
+    assert PUBLISHED.flops(cost_profile, work, Submodel(), samples, steps).tolist() == expected.tolist()
 
 
 # --- in a run ---------------------------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ def test_jobs_of_a_run_cost_what_the_table_says(samples: int) -> None:
     changes = {"partition": {"name": "sizes", "samples_per_device": samples}, "cost": "fedpmt_paper"}
     jobs = frames(simulate_null(timing_scenario(method="fedpmt", **changes)))["jobs"].sort_values("device")
     published = [12_864_200, 16_077_200, 24_587_200, 26_187_200, 28_068_800]
-    parts = [last(card_of("cnn_cifar10"), width) for width in range(1, 6)]
-    rest = [price(PUBLISHED, "cnn_cifar10", part, samples - 500) if samples > 500 else 0 for part in parts]
+    parts = [last(cost_profile_of("cnn_cifar10"), width) for width in range(1, 6)]
+    rest = [price(PUBLISHED, "cnn_cifar10", submodel, samples - 500) if samples > 500 else 0 for submodel in parts]
     expected = [25 * whole + more for whole, more in zip(published, rest, strict=True)]
     assert jobs["flops"].tolist() == expected
     assert jobs["compute_s"].tolist() == pytest.approx(np.array(expected) / SPEEDS, rel=1e-12)
@@ -247,11 +247,11 @@ def test_round_times_by_level(count: str, seconds: list[float]) -> None:
 
 CONV = LayerCost("conv1", "Conv2d", 20, 0, 1152.0, 1152.0, 1152.0, frozenset(), weights=18, rows="conv1")
 LINEAR = LayerCost("fc1", "Linear", 99, 0, 192.0, 192.0, 192.0, frozenset({"conv1"}), weights=96, columns="conv1")
-CHAIN = ModelCard("hand", (1, 6, 6), 3, (CONV, LINEAR))
+CHAIN = CostProfile("hand", (1, 6, 6), 3, (CONV, LINEAR))
 
 
 @pytest.mark.parametrize(
-    ("card", "found"),
+    ("cost_profile", "found"),
     [
         (replace(CHAIN, layers=(CONV, replace(LINEAR, kind="LSTM"))), r"hand has fc1 \(LSTM\)"),
         (replace(CHAIN, layers=(CONV, replace(CONV, name="norm1", kind="GroupNorm"), LINEAR)), r"norm1 \(GroupNorm\)"),
@@ -264,11 +264,11 @@ CHAIN = ModelCard("hand", (1, 6, 6), 3, (CONV, LINEAR))
         (replace(CHAIN, other_forward_flops=8.0), "work outside its layers"),
     ],
 )
-def test_models_that_the_formulas_do_not_cover(card: ModelCard, found: str) -> None:
+def test_models_that_the_formulas_do_not_cover(cost_profile: CostProfile, found: str) -> None:
     one = np.ones(1)
-    assert PUBLISHED.flops(CHAIN, Pass(), Part(), one, one) > 0
+    assert PUBLISHED.flops(CHAIN, Pass(), Submodel(), one, one) > 0
     with pytest.raises(ConfigError, match=rf"^cost\.name: 'fedpmt_paper' counts .*{found}"):
-        PUBLISHED.flops(card, Pass(), Part(), one, one)
+        PUBLISHED.flops(cost_profile, Pass(), Submodel(), one, one)
 
 
 def test_a_run_with_such_a_model_is_refused() -> None:

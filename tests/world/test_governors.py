@@ -9,17 +9,17 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from scipy.optimize import minimize_scalar
 
-from edgesim.errors import ConfigError
-from edgesim.rng import Key
-from edgesim.units import reason
-from edgesim.world.governors.cpu import CpuArrays
-from edgesim.world.governors.dvfs import PARTS, Governor
+from edgesim.config.units import reason
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
+from edgesim.world.compute.governors.cpu import CpuArrays
+from edgesim.world.compute.governors.dvfs import PLUGINS, Governor
 
 JOBS = 100
 
 
 def governor(name: str, **fields: Any) -> Governor:
-    part: Governor = TypeAdapter(PARTS[name]).validate_python(fields)
+    part: Governor = TypeAdapter(PLUGINS[name]).validate_python(fields)
     return part
 
 
@@ -132,7 +132,7 @@ def test_governors_refuse_what_they_cannot_govern():
     assert "must be above 0 Hz" in reason(caught.value)
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", PLUGINS)
 def test_every_governor_accepts_ordinary_cpus(name):
     """A check that passes, and a choice for many that is the choice for each."""
     fields = {"frequency": "1 GHz"} if name == "fixed" else {}

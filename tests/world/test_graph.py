@@ -10,9 +10,9 @@ import networkx
 import numpy as np
 import pytest
 
-from edgesim.errors import ConfigError
-from edgesim.rng import Key
-from edgesim.world.graph import Access, GraphPaths, Tier, TreePaths, Wire, random_regular, read_graph, ring
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
+from edgesim.world.topology.base import Access, GraphPaths, Tier, TreePaths, Wire, random_regular, read_graph, ring
 
 
 def access(devices: int) -> Access:

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import edgesim
-from edgesim.calibrate import Fit, work_of
-from edgesim.card import WHOLE, LayerCost, ModelCard, UnitGroup
 from edgesim.config import profiles
 from edgesim.config.load import load_scenario
-from edgesim.contracts import Order, Part, Pass, Task
-from edgesim.engine.pricing import ROWS, Pricer
-from edgesim.errors import ConfigError
-from edgesim.rng import Draws, Key
-from edgesim.world.costs.measured import Measured
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Draws, Key
+from edgesim.core.task import Order, Pass, Submodel, Task
+from edgesim.cost.models.measured import Measured
+from edgesim.cost.profile import WHOLE, ChannelGroup, CostProfile, LayerCost
+from edgesim.engine.pricing import Pricer
+from edgesim.simulation.calibrate import Fit, work_of
 from tests.conftest import assemble, frames, simulate_null, timing_scenario
 
 BATCH, SAMPLES = 20, 500  # 25 steps
@@ -52,7 +52,9 @@ def test_a_calibrated_profile_takes_what_calibration_predicts(tmp_path):
     scenario = lenet({}, fleet=[{"profile": str(path)}])
     job = job_of(scenario)
     assert job["compute_s"] == pytest.approx(25 * STEP_S, rel=1e-12)
-    assert job["compute_s"] == pytest.approx(25 * fit.seconds(work_of(assemble(scenario).setting.card, BATCH)), 1e-12)
+    assert job["compute_s"] == pytest.approx(
+        25 * fit.seconds(work_of(assemble(scenario).setting.cost_profile, BATCH)), 1e-12
+    )
     assert job["flops"] == 25 * BATCH * (CONVOLUTION + LINEAR)
 
 
@@ -153,7 +155,7 @@ def test_the_canonical_scenario_is_an_equal_one():
 # --- what work consists of ------------------------------------------------------------------------------------
 
 # 10 FLOPs a weight in "a", 2 in "b": a is a convolution.
-CARD = ModelCard(
+CARD = CostProfile(
     "hand",
     (4,),
     2,
@@ -161,16 +163,16 @@ CARD = ModelCard(
         LayerCost("a", "Conv2d", 24, 0, 240.0, 240.0, 0.0, frozenset(), weights=24, rows="a"),
         LayerCost("b", "Linear", 12, 0, 24.0, 24.0, 24.0, frozenset({"a"}), weights=12, columns="a"),
     ),
-    groups=(UnitGroup("a", 6),),
+    groups=(ChannelGroup("a", 6),),
 )
-THIRD = Part(units=(("a", (0, 5)),))
+THIRD = Submodel(channels=(("a", (0, 5)),))
 COUNTED = Measured()
 DONE, STEPS = np.array([10.0, 20.0]), np.array([2.0, 4.0])
 
 
-def amounts(work: Pass, part: Part = WHOLE, cost: Measured = COUNTED) -> dict[str, float]:
+def amounts(work: Pass, submodel: Submodel = WHOLE, cost: Measured = COUNTED) -> dict[str, float]:
     """Return the terms of the first of two devices; the other does twice as much unless the amount is given."""
-    found = cost.amounts(CARD, work, part, DONE, STEPS)
+    found = cost.amounts(CARD, work, submodel, DONE, STEPS)
     once = {term: float(amount[0]) for term, amount in found.items()}
     if work.samples is None and work.kind != "flops":
         assert {term: float(amount[1]) for term, amount in found.items()} == {t: 2 * once[t] for t in once}
@@ -182,13 +184,13 @@ def test_training_by_terms():
     whole = {"steps": 2, "flops": 5520, "convolutions": 2, "convolution_flops": 4800, "linears": 2}
     whole |= {"linear_flops": 720, "parameter_bytes": 2 * 4 * 36}
     assert amounts(Pass()) == whole
-    frozen = amounts(Pass(), Part(frozen=frozenset({"a"})))
+    frozen = amounts(Pass(), Submodel(frozen=frozenset({"a"})))
     assert frozen == {**whole, "flops": 2400 + 480, "convolution_flops": 2400, "linear_flops": 480}
     thin = amounts(Pass(), THIRD)
     assert thin == {
         **whole, "flops": 1840, "convolution_flops": 1600, "linear_flops": 240, "parameter_bytes": 2 * 4 * 12,
     }  # fmt: skip
-    masked = amounts(Pass(), Part(nnz=(("a", 6),)), Measured(sparse="ideal"))
+    masked = amounts(Pass(), Submodel(nnz=(("a", 6),)), Measured(sparse="ideal"))
     assert (masked["convolution_flops"], masked["linear_flops"]) == (1200, 720)
     updates = amounts(Pass(), cost=Measured(include="all"))
     assert updates == {**whole, "flops": 5520 + 2 * 2 * 36, "linear_flops": 720 + 2 * 2 * 36}
@@ -214,10 +216,10 @@ def test_other_work_has_no_overhead(work, convolution_flops, linear_flops):
 def test_passes_add_up():
     """A task of training and one forward pass takes the seconds of both."""
     parts = assemble(lenet({**RATES, **TERMS}))
-    stretch = parts.setting.training.stretch(0)
+    sgd = parts.setting.training.local_sgd(0)
     ids = np.array([0])
     draws = Draws(Key(1), ids, ids)
-    both = Task(stretches=(stretch,), passes=(Pass(), Pass("forward", times=2.0)))
-    [seconds] = Pricer(parts.fleet, parts.setting).prices([Order(0, both)], 0.0, draws)[ROWS.index("compute_s")]
+    both = Task(local_sgd=(sgd,), passes=(Pass(), Pass("forward", times=2.0)))
+    [seconds] = Pricer(parts.fleet, parts.setting).prices([Order(0, both)], 0.0, draws).compute_s
     forward_s = SAMPLES * (2 * (352_800 + 240_000) / 20e9 + 2 * (48_000 + 10_080 + 840) / 5e9)
     assert seconds == pytest.approx(25 * STEP_S + 2 * forward_s)

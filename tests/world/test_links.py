@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
-from edgesim.errors import ConfigError, DataError
-from edgesim.rng import Draws, Key
-from edgesim.units import draw, reason
-from edgesim.world.links import Links, retransmissions
-from edgesim.world.networks.analytic import Fixed, Ideal
-from edgesim.world.networks.shared import Shared
-from edgesim.world.networks.trace import Trace
-from edgesim.world.networks.wireless import Wireless
-from edgesim.world.series import RateSeries, rate_series
+from edgesim.config.units import draw, reason
+from edgesim.core.errors import ConfigError, DataError
+from edgesim.core.rng import Draws, Key
+from edgesim.world.links.analytic import Fixed, Ideal
+from edgesim.world.links.base import Links, retransmissions
+from edgesim.world.links.shared import Shared
+from edgesim.world.links.trace import Trace
+from edgesim.world.links.wireless import Wireless
+from edgesim.world.processes.time_series import RateSeries, rate_series
 from tests.conftest import timing_scenario
+from tests.sizes import examples
 
 KEY = Key(11)
 MANY = 40_000
@@ -31,12 +32,12 @@ DKW = float(np.sqrt(np.log(2 / 1e-9) / (2 * MANY)))
 SHARED = "time_s,up_bps,down_bps\n0,8,80\n10,16,0\n20,0,40\n"
 
 
-def part(cls: type, **fields: Any) -> Any:
+def plugin(cls: type, **fields: Any) -> Any:
     return TypeAdapter(cls).validate_python(fields)
 
 
 def fixed(**fields: Any) -> Any:
-    return part(Fixed, **{"up": "1 Mbit/s", "down": "4 Mbit/s", **fields})
+    return plugin(Fixed, **{"up": "1 Mbit/s", "down": "4 Mbit/s", **fields})
 
 
 def draws(n: int, nth: int = 0, first: int = 0) -> Draws:
@@ -71,7 +72,7 @@ def test_plain_links_keep_their_streams_and_take_latency_plus_bits_over_rate():
 
 def test_ideal_links_take_no_time():
     """Any number of bytes is there at once."""
-    seconds, air_s = sent(part(Ideal).build(3, KEY, "network"), [0, 1, 1e12])
+    seconds, air_s = sent(plugin(Ideal).build(3, KEY, "network"), [0, 1, 1e12])
     assert seconds.tolist() == air_s.tolist() == [0, 0, 0]
 
 
@@ -142,8 +143,8 @@ def test_transfers_of_many_are_those_of_each(name, up, tmp_path):
     """A device's seconds depend on nobody else, on no earlier question, and not on how many devices the block has."""
     file = tmp_path / "rates.csv"
     file.write_text("time_s,up_bps,down_bps,device\n0,8e5,9e5,0\n0,7e5,5e5,1\n60,0,1e5,0\n3,1e5,2e6,1\n")
-    maker = {"fixed": lambda: fixed(**NETWORKS["fixed"]), "wireless": lambda: part(Wireless, **NETWORKS["wireless"])}
-    network = maker.get(name, lambda: part(Trace, file=file))()
+    maker = {"fixed": lambda: fixed(**NETWORKS["fixed"]), "wireless": lambda: plugin(Wireless, **NETWORKS["wireless"])}
+    network = maker.get(name, lambda: plugin(Trace, file=file))()
     links = network.build(20, KEY, "network")
     rows, nbytes = np.array([3, 19, 0, 7, 8]), np.array([1e4, 2e6, 30.0, 1e5, 0.0])
     now_s = np.array([0.0, 3.0, 70.0, 1e5, 2.0])
@@ -166,7 +167,7 @@ def test_transfers_of_many_are_those_of_each(name, up, tmp_path):
 def trace(tmp_path: Path, text: str, n: int = 1, **fields: Any) -> Links:
     file = tmp_path / "rates.csv"
     file.write_text(text)
-    return part(Trace, file=file, **fields).build(n, KEY, "network")
+    return plugin(Trace, file=file, **fields).build(n, KEY, "network")
 
 
 def test_a_trace_by_hand(tmp_path):
@@ -212,11 +213,11 @@ def test_devices_follow_their_own_series_in_turn(tmp_path):
     links = trace(tmp_path, text, 4)
     assert sent(links, [4, 4, 4, 4])[0].tolist() == [3.0, 2.0, 3.0, 2.0]
     pd.read_csv(tmp_path / "rates.csv").to_parquet(tmp_path / "rates.parquet")
-    again = part(Trace, file=tmp_path / "rates.parquet").build(4, KEY, "network")
+    again = plugin(Trace, file=tmp_path / "rates.parquet").build(4, KEY, "network")
     assert sent(again, [4, 4, 4, 4])[0].tolist() == [3.0, 2.0, 3.0, 2.0]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     steps=st.lists(st.tuples(st.floats(0.1, 30), st.sampled_from([0.0, 1.0, 3.5, 100.0])), min_size=1, max_size=8),
     amount=st.floats(1e-3, 1e4),
@@ -324,18 +325,18 @@ def test_other_trace_files_are_refused(tmp_path):
     with pytest.raises(DataError, match="line 3: up_bps is 0 for ever"):
         trace(tmp_path, "time_s,up_bps,down_bps\n0,1,1\n2,0,1\n", repeat=False)
     with pytest.raises(DataError, match=r"no\.csv: cannot be read"):
-        part(Trace, file=tmp_path / "no.csv").build(1, KEY, "network")
+        plugin(Trace, file=tmp_path / "no.csv").build(1, KEY, "network")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 and nothing else")
     with pytest.raises(DataError, match=r"bad\.parquet: "):
-        part(Trace, file=tmp_path / "bad.parquet").build(1, KEY, "network")
+        plugin(Trace, file=tmp_path / "bad.parquet").build(1, KEY, "network")
     gap = pd.DataFrame({"time_s": [0.0, 1.0], "up_bps": [1.0, None], "down_bps": [1.0, 1.0]})
     gap.to_parquet(tmp_path / "gap.parquet")
     with pytest.raises(DataError, match=r"gap\.parquet row 2: up_bps must be a finite number"):
-        part(Trace, file=tmp_path / "gap.parquet").build(1, KEY, "network")
+        plugin(Trace, file=tmp_path / "gap.parquet").build(1, KEY, "network")
     words = pd.DataFrame({"time_s": [0.0], "up_bps": ["fast"], "down_bps": [1.0]})
     words.to_parquet(tmp_path / "words.parquet")
     with pytest.raises(DataError, match=r"words\.parquet: "):
-        part(Trace, file=tmp_path / "words.parquet").build(1, KEY, "network")
+        plugin(Trace, file=tmp_path / "words.parquet").build(1, KEY, "network")
 
 
 # --- what all links say of themselves -----------------------------------------------------------------------
@@ -344,13 +345,13 @@ def test_other_trace_files_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("given", "steady"),
     [
-        (part(Ideal), True),
+        (plugin(Ideal), True),
         (fixed(latency={"uniform": [0.01, 0.1]}), True),
         (fixed(latency="20 ms", jitter="1 ms"), False),
         (fixed(loss=0.1), False),
-        (part(Shared, up="1 Mbit/s", down="1 Mbit/s"), True),
-        (part(Wireless, bandwidth="1 MHz", distance_m=500, shadowing_db=8), True),
-        (part(Wireless, bandwidth="1 MHz", distance_m=500, fading="per_round"), False),
+        (plugin(Shared, up="1 Mbit/s", down="1 Mbit/s"), True),
+        (plugin(Wireless, bandwidth="1 MHz", distance_m=500, shadowing_db=8), True),
+        (plugin(Wireless, bandwidth="1 MHz", distance_m=500, fading="per_round"), False),
     ],
     ids=str,
 )
@@ -377,13 +378,13 @@ def test_every_network_but_the_ideal_one_may_take_energy_for_a_bit(tmp_path):
         (Trace, {"file": tmp_path / "rates.csv"}),
     ]
     for cls, fields in networks:
-        metered = part(cls, **fields, energy_per_bit="50 nJ/bit").build(2, KEY, "network")
+        metered = plugin(cls, **fields, energy_per_bit="50 nJ/bit").build(2, KEY, "network")
         assert metered.j_per_bit.tolist() == [5e-8, 5e-8]
-        spread = part(cls, **fields, energy_per_bit={"uniform": [1e-8, 3e-8]}).build(9, KEY, "network")
+        spread = plugin(cls, **fields, energy_per_bit={"uniform": [1e-8, 3e-8]}).build(9, KEY, "network")
         assert len(set(spread.j_per_bit.tolist())) == 9
-        plain = part(cls, **fields).build(9, KEY, "network")
+        plain = plugin(cls, **fields).build(9, KEY, "network")
         assert plain.j_per_bit.tolist() == [0] * 9
         assert plain.up_bps.tolist() == spread.up_bps.tolist()
-    assert part(Ideal).build(2, KEY, "network").j_per_bit.tolist() == [0, 0]
+    assert plugin(Ideal).build(2, KEY, "network").j_per_bit.tolist() == [0, 0]
     with pytest.raises(ConfigError, match=r"^network\.energy_per_bit: unknown key"):
         timing_scenario(network={"name": "ideal", "energy_per_bit": 1e-8})

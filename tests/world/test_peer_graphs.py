@@ -15,27 +15,28 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from scipy.stats import chi2
 
-from edgesim.errors import ConfigError
-from edgesim.peering import PeerGraph, awaited, cliques, from_edges, priors, reuse_order
-from edgesim.rng import Key
-from edgesim.world.peer_graphs.drawn import GossipMatch, Random
-from edgesim.world.peer_graphs.listed import File
-from edgesim.world.peer_graphs.regular import Expander, Exponential, Full, Ring, StarOfStars
+from edgesim.core.errors import ConfigError
+from edgesim.core.peer_graph import PeerGraph, awaited, cliques, from_edges, priors, reuse_order
+from edgesim.core.rng import Key
+from edgesim.world.peers.drawn import GossipMatch, Random
+from edgesim.world.peers.listed import File
+from edgesim.world.peers.regular import Expander, Exponential, Full, Ring, StarOfStars
+from tests.sizes import examples
 
 KEY = Key(3).at(1)
 # Each has a graph of 8 devices.
-PARTS = [
+PLUGINS = [
     Random(degree=3), Random(degree=7), GossipMatch(size=3), GossipMatch(mode="pair"), Ring(), Full(),
     Expander(degree=4), Exponential(), Exponential(one_peer=True), StarOfStars(hubs=3), StarOfStars(hubs=1),
 ]  # fmt: skip
 SYMMETRIC = (GossipMatch, Ring, Full, Expander, StarOfStars)
-every_part = pytest.mark.parametrize("part", PARTS, ids=str)
+every_part = pytest.mark.parametrize("plugin", PLUGINS, ids=str)
 
 
-def draw(part: Any, n: int, round: int = 0, key: Key = KEY) -> PeerGraph:
+def draw(plugin: Any, n: int, round: int = 0, key: Key = KEY) -> PeerGraph:
     """Return the graph of a part when all of n devices are online."""
-    part.check(n)
-    return part.graph(np.ones(n, dtype=bool), round, key)
+    plugin.check(n)
+    return plugin.graph(np.ones(n, dtype=bool), round, key)
 
 
 def heard(graph: PeerGraph) -> list[set[int]]:
@@ -113,47 +114,47 @@ def test_metropolis_is_doubly_stochastic() -> None:
 
 
 @every_part
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(online=st.lists(st.booleans(), min_size=8, max_size=8), round=st.integers(0, 20), seed=st.integers(0, 99))
-def test_the_offline_are_left_alone(part: Any, online: list[bool], round: int, seed: int) -> None:
+def test_the_offline_are_left_alone(plugin: Any, online: list[bool], round: int, seed: int) -> None:
     """Neighbours are online, distinct, ascending, and nobody is its own."""
-    graph = part.graph(np.array(online), round, Key(seed))
+    graph = plugin.graph(np.array(online), round, Key(seed))
     assert graph.devices == 8
     assert graph.first[0] == 0 and graph.first[-1] == len(graph.sources)
     for device in range(8):
         peers = graph.of(device).tolist()
         assert peers == sorted(set(peers)) and device not in peers
         assert all(online[peer] for peer in peers) and (online[device] or not peers)
-    if isinstance(part, SYMMETRIC):
+    if isinstance(plugin, SYMMETRIC):
         assert graph.symmetric
 
 
 @every_part
-def test_a_graph_depends_on_the_key_alone_or_not_at_all(part: Any) -> None:
-    graphs = [heard(draw(part, 8, 2, key)) for key in (KEY, KEY, *(KEY.at(i) for i in range(9)))]
+def test_a_graph_depends_on_the_key_alone_or_not_at_all(plugin: Any) -> None:
+    graphs = [heard(draw(plugin, 8, 2, key)) for key in (KEY, KEY, *(KEY.at(i) for i in range(9)))]
     assert graphs[0] == graphs[1]
-    drawn = isinstance(part, Random | GossipMatch) and part != Random(degree=7)  # 7 others of 8 are the same ones
+    drawn = isinstance(plugin, Random | GossipMatch) and plugin != Random(degree=7)  # 7 others of 8 are the same ones
     assert (len({str(graph) for graph in graphs}) > 1) == drawn
 
 
-@pytest.mark.parametrize("part", [part for part in PARTS if not part.redrawn], ids=str)
-def test_a_static_graph_stays_and_loses_what_is_offline(part: Any) -> None:
+@pytest.mark.parametrize("plugin", [plugin for plugin in PLUGINS if not plugin.redrawn], ids=str)
+def test_a_static_graph_stays_and_loses_what_is_offline(plugin: Any) -> None:
     online = np.arange(8) % 3 > 0
-    whole, left = heard(draw(part, 8)), part.graph(online, 7, KEY.at(5))
+    whole, left = heard(draw(plugin, 8)), plugin.graph(online, 7, KEY.at(5))
     there = set(np.flatnonzero(online).tolist())
-    assert heard(draw(part, 8, 7, KEY.at(5))) == whole
+    assert heard(draw(plugin, 8, 7, KEY.at(5))) == whole
     assert heard(left) == [whole[device] & there if device in there else set() for device in range(8)]
 
 
 def test_who_is_redrawn() -> None:
     assert Random.redrawn and GossipMatch.redrawn and Exponential(one_peer=True).redrawn
-    assert not any(part.redrawn for part in (Ring(), Full(), Expander(), Exponential(), StarOfStars(hubs=1)))
+    assert not any(plugin.redrawn for plugin in (Ring(), Full(), Expander(), Exponential(), StarOfStars(hubs=1)))
 
 
-@pytest.mark.parametrize("part", [Random(degree=1), GossipMatch(size=2), Ring(), Full(), Exponential(), Expander()])
-def test_one_device_cannot_exchange(part: Any) -> None:
+@pytest.mark.parametrize("plugin", [Random(degree=1), GossipMatch(size=2), Ring(), Full(), Exponential(), Expander()])
+def test_one_device_cannot_exchange(plugin: Any) -> None:
     with pytest.raises(ConfigError, match=r"peers: an exchange among devices needs at least 2 of them, got 1"):
-        part.check(1)
+        plugin.check(1)
 
 
 # --- graphs that follow from the numbers of the devices ---------------------------------------------------------
@@ -278,10 +279,10 @@ def from_text(folder: Path, text: str) -> File:
 
 
 def test_file(tmp_path: Path) -> None:
-    part = from_text(tmp_path, "source,target\n2,0\n1,0\n0,1\n1,2\n")
-    assert heard(draw(part, 3)) == [{1, 2}, {0}, {1}]
-    assert heard(part.graph(np.array([True, False, True]), 0, KEY)) == [{2}, set(), set()]
-    assert not part.redrawn
+    plugin = from_text(tmp_path, "source,target\n2,0\n1,0\n0,1\n1,2\n")
+    assert heard(draw(plugin, 3)) == [{1, 2}, {0}, {1}]
+    assert heard(plugin.graph(np.array([True, False, True]), 0, KEY)) == [{2}, set(), set()]
+    assert not plugin.redrawn
 
 
 @pytest.mark.parametrize(
@@ -338,7 +339,7 @@ def test_awaited_are_the_first_in_the_order() -> None:
     assert heard(awaited(FIGURE, rank, 1)) == [{1}, set(), {1}, {5}, set(), set()]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(online=st.lists(st.booleans(), min_size=8, max_size=8), cap=st.integers(0, 8), seed=st.integers(0, 999))
 def test_awaited_against_its_definition(online: list[bool], cap: int, seed: int) -> None:
     graph = Random(degree=5).graph(np.array(online), 0, Key(seed))

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgesim.errors import ConfigError, ContractError
-from edgesim.rng import Key
-from edgesim.world.graph import Access, Tier, TreePaths, Wire
-from edgesim.world.sharing import FairLinks, Link, SharedLinks
-from edgesim.world.sharing_fifo import FifoLinks
+from edgesim.core.errors import ConfigError, ContractError
+from edgesim.core.rng import Key
+from edgesim.world.contention.fair import FairLinks, Link, SharedLinks
+from edgesim.world.contention.fifo import FifoLinks
+from edgesim.world.topology.base import Access, Tier, TreePaths, Wire
+from tests.sizes import examples
 from tests.world.water_filling import Change, Transfer, fair_rates, finish_times, queue_times
 
 BOTH = pytest.mark.parametrize("discipline", [FairLinks, FifoLinks])
@@ -288,7 +289,7 @@ def check_max_min(links: FairLinks, capacity: Mapping[str, float], paths: Mappin
         assert any(rate[flow] >= max(on[link]) * (1 - 1e-9) for link in full), (flow, rate, capacity)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(STEPS, st.lists(st.sampled_from([1.0, 2.0, 3.0, 5.0]), min_size=5, max_size=5))
 def test_rates_are_always_max_min_fair_and_bits_are_conserved(
     steps: list[tuple[str, Any]], speeds: list[float]
@@ -323,7 +324,7 @@ def test_rates_are_always_max_min_fair_and_bits_are_conserved(
     assert links.busy == len(paths)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     st.lists(st.lists(st.sampled_from(range(12)), min_size=1, max_size=5, unique=True), min_size=1, max_size=25),
     st.lists(st.integers(1, 60), min_size=12, max_size=12),

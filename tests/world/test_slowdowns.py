@@ -11,21 +11,22 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
-from edgesim.errors import ConfigError, DataError
-from edgesim.rng import Draws, Key
-from edgesim.units import reason
+from edgesim.config.units import reason
+from edgesim.core.errors import ConfigError, DataError
+from edgesim.core.rng import Draws, Key
+from edgesim.world.compute.slowdowns.background import BackgroundLoad, Markov
+from edgesim.world.compute.slowdowns.per_job import LogNormal, NoSlowdown, Pareto, ShiftedExponential
+from edgesim.world.compute.slowdowns.replay import Replay
 from edgesim.world.fleet import build_fleet
-from edgesim.world.slowdowns.background import BackgroundLoad, Markov
-from edgesim.world.slowdowns.per_job import LogNormal, NoSlowdown, Pareto, ShiftedExponential
-from edgesim.world.slowdowns.replay import Replay
 from tests.conftest import timing_scenario
+from tests.sizes import examples
 
 KEY = Key(17)
 MANY = 40_000
 DKW = float(np.sqrt(np.log(2 / 1e-9) / (2 * MANY)))  # see test_links
 
 
-def part(cls: type, **fields: Any) -> Any:
+def plugin(cls: type, **fields: Any) -> Any:
     return TypeAdapter(cls).validate_python(fields)
 
 
@@ -46,9 +47,9 @@ def stretched(slowdown: Any, busy_s: Any, now_s: Any = 0.0, nth: int = 0) -> np.
 @pytest.mark.parametrize(
     ("given", "law"),
     [
-        (part(LogNormal, sigma=0.6), stats.lognorm(0.6, scale=np.exp(-0.18))),
-        (part(ShiftedExponential, scale=0.5), stats.expon(1, 0.5)),
-        (part(Pareto, alpha=5.0), stats.pareto(5.0)),
+        (plugin(LogNormal, sigma=0.6), stats.lognorm(0.6, scale=np.exp(-0.18))),
+        (plugin(ShiftedExponential, scale=0.5), stats.expon(1, 0.5)),
+        (plugin(Pareto, alpha=5.0), stats.pareto(5.0)),
     ],
     ids=["log_normal", "shifted_exponential", "pareto"],
 )
@@ -67,16 +68,16 @@ def test_factors_have_their_law(given, law):
 def test_parameters_may_differ_by_device():
     """A device with sigma 0 is never disturbed."""
     sigma = {"choice": [0.0, 1.0]}
-    factor = stretched(part(LogNormal, sigma=sigma).build(200, KEY, "slowdown"), np.ones(200))
+    factor = stretched(plugin(LogNormal, sigma=sigma).build(200, KEY, "slowdown"), np.ones(200))
     assert 50 < (factor == 1).sum() < 150
-    assert stretched(part(NoSlowdown).build(3, KEY, "slowdown"), [0, 1, 2.5]).tolist() == [0, 1, 2.5]
+    assert stretched(plugin(NoSlowdown).build(3, KEY, "slowdown"), [0, 1, 2.5]).tolist() == [0, 1, 2.5]
 
 
 # --- background load --------------------------------------------------------------------------------------
 
 
 def markov(n: int, **fields: Any) -> BackgroundLoad:
-    load: BackgroundLoad = part(Markov, **{"idle": 3, "busy": 1, "factor": 4, **fields}).build(n, KEY, "slowdown")
+    load: BackgroundLoad = plugin(Markov, **{"idle": 3, "busy": 1, "factor": 4, **fields}).build(n, KEY, "slowdown")
     return load
 
 
@@ -120,7 +121,7 @@ def test_stretch_integrates_the_states():
         assert speed.sum() * 1e-3 == pytest.approx(work_s[device], abs=1e-3 * (switches + 1))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(now_s=st.floats(0, 1e5), work_s=st.floats(0.001, 60), share=st.floats(0.05, 0.95))
 def test_work_in_two_pieces_takes_as_long(now_s, work_s, share):
     """Half the job now and the other half when it is done end when the whole does, in whichever order one asks."""
@@ -168,11 +169,11 @@ def test_replayed_speeds_by_hand(tmp_path):
     """Full speed for 10 s, half for 10 s, none for 10 s; device 1 keeps a quarter."""
     file = tmp_path / "speed.csv"
     file.write_text("time_s,speed,device\n0,1,0\n10,0.5,0\n20,0,0\n0,0.25,1\n")
-    slowdown = part(Replay, file=file).build(2, KEY, "slowdown")
+    slowdown = plugin(Replay, file=file).build(2, KEY, "slowdown")
     for work_s, now_s, seconds in ((4, 0, 4), (12, 0, 14), (15, 0, 20), (16, 0, 31), (1, 19, 11.5), (5, 25, 10)):
         assert stretched(slowdown, [work_s, work_s], float(now_s)).tolist() == pytest.approx([seconds, 4 * work_s])
     with pytest.raises(DataError, match=r"speed\.csv line 4: speed is 0 for ever"):
-        part(Replay, file=file, repeat=False).build(2, KEY, "slowdown")
+        plugin(Replay, file=file, repeat=False).build(2, KEY, "slowdown")
 
 
 # --- steadiness -------------------------------------------------------------------------------------------
@@ -181,11 +182,11 @@ def test_replayed_speeds_by_hand(tmp_path):
 @pytest.mark.parametrize(
     ("given", "steady"),
     [
-        (part(NoSlowdown), True),
-        (part(LogNormal, sigma=0.5), False),
-        (part(ShiftedExponential, scale=0.5), False),
-        (part(Pareto, alpha=3.0), False),
-        (part(Markov, idle="5 s", busy="5 s", factor=3.0), False),
+        (plugin(NoSlowdown), True),
+        (plugin(LogNormal, sigma=0.5), False),
+        (plugin(ShiftedExponential, scale=0.5), False),
+        (plugin(Pareto, alpha=3.0), False),
+        (plugin(Markov, idle="5 s", busy="5 s", factor=3.0), False),
     ],
     ids=str,
 )
@@ -225,12 +226,12 @@ def test_a_fleet_is_steady_if_all_of_it_is():
 def test_impossible_slowdowns_are_refused(cls, fields, fault):
     """The reason says what is allowed."""
     with pytest.raises(ValidationError) as caught:
-        part(cls, **fields)
+        plugin(cls, **fields)
     assert fault in reason(caught.value)
 
 
 def test_impossible_draws_name_their_key():
     """A distribution that leaves its range says so when the fleet is built."""
     with pytest.raises(ConfigError, match=r"^fleet\.0\.slowdown\.factor: .* set `min`$"):
-        markov_part = part(Markov, idle=1, busy=1, factor={"normal": [1.5, 3]})
+        markov_part = plugin(Markov, idle=1, busy=1, factor={"normal": [1.5, 3]})
         markov_part.build(50, KEY, "fleet.0.slowdown")

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 
 from edgesim.config import profiles
-from edgesim.contracts import Bundle, LocalRule, Merged, Message, Needs, Order, Pass, Payload, Plan, Setting, Task, View
-from edgesim.errors import ConfigError
-from edgesim.rng import Key
-from edgesim.world.total_cost import (
+from edgesim.core.errors import ConfigError
+from edgesim.core.method import Method
+from edgesim.core.rng import Key
+from edgesim.core.task import Pass, Payload, Task
+from edgesim.core.view import Setting, View
+from edgesim.reports.total_cost import (
     SCALINGS,
     RoundCost,
     Scaling,
@@ -27,9 +28,10 @@ from edgesim.world.total_cost import (
     transfer_time_s,
 )
 from tests.conftest import frames, simulate_null, timing_scenario
+from tests.engine.spent import charged_j
 
 DATA = Path(__file__).parent / "data"
-TABLE_2 = Path(__file__).parents[2] / "docs" / "dadpfl_table_2.csv"
+TABLE_2 = Path(__file__).parents[2] / "docs" / "data" / "dadpfl_table_2.csv"
 DEVICES = 100
 THETAS = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
 COLUMNS = {"CIFAR10": "C10", "CIFAR100": "C100"}
@@ -41,29 +43,19 @@ SCALING_OF = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixed:
+class Fixed(Method):
     """Every device computes a number of FLOPs and sends a number of bytes; nothing is learned."""
 
     flops: float
     nbytes: int
-    needs: ClassVar[Needs] = Needs()
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return no state."""
 
-    def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask everybody."""
+    def task(self, view: View) -> Task:
+        """Return the same work for everybody."""
         up = Payload(kinds=frozenset(), extra_bytes=self.nbytes)
-        task = Task(down=None, up=up, passes=(Pass("flops", times=self.flops),))
-        return Plan(tuple(Order(device, task) for device in view.choose(key).tolist()))
-
-    def local(self, task: Task) -> LocalRule:
-        """Return a rule that does nothing."""
-        return LocalRule()
-
-    def merge(self, state: Any, base: Bundle, got: Sequence[Message], view: View, tools: Any, key: Key) -> Merged:
-        """Keep the model."""
-        return Merged(state, None)
+        return Task(down=None, up=up, passes=(Pass("flops", times=self.flops),))
 
 
 def rows(name):
@@ -79,7 +71,7 @@ def simulated(flops, nbytes):
     simulation = simulate_null(timing_scenario(model="mlr", method=method, fleet=[block]))
     jobs, joules = frames(simulation)["jobs"], simulation.devices()
     assert len(jobs) == DEVICES
-    assert simulation.ledger.total_j(simulation.engine.now_s) == pytest.approx(
+    assert charged_j(simulation.ledger, simulation.session.now_s) == pytest.approx(
         float(jobs[["compute_j", "up_j"]].to_numpy().sum())
     )
     seconds = (jobs["compute_s"].mean(), jobs["up_s"].mean())

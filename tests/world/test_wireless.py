@@ -10,11 +10,11 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from scipy import stats
 
-from edgesim.errors import ConfigError
-from edgesim.rng import Draws, Key
-from edgesim.units import PerDevice, reason
-from edgesim.world.networks.path_loss import MODELS, Site
-from edgesim.world.networks.wireless import RadioPower, Wireless
+from edgesim.config.units import PerDevice, reason
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Draws, Key
+from edgesim.world.links.path_loss import MODELS, Site
+from edgesim.world.links.wireless import RadioPower, Wireless
 
 KEY = Key(5)
 MANY = 40_000
@@ -23,8 +23,8 @@ SITE = Site(carrier_hz=2e9, server_height_m=25.0, device_height_m=1.5, exponent=
 
 
 def wireless(**fields: Any) -> Wireless:
-    part: Wireless = TypeAdapter(Wireless).validate_python({"bandwidth": "1 MHz", "distance_m": 1000, **fields})
-    return part
+    plugin: Wireless = TypeAdapter(Wireless).validate_python({"bandwidth": "1 MHz", "distance_m": 1000, **fields})
+    return plugin
 
 
 def loss_db(model: str, distance_m: float, site: Site = SITE) -> float:
@@ -81,8 +81,8 @@ def test_log_distance_begins_with_free_space():
 
 def test_rates_are_those_of_shannon():
     """0.1995 W over 128.1 dB into 1 MHz of -174 dBm/Hz: SNR 7.76, 3.13 Mbit/s; 46 dBm down over 2 MHz."""
-    part = wireless(down_bandwidth="2 MHz", latency="20 ms")
-    links = part.build(3, KEY, "network")
+    plugin = wireless(down_bandwidth="2 MHz", latency="20 ms")
+    links = plugin.build(3, KEY, "network")
     up_snr = 10 ** ((23 - 128.1 - (-174 + 60)) / 10)
     down_snr = 10 ** ((46 - 128.1 - (-174 + 10 * math.log10(2e6))) / 10)
     assert up_snr == pytest.approx(7.76, abs=0.01)
@@ -104,9 +104,9 @@ def test_a_weak_signal_has_the_rate_of_its_power():
     assert links.up_bps[0] == pytest.approx(power_at_device_w / 10 ** (-174 / 10 - 3) / math.log(2), rel=1e-9)
 
 
-def gains(part: Wireless, up: bool, nth: int = 0) -> np.ndarray:
+def gains(plugin: Wireless, up: bool, nth: int = 0) -> np.ndarray:
     """Return the power gain of one transfer of each of MANY devices, worked out from its seconds."""
-    links = part.build(MANY, KEY, "network")
+    links = plugin.build(MANY, KEY, "network")
     draws = Draws(KEY, np.arange(MANY), np.full(MANY, nth))
     _, air_s = links.transfer(np.arange(MANY), np.full(MANY, 1e6), up, 0.0, draws)
     nominal_bps = links.up_bps if up else links.down_bps
@@ -117,11 +117,11 @@ def gains(part: Wireless, up: bool, nth: int = 0) -> np.ndarray:
 def test_rayleigh_fading_has_exponential_power():
     """Gain of mean 1 and exponential law, anew for every job; for both directions of it, or for each."""
     per_job, per_transfer = wireless(fading="per_round"), wireless(fading="per_transfer")
-    for part in (per_job, per_transfer):
-        gain = gains(part, up=True)
+    for plugin in (per_job, per_transfer):
+        gain = gains(plugin, up=True)
         assert stats.kstest(gain, stats.expon.cdf).statistic < DKW
         assert gain.mean() == pytest.approx(1, abs=5 / math.sqrt(MANY))
-        assert abs(np.corrcoef(gain, gains(part, up=True, nth=1))[0, 1]) < 5 / math.sqrt(MANY)
+        assert abs(np.corrcoef(gain, gains(plugin, up=True, nth=1))[0, 1]) < 5 / math.sqrt(MANY)
     assert gains(per_job, up=False) == pytest.approx(gains(per_job, up=True), rel=1e-6)
     both = np.corrcoef(gains(per_transfer, up=False), gains(per_transfer, up=True))[0, 1]
     assert abs(both) < 5 / math.sqrt(MANY)

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import edgesim
-from edgesim.assembly import card_of
-from edgesim.card import ModelCard
-from edgesim.catalogue import find
-from edgesim.contracts import Part, Pass
-from edgesim.rng import Key
-from edgesim.study.column import parse_column
-from edgesim.world.costs.measured import Measured
-from edgesim.world.costs.x3 import X3
+from edgesim.config.plugins import find
+from edgesim.core.rng import Key
+from edgesim.core.task import Pass, Submodel
+from edgesim.cost.models.measured import Measured
+from edgesim.cost.models.x3 import X3
+from edgesim.cost.profile import CostProfile
+from edgesim.simulation.assembly import cost_profile_of
+from edgesim.studies.column import parse_column
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
 
 # Forward multiply-accumulates per sample as printed, of convolutions and linear layers alone, on which inputs.
@@ -34,18 +34,18 @@ INNER = 245760  # of these, behind the first convolution of each block: 2 (64 32
 
 
 @cache
-def card(name: str, classes: int = 10) -> ModelCard:
-    """Return the card of a model on images of 3x32x32."""
+def cost_profile(name: str, classes: int = 10) -> CostProfile:
+    """Return the cost profile of a model on images of 3x32x32."""
     cls, fixed = find("model", name)
-    found: ModelCard = card_of(cls(**fixed), name, (3, 32, 32), classes, Key(1))[1]
+    found: CostProfile = cost_profile_of(cls(**fixed), name, (3, 32, 32), classes, Key(1))[1]
     return found
 
 
-def inner(of: ModelCard, share: float) -> Part:
+def inner(of: CostProfile, share: float) -> Submodel:
     """Return the part that keeps this share of the units that one layer makes."""
     makers = [layer.rows for layer in of.layers if layer.weights]
     groups = [group for group in of.groups if makers.count(group.name) == 1]
-    return Part(units=tuple((group.name, tuple(range(int(share * group.size)))) for group in groups))
+    return Submodel(channels=tuple((group.name, tuple(range(int(share * group.size)))) for group in groups))
 
 
 # --- the size of a model ----------------------------------------------------------------------------------------
@@ -54,15 +54,15 @@ def inner(of: ModelCard, share: float) -> Part:
 @pytest.mark.parametrize(("name", "classes"), MODELS)
 def test_multiply_accumulates_are_those_printed(name: str, classes: int) -> None:
     """SVHN has the images and classes of CIFAR-10, so these are all eight pairs of the paper."""
-    of = card(name, classes)
+    of = cost_profile(name, classes)
     assert (of.forward_macs(), of.forward_flops() / 2) == MODELS[name, classes]
 
 
 def test_multiply_accumulates_of_thinner_networks() -> None:
     """Channels that are left out are not normalised either; what normalisation takes is beside the sheet's numbers."""
-    lenet, vgg, resnet = card("lenet5"), card("vgg11"), card("resnet18_bn", 200)
+    lenet, vgg, resnet = cost_profile("lenet5"), cost_profile("vgg11"), cost_profile("resnet18_bn", 200)
     kept = {"conv1": 5, "conv2": 13, "fc1": 100, "fc2": 70}
-    assert lenet.forward_macs(Part(units=tuple((name, tuple(range(n))) for name, n in kept.items()))) == 496700
+    assert lenet.forward_macs(Submodel(channels=tuple((name, tuple(range(n))) for name, n in kept.items()))) == 496700
     assert vgg.forward_macs(inner(vgg, 0.5)) == 38767104
     for share, macs in {0.75: 418680832, 0.5: 281841664}.items():
         normalised = NORMALISED - INNER + share * INNER
@@ -70,9 +70,9 @@ def test_multiply_accumulates_of_thinner_networks() -> None:
 
 
 def test_frozen_layers_and_zeros_are_part_of_a_model() -> None:
-    lenet = card("lenet5")
-    part = Part(frozen=frozenset({"conv1"}), nnz=(("fc1", 0),))
-    assert lenet.forward_macs(part) == 651720
+    lenet = cost_profile("lenet5")
+    submodel = Submodel(frozen=frozenset({"conv1"}), nnz=(("fc1", 0),))
+    assert lenet.forward_macs(submodel) == 651720
 
 
 # --- the work of training it ------------------------------------------------------------------------------------
@@ -92,13 +92,13 @@ def test_reference_work_of_a_round(name: str, gflop: float) -> None:
 
 def test_three_forward_passes_of_what_is_held() -> None:
     """Thinner networks included; zeros are free if the scenario says so; all but training is measured."""
-    lenet, samples, steps = card("lenet5"), np.array([20.0, 30.0]), np.array([2.0, 3.0])
-    thin = Part(units=(("fc1", tuple(range(100))),))
+    lenet, samples, steps = cost_profile("lenet5"), np.array([20.0, 30.0]), np.array([2.0, 3.0])
+    thin = Submodel(channels=(("fc1", tuple(range(100))),))
     macs = 651720 - 20 * (400 + 84)
     assert X3().flops(lenet, Pass(times=2.0), thin, samples, steps).tolist() == [240 * macs, 360 * macs]
-    assert X3().flops(lenet, Pass(samples=7, part=thin), Part(), samples, steps).tolist() == [42 * macs] * 2
+    assert X3().flops(lenet, Pass(samples=7, submodel=thin), Submodel(), samples, steps).tolist() == [42 * macs] * 2
     assert X3().flops(lenet, Pass("forward"), thin, samples, steps).tolist() == [40 * macs, 60 * macs]
-    frozen, masked = Part(frozen=frozenset({"conv1", "fc3"})), Part(nnz=(("fc1", 12000),))
+    frozen, masked = Submodel(frozen=frozenset({"conv1", "fc3"})), Submodel(nnz=(("fc1", 12000),))
     assert X3().flops(lenet, Pass(), frozen, samples, steps)[0] == 120 * 651720
     assert X3().flops(lenet, Pass(), masked, samples, steps)[0] == 120 * 651720
     assert X3(sparse="ideal").flops(lenet, Pass(), masked, samples, steps)[0] == 120 * (651720 - 36000)

@@ -1,6 +1,6 @@
 """Max-min fair sharing worked out the slow way: from event to event, in decimal numbers of 50 digits.
 
-Written apart from `edgesim.world.sharing`: no bundles, no clocks, no caps; every event looks at every transfer.
+Written apart from `edgesim.world.contention.fair`: no bundles, no clocks, no caps; every event looks at every transfer.
 """
 
 from __future__ import annotations

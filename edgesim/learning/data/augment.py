@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
-from annotated_types import Ge
 from pydantic import ConfigDict
 from torch import Tensor
 from torch.nn.functional import pad
+
+from edgesim.core.numbers import CountOrZero
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Augment:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    crop: Annotated[int, Ge(0)] = 0
+    crop: CountOrZero = 0
     flip: bool = False
 
     def apply(self, x: Tensor, generator: torch.Generator) -> Tensor:

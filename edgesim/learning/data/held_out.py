@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgesim.contracts import Ids
-from edgesim.errors import ConfigError
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
 from edgesim.learning.data.split import by_class
-from edgesim.rng import Key
 
 
 def held_out(labels: Ids, share: float, key: Key) -> tuple[Ids, Ids]:

@@ -10,8 +10,8 @@ from typing import IO, TypeAlias
 
 import numpy as np
 
-from edgesim.errors import DataError
-from edgesim.reading import check_deflated, check_regular, reading
+from edgesim.core.errors import DataError
+from edgesim.files.reading import check_deflated, check_regular, reading
 
 # Source: the format description of the MNIST data base: two zero bytes, a type code, the number of axes, then each
 # axis length as a big-endian 32-bit integer, then the numbers, big-endian, last axis fastest.

@@ -9,8 +9,8 @@ import numpy as np
 from annotated_types import MinLen
 from pydantic import ConfigDict
 
-from edgesim.errors import ConfigError
-from edgesim.numbers import PositiveNumber
+from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import PositiveNumber
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,19 @@ class Moments:
     std: Annotated[tuple[PositiveNumber, ...], MinLen(1)]
 
 
-Preset: TypeAlias = Literal["none", "mnist", "fashion_mnist", "cifar10", "cifar10_half", "cifar100", "svhn", "imagenet"]
+Preset: TypeAlias = Literal[
+    "none", "mnist", "fashion_mnist", "cifar10", "cifar10_per_image", "cifar10_half", "cifar100", "svhn", "imagenet"
+]
 
-# Source: moments of the training sets' pixels in [0, 1], as in common public training scripts. The deviations of
-# "cifar10" are the mean over images of a single image's deviation; "cifar10_half" is the mapping to [-1, 1].
+# Source: moments of the training sets' pixels in [0, 1], as in common public training scripts. Many of these scripts
+# divide CIFAR-10 by other numbers, "cifar10_per_image": the mean over images of one image's deviation, which is smaller
+# than the deviation of a channel over all images. "cifar10_half" is the mapping to [-1, 1].
 PRESETS: dict[Preset, Moments] = {
     "none": Moments((0.0,), (1.0,)),
     "mnist": Moments((0.1307,), (0.3081,)),
     "fashion_mnist": Moments((0.2860,), (0.3530,)),
-    "cifar10": Moments((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "cifar10": Moments((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar10_per_image": Moments((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
     "cifar10_half": Moments((0.5,), (0.5,)),
     "cifar100": Moments((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     "svhn": Moments((0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy
 
-from edgesim.errors import DataError
-from edgesim.reading import check_deflated, check_regular, check_room, in_short, reading
+from edgesim.core.errors import DataError
+from edgesim.files.reading import check_deflated, check_regular, check_room, in_short, reading
 
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from edgesim.errors import DataError
+from edgesim.core.errors import DataError
+from edgesim.files.parquet import column_names, read_columns
+from edgesim.files.reading import in_short
 from edgesim.learning.data.pixels import decode, stack
-from edgesim.parquet_file import column_names, read_columns
-from edgesim.reading import in_short
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("label", "labels", "fine_label")

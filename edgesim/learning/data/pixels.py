@@ -10,8 +10,8 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image
 
-from edgesim.errors import DataError
-from edgesim.reading import check_regular, check_room, reading
+from edgesim.core.errors import DataError
+from edgesim.files.reading import check_regular, check_room, reading
 
 Size = tuple[int, int]
 

@@ -10,13 +10,13 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import torch
 
-from edgesim.contracts import Ids
-from edgesim.errors import ConfigError, DataError
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError, DataError
+from edgesim.core.numbers import Count
+from edgesim.files.reading import check_room
 from edgesim.learning.data.augment import Augment
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.normalise import Moments, Preset, normalised
-from edgesim.numbers import Count
-from edgesim.reading import check_room
 
 Limit = Count | None
 

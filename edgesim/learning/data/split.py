@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgesim.contracts import Ids
-from edgesim.errors import ConfigError
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,15 +13,15 @@ from typing import ClassVar, NamedTuple, TypeAlias
 from torch import nn
 
 from edgesim.config.paths import ScenarioPath
-from edgesim.errors import ConfigError
-from edgesim.numbers import Count
+from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import Count
 
 Named: TypeAlias = tuple[str, nn.Module]
 Norm: TypeAlias = Callable[[int], nn.Module]  # channels -> normalisation layer
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelPart(ABC):
+class ModelPlugin(ABC):
     """A network by name. `init_from`: safetensors file of a state dict to start from, instead of a random draw."""
 
     init_from: ScenarioPath | None = None
@@ -58,7 +58,7 @@ class Conv(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectedPart(ModelPart):
+class ProjectedPart(ModelPlugin):
     """A network that can have MOON's projection head. `projection`: how many numbers it gives; unset: there is none."""
 
     projection: Count | None = None
@@ -89,7 +89,7 @@ class ChainPart(ProjectedPart):
     head_on_convs: ClassVar[bool] = False
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
-        """Return the network; see ModelPart.build."""
+        """Return the network; see ModelPlugin.build."""
         features = flat_features(type(self).__name__, input_shape, self.convs)
         convs = conv_layers(input_shape[0], self.convs, type(self).norm)
         hidden = () if self.projection is not None and self.head_on_convs else self.hidden

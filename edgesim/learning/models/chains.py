@@ -15,7 +15,7 @@ from torch import nn
 from edgesim.learning.models.base import (
     ChainPart,
     Conv,
-    ModelPart,
+    ModelPlugin,
     conv_layers,
     flat_features,
     linear_layers,
@@ -61,7 +61,7 @@ class CnnASame(CnnA):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CnnM(ModelPart):
+class CnnM(ModelPlugin):
     """21,840 parameters on MNIST, with dropout of channels after conv2 and of units before the output.
 
     Source: FedPNS paper for the layers and `conv_dropout`; its authors' published code for `fc_dropout`.
@@ -72,7 +72,7 @@ class CnnM(ModelPart):
     native_input_shape = MNIST_SHAPE
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
-        """Return the network; see ModelPart.build."""
+        """Return the network; see ModelPlugin.build."""
         convs = (Conv(10, 5), Conv(20, 5, dropout=self.conv_dropout))
         features = flat_features(type(self).__name__, input_shape, convs)
         linears = linear_layers(features, (50, classes), (0.0, self.fc_dropout))
@@ -131,7 +131,7 @@ class Cnn3Conv(ChainPart):
     hidden = (64,)
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
-        """Return the network; see ModelPart.build."""
+        """Return the network; see ModelPlugin.build."""
         return with_he_convs(super().build(input_shape, classes))
 
 
@@ -145,7 +145,7 @@ def with_he_convs(module: nn.Module) -> nn.Module:
     return module
 
 
-PARTS: dict[str, type[ModelPart]] = {
+PLUGINS: dict[str, type[ModelPlugin]] = {
     "mlr": Mlr,
     "mlr_syn": MlrSyn,
     "cnn_a": CnnA,

@@ -11,7 +11,7 @@ from torch import nn
 from edgesim.learning.models.base import (
     ChainPart,
     Conv,
-    ModelPart,
+    ModelPlugin,
     conv_layers,
     flat_features,
     linear_layers,
@@ -45,7 +45,7 @@ class Vgg11(ChainPart):
     head_on_convs = True
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
-        """Return the network; see ModelPart.build."""
+        """Return the network; see ModelPlugin.build."""
         return with_he_convs(super().build(input_shape, classes))
 
 
@@ -60,14 +60,14 @@ class Vgg11Gn(ChainPart):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlexnetSmall(ModelPart):
+class AlexnetSmall(ModelPlugin):
     """23,259,975 parameters on HAM10000 at 64x64 pixels. Source: DA-DPFL paper and its authors' published code."""
 
     native_input_shape = (3, 64, 64)
     native_classes = 7
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
-        """Return the network; see ModelPart.build."""
+        """Return the network; see ModelPlugin.build."""
         convs = (
             Conv(64, 3, padding=1, stride=2),
             Conv(192, 3, padding=1),
@@ -82,4 +82,4 @@ class AlexnetSmall(ModelPart):
         return sequential(*conv_layers(input_shape[0], convs), *averages, *linears)
 
 
-PARTS: dict[str, type[ModelPart]] = {"vgg11": Vgg11, "vgg11_gn": Vgg11Gn, "alexnet_small": AlexnetSmall}
+PLUGINS: dict[str, type[ModelPlugin]] = {"vgg11": Vgg11, "vgg11_gn": Vgg11Gn, "alexnet_small": AlexnetSmall}

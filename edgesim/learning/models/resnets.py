@@ -69,7 +69,7 @@ class Resnet18Bn(ProjectedPart):
     native_classes = 200
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
-        """Return the network; see ModelPart.build."""
+        """Return the network; see ModelPlugin.build."""
         module = ResNet18(input_shape[0], classes, nn.BatchNorm2d, bias=True)
         module.fc = self.headed(module.fc)
         return module
@@ -82,10 +82,10 @@ class Resnet18Gn(ProjectedPart):
     native_input_shape = (3, 32, 32)
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
-        """Return the network; see ModelPart.build."""
+        """Return the network; see ModelPlugin.build."""
         module = ResNet18(input_shape[0], classes, partial(nn.GroupNorm, 32), bias=False)
         module.fc = self.headed(module.fc)
         return module
 
 
-PARTS: dict[str, type[ProjectedPart]] = {"resnet18_bn": Resnet18Bn, "resnet18_gn": Resnet18Gn}
+PLUGINS: dict[str, type[ProjectedPart]] = {"resnet18_bn": Resnet18Bn, "resnet18_gn": Resnet18Gn}

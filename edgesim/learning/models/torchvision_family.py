@@ -10,12 +10,12 @@ from typing import Literal
 
 from torch import nn
 
-from edgesim.errors import ConfigError
-from edgesim.learning.models.base import ModelPart
+from edgesim.core.errors import ConfigError
+from edgesim.learning.models.base import ModelPlugin
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchvisionModel(ModelPart):
+class TorchvisionModel(ModelPlugin):
     """The classification network that torchvision calls `member`, such as "resnet18".
 
     Networks with auxiliary classifiers are built without them, as `aux_logits` may say: only the main output trains.
@@ -46,4 +46,4 @@ class TorchvisionModel(ModelPart):
         return network
 
 
-PARTS: dict[str, type[ModelPart]] = {"torchvision:": TorchvisionModel}
+PLUGINS: dict[str, type[ModelPlugin]] = {"torchvision:": TorchvisionModel}

@@ -1,1 +1,1 @@
-"""Batteries that a fleet block may have: one module a kind, listed in its PARTS."""
+"""Batteries that a fleet block may have: one module a kind, listed in its PLUGINS."""

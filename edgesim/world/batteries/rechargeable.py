@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgesim.contracts import Arr
-from edgesim.errors import ConfigError
-from edgesim.numbers import PositiveShare, Share
-from edgesim.rng import Key
-from edgesim.units import Delay, PerDevice, PositiveJoules, Watts, draw
-from edgesim.world.battery import Batteries, BatteryArrays
-from edgesim.world.daily import DAY_S, DailyWindows
+from edgesim.config.units import Delay, PerDevice, PositiveJoules, Watts, draw
+from edgesim.core.arrays import Arr
+from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import PositiveShare, Share
+from edgesim.core.rng import Key
+from edgesim.world.batteries.base import Batteries, BatteryArrays
+from edgesim.world.processes.daily_profile import DAY_S, DailyWindows
 
 _LEAST_S = 1e-3  # between two changes of a battery that comes and goes: each is gone through
 
@@ -70,4 +70,4 @@ def _check_lasting(arrays: BatteryArrays, path: str) -> None:
         )
 
 
-PARTS = {"rechargeable": Battery}
+PLUGINS = {"rechargeable": Battery}

@@ -1,1 +1,1 @@
-"""What may fail during a run: one module a family, listed in its PARTS. A scenario may have several."""
+"""What may fail during a run: one module a family, listed in its PLUGINS. A scenario may have several."""

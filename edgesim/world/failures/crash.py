@@ -9,12 +9,12 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from edgesim.contracts import Arr, Ids
-from edgesim.errors import ConfigError
-from edgesim.numbers import Share
-from edgesim.rng import Draws, Key
-from edgesim.units import PerDevice, Seconds, draw
-from edgesim.world.failure import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure, phase_starts_s
+from edgesim.config.units import PerDevice, Seconds, draw
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import Share
+from edgesim.core.rng import Draws, Key
+from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure, phase_starts_s
 
 _WHETHER, _WHEN = 0, 1  # streams; never renumber
 _PROBABILITY, _MEAN_TIME, _PRONE, _JOBS = range(4)  # sub-streams of the part's key; never renumber
@@ -122,4 +122,4 @@ def _prone(share: float, n: int, key: Key) -> np.ndarray:
     return prone
 
 
-PARTS = {"crash": Crash}
+PLUGINS = {"crash": Crash}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edgesim.rng import Key
-from edgesim.units import PerDevice, Seconds, draw
-from edgesim.world.failure import Failure
-from edgesim.world.onoff import OnOff
+from edgesim.config.units import PerDevice, Seconds, draw
+from edgesim.core.rng import Key
+from edgesim.world.failures.base import Failure
+from edgesim.world.processes.on_off import OnOff
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,4 +31,4 @@ class LinkOutage:
         return Failure(links=OnOff(key.at(2), up_s, down_s))
 
 
-PARTS = {"link_outage": LinkOutage}
+PLUGINS = {"link_outage": LinkOutage}

@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Ge, Lt
 
-from edgesim.contracts import Arr
-from edgesim.numbers import Share
-from edgesim.rng import Draws, Key
-from edgesim.units import PerDevice, draw
-from edgesim.world.failure import Failure
+from edgesim.config.units import PerDevice, draw
+from edgesim.core.arrays import Arr
+from edgesim.core.numbers import Share
+from edgesim.core.rng import Draws, Key
+from edgesim.world.failures.base import Failure
 
 _WHETHER, _SHARE = 0, 1  # streams; never renumber
 
@@ -52,4 +52,4 @@ class PartialWork:
         return EarlyStops(key=key.at(1), probability=probability, least=self.least)
 
 
-PARTS = {"partial_work": PartialWork}
+PLUGINS = {"partial_work": PartialWork}

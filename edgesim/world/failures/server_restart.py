@@ -9,11 +9,11 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import MinLen
 
-from edgesim.contracts import Arr
-from edgesim.errors import ConfigError
-from edgesim.rng import Key
-from edgesim.units import Seconds
-from edgesim.world.failure import Failure
+from edgesim.config.units import Seconds
+from edgesim.core.arrays import Arr
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
+from edgesim.world.failures.base import Failure
 
 _MEAN_COUNT = 8.0  # restarts in a cell of time; any number gives the same law
 _LAST_CELL = 2.0**48  # beyond it cells are about as short as the steps of floats: there is always a restart in between
@@ -78,4 +78,4 @@ class ServerRestart:
         return PlannedRestarts(at_s=np.unique(self.at or ()))
 
 
-PARTS = {"server_restart": ServerRestart}
+PLUGINS = {"server_restart": ServerRestart}

@@ -1,1 +1,1 @@
-"""One file per family of partitions; each lists its own in PARTS and has `split(...) -> Split`."""
+"""One file per family of partitions; each lists its own in PLUGINS and has `split(...) -> Split`."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgesim.contracts import Ids
-from edgesim.errors import ConfigError
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import Count
+from edgesim.core.rng import Key
 from edgesim.learning.data.split import Split
-from edgesim.numbers import Count
-from edgesim.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,4 +30,4 @@ class Blocks:
         return Split(tuple(np.split(np.arange(wanted, dtype=np.int64), devices)))
 
 
-PARTS = {"blocks": Blocks}
+PLUGINS = {"blocks": Blocks}

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from annotated_types import Ge
 
-from edgesim.contracts import Ids
-from edgesim.errors import ConfigError
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import Count, CountOrZero
+from edgesim.core.rng import Key
 from edgesim.learning.data.split import Pool, Split, require
-from edgesim.numbers import Count
-from edgesim.rng import Key
 
 
 def draw_classes(
@@ -53,7 +52,7 @@ class XClass:
 class IidPlusClasses:
     """The first devices are alike, each of the others holds samples of x random classes."""
 
-    iid_devices: Annotated[int, Ge(0)] = 5  # so many first devices are alike
+    iid_devices: CountOrZero = 5  # so many first devices are alike
     x: Count | tuple[Count, ...] = 1  # one for all other devices, or one for each
     samples_per_device: Count = 600  # training samples
 
@@ -94,4 +93,4 @@ class Cases:
         return [int(number) for number in np.concatenate([low, high])]
 
 
-PARTS = {"x_class": XClass, "iid_plus_classes": IidPlusClasses, "cases": Cases}
+PLUGINS = {"x_class": XClass, "iid_plus_classes": IidPlusClasses, "cases": Cases}

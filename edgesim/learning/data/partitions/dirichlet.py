@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge
 
-from edgesim.contracts import Arr, Ids
-from edgesim.errors import ConfigError
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import Count, PositiveNumber
+from edgesim.core.rng import Key
 from edgesim.learning.data.split import Split, by_class, equal_share, local_tests, require
-from edgesim.numbers import PositiveNumber
-from edgesim.rng import Key
 
 _ATTEMPTS = 1000
 
@@ -29,7 +27,7 @@ class DirichletLabel:
 
     beta: PositiveNumber = 0.5  # concentration: the smaller, the more unequal
     balance: bool = True
-    min_samples: Annotated[int, Ge(1)] = 10  # FedDHAD's batch size
+    min_samples: Count = 10  # FedDHAD's batch size
 
     def split(self, y_train: Ids, y_test: Ids, devices: int, classes: int, key: Key) -> Split:
         """Return the partition. Raises ConfigError if there are too few samples, or no draw reaches `min_samples`."""
@@ -107,11 +105,11 @@ def take_turns(shares: Arr, supply: Ids, size: int, generator: np.random.Generat
 def _turns(devices: int, size: int, generator: np.random.Generator) -> Ids:
     """Return the order in which devices take their samples: each draw uniform over those that are not full.
 
-    That is the order of the first `size` arrivals of each device if all have arrivals at the same rate, with
-    independent exponential gaps: every arrival is then equally likely to be of any device.
+    That is the order of the first `size` completions of each device if all have completions at the same rate, with
+    independent exponential gaps: every completion is then equally likely to be of any device.
     """
-    arrival = np.cumsum(generator.standard_exponential((devices, size)), axis=1)
-    return np.argsort(arrival, axis=None) // size
+    completion = np.cumsum(generator.standard_exponential((devices, size)), axis=1)
+    return np.argsort(completion, axis=None) // size
 
 
 def _draw_classes(shares: Arr, supplied: Ids, turns: Ids, generator: np.random.Generator) -> Ids:
@@ -137,4 +135,4 @@ def _hand_out(rows: list[Ids], counts: Ids, generator: np.random.Generator) -> t
     return tuple(generator.permutation(np.concatenate(mine)) for mine in zip(*pieces, strict=True))
 
 
-PARTS = {"dirichlet_label": DirichletLabel, "dirichlet_device": DirichletDevice}
+PLUGINS = {"dirichlet_label": DirichletLabel, "dirichlet_device": DirichletDevice}

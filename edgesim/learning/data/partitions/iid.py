@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgesim.contracts import Ids
+from edgesim.core.arrays import Ids
+from edgesim.core.numbers import Count
+from edgesim.core.rng import Key
 from edgesim.learning.data.split import Split, equal_share, require
-from edgesim.numbers import Count
-from edgesim.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,4 +29,4 @@ class Iid:
         return Split(tuple(np.split(rows[:used], devices)))
 
 
-PARTS = {"iid": Iid}
+PLUGINS = {"iid": Iid}

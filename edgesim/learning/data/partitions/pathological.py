@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge
 
-from edgesim.contracts import Ids
-from edgesim.errors import ConfigError
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import Count
+from edgesim.core.rng import Key
 from edgesim.learning.data.split import Split, by_class, deal, equal_share, local_tests
-from edgesim.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +23,7 @@ class Pathological:
     Source: DA-DPFL, released code.
     """
 
-    n_cls: Annotated[int, Ge(1)] = 2  # DA-DPFL: 2 of CIFAR-10 and HAM10000, 10 of CIFAR-100
+    n_cls: Count = 2  # DA-DPFL: 2 of CIFAR-10 and HAM10000, 10 of CIFAR-100
 
     def split(self, y_train: Ids, y_test: Ids, devices: int, classes: int, key: Key) -> Split:
         """Return the partition with local test sets. Raises ConfigError if there are too few classes or samples."""
@@ -41,4 +40,4 @@ class Pathological:
         return Split(train, local_tests(train, y_train, y_test, classes, key.at(1).numpy()))
 
 
-PARTS = {"pathological": Pathological}
+PLUGINS = {"pathological": Pathological}

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgesim.contracts import Ids
-from edgesim.errors import ConfigError
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import Count, Share
+from edgesim.core.rng import Key
 from edgesim.learning.data.split import Pool, Split, alike_devices, require
-from edgesim.numbers import Count, Share
-from edgesim.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,4 +70,4 @@ class SigmaRho:
         return list(cut[key.numpy().permutation(shards)[:wanted]].reshape(devices, self.rho * length))
 
 
-PARTS = {"sigma_rho": SigmaRho}
+PLUGINS = {"sigma_rho": SigmaRho}

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgesim.contracts import Ids
-from edgesim.errors import ConfigError
-from edgesim.numbers import Count
-from edgesim.rng import Key
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import Count
+from edgesim.core.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,4 +27,4 @@ class Sizes:
         return key.at(0).numpy().integers(low, high, devices, dtype=np.int64, endpoint=True)
 
 
-PARTS = {"sizes": Sizes}
+PLUGINS = {"sizes": Sizes}

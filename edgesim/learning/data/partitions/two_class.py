@@ -12,11 +12,11 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Le, MultipleOf
 
-from edgesim.contracts import Ids
-from edgesim.errors import ConfigError
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import MOST_COUNT
+from edgesim.core.rng import Key
 from edgesim.learning.data.split import Split, by_class, deal, require
-from edgesim.numbers import MOST_COUNT
-from edgesim.rng import Key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,4 +65,4 @@ def pair_up(tokens: Ids, key: Key) -> Ids:
     return pairs
 
 
-PARTS = {"two_class": TwoClass}
+PLUGINS = {"two_class": TwoClass}

@@ -1,1 +1,1 @@
-"""One file per family of data sources; each lists its own in PARTS and has `load() -> Dataset`."""
+"""One file per family of data sources; each lists its own in PLUGINS and has `load() -> Dataset`."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from edgesim.files.reading import reading
 from edgesim.learning.data.source import Raw, Source
-from edgesim.reading import reading
 
 _TEST_EVERY = 6  # about 300 of the 1797 samples, one sixth as in MNIST's 70000
 
@@ -49,4 +49,4 @@ def _table() -> np.ndarray:
     return table
 
 
-PARTS = {"digits": Digits}
+PLUGINS = {"digits": Digits}

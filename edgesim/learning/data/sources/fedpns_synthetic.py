@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
-from edgesim.contracts import Arr, Ids
-from edgesim.errors import ConfigError
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.limits import check_memory
+from edgesim.core.numbers import MOST_COUNT, Count, NonNegativeNumber, Share
+from edgesim.core.rng import Key, Purpose
 from edgesim.learning.data.source import Raw, Source
 from edgesim.learning.data.split import alike_devices
-from edgesim.limits import check_memory
-from edgesim.numbers import MOST_COUNT, Count, NonNegativeNumber, Share
-from edgesim.rng import Key, Purpose
 
 FEATURES, CLASSES = 60, 10
 VARIANCES = tuple(h**-1.2 for h in range(1, FEATURES + 1))  # of the features, which are independent
@@ -99,4 +99,4 @@ def _draw_rule(generator: np.random.Generator) -> tuple[Arr, Arr]:
     return generator.standard_normal((CLASSES, FEATURES)), generator.standard_normal(CLASSES)
 
 
-PARTS = {"fedpns_synthetic": FedpnsSynthetic}
+PLUGINS = {"fedpns_synthetic": FedpnsSynthetic}

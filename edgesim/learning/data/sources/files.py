@@ -10,23 +10,22 @@ import numpy as np
 from annotated_types import Ge, Gt, Lt
 
 from edgesim.config.paths import ScenarioPath
-from edgesim.contracts import Ids
-from edgesim.errors import ConfigError, DataError
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError, DataError
+from edgesim.core.limits import check_memory
+from edgesim.core.numbers import Count
+from edgesim.core.rng import Key, Purpose
+from edgesim.files.reading import in_short
 from edgesim.learning.data.held_out import held_out
 from edgesim.learning.data.idx import read_idx_set
 from edgesim.learning.data.npz import read_npz
 from edgesim.learning.data.parquet import IMAGE_COLUMNS, LABEL_COLUMNS, parquet_files, read_parquet
 from edgesim.learning.data.pixels import decode, stack
 from edgesim.learning.data.source import Raw, Source
-from edgesim.limits import check_memory
-from edgesim.numbers import Count
-from edgesim.reading import in_short
-from edgesim.rng import Key, Purpose
 
 if TYPE_CHECKING:
     from torchvision.datasets import ImageFolder
 
-Pixels = Count
 _PIXEL_BYTES = 3 + 3 * 4  # red, green, blue, as read and as trained on
 
 
@@ -129,7 +128,7 @@ class Folder(Source):
     name = "image_folder"
 
     root: ScenarioPath  # the folder
-    resize: Pixels | tuple[Pixels, Pixels] | None = None  # side of a square, or [height, width]
+    resize: Count | tuple[Count, Count] | None = None  # side of a square, or [height, width]
     test_share: Annotated[float, Gt(0), Lt(1)] | None = None
     seed: Annotated[int, Ge(0)] = 1  # of the split alone: runs that differ in their own seed share it
     replicate: tuple[Count, ...] | None = None
@@ -180,4 +179,4 @@ class Folder(Source):
         return stack(images, len(files), f"{listed.root} (data.resize can make all equal)")
 
 
-PARTS = {"idx": Idx, "parquet": Parquet, "npz": Npz, "image_folder": Folder}
+PLUGINS = {"idx": Idx, "parquet": Parquet, "npz": Npz, "image_folder": Folder}

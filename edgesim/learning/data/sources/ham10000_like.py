@@ -12,13 +12,13 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from edgesim.contracts import Arr, Ids
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.limits import check_memory
+from edgesim.core.numbers import MOST_COUNT
+from edgesim.core.rng import Key, Purpose
 from edgesim.learning.data.held_out import held_out
 from edgesim.learning.data.normalise import Moments, Preset
 from edgesim.learning.data.source import Raw, Source
-from edgesim.limits import check_memory
-from edgesim.numbers import MOST_COUNT
-from edgesim.rng import Key, Purpose
 
 # Actinic keratosis, basal cell carcinoma, benign keratosis, dermatofibroma, nevus, melanoma, vascular lesion.
 COUNTS = (327, 514, 1099, 115, 6705, 1113, 142)
@@ -96,4 +96,4 @@ def _image(side: int, waves: float, tint: Arr, draws: np.random.Generator) -> np
     return image.transpose(1, 2, 0)
 
 
-PARTS = {"ham10000_like": Ham10000Like}
+PLUGINS = {"ham10000_like": Ham10000Like}

@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from edgesim.config.paths import ScenarioPath
-from edgesim.errors import DataError
+from edgesim.core.errors import DataError
+from edgesim.files.reading import in_short, reading
 from edgesim.learning.data.idx import read_idx_set
 from edgesim.learning.data.locate import VARIABLE, cache_folder, places, search_path
 from edgesim.learning.data.normalise import Moments, Preset
 from edgesim.learning.data.parquet import parquet_files, read_parquet
 from edgesim.learning.data.source import Raw, Source, check_labels
-from edgesim.reading import in_short, reading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +252,7 @@ def _read_torchvision(name: str, folder: Path, **which: Any) -> Any:
         return _torchvision(name)(os.fspath(folder), **which)
 
 
-PARTS = {
+PLUGINS = {
     "mnist": Mnist,
     "fashion_mnist": FashionMnist,
     "emnist": Emnist,

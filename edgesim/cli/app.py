@@ -1,0 +1,374 @@
+"""The command line. Commands are thin, and import what they need when called: `edgesim table` never loads torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgesim.cli.checkpoint import Every, seconds
+from edgesim.cli.formats import AsCsv, AsJson, AsLatex, AsMarkdown, SortBy, one_of
+from edgesim.cli.plugins import kinds, names_of_kind
+from edgesim.cli.streams import OutputError, careful_streams
+from edgesim.core.errors import EdgesimError
+from edgesim.files.reading import one_line
+from edgesim.runtime.interrupts import INTERRUPTED, Interrupts, interrupts
+
+if TYPE_CHECKING:
+    from edgesim.config.scenario import Scenario
+
+app = typer.Typer(
+    help="A discrete-event simulator of federated learning at the edge: real training, simulated time and energy.",
+    pretty_exceptions_enable=False,
+)
+
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="A scenario file (TOML).")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="K=V", help="Override a key of the scenario; may be repeated.")
+]
+OneRun = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+RoundNumber = Annotated[int, typer.Option("--round", min=1, help="Which round, 1 for the first.")]
+Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, folders of them, or patterns.")]
+
+# Typer's base of wrong usage, which has had several homes but always this child.
+_UsageError: Any = typer.BadParameter.__base__
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"edgesim {version('edgesim')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _before_all(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    scenario: ScenarioFile,
+    set_: Overrides = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Train on this many worker processes.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; default runs/SCENARIO-METHOD-SEED and what --set changes.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the run folder.")] = False,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, and print only the run folder.")] = False,
+    checkpoint: Every = None,
+) -> None:
+    """Run a scenario and keep its tables, weights and manifest in a run folder."""
+    from edgesim.cli.run import run_scenario
+
+    run_scenario(scenario, set_ or [], workers, out, overwrite, as_json, quiet, seconds(checkpoint))
+
+
+@app.command()
+def validate(scenario: ScenarioFile, set_: Overrides = None) -> None:
+    """Check a scenario: build everything it names, train nothing; warn of what has no effect or is hardly meant."""
+    from edgesim.cli.scenario import checked, warn
+
+    warnings = checked(scenario, set_ or [])[2]
+    print(f"{scenario}: ok")
+    warn(warnings)
+
+
+@app.command()
+def show(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Show the values of a scenario that are in effect, each with where it comes from; warn as `validate` does."""
+    from edgesim.cli.scenario import checked, print_scenario
+
+    print_scenario(*checked(scenario, set_ or []), as_json)
+
+
+@app.command()
+def estimate(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = False) -> None:
+    """Say what a scenario will cost: FLOPs, bytes, seconds and joules of each kind's jobs, and host resources."""
+    from edgesim.cli import show
+    from edgesim.reports.readable import heading
+    from edgesim.simulation.estimate import estimate as estimate_scenario
+
+    found = estimate_scenario(_load(scenario, set_))
+    if as_json:
+        show.print_json({"blocks": found.blocks.to_dict("records"), "totals": found.totals})
+        return
+    show.print_frame(found.blocks, "one job of each kind of device")
+    show.print_table([found.totals], {name: heading(name) for name in found.totals}, "the whole run")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of scenario files, for editors."""
+    from edgesim.config.schema import json_schema
+
+    print(json.dumps(json_schema(), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+@app.command("list")
+def list_parts(
+    kind: Annotated[
+        str | None, typer.Argument(help="One kind only, such as method or devices.", autocompletion=kinds)
+    ] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME...]", help="Every key of these.", autocompletion=names_of_kind)
+    ] = None,
+) -> None:
+    """List the parts that scenarios can name; a name that ends with ":" is a family, as in torchvision:resnet18."""
+    from edgesim.cli.plugins import print_parts
+
+    print_parts(kind, names or [])
+
+
+@app.command()
+def model(
+    name: Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, as in scenarios.")],
+    shape: Annotated[str | None, typer.Option("--input", metavar="CxHxW", help="Default: the model's own.")] = None,
+    classes: Annotated[int | None, typer.Option(min=2, help="Default: the model's own.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the parameters and FLOPs of a model's layers, and of training only its last layers."""
+    from edgesim.cli import model as view
+    from edgesim.cli import show
+
+    found = view.measured(name, view.parse_shape(shape) if shape else None, classes)
+    if as_json:
+        show.print_json(view.describe(found))
+    else:
+        view.print_profile(found)
+
+
+@app.command()
+def table(
+    runs: Folders,
+    as_csv: AsCsv = False,
+    as_markdown: AsMarkdown = False,
+    as_latex: AsLatex = False,
+    as_json: AsJson = False,
+    sort: SortBy = None,
+) -> None:
+    """Print what runs reached, and what each target accuracy took."""
+    from edgesim.cli.table import print_runs_as
+
+    print_runs_as(runs, one_of(csv=as_csv, markdown=as_markdown, latex=as_latex, json=as_json), sort)
+
+
+@app.command()
+def plot(
+    runs: Folders,
+    out: Annotated[Path, typer.Option(help="The file; without an ending, a PNG and an SVG are written.")] = Path(
+        "accuracy"
+    ),
+    against: Annotated[
+        str,
+        typer.Option(
+            "--x", metavar="AXES", help="Of time, energy, active, participants, bytes, rounds, ...; with commas."
+        ),
+    ] = "time,energy,rounds",
+    formats: Annotated[
+        str | None, typer.Option("--format", metavar="FORMATS", help="Of png, svg, pdf; with commas.")
+    ] = None,
+    width: Annotated[str | None, typer.Option(help="Of the whole figure, such as 8.5cm.")] = None,
+    labels: Annotated[str | None, typer.Option(metavar="A,B,...", help="Instead of what settings differ in.")] = None,
+    title: Annotated[str, typer.Option(help="Above the figure.")] = "",
+) -> None:
+    """Draw accuracy against simulated time, energy and rounds: of several seeds their mean and range."""
+    from edgesim.cli.figures import plot as draw
+
+    for path in draw(runs, out, against, formats, width, labels, title):
+        print(path)
+
+
+@app.command()
+def diff(
+    run_a: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN", help="Another run folder.")],
+) -> None:
+    """Compare the tables and weights of two runs value by value; the exit code is 1 if they differ."""
+    from edgesim.cli import show
+    from edgesim.cli.opened import opened
+    from edgesim.reports.compare import diff as compare
+
+    found = compare(opened(run_a), opened(run_b))
+    if found.empty:
+        print("identical")
+        return
+    show.print_frame(found.astype({"a": "str", "b": "str"}))
+    raise typer.Exit(1)
+
+
+@app.command()
+def trace(
+    run: OneRun,
+    out: Annotated[Path, typer.Option(help="The JSON file to write.")] = Path("trace.json"),
+    rounds: Annotated[str | None, typer.Option(metavar="A:B", help="Only these rounds, counted from 1.")] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="Only so many devices: those longest at work.")] = None,
+) -> None:
+    """Write a run as a timeline for ui.perfetto.dev or chrome://tracing (trace-event format)."""
+    from edgesim.cli.explain import parse_rounds
+    from edgesim.cli.opened import opened
+    from edgesim.cli.out import check_file
+    from edgesim.reports.timeline import write_trace
+
+    check_file(out)
+    print(write_trace(opened(run), out, parse_rounds(rounds) if rounds else None, devices))
+
+
+@app.command()
+def gantt(
+    run: OneRun,
+    number: RoundNumber,
+    out: Annotated[Path, typer.Option(help="File name without its ending; a PNG and an SVG are written.")] = Path(
+        "round"
+    ),
+) -> None:
+    """Draw one round: what each device did when, and who was waited for."""
+    from edgesim.cli.figures import gantt as draw
+
+    for path in draw(run, number, out):
+        print(path)
+
+
+@app.command()
+def explain(run: OneRun, number: RoundNumber) -> None:
+    """Say why a round took as long as it did: what ended it, and where its seconds went."""
+    from edgesim.cli.explain import explain as in_words
+    from edgesim.cli.opened import opened
+
+    print(in_words(opened(run), number))
+
+
+@app.command()
+def energy(
+    run: OneRun,
+    by: Annotated[
+        str, typer.Option(metavar="KEYS", help="Of device, kind, component, activity, job, round; with commas.")
+    ] = "component,activity",
+    as_json: AsJson = False,
+) -> None:
+    """Say what a run's joules were spent on: sums and shares."""
+    from edgesim.cli.energy import print_energy
+    from edgesim.cli.opened import opened
+
+    print_energy(opened(run), by, as_json)
+
+
+@app.command()
+def devices(
+    run: OneRun,
+    each: Annotated[bool, typer.Option("--each", help="A row for each device instead of each kind.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say who took part in a run: jobs, how many were late, mean times, bytes and joules of each kind of device."""
+    from edgesim.cli.devices import print_participation
+    from edgesim.cli.opened import opened
+
+    print_participation(opened(run), each, as_json)
+
+
+@app.command()
+def device(
+    name: Annotated[str, typer.Argument(help="A device, or a profile file (.toml).")], as_json: AsJson = False
+) -> None:
+    """Show every number of a device of the catalogue with its source."""
+    from edgesim.cli.device import print_device
+
+    print_device(name, as_json)
+
+
+@app.command()
+def calibrate(
+    out: Annotated[Path | None, typer.Option(help="Profile file to write, NAME.toml.")] = None,
+    models: Annotated[list[str] | None, typer.Option(help="A model; may be repeated. Default: all.")] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="A batch size; may be repeated. Default: 10 and 32.")] = None,
+    seconds: Annotated[float, typer.Option(min=0, help="About how long to measure.")] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the training speed of this host and write a device profile."""
+    from edgesim.cli.calibrate import run as measure
+
+    measure(models or [], batch or [10, 32], seconds, out, as_json)
+
+
+@app.command()
+def check(
+    goldens: Annotated[
+        list[Path] | None, typer.Argument(metavar="[GOLDEN...]", help="Folders of golden tables; default golden/*.")
+    ] = None,
+    update: Annotated[bool, typer.Option("--update", help="Write the tables anew instead.")] = False,
+    from_: Annotated[
+        Path | None, typer.Option("--from", metavar="RUN", help="Compare this run, or a study's folder of runs.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="So many runs at a time, a process and thread each.")] = 1,
+) -> None:
+    """Run the studies of golden tables and compare; the exit code is 1 on a difference and 2 on broken input."""
+    from edgesim.cli.check import run_check
+
+    run_check(goldens or [], update, from_, workers)
+
+
+def command_line() -> typer.Typer:
+    """Return all commands, with those of groups; added here, as a module only defines names when it is loaded."""
+    if not app.registered_groups:
+        from edgesim.cli.study import commands as study_commands
+
+        app.add_typer(study_commands, name="study")
+    return app
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user ends in one line on stderr and exit code 2."""
+    _look_here_last()
+    os.environ["MPLBACKEND"] = "agg"  # pictures go to files; what the environment names need not exist here
+    try:
+        with careful_streams(), interrupts() as signals:
+            code = _exit_code(signals)
+    except OutputError as error:
+        with suppress(OSError):
+            print("error:", error, file=sys.stderr)
+        code = error.exit_code
+    sys.exit(code)
+
+
+def _exit_code(signals: Interrupts) -> int:
+    """Run the command line; return its exit code, 128 and the number of the signal if one has stopped it."""
+    try:
+        code = command_line()(sys.argv[1:] or ["--help"], prog_name="edgesim", standalone_mode=False) or 0
+        return signals.exit_code if code == INTERRUPTED else int(code)
+    except KeyboardInterrupt:
+        return signals.exit_code
+    except _UsageError as error:
+        message = f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
+    except EdgesimError as error:
+        message = str(error)
+    print("error:", one_line(message), file=sys.stderr)
+    return 2
+
+
+def _look_here_last() -> None:
+    """Let a part "module:Class" lie in the current folder, without a pandas.py there taking the place of the library.
+
+    `python -m` puts the folder first; one that stands elsewhere, as by PYTHONPATH, stays there.
+    """
+    here = str(Path.cwd())
+    if sys.path[:1] in ([""], [here]):
+        del sys.path[0]
+    if here not in sys.path:
+        sys.path.append(here)
+
+
+def _load(scenario: Path, overrides: list[str] | None) -> Scenario:
+    from edgesim.config.load import load_scenario
+
+    return load_scenario(scenario, overrides or [])

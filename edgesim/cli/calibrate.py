@@ -1,0 +1,85 @@
+"""The `calibrate` command: times this host, shows how well the fit explains the timings, and writes a profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from edgesim.cli.device import describe
+from edgesim.cli.out import check_file
+from edgesim.cli.show import print_json, print_note, print_table
+from edgesim.config.profiles import Profile, to_toml
+from edgesim.core.errors import ConfigError
+from edgesim.files.atomic import whole_file
+from edgesim.simulation.calibrate import Calibration, Residual, calibrate, model_names, time_steps
+
+_TITLE = "This host, one thread"
+
+
+def run(models: Sequence[str], batches: Sequence[int], seconds: float, out: Path | None, as_json: bool = False) -> None:
+    """Time SGD steps of models, all that edgesim ships if none is named, and print residuals and the profile.
+
+    `out`: profile file to write. Raises ConfigError before anything is timed if it cannot be one, or if there would be
+    no end.
+    """
+    if not math.isfinite(seconds):
+        raise ConfigError(f"--seconds: must be finite, got {seconds}")
+    _check_writable(out)
+    found = calibrate(time_steps(models or model_names(), batches, seconds))
+    profile = found.profile(out.stem if out else "host", _TITLE, date.today().year)
+    if as_json:
+        print_json({"profile": describe(profile), "form": found.best, **_summary(found)})
+    else:
+        _print(found, profile)
+    if out:
+        try:
+            with whole_file(out) as growing:
+                growing.write_text(to_toml(profile), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"--out: {out} cannot be written: {error.strerror}") from error
+        print_note(f"profile: {out}")
+
+
+def _print(found: Calibration, profile: Profile) -> None:
+    rows = [_row(residual) for residual in found.residuals[found.best]]
+    title = "one SGD step, predicted by a fit that has not seen the model"
+    print_table(rows, {name: name for name in rows[0]}, title)
+    for form in found.fits:
+        worst = found.worst(form)
+        case = f"{worst.timing.model}, batch {worst.timing.batch}"
+        print(f"{form}: median error {found.median_error(form):.1%}, worst {worst.error:+.1%} ({case})")
+    quantities = [{"quantity": key, "value": str(q.text)} for key, q in profile.quantities.items()]
+    print_table(quantities, {"quantity": "quantity", "value": "value"}, f"best form: {found.best}")
+
+
+def _summary(found: Calibration) -> dict[str, Any]:
+    worst = {form: found.worst(form) for form in found.fits}
+    return {
+        "median_error": {form: found.median_error(form) for form in found.fits},
+        "worst": {
+            form: {"model": w.timing.model, "batch": w.timing.batch, "error": w.error} for form, w in worst.items()
+        },
+        "residuals": [_row(residual) for residual in found.residuals[found.best]],
+    }
+
+
+def _row(residual: Residual) -> dict[str, Any]:
+    timing = residual.timing
+    return {
+        "model": timing.model,
+        "batch": str(timing.batch),
+        "measured": f"{timing.seconds * 1e3:.3f} ms",
+        "predicted": f"{residual.predicted_s * 1e3:.3f} ms",
+        "error": f"{residual.error:+.1%}",
+    }
+
+
+def _check_writable(out: Path | None) -> None:
+    if out is None:
+        return
+    if out.suffix != ".toml":
+        raise ConfigError(f"--out: {out} must end with .toml, so that scenarios can name it as a profile")
+    check_file(out)

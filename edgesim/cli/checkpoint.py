@@ -1,0 +1,31 @@
+"""The option --checkpoint of the commands that train."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from edgesim.core.errors import ConfigError
+
+_HELP = 'Save training every so often, such as "10 min"; if it is cut off, the same command goes on from there.'
+
+Every = Annotated[str | None, typer.Option("--checkpoint", metavar="TIME", help=_HELP)]
+
+
+def seconds(given: str | None) -> float | None:
+    """Return a time in seconds; a number without a unit is in seconds. Raises ConfigError if it is none."""
+    if given is None:
+        return None
+    from pydantic import TypeAdapter, ValidationError
+
+    from edgesim.config.units import Seconds, reason
+
+    value: float | str = given
+    with suppress(ValueError):
+        value = float(given)
+    try:
+        return TypeAdapter[float](Seconds).validate_python(value)
+    except ValidationError as error:
+        raise ConfigError(f"--checkpoint: {reason(error)}") from error

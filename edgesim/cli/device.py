@@ -1,0 +1,61 @@
+"""The views of the device catalogue: one row a device, or every number of one device with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgesim.cli.show import print_json, print_table
+from edgesim.config import profiles
+from edgesim.config.profiles import Profile
+from edgesim.reports.readable import text
+
+_SHOWN = ("memory", "idle", "busy", "battery", "up", "down")
+
+
+def print_devices(as_json: bool = False) -> None:
+    """Print the catalogue: name, speed, memory, powers, battery and link of every device."""
+    found = profiles.all()
+    if as_json:
+        print_json({profile.name: describe(profile) for profile in found})
+        return
+    rows = [_row(profile) for profile in found]
+    print_table(rows, {"name": "device", "title": "what it is", "speed": "attained", **{key: key for key in _SHOWN}})
+
+
+def print_device(name: str, as_json: bool = False) -> None:
+    """Print every number of one device, by its name or the path of a profile file.
+
+    Raises ConfigError if there is none.
+    """
+    profile = profiles.find(name)
+    if as_json:
+        print_json(describe(profile))
+        return
+    rows = [{"quantity": key, **row} for key, row in describe(profile)["quantities"].items()]
+    headings = ("quantity", "value", "year", "source", "estimate")
+    print_table(rows, {heading: heading for heading in headings}, f"{profile.name}: {profile.title}")
+
+
+def describe(profile: Profile) -> dict[str, Any]:
+    """Return a profile as plain values: title, and by quantity its value with unit, SI number, source, year, estimate.
+
+    `estimate` says what the number was derived from; it is empty for a number that the source gives.
+    """
+    si = profile.si
+    quantities = {
+        key: {
+            "value": str(quantity.text),
+            "si": si[key],
+            "year": str(quantity.year),
+            "source": quantity.source,
+            "estimate": quantity.derived,
+        }
+        for key, quantity in profile.quantities.items()
+    }
+    return {"title": profile.title, "flops_per_s": profile.flops_per_s, "quantities": quantities}
+
+
+def _row(profile: Profile) -> Mapping[str, Any]:
+    shown = {key: profile.quantities[key].text if key in profile.quantities else None for key in _SHOWN}
+    return {"name": profile.name, "title": profile.title, "speed": f"{text('flops', profile.flops_per_s)}/s", **shown}

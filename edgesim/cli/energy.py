@@ -1,0 +1,55 @@
+"""What the `energy` command prints: sums of joules and their shares."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from edgesim.cli.show import print_json, print_table
+from edgesim.core.errors import ConfigError
+from edgesim.reports.energy import KEYS, attribute_energy, split_energy
+from edgesim.reports.load import Run
+from edgesim.reports.readable import heading, text
+
+_KEYS = [*KEYS, "kind"]
+
+
+def parse_keys(given: str) -> list[str]:
+    """Return the columns in a text such as "component,activity". Raises ConfigError if one is unknown or twice."""
+    keys = [key.strip() for key in given.split(",")]
+    wrong = [key for place, key in enumerate(keys) if key not in _KEYS or key in keys[:place]]
+    if wrong:
+        raise ConfigError(f"--by: {wrong[0]!r} is unknown or twice in {given!r} (known: {', '.join(_KEYS)})")
+    return keys
+
+
+def energy_by(run: Run, keys: list[str]) -> pd.DataFrame:
+    """Return joules and share of the run's energy for each value of some columns of `attribute_energy`, largest first.
+
+    Another one is `kind`, the name of a device's fleet block, or server. Rounds count from 1 here; job and round are
+    missing where joules belong to none.
+    """
+    found = attribute_energy(run)
+    found["kind"] = found["device"].map(run.devices.set_index("device")["kind"])
+    sums = found.groupby(keys)["joules"].sum().reset_index().sort_values("joules", ascending=False, kind="stable")
+    for key, first in {"job": 0, "round": 1}.items():
+        if key in keys:
+            sums[key] = sums[key].astype("Int64").where(sums[key] >= 0) + first
+    return sums.assign(share=sums["joules"] / sums["joules"].sum())
+
+
+def print_energy(run: Run, by: str, as_json: bool = False) -> None:
+    """Print what the joules of a run were spent on, a row for each value of the columns `by`.
+
+    Raises ConfigError if `by` names no columns.
+    """
+    keys = parse_keys(by)
+    sums, split = energy_by(run, keys), split_energy(run)
+    if as_json:
+        rows = sums.astype(object).where(sums.notna(), None).to_dict("records")
+        print_json({"status": run.status, "total_j": split.pop("energy_j"), **split, "by": rows})
+        return
+    shown = sums.assign(share=[f"{share:.1%}" for share in sums["share"]])
+    columns = {name: heading(name) for name in [*keys, "joules", "share"]}
+    whole, active, idle, participants = (text(name, joules) for name, joules in split.items())
+    title = f"{run.name}: {whole} = {active} active + {idle} idle; {participants} without devices that were never asked"
+    print_table(shown.to_dict("records"), columns, title, keys=len(keys))

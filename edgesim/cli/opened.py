@@ -1,0 +1,31 @@
+"""Opens runs for commands that show them: a run that did not finish is never shown without a word about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from edgesim.cli.show import print_note
+from edgesim.reports.find import find_runs
+from edgesim.reports.load import Run, open_run
+
+
+def opened(folder: Path) -> Run:
+    """Return the run in a folder, and say on stderr if it did not finish. Raises ConfigError as `open_run` does."""
+    run = open_run(folder)
+    _tell(run)
+    return run
+
+
+def all_opened(paths: Sequence[Path]) -> list[Run]:
+    """Return the runs that some paths name, and say on stderr which did not finish. Raises as `find_runs`."""
+    runs = find_runs(paths)
+    for run in runs:
+        _tell(run)
+    return runs
+
+
+def _tell(run: Run) -> None:
+    if not run.finished:
+        rounds = len(run.rounds)
+        print_note(f"{run.name}: {run.status} after {rounds} round{'s'[: rounds != 1]}; what is shown ends there")

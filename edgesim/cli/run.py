@@ -1,0 +1,84 @@
+"""The `run` command: a scenario becomes a run folder, and what it reached is printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from edgesim.cli import show
+from edgesim.cli.folder import default_folder
+from edgesim.config.load import load_scenario
+from edgesim.config.origin import Layers
+from edgesim.config.scenario import Scenario
+from edgesim.core.errors import ConfigError
+from edgesim.reports.load import Run
+from edgesim.reports.stats import summary
+from edgesim.runtime.checkpoint import Checkpoint
+from edgesim.runtime.interrupts import INTERRUPTED
+from edgesim.simulation.progress import Limits, ProgressLine
+from edgesim.simulation.run import simulate
+from edgesim.simulation.warnings import of_text
+from edgesim.studies.fingerprint import data_digest, stamp_of
+
+_EXIT_OF_STATUS = {"finished": 0, "interrupted": INTERRUPTED, "failed": 1}
+
+
+def run_scenario(
+    file: Path,
+    overrides: Sequence[str],
+    workers: int | None,
+    out: Path | None,
+    overwrite: bool,
+    as_json: bool,
+    quiet: bool,
+    checkpoint_s: float | None,
+) -> None:
+    """Run a scenario file and print what it reached; a run that did not finish ends with another exit code than 0.
+
+    `workers`: None: the scenario's backend. `out`: None: a folder below `runs`. `checkpoint_s`: seconds of the host
+    between two savings of what was trained; None: none. Raises ConfigError or DataError.
+    """
+    scenario = load_scenario(file, overrides)
+    if workers:
+        scenario = load_scenario(file, [*overrides, _pool(scenario, workers)])
+    folder = out or default_folder(file, scenario.method.name, scenario.seed, overrides)
+    saved = None
+    if checkpoint_s and scenario.backend.value.trains:
+        saved = Checkpoint.beside(folder, checkpoint_s, stamp_of(scenario) | {"data": data_digest(scenario)})
+    observer = None
+    if not quiet:
+        observer = ProgressLine(Limits.of(scenario.stop), warnings=of_text(scenario, Layers.of(file, overrides)))
+    finished = simulate(scenario, folder, observer, saved, overwrite=overwrite, command=sys.argv)
+    _report(finished, as_json, quiet, resumable=saved is not None and saved.file.exists())
+
+
+def _pool(scenario: Scenario, workers: int) -> str:
+    """Return the override that trains on worker processes."""
+    if not scenario.backend.value.trains:
+        raise ConfigError(f"--workers: backend {scenario.backend.name!r} trains nothing that could be shared out")
+    torch_device = json.dumps(getattr(scenario.backend.value, "device", "cpu"))
+    return f'backend={{ name = "workers", workers = {workers}, device = {torch_device} }}'
+
+
+def _report(finished: Run, as_json: bool, quiet: bool, resumable: bool) -> None:
+    manifest = finished.manifest
+    if as_json:
+        show.print_json(summary(finished))
+        show.print_note(f"run folder: {finished.folder}")
+    elif quiet:
+        print(finished.folder)
+    else:
+        show.print_runs([finished])
+        print(f"run folder: {finished.folder}")
+        if manifest["stop_reason"]:
+            print(f"stopped: {manifest['stop_reason']}")
+    code = _EXIT_OF_STATUS[manifest["status"]]
+    if code:
+        reason = f": {manifest['stop_reason']}" if manifest["stop_reason"] else ""
+        more = "; the same command goes on" if resumable else ""
+        show.print_note(f"{manifest['status']} after {manifest['rounds']} rounds{reason}; the tables end there{more}")
+        raise typer.Exit(code)

@@ -1,0 +1,116 @@
+"""What the commands print: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edgesim.cli.formats import latex, markdown
+from edgesim.cli.grid import Column, print_grid
+from edgesim.reports.readable import divergence, heading, text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from edgesim.reports.load import Run
+
+_COSTS = {
+    "sim_time_s": "simulated time",
+    "energy_j": "energy",
+    "active_j": "active",  # above idle power
+    "idle_j": "idle",
+    "participant_j": "participants",  # energy without the idle power of devices that were never asked
+    "up_bytes": "up",
+    "down_bytes": "down",
+}
+
+
+def print_runs(runs: Sequence[Run], style: str = "") -> None:
+    """Print a row a run, then a row for each run and target accuracy; for `style` see `print_table`."""
+    from edgesim.reports.stats import summary, targets_table  # load pandas, which few of these commands need
+
+    names = unique_names(runs)
+    rows = [{"run": name} | summary(run) for run, name in zip(runs, names, strict=True)]
+    shown = {
+        "run": "run",
+        "status": "status",
+        "method": "method",
+        "rounds": "rounds",
+        "accuracy": "accuracy",
+        "best_accuracy": "best",
+    }
+    print_table(rows, shown | _COSTS | {"host_s": "host time"}, style=style)
+    for name, row in zip(names, rows, strict=True):
+        if row["diverged"] and not style:
+            print(f"{name}: {divergence(row['diverged'])}")
+    targets = targets_table(runs)
+    if not targets.empty:
+        keep = {"run": "run", "status": "status", "method": "method", "target": "target", "round": "round"}
+        title = "when a target accuracy was first reached"
+        named = targets.assign(run=[name for run, name in zip(runs, names, strict=True) for _ in run.targets])
+        print_table(named.to_dict("records"), keep | _COSTS, title, keys=4, style=style)
+
+
+def unique_names(runs: Sequence[Run]) -> list[str]:
+    """Return the names of runs; where two are alike, the paths of their folders."""
+    times = Counter(run.name for run in runs)
+    return [run.name if times[run.name] == 1 else str(run.folder) for run in runs]
+
+
+def print_frame(frame: pd.DataFrame, title: str | None = None) -> None:
+    """Print a data frame with readable units, chosen by the names of its columns."""
+    print_table(frame.to_dict("records"), {str(name): heading(str(name)) for name in frame}, title)
+
+
+def print_table(
+    rows: Iterable[Mapping[Any, Any]],
+    columns: Mapping[str, str],
+    title: str | None = None,
+    keys: int = 1,
+    style: str = "",
+) -> None:
+    """Print the named columns of some rows under their headings; numbers to the right, missing values as a dash.
+
+    `keys`: so many first columns tell rows apart; a table that is too wide for the terminal goes on below with them.
+    `style`: "markdown" or "latex" for pages, which get no title.
+    """
+    cells = [[_cell(name, row[name]) for name in columns] for row in rows]
+    if style:
+        print({"markdown": markdown, "latex": latex}[style](list(columns.values()), cells), end="\n\n")
+        return
+    if title:
+        print(title)
+    texts = zip(*cells, strict=True) if cells else ([] for _ in columns)
+    print_grid([Column(head, list(each)) for head, each in zip(columns.values(), texts, strict=True)], keys)
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value to stdout; infinities and NaN become strings."""
+    from edgesim.records.manifest import plain_json
+
+    print(plain_json(value))
+
+
+def print_note(line: str) -> None:
+    """Print a line to stderr, where it does not mix with results."""
+    print(line, file=sys.stderr)
+
+
+def _cell(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if _is_missing(value):
+        return "-"
+    if isinstance(value, float) and "accuracy" in name:
+        return f"{value:.4f}"
+    return text(name, value)
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None or isinstance(value, int | float):
+        return value is None or value != value  # NaN is not itself
+    import pandas as pd
+
+    return bool(pd.isna(value))

@@ -1,0 +1,233 @@
+"""The commands about studies: what is missing and will take how long, run it, print the table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgesim.cli.checkpoint import Every, seconds
+from edgesim.cli.formats import AsCsv, AsJson, AsLatex, SortBy
+from edgesim.core.errors import EdgesimError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from edgesim.studies.runs import Planned
+    from edgesim.studies.study import Study
+
+_EQUAL = 1e-9  # of a number; a mean of equal ones may be off by a last bit
+
+commands = typer.Typer(help="Run a study, many scenarios with one question, and print its table.")
+
+StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="A study file (TOML).")]
+Only = Annotated[
+    list[str] | None, typer.Option(metavar="CELL", help="Only cells such as method=fedavg,seed=1; may be repeated.")
+]
+SizeName = Annotated[str, typer.Option(metavar="quick|full", help="Which size of the study.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the runs; default runs/studies/STUDY/SIZE.")]
+
+
+@commands.command()
+def plan(
+    study: StudyFile,
+    only: Only = None,
+    size: SizeName = "quick",
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Build every cell that is missing, train nothing, and say what running them will take on this host."""
+    from edgesim.cli.show import print_json, print_table
+    from edgesim.reports.readable import text
+    from edgesim.studies.outlook import bad, outlook
+
+    loaded, planned = _planned(study, only, size, out)
+    cells = outlook(planned, costs=True)
+    headings = {"cell": "cell", "state": "state", "host_s": "host time", "disk_bytes": "disk", "fault": "why"}
+    rows: list[dict[str, Any]] = [{"cell": each.planned.cell.name, **each.told()} for each in cells]
+    totals = {name: sum(row[name] or 0 for row in rows) for name in ("host_s", "disk_bytes")}
+    if as_json:
+        print_json({"study": loaded.name, "size": size, "cells": rows, "totals": totals})
+    else:
+        print_table(rows, headings, f"{loaded.name} ({size})")
+        unknown = any(row["host_s"] is None and row["state"] not in ("done", "bad") for row in rows)
+        spent = ", ".join(text(name, value) for name, value in totals.items())
+        print(f"to run: {spent} in one process{', without those that cannot be told' if unknown else ''}")
+    if faults := bad(cells):
+        raise EdgesimError(f"{len(faults)} of {len(cells)} cells cannot be run; {faults[0]}")
+
+
+@commands.command()
+def run(
+    study: StudyFile,
+    only: Only = None,
+    workers: Annotated[int, typer.Option(min=1, help="So many cells at a time, a process and thread each.")] = 1,
+    size: SizeName = "quick",
+    out: Out = None,
+    checkpoint: Every = None,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Run the others where some cells cannot be; the exit code is then 1.")
+    ] = False,
+) -> None:
+    """Run the cells that are missing, or whose scenario, data or edgesim's code have changed since.
+
+    All are built before the first is run. Several of these commands at once share the cells among them.
+    """
+    from edgesim.cli.show import print_note
+    from edgesim.studies.outlook import bad, outlook
+
+    checkpoint_s = seconds(checkpoint)
+    cells = outlook(_planned(study, only, size, out)[1])
+    faults = bad(cells)
+    done = [each.planned for each in cells if each.state == "done"]
+    print_note(f"{len(done)} of {len(cells)} cells are done")
+    if faults and not keep_going:
+        _print_lines(faults)
+        raise EdgesimError(
+            f"{len(faults)} of {len(cells)} cells cannot be run, so none was; --keep-going runs the others; {faults[0]}"
+        )
+    missing = [each.planned for each in cells if each.state not in ("done", "bad")]
+    failed = _run_missing(missing, done, workers, checkpoint_s)
+    if keep_going and (faults or failed):
+        _print_lines([*faults, *failed])
+        print_note(f"{len(faults)} of {len(cells)} cells cannot be run, {len(failed)} failed")
+        raise typer.Exit(1)
+    if failed:
+        raise EdgesimError(f"{len(failed)} of {len(missing)} cells failed; {failed[0]}")
+
+
+@commands.command()
+def table(
+    study: StudyFile,
+    only: Only = None,
+    size: SizeName = "quick",
+    out: Out = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a section for a page, a line each cell.")
+    ] = False,
+    as_latex: AsLatex = False,
+    long: Annotated[bool, typer.Option("--long", help="A line each column: runs, deviation, interval, ratio.")] = False,
+    sort: SortBy = None,
+) -> None:
+    """Print means over the seeds, beside published values; --long: with standard deviation and 95 % interval."""
+    from edgesim.cli.formats import one_of, order
+    from edgesim.cli.show import print_note
+    from edgesim.studies.table import means, reordered, tabulate
+
+    style = one_of(json=as_json, csv=as_csv, markdown=as_markdown, latex=as_latex, long=long)
+    loaded, planned = _planned(study, only, size, out)
+    kept = [(each, found) for each in planned if (found := each.kept()) is not None]
+    if not kept:
+        others = sum(each.folder.exists() for each in planned)
+        stale = f" as the study is now, {others} as it was before" if others else ""
+        raise EdgesimError(f"{study}: no cell has been run{stale}; first: edgesim study run {study} --size {size}")
+    missing = f"{len(planned) - len(kept)} of {len(planned)} cells are missing" if len(kept) < len(planned) else ""
+    if missing:
+        print_note(missing)
+    if not all(each.is_done() for each, _ in kept):
+        print_note("some runs were made by other code; edgesim study run makes them anew")
+    astray = [each.cell.name for each, found in kept if found.manifest.get("diverged")]
+    if astray:
+        print_note(f"{len(astray)} of {len(kept)} runs diverged: {'; '.join(astray)}")
+    rows = tabulate(loaded, [(each.cell, found) for each, found in kept])
+    if sort:
+        rows = reordered(rows, order(means(rows), sort))
+    if style == "markdown":
+        print(f"## {loaded.name}\n\n`edgesim study run {study} --size {size}`\n")
+    _print(rows, loaded.name, size, style)
+    if style == "markdown" and missing:
+        print(f"\n{missing}.")  # a page is read where no note was printed
+    if style == "markdown":
+        print()
+
+
+def _run_missing(
+    missing: Sequence[Planned], done: Sequence[Planned], workers: int, checkpoint_s: float | None
+) -> list[str]:
+    """Run cells and say how far that is; return a line for each that failed, its name and why."""
+    from edgesim.cli.show import print_note
+    from edgesim.studies.runs import run_all
+    from edgesim.studies.tally import Tally
+
+    tally = Tally(missing, done, workers)
+    try:
+        for step in run_all(missing, workers, checkpoint_s):
+            print_note(tally.take(step))
+    except KeyboardInterrupt as stop:
+        print_note("interrupted; the cells that ended are kept")
+        raise typer.Exit(130) from stop
+    return tally.failed
+
+
+def _print_lines(lines: Sequence[str]) -> None:
+    from edgesim.cli.show import print_note
+
+    for line in lines:
+        print_note(line)
+
+
+def _planned(file: Path, only: list[str] | None, size: str, out: Path | None) -> tuple[Study, list[Planned]]:
+    from edgesim.studies.runs import plan as plan_cells
+    from edgesim.studies.study import load_study
+
+    study = load_study(file)
+    return study, plan_cells(study, file, size, only or [], out or Path("runs") / "studies" / file.stem / size)
+
+
+def _print(rows: pd.DataFrame, name: str, size: str, style: str) -> None:
+    from edgesim.cli.formats import latex, markdown
+    from edgesim.cli.grid import Column, print_grid
+    from edgesim.cli.show import print_json
+    from edgesim.studies.table import labels_of, pivoted
+
+    if style == "json":
+        print_json(
+            {"study": name, "size": size, "rows": rows.astype(object).where(rows.notna(), None).to_dict("records")}
+        )
+        return
+    if style == "csv":
+        print(rows.to_csv(index=False), end="")
+        return
+    labels, table = labels_of(rows), pivoted(rows)
+    headings = list(map(str, table.columns))
+    cells = [list(row) for row in table.itertuples(index=False, name=None)]
+    if style == "markdown":
+        print(markdown([each if each in labels else f"`{each}`" for each in headings], cells))
+    elif style == "latex":
+        print(latex(headings, cells))
+    elif style == "long":
+        _print_long(rows, f"{name} ({size})")
+    else:
+        print(f"{name} ({size})")
+        print_grid([Column(each, list(table[each])) for each in headings], keys=len(labels))
+        _print_equal(rows)
+
+
+def _print_long(found: pd.DataFrame, title: str) -> None:
+    from edgesim.cli.show import print_table
+    from edgesim.studies.table import labels_of
+
+    # as text in the columns' own units, so that digits can be compared with those of a paper
+    shown = found.copy().astype(object)
+    for name in ("mean", "sd", "low", "high", "published", "ratio"):
+        shown[name] = [None if value != value else _digits(value) for value in found[name]]
+    keys = len(labels_of(found)) + 1
+    print_table(shown.to_dict("records"), {str(name): str(name) for name in shown}, title, keys)
+    _print_equal(found)
+
+
+def _print_equal(rows: pd.DataFrame) -> None:
+    import numpy as np
+
+    beside = rows[rows["published"].notna() & rows["mean"].notna()]
+    if len(beside):
+        equal = np.isclose(beside["mean"], beside["published"], rtol=_EQUAL, atol=0).sum()
+        print(f"{equal} of {len(beside)} published numbers are equal")
+
+
+def _digits(value: float) -> str:
+    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e12 else f"{value:.6g}"

@@ -1,0 +1,202 @@
+"""Finds the pluggable parts by name. There is no registry: a module of a kind's package lists its own in PLUGINS.
+
+What there is, is read from the source. Only the module of a part that is asked for is loaded, as many of them load
+torch, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from edgesim.core.errors import ConfigError
+from edgesim.files.reading import in_short, quoted
+
+PACKAGES = {
+    "data": "edgesim.learning.data.sources",
+    "partition": "edgesim.learning.data.partitions",
+    "model": "edgesim.learning.models",
+    "cost": "edgesim.cost.models",
+    "network": "edgesim.world.links",
+    "energy": "edgesim.world.energy",
+    "slowdown": "edgesim.world.compute.slowdowns",
+    "battery": "edgesim.world.batteries",
+    "governor": "edgesim.world.compute.governors",
+    "availability": "edgesim.world.availability",
+    "failure": "edgesim.world.failures",
+    "peers": "edgesim.world.peers",
+    "topology": "edgesim.world.topology",
+    "selection": "edgesim.engine.selection",
+    "method": "edgesim.methods",
+    "protocol": "edgesim.engine.protocols",
+    "backend": "edgesim.runtime.backends",
+}
+
+# What a part of each kind offers: one of these, or all of them. A class from outside may be fit for something else.
+ASKED: Mapping[str, tuple[tuple[str, ...], Callable[[Iterable[bool]], bool]]] = {
+    "data": (("load",), any),
+    "partition": (("split", "counts"), any),
+    "model": ((), all),  # any torch.nn.Module, which is looked at where torch is known
+    "cost": (("flops",), any),
+    "network": (("build",), any),
+    "energy": (("columns",), any),
+    "slowdown": (("build",), any),
+    "battery": (("build",), any),
+    "governor": (("check", "choose"), all),
+    "availability": (("build",), any),
+    "failure": (("build",), any),
+    "peers": (("graph",), any),
+    "topology": (("paths",), any),
+    "selection": (("check", "choose"), all),
+    "method": ((), all),  # a Method of edgesim.core.method
+    "protocol": (("protocol", "deadline_s", "check", "run"), all),
+    "backend": (("open",), any),
+}
+RENAMED = {"coordinator": "protocol", "units": "channels"}  # keys of scenarios: old -> new
+RENAMED_VALUES = {"skip": "average_over_holders", "keep_old": "include_absent"}  # and values of keys
+_ALIKE = 100  # characters that are compared: beyond them nothing is a slip of the pen
+_VALUES = {"protocol", "deadline_s"}  # the others are functions
+
+# What parts are called elsewhere.
+_ALIASES: Mapping[str, Mapping[str, str]] = {
+    "data": {"csv": "parquet", "numpy": "npz", "npy": "npz", "folder": "image_folder", "images": "image_folder"},
+    "partition": {"dirichlet": "dirichlet_label", "noniid": "dirichlet_label", "non_iid": "dirichlet_label"},
+    "network": {"csv": "trace", "constant": "fixed", "wifi": "wireless", "none": "ideal"},
+    "energy": {"constant": "power", "dvfs": "cpu"},
+    "slowdown": {"csv": "replay", "trace": "replay", "exponential": "shifted_exponential", "lognormal": "log_normal"},
+    "availability": {"csv": "trace", "daily": "diurnal", "random": "bernoulli", "churn": "sessions"},
+    "failure": {"outage": "link_outage", "restart": "server_restart", "dropout": "crash", "partial": "partial_work"},
+    "peers": {"csv": "file", "complete": "full", "clique": "full", "circle": "ring"},
+    "topology": {"csv": "file", "regular": "random_regular"},
+    "selection": {"random": "uniform", "everybody": "all"},
+    "protocol": {"async": "buffered", "asynchronous": "buffered", "synchronous": "sync"},
+    "backend": {"process": "workers", "processes": "workers", "parallel": "workers", "none": "null", "cpu": "serial"},
+}  # fmt: skip
+_IMPORT_FAULTS = (ImportError, SyntaxError, AttributeError, TypeError, ValueError)  # that say themselves what is wrong
+
+
+def meant(given: str, known: Collection[str], aliases: Mapping[str, str] | None = None, cutoff: float = 0.5) -> str:
+    """Return "; did you mean 'x'?" with the known name that an alias stands for or that is nearest; "" if none is.
+
+    A key that was renamed is answered with its new name: "; it is called 'x' now".
+    """
+    given = given[:_ALIKE]
+    if RENAMED.get(given) in known:
+        return f"; it is called {RENAMED[given]!r} now"
+    alias = (aliases or {}).get(given.lower())
+    near = [alias] if alias in known else difflib.get_close_matches(given, known, n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def renamed(given: Any, allowed: str) -> str:
+    """Return "; it is called 'x' now" for a value of a key that has another name among those allowed; "" for others."""
+    now = RENAMED_VALUES.get(given) if isinstance(given, str) else None
+    return f"; it is called {now!r} now" if now and repr(now) in allowed else ""
+
+
+class Place(NamedTuple):
+    """Where a part is: the class `attribute` of a module. `summary`: the first line of its docstring."""
+
+    module: str
+    attribute: str
+    summary: str
+
+    def load(self) -> Any:
+        """Return the class."""
+        return getattr(importlib.import_module(self.module), self.attribute)
+
+
+@cache
+def places_of(kind: str) -> dict[str, Place]:
+    """Return where every part of a kind is that edgesim ships, by name, sorted. None of them is loaded."""
+    package = importlib.util.find_spec(PACKAGES[kind])
+    folders = package.submodule_search_locations if package else None
+    found: dict[str, Place] = {}
+    for module in pkgutil.iter_modules(folders):
+        name = f"{PACKAGES[kind]}.{module.name}"
+        spec = module.module_finder.find_spec(name, None)
+        source = getattr(spec and spec.loader, "get_source", lambda _: None)(name)
+        found.update(_listed(name, source or ""))
+    return dict(sorted(found.items()))
+
+
+def plugins_of(kind: str) -> dict[str, type]:
+    """Return every part of a kind that edgesim ships, by name, sorted."""
+    return {name: place.load() for name, place in places_of(kind).items()}
+
+
+def find(kind: str, name: str) -> tuple[Any, dict[str, Any]]:
+    """Return the class of the part `name` and the arguments that the name itself fixes.
+
+    A name in PLUGINS that ends with ":" is a family: "torchvision:resnet18" gives its class and
+    {"member": "resnet18"}. Any other name with a colon is `package.module:Class` from outside.
+    Raises ConfigError that offers the nearest name if there is none, or says what a class from outside lacks.
+    """
+    known = places_of(kind)
+    if name in known and not name.endswith(":"):
+        return known[name].load(), {}
+    family, colon, member = name.partition(":")
+    if colon and f"{family}:" in known:
+        return known[f"{family}:"].load(), {"member": member}
+    if colon:
+        return _outside(kind, name), {}
+    hint = meant(name, known, _ALIASES.get(kind))
+    raise ConfigError(f"{kind}.name: unknown {kind} {quoted(name)}{hint} (known: {', '.join(known)})")
+
+
+def is_outside(kind: str, name: str) -> bool:
+    """Return whether a name is that of a class that edgesim does not ship, so that finding it runs somebody's code."""
+    return ":" in name and f"{name.partition(':')[0]}:" not in places_of(kind)
+
+
+def _listed(module: str, source: str) -> Iterator[tuple[str, Place]]:
+    """Yield name and place of the parts in a module's PLUGINS, which has to be written as {"name": Class, ...}."""
+    body = ast.parse(source).body
+    classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+    for node in body:
+        if (
+            isinstance(node, ast.Assign | ast.AnnAssign)
+            and isinstance(node.value, ast.Dict)
+            and _name(node) == "PLUGINS"
+        ):
+            for name, cls in zip(node.value.keys, node.value.values, strict=True):
+                attribute = ast.unparse(cls)
+                summary = (ast.get_docstring(classes[attribute]) or "").partition("\n")[0]
+                yield str(ast.literal_eval(name or "")), Place(module, attribute, summary)
+
+
+def _name(node: ast.Assign | ast.AnnAssign) -> str:
+    return ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+
+
+def _outside(kind: str, name: str) -> Any:
+    """Return a class from outside. It is looked at before anybody calls it, as anything may be named."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (Exception, SystemExit) as error:  # whatever somebody's module raises when it is loaded
+        fault = f"{type(error).__name__}: {error}" if not isinstance(error, _IMPORT_FAULTS) else str(error)
+        raise ConfigError(f"{kind}.name: cannot import {quoted(name)}: {in_short(fault)}") from error
+    if not (isinstance(found, type) or (kind == "model" and inspect.isfunction(found))):
+        raise ConfigError(f"{kind}.name: {quoted(name)} must be the name of a class, found {quoted(found)}")
+    asked, enough = ASKED[kind]
+    offered = {*dir(found), *getattr(found, "__dataclass_fields__", ())}
+    from edgesim.core.method import Method  # loads NumPy, which commands that only tell something need not
+
+    if kind == "method" and not (
+        isinstance(found, type) and issubclass(found, Method) and dataclasses.is_dataclass(found)
+    ):
+        raise ConfigError(f"{kind}.name: {name} must be a dataclass that extends edgesim.core.method.Method")
+    if kind != "model" and not (dataclasses.is_dataclass(found) and enough(each in offered for each in asked)):
+        joint = ", " if enough is all else " or "
+        wanted = joint.join(each if each in _VALUES else f"{each}()" for each in asked)
+        raise ConfigError(f"{kind}.name: {name} must be a dataclass with {wanted}")
+    return found

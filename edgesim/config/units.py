@@ -1,0 +1,398 @@
+"""Physical values with units: "20 Mbit/s" becomes an SI float; a distribution may stand for one value a device."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from numbers import Real
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_args
+
+import numpy as np
+import pint
+from annotated_types import Ge
+from pydantic import (
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from edgesim.config.plugins import renamed
+from edgesim.config.short_forms import long_forms
+from edgesim.core.errors import ConfigError
+from edgesim.files.reading import quoted
+
+# Pint's own list has B for bels too, hertz as cycles and no FLOP. "b" is missing on purpose: half take it for a byte.
+_DEFINITIONS = """
+pico- = 1e-12 = p-
+nano- = 1e-9 = n-
+micro- = 1e-6 = u- = µ- = μ-
+milli- = 1e-3 = m-
+kilo- = 1e3 = k-
+mega- = 1e6 = M-
+giga- = 1e9 = G-
+tera- = 1e12 = T-
+peta- = 1e15 = P-
+kibi- = 1024 = Ki-
+mebi- = 1048576 = Mi-
+gibi- = 1073741824 = Gi-
+second = [time] = s
+minute = 60 * second = min
+hour = 60 * minute = h
+day = 24 * hour = d
+hertz = 1 / second = Hz
+bit = [information]
+byte = 8 * bit = B
+FLOP = [computation]
+watt = [power] = W
+joule = watt * second = J
+watt_hour = watt * hour = Wh
+"""
+_QUANTITY = re.compile(
+    r"\s*(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
+    r"\s*(?P<unit>[A-Za-zµμ]+(?:\s*[/*]\s*[A-Za-zµμ]+)*)?\s*"
+)
+_FRACTION = re.compile(r"(?<![A-Za-zµμ])(?:milli|micro|nano|pico|[munpµμ])(bit|byte|B|FLOP)s?(?![A-Za-z])")
+
+
+@cache
+def _registry() -> pint.UnitRegistry[Decimal]:
+    # Decimal, so that "100 us" is exactly the float 0.0001 and a file may write a value in any unit without changing it
+    registry: pint.UnitRegistry[Decimal] = pint.UnitRegistry(None, non_int_type=Decimal)
+    for line in _DEFINITIONS.strip().splitlines():
+        registry.define(line)
+    return registry
+
+
+def refusal(message: str) -> PydanticCustomError:
+    """Return the error with which a validator refuses a value; pydantic adds the path of the key."""
+    return PydanticCustomError("refused", "{message}", {"message": message})
+
+
+def reason(error: ValidationError) -> str:
+    """Return what the first of the errors says, in the words used throughout edgesim."""
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "missing":
+        return "is missing"
+    if first["type"] == "refused":
+        return first["msg"]
+    if first["type"] in {"value_error", "assertion_error"}:  # from a check in a part's own class
+        return str(first["ctx"]["error"])
+    if first["type"] == "float_type":
+        return f"must be a number, got {quoted(first['input'])}"
+    if first["type"] == "dataclass_type":
+        return f"must be a table, got {quoted(first['input'])}"
+    said = f"{first['msg'].replace('Input should be', 'must be')}, got {quoted(first['input'])}"
+    return f"{said}{renamed(first['input'], said)}"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Marks a float, as in Annotated[float, Unit(...)], that a scenario may write as a number or with its unit."""
+
+    symbol: str  # of the number held
+    what: str  # with its article: "a data rate"
+    example: str
+    positive: bool = False  # above 0 instead of at least 0
+    infinite: bool = False  # inf, also as the string "inf", is allowed
+
+    def number(self, value: Any) -> float:
+        """Return a value in `symbol`, of any sign and size. Raises ValueError if it is no such quantity."""
+        if isinstance(value, str):
+            return math.inf if value.strip() == "inf" else self._parse(value)
+        if isinstance(value, bool) or not isinstance(value, Real) or value != value:
+            raise self._refusal(value, f"is not {self.what}")
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise refusal(f"{quoted(value)} is too large") from error
+
+    def read(self, value: Any) -> float:
+        """Return a value in `symbol`. Raises ValueError if it is no such quantity or outside its range."""
+        number = self.number(value)
+        if math.isinf(number) and not self.infinite:
+            raise refusal(f"must be finite, got {quoted(value)}")
+        if number < 0 or (self.positive and number == 0):
+            raise refusal(f"must be {'above' if self.positive else 'at least'} 0 {self.symbol}, got {quoted(value)}")
+        return number
+
+    def _parse(self, text: str) -> float:
+        match = _QUANTITY.fullmatch(text)
+        if not match:
+            raise self._refusal(text, f"is not {self.what}")
+        if not match["unit"]:
+            raise self._refusal(text, "has no unit")
+        if fraction := _FRACTION.search(match["unit"]):
+            raise refusal(f"{quoted(text)} has a prefix below one on {fraction[1]}; write M{fraction[1]}")
+        registry = _registry()
+        try:
+            quantity = registry.Quantity(Decimal(match["number"]), registry.parse_units(match["unit"]))
+            number = float(quantity.to(self.symbol).magnitude)
+        except pint.PintError as error:
+            raise self._refusal(text, f"is not {self.what}") from error
+        if math.isinf(number):
+            raise refusal(f"{quoted(text)} is too large")
+        return number
+
+    def _has(self, unit: str) -> bool:
+        """Return whether a unit is one of this kind."""
+        try:
+            _registry().Quantity(Decimal(1), _registry().parse_units(unit)).to(self.symbol)
+        except pint.PintError:
+            return False
+        return True
+
+    def _refusal(self, value: Any, fault: str) -> PydanticCustomError:
+        infinite = ", or 'inf'" if self.infinite else ""
+        forms = long_forms(value) if isinstance(value, str) else []
+        near = [f"{number} {unit}" for number, unit in forms if self._has(unit)]
+        hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"
+        usual = f"give a number in {self.symbol} or a string such as {self.example!r}{infinite}"
+        return refusal(f"{quoted(value)} {fault}{hint} {usual}")
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.read)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        bound = "exclusiveMinimum" if self.positive else "minimum"
+        return {
+            "anyOf": [{"type": "number", bound: 0}, {"type": "string"}],
+            "description": f"{self.what} in {self.symbol}: a number, or a string such as {self.example!r}",
+            "examples": [self.example],
+            "x-unit": self.symbol,
+        }
+
+
+Seconds: TypeAlias = Annotated[float, Unit("s", "a time", "26.5 s", positive=True)]
+SecondsOrInf: TypeAlias = Annotated[float, Unit("s", "a time", "26.5 s", positive=True, infinite=True)]
+Delay: TypeAlias = Annotated[float, Unit("s", "a time", "20 ms")]
+Hertz: TypeAlias = Annotated[float, Unit("Hz", "a frequency", "1.5 GHz", positive=True)]
+Bytes: TypeAlias = Annotated[float, Unit("byte", "an amount of data", "2 MB")]
+Memory: TypeAlias = Annotated[float, Unit("byte", "an amount of data", "4 GB", positive=True)]
+BitsPerSecond: TypeAlias = Annotated[float, Unit("bit/s", "a data rate", "20 Mbit/s", positive=True)]
+BitsPerSecondOrInf: TypeAlias = Annotated[
+    float, Unit("bit/s", "a data rate", "20 Mbit/s", positive=True, infinite=True)
+]
+BytesPerSecond: TypeAlias = Annotated[float, Unit("byte/s", "a memory speed", "10 GB/s", positive=True)]
+Flops: TypeAlias = Annotated[float, Unit("FLOP", "an amount of computation", "15 MFLOP")]
+FlopsPerSecond: TypeAlias = Annotated[float, Unit("FLOP/s", "a computing speed", "147.6 MFLOP/s", positive=True)]
+FlopsPerSecondOrInf: TypeAlias = Annotated[
+    float, Unit("FLOP/s", "a computing speed", "2 TFLOP/s", positive=True, infinite=True)
+]
+Watts: TypeAlias = Annotated[float, Unit("W", "a power", "0.5 W")]
+Joules: TypeAlias = Annotated[float, Unit("J", "an energy", "18.7 Wh")]
+PositiveJoules: TypeAlias = Annotated[float, Unit("J", "an energy", "10 kJ", positive=True)]
+JoulesPerBit: TypeAlias = Annotated[float, Unit("J/bit", "an energy per bit", "50 nJ/bit")]
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """One value a device. `values` in SI: the two parameters of its kind, or everything there is to choose from."""
+
+    kind: str
+    values: tuple[float, ...]
+    weights: tuple[float, ...] = ()  # of a choice, in any scale; empty: all alike
+    low: float = -math.inf  # draws outside [low, high] are moved to the nearer end
+    high: float = math.inf
+    of: Any = float  # the annotated type that every draw has to satisfy
+
+    def table(self) -> dict[str, Any]:
+        """Return the table of a scenario file that gives this distribution, in SI."""
+        optional = {"weights": list(self.weights), "min": self.low, "max": self.high}
+        unset = {"weights": [], "min": -math.inf, "max": math.inf}
+        return {self.kind: list(self.values)} | {k: v for k, v in optional.items() if v != unset[k]}
+
+    def sample(self, n: int, generator: np.random.Generator) -> np.ndarray:
+        """Return n draws, float64, shape (n,); more draws from an equal generator start with the same values."""
+        drawn: np.ndarray = np.clip(_SAMPLERS[self.kind](self, n, generator), self.low, self.high)
+        return drawn
+
+
+def _uniform(d: Distribution, n: int, generator: np.random.Generator) -> np.ndarray:
+    return generator.uniform(d.values[0], d.values[1], size=n)
+
+
+def _log_uniform(d: Distribution, n: int, generator: np.random.Generator) -> np.ndarray:
+    low, high = d.values
+    # clipped, as exp(log(x)) may miss x by a rounding
+    drawn: np.ndarray = np.clip(np.exp(generator.uniform(math.log(low), math.log(high), size=n)), low, high)
+    return drawn
+
+
+def _normal(d: Distribution, n: int, generator: np.random.Generator) -> np.ndarray:
+    return generator.normal(d.values[0], d.values[1], size=n)
+
+
+def _log_normal(d: Distribution, n: int, generator: np.random.Generator) -> np.ndarray:
+    return generator.lognormal(math.log(d.values[0]), d.values[1], size=n)
+
+
+def _choice(d: Distribution, n: int, generator: np.random.Generator) -> np.ndarray:
+    weights = np.array(d.weights or np.ones(len(d.values)))
+    drawn: np.ndarray = generator.choice(np.array(d.values), size=n, p=weights / weights.sum())
+    return drawn
+
+
+_SAMPLERS: dict[str, Callable[[Distribution, int, np.random.Generator], np.ndarray]] = {
+    "uniform": _uniform,
+    "log_uniform": _log_uniform,
+    "normal": _normal,
+    "log_normal": _log_normal,
+    "choice": _choice,
+}
+
+
+def draw(value: float | Distribution, n: int, generator: np.random.Generator, key_name: str) -> np.ndarray:
+    """Return one SI value a device, float64, shape (n,). Devices added later leave the earlier ones unchanged.
+
+    Raises ConfigError that begins with `key_name`, the scenario's key, if a drawn value is outside the range of its
+    type, as those of a normal distribution may be.
+    """
+    if not isinstance(value, Distribution):
+        return np.broadcast_to(np.float64(value), (n,))  # takes the memory of one
+    drawn = value.sample(n, generator)
+    for bound, extreme in (("min", drawn.min(initial=math.inf)), ("max", drawn.max(initial=-math.inf))):
+        try:
+            if n:
+                _adapter(value.of).validate_python(float(extreme))
+        except ValidationError as error:
+            shape = f"{value.kind} = {list(value.values)}"
+            raise ConfigError(f"{key_name}: a value drawn from {shape} {reason(error)}; set `{bound}`") from error
+    return drawn
+
+
+@cache
+def _adapter(of: Any) -> TypeAdapter[float]:
+    return TypeAdapter(
+        of, config=ConfigDict(allow_inf_nan=False, strict=True)
+    )  # what may be infinite has a Unit that says so
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads a value of type `of`, or a distribution of such values."""
+
+    of: Any
+
+    def read(self, given: Any) -> float | Distribution:
+        if not isinstance(given, Mapping):
+            return self._value(given)
+        kinds = [key for key in given if key in _SAMPLERS]
+        options = {"min", "max"} | ({"weights"} if "choice" in kinds else set())
+        if len(kinds) != 1 or given.keys() - {*kinds} - options:
+            allowed = f"one of {', '.join(_SAMPLERS)}, and optionally min, max and, for choice, weights"
+            raise refusal(f"a distribution has {allowed}; got {', '.join(map(str, given)) or 'nothing'}")
+        [kind] = kinds
+        values = self._pair(kind, given[kind]) if kind in _PAIRS else self._several(kind, given[kind])
+        low = self._value(given["min"]) if "min" in given else -math.inf
+        high = self._value(given["max"]) if "max" in given else math.inf
+        if low > high:
+            raise refusal(f"min must be at most max, got {quoted(given['min'])} and {quoted(given['max'])}")
+        return Distribution(kind, values, _weights(given.get("weights", []), len(values)), low, high, self.of)
+
+    def _value(self, given: Any) -> float:
+        return _adapter(self.of).validate_python(given)
+
+    def _spread(self, given: Any) -> float:
+        # in the unit of the values but not in their range: a spread of 0 is fine where a value of 0 is not
+        unit = next((mark for mark in get_args(self.of) if isinstance(mark, Unit)), None)
+        return unit.number(given) if unit else _pure(given)
+
+    def _several(self, kind: str, given: Any) -> tuple[float, ...]:
+        if not _is_list(given) or not given:
+            raise refusal(f"{kind} needs a list of values, got {quoted(given)}")
+        return tuple(map(self._value, given))
+
+    def _pair(self, kind: str, given: Any) -> tuple[float, ...]:
+        if not _is_list(given) or len(given) != 2:
+            raise refusal(f"{kind} needs a list of two values, got {quoted(given)}")
+        pair = _PAIRS[kind]
+        first, second = self._value(given[0]), pair.second(self, given[1])
+        if not (math.isfinite(first) and math.isfinite(second) and pair.fits(first, second)):
+            raise refusal(f"{kind} needs {pair.needs}, got {quoted(list(given))}")
+        return first, second
+
+
+def _pure(given: Any) -> float:
+    return _adapter(float).validate_python(given)
+
+
+class _Pair(NamedTuple):
+    """What the two values of a kind of distribution have to be."""
+
+    needs: str
+    fits: Callable[[float, float], bool]
+    second: Callable[[_Reader, Any], float] = _Reader._value
+
+
+_PAIRS = {
+    "uniform": _Pair("[low, high] with low <= high", lambda low, high: low <= high),
+    "log_uniform": _Pair("[low, high] with 0 < low <= high", lambda low, high: 0 < low <= high),
+    "normal": _Pair("[mean, deviation] with a deviation >= 0", lambda _, deviation: deviation >= 0, _Reader._spread),
+    "log_normal": _Pair(
+        "[median, sigma] with median > 0, and sigma >= 0 of the logarithm, without a unit",
+        lambda median, sigma: median > 0 and sigma >= 0,
+        lambda _, sigma: _pure(sigma),
+    ),
+}
+
+
+def _is_list(given: Any) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, str)
+
+
+def _weights(given: Any, choices: int) -> tuple[float, ...]:
+    weights = TypeAdapter(tuple[Annotated[float, Ge(0)], ...]).validate_python(given)
+    if weights and (len(weights) != choices or not 0 < sum(weights) < math.inf):
+        raise refusal(f"weights needs {choices} numbers that are not all 0, got {quoted(given)}")
+    return weights
+
+
+_VALUE_SCHEMA = {"type": ["number", "string"]}
+_PAIR_SCHEMA = {"type": "array", "items": _VALUE_SCHEMA, "minItems": 2, "maxItems": 2}
+_TABLE_SCHEMA = {
+    "type": "object",
+    "description": "a distribution over the devices",
+    "properties": {
+        **{kind: _PAIR_SCHEMA for kind in _PAIRS},
+        "choice": {"type": "array", "items": _VALUE_SCHEMA, "minItems": 1},
+        "weights": {"type": "array", "items": {"type": "number", "minimum": 0}},
+        "min": _VALUE_SCHEMA,
+        "max": _VALUE_SCHEMA,
+    },
+    "oneOf": [{"required": [kind]} for kind in _SAMPLERS],
+    "additionalProperties": False,
+}
+_Table: TypeAlias = Annotated[dict[str, Any], WithJsonSchema(_TABLE_SCHEMA)]
+
+
+class _PerDevice:
+    """Makes pydantic read the first member of a union as itself or as a distribution of it."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        of = get_args(source)[0]
+        shapes: list[CoreSchema | tuple[CoreSchema, str]] = [
+            handler.generate_schema(of),
+            handler.generate_schema(_Table),
+        ]
+        return core_schema.no_info_plain_validator_function(
+            _Reader(of).read,
+            json_schema_input_schema=core_schema.union_schema(shapes),
+            serialization=core_schema.plain_serializer_function_ser_schema(_plain),
+        )
+
+
+def _plain(value: float | Distribution) -> Any:
+    return value.table() if isinstance(value, Distribution) else value
+
+
+Number = TypeVar("Number", bound=float)
+# One value for all devices, or a distribution over them: PerDevice[Hertz], PerDevice[PositiveShare].
+PerDevice: TypeAlias = Annotated[Number | Distribution, _PerDevice()]

@@ -1,0 +1,1 @@
+"""The words that all parts share: tasks, plans, jobs, random keys, errors. No torch and no SimPy."""

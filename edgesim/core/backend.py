@@ -1,0 +1,63 @@
+"""The seam of backends: what local training depends on, what it gives, and who carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from edgesim.core.rng import Key
+from edgesim.core.task import Task
+from edgesim.core.update import ModelState, Update
+
+
+class Score(NamedTuple):
+    """Mean loss and accuracy over `samples` test samples."""
+
+    loss: float
+    accuracy: float
+    samples: int
+
+
+class Assignment(NamedTuple):
+    """All that local training depends on."""
+
+    job: int
+    device: int
+    task: Task
+    key: Key
+    global_model: ModelState  # as the device received it; among peers the model that all started from
+    device_state: ModelState | None  # what the device kept
+    received: Sequence[Update] = ()  # of peers
+    steps: int | None = None  # SGD steps after which the device stops; None: all
+
+    def left_after(self, steps: int) -> int | None:
+        """Return how many SGD steps the device still takes after so many; None: all that remain."""
+        return None if self.steps is None else max(0, self.steps - steps)
+
+
+class Result(NamedTuple):
+    """What local training gave."""
+
+    body: ModelState  # kinds and layers of the task's `up` payload
+    new_device_state: ModelState | None  # None: the old one stays
+    statistics: Mapping[str, Any]
+    steps: int
+    own_model: ModelState | None = None  # the device's model, where its body is something else
+
+
+class Backend(Protocol):
+    """Trains what it is given; the learner asks for nothing that is not needed."""
+
+    trains: ClassVar[bool]  # False: timing only, no tensors exist
+
+    def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
+        """Carry out assignments, in any inner order; return their results in the order given."""
+
+    def evaluate(self, model: ModelState) -> Mapping[str, Score]:
+        """Return the scores of a global model by split name."""
+
+    def evaluate_personal(self, models: Mapping[int, ModelState]) -> Mapping[int, Score]:
+        """Return the score of each device's model on the device's own test set."""
+
+    def close(self) -> None:
+        """Release processes and memory. May be called twice."""

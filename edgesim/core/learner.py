@@ -1,0 +1,47 @@
+"""The seam between protocols and learning: method, backend and state of a run, as the engine sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from edgesim.core.backend import Score
+from edgesim.core.job import Completion, Job
+from edgesim.core.task import Plan
+from edgesim.core.update import ModelRef
+from edgesim.core.view import View
+
+
+class Learner(Protocol):
+    """Method, backend and state of a run, as the protocols see them."""
+
+    trains: bool
+
+    def plan(self, view: View) -> Plan:
+        """Ask the method for the orders of the next exchange."""
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Hand jobs to the backend; nothing is trained yet."""
+
+    def cancel(self, completions: Sequence[Completion]) -> None:
+        """Forget jobs that did not deliver; train only what a device's memory depends on."""
+
+    def hear(self, completions: Sequence[Completion], view: View) -> None:
+        """Let the method look at what an exchange delivered that others of the same round follow."""
+
+    def merge(self, completions: Sequence[Completion], view: View) -> ServerStep:
+        """Train and merge the completions that delivered."""
+
+    def evaluate(self, model: ModelRef) -> Mapping[str, Score]:
+        """Score a global model."""
+
+    def evaluate_personal(self) -> Mapping[int, Score]:
+        """Score the model that each device would use now on the device's own test set."""
+
+
+class ServerStep(NamedTuple):
+    """The global model after a merge, the server work it took and what the method wants to be seen."""
+
+    model: ModelRef
+    server_flops: float = 0.0
+    metrics: Mapping[str, Any] = {}

@@ -1,0 +1,40 @@
+"""How much work and memory is refused before it begins, as it would see no end or not fit."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+from edgesim.core.errors import ConfigError
+
+MOST_STEPS = 100_000  # of a cheap thing that is gone through one by one for a single job, transfer or wait: seconds
+MOST_JOBS = 1_000_000  # in one merge
+_CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def check_steps(key: str, steps: float, what: str, most: int = MOST_STEPS) -> None:
+    """Raise ConfigError that names `key` if something needs more steps than there is time for; nan is too many."""
+    if not steps <= most:
+        raise ConfigError(f"{key}: {what} would take about {steps:.2g} steps, there may be {most:,} at most")
+
+
+def check_memory(key: str, nbytes: float, what: str) -> None:
+    """Raise ConfigError that names `key` if something needs more bytes than this process may have at all."""
+    most = memory_bytes()
+    if not nbytes <= most:
+        raise ConfigError(
+            f"{key}: {what} would take about {nbytes / 1e9:.3g} GB of memory, {most / 1e9:.3g} GB are here"
+        )
+
+
+def memory_bytes() -> float:
+    """Return the bytes of memory that this process can have: of the machine, or less where it is limited."""
+    limits = [float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")]
+    for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        soft, _ = resource.getrlimit(kind)
+        limits += [float(soft)] if soft != resource.RLIM_INFINITY else []
+    for file in _CGROUPS:
+        text = file.read_text().strip() if file.is_file() else ""
+        limits += [float(text)] if text.isdecimal() else []
+    return min(limits)

@@ -1,0 +1,250 @@
+"""The seam of federated-learning methods: what a method needs, sees and decides, with a default for each of it.
+
+No torch: weights are opaque here, and what a server computes with them it asks of its tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+
+from edgesim.core.local_sgd import Training
+from edgesim.core.peer_graph import PeerGraph
+from edgesim.core.rng import Key
+from edgesim.core.task import Plan, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+
+Absent: TypeAlias = Literal["average_over_holders", "include_absent"]  # of updates that lack a parameter
+Fn: TypeAlias = Callable[..., Any]
+
+
+class ServerSet(NamedTuple):
+    """Labelled samples that the server has for a method's own use, such as to test an update before it counts."""
+
+    samples: int
+    split: Literal["train", "test"] = "test"
+    draw: Literal["first", "random", "balanced"] = "first"  # "balanced": at random, equally many of each class
+    reserved: bool = False  # for the server alone: no device trains on them, or evaluation leaves them out
+    at_most: bool = False  # all of a smaller data set
+    option: str | None = None  # of the method, that gives `samples`; named if they are too many
+    public: bool = False  # all devices have them too, from before the run: `Context.public`
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a method needs from the rest of the program."""
+
+    protocols: frozenset[str] = frozenset({"sync", "deadline"})
+    device_state: Literal["none", "computed", "delivered"] = "none"  # when what a device keeps changes
+    feedback: bool = False  # plan() reads something that aggregate() or on_exchange() computed
+    peers: Literal["any", "fixed"] | None = None  # devices exchange models; with the same peers all the time: "fixed"
+    metadata: frozenset[str] = frozenset()  # what every device tells the server once: {"labels"}
+
+
+class Aggregate(NamedTuple):
+    """A method's new state and global model; `model` None: no new version."""
+
+    state: Any
+    model: ModelState | None
+    server_flops: float = 0.0  # beside averaging, which the engine prices
+    metrics: Mapping[str, Any] = {}  # name -> number, or device id -> number; written to the metrics table
+
+
+@dataclass(slots=True)
+class LocalState:
+    """What a job works on: the weights that are trained, and what its method needs beside them until it ends."""
+
+    weights: ModelState
+    scratch: Any = None  # a record of the method's own, which neither travels nor stays
+
+
+class Finished(NamedTuple):
+    """What is left of a job when its training ends."""
+
+    body: ModelState  # of which the task's `up` payload is sent
+    new_device_state: ModelState | None = None  # what the device keeps for its next job; None: what it kept before
+    statistics: Mapping[str, Any] = {}  # numbers or small arrays that are sent beside the body
+    own_model: ModelState | None = None  # the device's model, where its body is something else: for what a run reports
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPhase:
+    """Behaviour of one run of local SGD, in hooks with the names of their events. Each gets the job's LocalState.
+
+    `context` is an edgesim.learning.train.context.Context. Gradients are a list in the order of `context.trained`.
+    """
+
+    loss: Fn | None = None  # (local, batch, context) -> scalar; default: the cross-entropy
+    gradient: Fn | None = None  # (local, batch, context) -> gradients; default: of the loss
+    adjust_gradients: Fn | None = None  # (gradients, local, context) -> gradients
+    after_step: Fn | None = None  # (local, context) -> None; may change weights and scratch in place
+    on_enter: Fn | None = None  # (local, context) -> LocalState, before the first step of the phase
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRule:
+    """What a device does with a task: a phase for each run of its local SGD, and what comes before and after."""
+
+    phases: tuple[LocalPhase, ...] = ()
+    on_start: Callable[[Any], LocalState] | None = None  # (context); default: a copy of the model received
+    on_finish: Callable[[LocalState, Any], Finished] | None = None  # (local, context); default: the weights are sent
+
+
+class ServerTools(Protocol):
+    """What a server can compute with tensors; `edgesim.learning.server` has them. FLOPs of losses and gradients are
+    counted as the server's work.
+    """
+
+    def finite(self, updates: Sequence[Update]) -> tuple[list[Update], dict[str, float]]:
+        """Return the updates whose numbers are all finite, and the metric `left_out` if there are others."""
+
+    def mean(
+        self,
+        model: ModelState,
+        updates: Sequence[Update],
+        weights: Sequence[float],
+        *,
+        absent: Absent,
+        cost_profile: Any,
+    ) -> ModelState:
+        """Return the weighted mean of updates, parameter by parameter; `edgesim.learning.aggregate.mean` says how."""
+
+    @property
+    def rows(self) -> Any:
+        """Rows of the server's own samples in their split of the data set."""
+
+    @property
+    def labels(self) -> Any:
+        """Labels of the server's own samples."""
+
+    def loss(self, model: ModelState, places: Any = None) -> float:
+        """Return the mean loss of a model on the server's own samples, or on those at `places`."""
+
+    def gradient(
+        self, model: ModelState, places: Any = None, layers: Collection[str] | None = None, soft: Any = None
+    ) -> dict[str, Any]:
+        """Return the gradient of that loss, by parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """What the server knows when it aggregates, and what it can compute with."""
+
+    setting: Setting
+    round: int  # rounds closed so far
+    tools: Any = None  # ServerTools; None where nothing is computed
+
+    def finite(self, updates: Sequence[Update]) -> tuple[list[Update], dict[str, float]]:
+        """Return the updates whose numbers are all finite, and the metric `left_out` if there are others.
+
+        A device that diverged must not spoil the global model.
+        """
+        usable: tuple[list[Update], dict[str, float]] = self.tools.finite(updates)
+        return usable
+
+    def mean(
+        self,
+        model: ModelState,
+        updates: Sequence[Update],
+        weights: Sequence[float],
+        absent: Absent = "average_over_holders",
+    ) -> ModelState:
+        """Return the weighted mean of updates; parameters that no update has stay as they are in `model`.
+
+        `weights`: not negative, shape (len(updates),). `absent`: a parameter is averaged over the updates that have it,
+        or those that lack it are included with the old value.
+        """
+        mean: ModelState = self.tools.mean(
+            model, updates, weights, absent=absent, cost_profile=self.setting.cost_profile
+        )
+        return mean
+
+
+class Method:
+    """Base class of federated-learning methods, a frozen dataclass of hyper-parameters and pure functions.
+
+    Every function has a default, and the defaults together are FedAvg: a method overrides what it does otherwise.
+    `state` is a plain tree of numbers, strings, lists, dicts and tensors; it is returned, never changed.
+    """
+
+    needs: ClassVar[Needs] = Needs()
+
+    @property
+    def server_set(self) -> ServerSet | None:
+        """Labelled samples of the server's own; None: it has none."""
+        return None
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return the first state. Raises ConfigError if the method cannot run in this setting."""
+        setting.cost.check(widths=0)
+        return {}
+
+    def check_peers(self, graph: PeerGraph) -> None:
+        """Raise ConfigError if a method among peers cannot use who hears whom."""
+
+    # --- what devices are asked to do -----------------------------------------------------------------------------
+
+    def plan(self, state: Any, view: View, key: Key) -> Plan:
+        """Return the orders of the next exchange, a pure function of its arguments: `task` for the selected devices."""
+        return Plan.of_one_task(view.choose(key).tolist(), self.task(view))
+
+    def task(self, view: View) -> Task:
+        """Return what all selected devices are asked to do: the scenario's local training of the whole model."""
+        return _training_task(view.setting.training, view.round)
+
+    def local(self, task: Task) -> LocalRule:
+        """Return how a device carries out a task, a pure function of the task: plain SGD on the cross-entropy."""
+        return LocalRule((LocalPhase(),) * len(task.local_sgd))
+
+    # --- what the server makes of updates -------------------------------------------------------------------------
+
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return the new state and model from updates sorted by job id, none of which need have come.
+
+        Updates that are not finite are left out; what the others make is `combine`'s to say. Without any the model
+        stays.
+        """
+        usable, left_out = server.finite(updates)
+        if not usable:
+            return Aggregate(state, None, metrics=left_out)
+        combined = self.combine(state, global_model, usable, server, key)
+        return combined._replace(metrics={**combined.metrics, **left_out})
+
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return the new state and model from finite updates, of which there is at least one: their weighted mean."""
+        return Aggregate(state, server.mean(global_model, updates, self.update_weights(updates, server.setting)))
+
+    def update_weights(self, updates: Sequence[Update], setting: Setting) -> Sequence[float]:
+        """Return how much each update counts, shape (len(updates),): data size times the protocol's weight."""
+        return [update.samples * update.weight for update in updates]
+
+    def on_exchange(self, state: Any, updates: Sequence[Update], view: View, key: Key) -> Any:
+        """Return the state after an exchange that others of the same round follow; `aggregate` gets its updates too."""
+        return state
+
+    @property
+    def sees_exchanges(self) -> bool:
+        """Whether the method looks at what an exchange brought before it plans the next one of the round."""
+        return type(self).on_exchange is not Method.on_exchange
+
+    # --- what devices use -----------------------------------------------------------------------------------------
+
+    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
+        """Return the model that a device uses which keeps `device_state` (None: nothing yet): the global one.
+
+        Among peers `global_model` is the model that all started from.
+        """
+        return global_model
+
+
+@lru_cache(maxsize=8)
+def _training_task(training: Training, round_: int) -> Task:
+    """Return the task of a round: one object, by which the engine knows it again."""
+    return Task(local_sgd=(training.local_sgd(round_),))

@@ -1,0 +1,176 @@
+"""Whom each device hears when devices exchange models among themselves, and whom of them it waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.limits import check_memory
+from edgesim.core.rng import Key
+
+_EDGE_BYTES = 72  # while a graph is made: nine arrays of its edges
+
+
+@dataclass(frozen=True, eq=False)
+class PeerGraph:
+    """The in-neighbours of n devices, those whose models each of them receives: ascending, distinct, never itself.
+
+    Those of device k are sources[first[k]:first[k + 1]].
+    """
+
+    first: Ids  # shape (n + 1,)
+    sources: Ids
+
+    def __post_init__(self) -> None:
+        self.first.setflags(write=False)
+        self.sources.setflags(write=False)
+
+    @property
+    def devices(self) -> int:
+        """Number of devices n, those without neighbours included."""
+        return len(self.first) - 1
+
+    @property
+    def degree(self) -> Ids:
+        """Number of in-neighbours of every device, shape (n,)."""
+        return np.diff(self.first)
+
+    @property
+    def targets(self) -> Ids:
+        """Who hears each of `sources`, ascending, of the same shape."""
+        return np.repeat(np.arange(self.devices), self.degree)
+
+    @cached_property
+    def symmetric(self) -> bool:
+        """Whether every device is heard by exactly those whom it hears."""
+        heard = self.targets * self.devices + self.sources
+        hearing = self.sources * self.devices + self.targets
+        return np.array_equal(heard, np.sort(hearing))
+
+    def of(self, device: int) -> Ids:
+        """Return the in-neighbours of a device, ascending, read-only."""
+        return self.sources[self.first[device] : self.first[device + 1]]
+
+    def uniform(self, device: int) -> tuple[Arr, float]:
+        """Return the weights of a device's in-neighbours and its own: 1 / (1 + M) each for M of them."""
+        peers = len(self.of(device))
+        return np.full(peers, 1.0 / (1 + peers)), 1.0 / (1 + peers)
+
+    def metropolis(self, device: int) -> tuple[Arr, float]:
+        """Return the weights of a device's in-neighbours and its own, those of a doubly stochastic matrix.
+
+        Neighbours i and j give each other 1 / (1 + max(degree of i, degree of j)); what is left to 1 is a device's own.
+        Raises ValueError if the graph is not symmetric.
+        Source: Metropolis weights; Xiao, Boyd and Lall, "A scheme for robust distributed sensor fusion based on
+        average consensus" (IPSN 2005).
+        """
+        if not self.symmetric:
+            raise ValueError("Metropolis weights need a symmetric graph: somebody is not heard by whom it hears")
+        larger = np.maximum(self.degree[self.of(device)], self.degree[device])
+        weights: Arr = 1.0 / (1.0 + larger)
+        return weights, 1.0 - float(weights.sum())
+
+    def among(self, online: np.ndarray) -> PeerGraph:
+        """Return this graph without the edges of devices that are not online; `online`: bool, shape (n,)."""
+        return self.kept(online[self.sources] & online[self.targets])
+
+    def kept(self, edges: np.ndarray) -> PeerGraph:
+        """Return the graph of some of its edges; `edges`: bool, of the shape of `sources`."""
+        return PeerGraph(_first(self.targets[edges], self.devices), self.sources[edges])
+
+
+class Peers(Protocol):
+    """A part that says whom each device hears, in every round."""
+
+    @property
+    def redrawn(self) -> bool:
+        """Whether the graph changes from round to round even if the same devices are online."""
+
+    def check(self, n: int) -> None:
+        """Raise ConfigError if there is no such graph of n devices or a device would hear nobody, ever."""
+
+    def graph(self, online: np.ndarray, round: int, key: Key) -> PeerGraph:
+        """Return the graph of a round, counted from 0; devices that are not `online` hear nobody and are not heard.
+
+        `online`: bool, shape (n,). `key`: that of the round if the graph is redrawn, else that of the run.
+        """
+
+
+# --- graphs of edges --------------------------------------------------------------------------------------------
+
+
+def from_edges(n: int, sources: Ids, targets: Ids) -> PeerGraph:
+    """Return the graph of n devices in which each of `targets` hears the source in its place; no pair comes twice."""
+    edges = np.sort(targets * n + sources)
+    return PeerGraph(_first(edges // n, n), edges % n)
+
+
+def cliques(group: Ids) -> PeerGraph:
+    """Return the graph in which devices of one group hear each other; a negative group is nobody's."""
+    members = np.argsort(group, kind="stable")[np.count_nonzero(group < 0) :]
+    _, start, size = np.unique(group[members], return_index=True, return_counts=True)
+    start, size = np.repeat(start, size), np.repeat(size, size)  # of the group of each member
+    within = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
+    sources, targets = members[np.repeat(start, size) + within], np.repeat(members, size)
+    others = sources != targets
+    return from_edges(len(group), sources[others], targets[others])
+
+
+def check_company(n: int, degree: float) -> None:
+    """Raise ConfigError if there are not even two devices to exchange anything, or too many for memory.
+
+    `degree`: how many of the others a device hears, on average.
+    """
+    if n < 2:
+        raise ConfigError(f"peers: an exchange among devices needs at least 2 of them, got {n}")
+    check_memory(
+        "peers.name", n * degree * _EDGE_BYTES, f"a graph of {n:,} devices that hear {degree:,.0f} others each"
+    )
+
+
+def _first(targets: Ids, n: int) -> Ids:
+    return np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=n))])
+
+
+# --- reuse within a round ---------------------------------------------------------------------------------------
+
+
+def reuse_order(online_ids: Ids, n: int, key: Key) -> Ids:
+    """Return the place of every online device in one random order of them all, from 0; -1 offline; shape (n,).
+
+    One order for all, for with an order of its own each two devices could wait for each other.
+    Source: DA-DPFL paper, reuse indices that are reassigned every round.
+    """
+    rank = np.full(n, -1)
+    rank[online_ids] = key.numpy().permutation(len(online_ids))
+    return rank
+
+
+def priors(graph: PeerGraph, rank: Ids) -> PeerGraph:
+    """Return the graph of those in-neighbours that come before a device in the order, `rank`, shape (n,).
+
+    Source: DA-DPFL paper, prior sets.
+    """
+    before = rank[graph.sources]
+    return graph.kept((before >= 0) & (before < rank[graph.targets]))
+
+
+def awaited(graph: PeerGraph, rank: Ids, cap: int | None) -> PeerGraph:
+    """Return the graph of those whose new models a device waits for: of its priors the `cap` first in the order.
+
+    `cap` None: all priors. Whoever waits only for earlier ones never waits in a circle.
+    Source: DA-DPFL paper, at most N awaited neighbours.
+    """
+    before = priors(graph, rank)
+    if cap is None:
+        return before
+    targets = before.targets
+    by_rank = np.lexsort((rank[before.sources], targets))
+    place = np.empty_like(by_rank)
+    place[by_rank] = np.arange(len(by_rank)) - before.first[targets]
+    return before.kept(place < cap)

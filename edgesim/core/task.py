@@ -1,0 +1,138 @@
+"""What a method asks devices to do: tasks, their parts, payloads and work, and the orders that give them out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeVar
+
+from edgesim.core.encoding import Encoding
+from edgesim.core.local_sgd import LocalSGD
+
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True, slots=True)
+class Submodel:
+    """Which part of the model a device trains. Tuples and frozensets, so that == and hash work."""
+
+    shape_id: str = "full"
+    frozen: frozenset[str] = frozenset()  # layers run forward (BatchNorm in eval mode) but not trained
+    width: int = 0  # 1-based rank among the method's widths, read by the "table" cost model; 0 = full model
+    channels: tuple[tuple[str, tuple[int, ...]], ...] = ()  # channel group of the cost profile -> kept units, in order
+    scale: tuple[tuple[str, tuple[float, ...]], ...] = ()  # channel group -> multiplier of each kept activation
+    share: float = 0.0  # of the units, of which whole ones were kept: read by the "fedpmt_paper" cost model; 0: as kept
+    nnz: tuple[tuple[str, int], ...] = ()  # layer -> nonzero weights: prices a mask; the mask itself is a tensor
+
+
+TENSORS = "tensors"  # collection of a body or model with the tensors that a payload declares by TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor of a method's own that a payload carries beside the model's, such as logits or prototypes.
+
+    It lies in the collection "tensors" under its name. An encoding writes its numbers as it does those of a layer;
+    other types than float32 travel as they are.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: Literal["float32", "int64", "int32", "int16", "int8", "uint8", "bool"] = "float32"
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the tensor has."""
+        return math.prod(self.shape)
+
+    @property
+    def plain_bytes(self) -> int:
+        """How many bytes the tensor takes without any encoding."""
+        return self.numbers * _NUMBER_BYTES[self.dtype]
+
+
+_NUMBER_BYTES = {"float32": 4, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What crosses a link. `CostProfile.nbytes` is the one price of it."""
+
+    kinds: frozenset[str] = frozenset({"params", "buffers"})
+    layers: frozenset[str] | None = None  # None = every layer
+    extra_bytes: int = 0  # signals, seeds
+    encoding: Encoding | None = None  # None: the scenario's for this direction
+    weights_only: bool = False  # only tensors of two dimensions or more: no biases, normalisation or statistics
+    tensors: tuple[TensorSpec, ...] = ()  # of the method's own, beside the model's
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Device work of one kind, priced by the cost model."""
+
+    kind: Literal["train", "forward", "param_step", "flops"] = "train"
+    times: float = 1.0  # times the samples of the stretches (param_step: times the steps; flops: itself)
+    samples: int | None = None  # instead: this many samples
+    submodel: Submodel | None = None  # None = the task's part
+    update_flops: float = 2.0  # of the optimiser per trained parameter and step; see edgesim.cost.profile.update_flops
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a device is asked to do. One Task object serves all devices that do the same."""
+
+    name: str = "train"  # with the part it alone decides the LocalRule
+    start: Literal["server", "device"] = (
+        "server"  # whose model it starts from; "device": its own, peers fetch its message
+    )
+    submodel: Submodel = field(default_factory=Submodel)
+    local_sgd: tuple[LocalSGD, ...] = ()  # empty: a probe, or the fetch of something kept
+    down: Payload | None = field(default_factory=Payload)  # None: a bare request; unused with start "device"
+    up: Payload = field(default_factory=Payload)  # what its message holds
+    passes: tuple[Pass, ...] = (Pass(),)
+    config: Mapping[str, float] = field(default_factory=dict)  # numbers and seeds, read by the method's own rule only
+    mixing: Mapping[tuple[int, int], float] = field(default_factory=dict)  # (source, target) -> weight among peers
+
+
+class Wait(NamedTuple):
+    """For messages that peers will still send in this round."""
+
+    peers: tuple[int, ...] = ()
+    need: int | None = None  # None: all of them; n: the first n
+    within_s: float = float("inf")  # from when nothing else is missing; then the device goes on without the rest
+
+
+NO_WAIT = Wait()
+
+
+class Order(NamedTuple):
+    """A task for one device."""
+
+    device: int
+    task: Task
+    inputs: tuple[int, ...] = ()  # peers whose newest messages are fetched at once
+    wait: Wait = NO_WAIT
+
+
+class Plan(NamedTuple):
+    """The orders of one exchange; `more`: another exchange of the same round follows."""
+
+    orders: tuple[Order, ...]
+    more: bool = False
+
+    @classmethod
+    def of_one_task(cls, devices: Iterable[int], task: Task, more: bool = False) -> Plan:
+        """Return the plan in which all these devices do the same."""
+        return cls(tuple(Order(device, task) for device in devices), more)
+
+    @classmethod
+    def by_kind(cls, devices: Iterable[int], kinds: Iterable[Kind], task_of: Callable[[Kind], Task]) -> Plan:
+        """Return the plan in which devices of the same kind share a task, which `task_of` makes once for each kind."""
+        tasks: dict[Kind, Task] = {}
+        orders = []
+        for device, kind in zip(devices, kinds, strict=True):
+            if kind not in tasks:
+                tasks[kind] = task_of(kind)
+            orders.append(Order(device, tasks[kind]))
+        return cls(tuple(orders))

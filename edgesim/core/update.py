@@ -1,0 +1,34 @@
+"""What travels between devices and server: models by name, and the updates that jobs deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from edgesim.core.task import Task
+
+ModelState: TypeAlias = Mapping[str, Mapping[str, Any]]  # collection ("params", "buffers", own) -> name -> tensor
+
+SERVER = 0  # owner of the global model
+
+
+class ModelRef(NamedTuple):
+    """A model or message by name; it may not have been computed yet."""
+
+    owner: int  # SERVER, or 1 + device id
+    version: int  # global models so far; of a device's message: the job that gave it, -1 for the first model
+
+
+class Update(NamedTuple):
+    """What a finished job delivered to the server or to a peer."""
+
+    device: int
+    job: int
+    task: Task
+    body: ModelState  # kinds and layers of the task's `up` payload
+    samples: int  # local data size n_k
+    steps: int  # SGD steps really taken
+    staleness: int
+    statistics: Mapping[str, Any]  # numbers or small arrays
+    weight: float = 1.0  # what the protocol lets it count, beside the method's own weights
+    own_model: ModelState | None = None  # the device's model, where its body is something else; no link carries it

@@ -1,0 +1,80 @@
+"""What a method sees: constant facts of a run, and what is known at a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.cost_model import CostModel
+from edgesim.core.encoding import FLOAT32, Encoding
+from edgesim.core.job import Completion
+from edgesim.core.local_sgd import Training
+from edgesim.core.rng import Key
+
+Speeds: TypeAlias = Callable[[Ids, Arr, Mapping[str, Arr] | None], Arr]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """Constant facts of a run, known to the server. Arrays have one entry a device and are read-only."""
+
+    cost_profile: Any  # edgesim.cost.profile.CostProfile
+    cost: CostModel
+    training: Training
+    samples: Ids
+    level: Ids  # capability label of the scenario
+    flops_per_s: Arr
+    up_bps: Arr
+    down_bps: Arr
+    latency_s: Arr
+    memory_bytes: Arr  # for training; inf: no limit
+    deadline_s: float  # of a round; inf if the protocol has none
+    labels: Arr | None = None  # label counts, shape (devices, classes), if the method asks for reports
+    encoding_up: Encoding = FLOAT32  # of payloads that name none: to the server or to peers
+    encoding_down: Encoding = FLOAT32  # and from the server
+    speeds: Speeds | None = None  # devices, FLOPs and their terms -> seconds at full speed; None: by flops_per_s alone
+
+
+class View(Protocol):
+    """All that a method may know at a moment. Asking never changes anything."""
+
+    @property
+    def setting(self) -> Setting:
+        """Constant facts of the run."""
+
+    @property
+    def now_s(self) -> float:
+        """Simulated seconds since the start."""
+
+    @property
+    def version(self) -> int:
+        """Global models so far."""
+
+    @property
+    def round(self) -> int:
+        """Rounds closed so far; moves even if nothing arrived."""
+
+    @property
+    def exchange(self) -> int:
+        """Exchanges of this round so far."""
+
+    @property
+    def free_places(self) -> int:
+        """How many devices may still be asked now."""
+
+    @property
+    def last(self) -> Sequence[Completion]:
+        """Completions of the previous exchange."""
+
+    @property
+    def idle(self) -> Ids:
+        """Ids of reachable devices without a job, ascending."""
+
+    @property
+    def peers(self) -> Any:
+        """Whom each device hears in this round, an edgesim.core.peer_graph.PeerGraph over the idle devices."""
+
+    def choose(self, key: Key) -> Ids:
+        """Return distinct idle devices, ascending, by the scenario's selection rule."""

@@ -1,0 +1,77 @@
+"""What a task asks of a device: samples, steps, FLOPs, and how long they take at full speed.
+
+Prices and methods that plan by time agree on it, as both ask here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.cost_model import Itemised
+from edgesim.core.task import Pass, Task
+from edgesim.core.view import Setting
+from edgesim.cost.profile import update_flops
+
+
+def amount(task: Task, setting: Setting, ids: Ids) -> tuple[Arr, Arr]:
+    """Return the samples and SGD steps of a task on these devices, both of shape (k,)."""
+    samples, steps = np.zeros(len(ids)), np.zeros(len(ids))
+    for sgd in task.local_sgd:
+        done, taken = sgd.amount(setting.samples[ids], setting.cost_profile.drop_single)
+        samples += done
+        steps += taken
+    return samples, steps
+
+
+def flops_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Arr:
+    """Return the FLOPs of a task with so many samples and steps, shape (k,)."""
+    total = np.zeros(len(samples))
+    for work in _passes(task, setting):
+        total += setting.cost.flops(setting.cost_profile, work, task.submodel, samples, steps)
+    return total
+
+
+def items_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Mapping[str, Arr] | None:
+    """Return the amount of every term of the work, or None if the cost model knows only FLOPs."""
+    if not isinstance(setting.cost, Itemised):
+        return None
+    total: dict[str, Arr] = {}
+    for work in _passes(task, setting):
+        for term, amount_ in setting.cost.amounts(setting.cost_profile, work, task.submodel, samples, steps).items():
+            total[term] = total.get(term, 0.0) + amount_
+    return total
+
+
+def full_speed_s(task: Task, setting: Setting, ids: Ids) -> Arr:
+    """Return the seconds of computing a task on these devices, as the server can know them, shape (k,).
+
+    At their highest frequencies, without slow-downs.
+    """
+    samples, steps = amount(task, setting, ids)
+    flops = flops_of(task, setting, samples, steps)
+    if setting.speeds is None:
+        seconds: Arr = flops / setting.flops_per_s[ids]
+        return seconds
+    return setting.speeds(ids, flops, items_of(task, setting, samples, steps))
+
+
+def _passes(task: Task, setting: Setting) -> list[Pass]:
+    """Return the passes of a task with the FLOPs of its optimiser, and what its encodings cost the device."""
+    momentum = any(sgd.momentum > 0 for sgd in task.local_sgd)
+    decay = any(sgd.weight_decay > 0 for sgd in task.local_sgd)
+    passes = [replace(work, update_flops=update_flops(momentum, decay)) for work in task.passes]
+    coding_flops = _coding_flops(task, setting)
+    return [*passes, Pass("flops", coding_flops)] if coding_flops else passes
+
+
+def _coding_flops(task: Task, setting: Setting) -> float:
+    """Return the FLOPs of a device that encodes what it sends and decodes what the server sent it."""
+    ways = [(task.up, setting.encoding_up)]
+    if task.start == "server" and task.down is not None:
+        ways.append((task.down, setting.encoding_down))
+    each = [((payload.encoding or usual).flops_per_number, payload) for payload, usual in ways]
+    return float(sum(flops * setting.cost_profile.numbers(payload, task.submodel) for flops, payload in each if flops))

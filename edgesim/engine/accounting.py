@@ -1,0 +1,125 @@
+"""Charges jobs at their end: to the ledger, and to the bytes of each device."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from edgesim.core.arrays import Ids
+from edgesim.core.job import Job
+from edgesim.engine.transport.flows import Flow
+from edgesim.engine.usage import Usage, joules_of
+from edgesim.world.energy.ledger import EnergyLedger
+from edgesim.world.fleet import Fleet
+
+
+class Totals(NamedTuple):
+    """All that fleet, links and server have spent since the start of a run; joules as in `world.ledger.Joules`."""
+
+    flops: float = 0.0
+    down_bytes: int = 0
+    up_bytes: int = 0
+    energy_j: float = 0.0
+    active_j: float = 0.0
+    idle_j: float = 0.0
+    participant_j: float = 0.0
+
+    def since(self, before: Totals) -> Totals:
+        """Return what has been spent since there were these totals."""
+        return Totals(*(now - then for now, then in zip(self, before, strict=True)))  # type: ignore[arg-type]
+
+
+class Cost(NamedTuple):
+    """What a job has spent: FLOPs, bytes and joules of its row, and what each flow to it cost its sender."""
+
+    flops: float
+    down_bytes: int
+    up_bytes: int  # to the server
+    peer_bytes: int  # sent to it by peers
+    down_j: float
+    compute_j: float
+    up_j: float
+    peer_j: float
+    link_j: float
+    senders: Sequence[SentFlow] = ()
+
+
+class SentFlow(NamedTuple):
+    """What a flow cost the device that sent it."""
+
+    device: int
+    nbytes: int
+    joules: float
+
+
+class Accounting:
+    """Charges what jobs spent, at the instant of their end."""
+
+    def __init__(self, fleet: Fleet, ledger: EnergyLedger) -> None:
+        self.ledger = ledger
+        self.flops = 0.0
+        self.down_bytes = 0
+        self.up_bytes = 0
+        self._received_bytes: defaultdict[int, int] = defaultdict(int)  # of devices that did something
+        self._sent_bytes: defaultdict[int, int] = defaultdict(int)
+        self._fleet = fleet
+        self._transmit_w = fleet.transmit_w.data  # the same numbers: one of them costs a third this way
+        self._links_draw = bool(fleet.j_per_bit.any())
+
+    @property
+    def received_bytes(self) -> Ids:
+        """Bytes that each device received, int64, shape (devices,)."""
+        return self._array(self._received_bytes)
+
+    @property
+    def sent_bytes(self) -> Ids:
+        """Bytes that each device sent, int64, shape (devices,)."""
+        return self._array(self._sent_bytes)
+
+    def _array(self, by_device: Mapping[int, int]) -> Ids:
+        values = np.zeros(len(self._fleet), dtype=np.int64)
+        values[list(by_device)] = list(by_device.values())
+        return values
+
+    def charge(self, job: Job, usage: Usage) -> Cost:
+        """Charge what a job spent; return that."""
+        device, cost = job.device, self.cost(job, usage)
+        down_s, compute_s, up_s = usage.seconds
+        self.ledger.charge(device, cost.down_j, cost.compute_j, cost.up_j, down_s + compute_s + up_s)
+        for sent in cost.senders:
+            self._sent_bytes[sent.device] += sent.nbytes
+            if sent.joules:
+                self.ledger.charge_sending(sent.device, sent.joules)
+        if self._links_draw:
+            self.ledger.charge_link(cost.link_j)
+        self._received_bytes[device] += cost.down_bytes
+        self._sent_bytes[device] += cost.up_bytes
+        self.flops += cost.flops
+        self.down_bytes += cost.down_bytes
+        self.up_bytes += cost.up_bytes + cost.peer_bytes
+        return cost
+
+    def cost(self, job: Job, usage: Usage) -> Cost:
+        """Return what a job spent, in bytes, FLOPs and joules; nothing is charged."""
+        prices, (down, compute, up) = job.prices, usage.shares
+        down_bytes, up_bytes, peer_bytes, peer_j = int(down * prices.down_bytes), int(up * prices.up_bytes), 0, 0.0
+        senders: list[SentFlow] = []
+        if usage.flows:
+            senders = [self._sent(flow) for flow in usage.flows]
+            peer_bytes = sum(sent.nbytes for sent in senders)
+            peer_j = sum((sent.joules for sent in senders), 0.0)
+            down_bytes += peer_bytes
+        link_j = 0.0
+        if self._links_draw:  # what peers send crosses their own links, and the receiver's
+            j_per_bit = self._fleet.j_per_bit
+            link_j = 8.0 * float(j_per_bit[job.device]) * (down_bytes + up_bytes)
+            link_j += sum(8.0 * float(j_per_bit[sent.device]) * sent.nbytes for sent in senders)
+        joules = joules_of(job, usage, self._fleet)
+        return Cost(compute * prices.flops, down_bytes, up_bytes, peer_bytes, *joules, peer_j, link_j, senders)
+
+    def _sent(self, flow: Flow) -> SentFlow:
+        """Return what a flow cost the device that sent it."""
+        return SentFlow(flow.source, int(flow.moved_bytes), flow.up_air_s * self._transmit_w[flow.source])

@@ -1,0 +1,185 @@
+"""Where orders become jobs: numbered, priced, and with all that will happen to them on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.job import Job, Prices
+from edgesim.core.rng import Draws, Key
+from edgesim.core.task import Order, Plan
+from edgesim.core.update import SERVER, ModelRef
+from edgesim.core.view import Setting
+from edgesim.engine.batteries import FleetBatteries
+from edgesim.engine.interruptions import Interruption, Interruptions
+from edgesim.engine.pricing import Pricer
+from edgesim.world.availability.base import Availability
+from edgesim.world.failures.base import Failure
+from edgesim.world.fleet import Fleet
+
+_FIRST = ModelRef(SERVER, 0)  # where peers start that have kept nothing yet
+
+
+class JobCounter:
+    """How many jobs of a simulation there were, and how many of each device, whoever sent them."""
+
+    def __init__(self, devices: int) -> None:
+        self.jobs = 0
+        self.of_device = np.zeros(devices, dtype=np.int64)
+        self._one = self.of_device.data  # the same numbers: one of them costs a third this way
+
+    def count(self, device: int) -> int:
+        """Count one more job of a device; return its id."""
+        self._one[device] += 1
+        self.jobs += 1
+        return self.jobs - 1
+
+    @property
+    def asked(self) -> np.ndarray:
+        """Which devices had a job so far, bool, shape (devices,)."""
+        asked: np.ndarray = self.of_device > 0
+        return asked
+
+
+@dataclass(slots=True)
+class PricedJobs:
+    """The jobs of a plan, and what is known about each; sequences have one entry a job."""
+
+    jobs: list[Job]
+    interruptions: Sequence[Interruption] | None  # None: nothing can end any of them before its time
+    battery_s: Sequence[float] | None  # seconds after which the device's battery is empty; None: none empties
+    fits: Sequence[bool]  # whether the device has the memory
+    nobody_fits: bool  # the smallest job needs more memory than any device has
+
+
+class Dispatcher:
+    """Prices orders. Keys and draws count a device's own jobs, so they do not depend on the order of events."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        setting: Setting,
+        availability: Availability,
+        failures: Failure | None,
+        batteries: FleetBatteries,
+        counter: JobCounter,
+        key: Key,
+        due_known: bool,
+    ) -> None:
+        """`due_known`: links are dedicated, so that the end of a job of the server follows from its prices."""
+        self._fleet = fleet
+        self._interruptions = Interruptions(availability, failures)
+        self._failures = failures
+        self._batteries = batteries
+        self._counter = counter
+        self._key = key
+        self._due_known = due_known
+        self._pricer = Pricer(fleet, setting, None if failures is None else failures.links)
+        self._draws = failures is not None or not self._pricer.steady  # anything about a job is left to chance
+        # jobs of each device that train: here and below one number of a memoryview costs a third of one of an array
+        self._trainings = np.zeros(len(fleet), dtype=np.int64).data
+        self._memory_bytes = fleet.memory_bytes.data
+        self._largest_bytes = float(fleet.memory_bytes.max())
+
+    def price(self, plan: Plan, round_: int, model: ModelRef, now_s: float) -> PricedJobs:
+        """Return the jobs of a plan that are sent now, from this global model."""
+        orders = plan.orders
+        draws = self._draws_of(orders) if self._draws else None
+        share, limits = self._cut_short(orders, draws)
+        prices = self._pricer.of_each(orders, now_s, draws, share)
+        interruptions = battery_s = None
+        if self._batteries or not self._interruptions.unbroken:
+            devices, columns = _devices(orders), Prices(*map(np.array, zip(*prices, strict=True)))
+            interruptions = self._interruptions.of(devices, columns, draws, now_s)
+            battery_s = self._battery_s(devices, columns, now_s)
+        jobs, fits = [], []
+        for place, order in enumerate(orders):
+            limit = None if limits is None else limits[place]
+            jobs.append(self._job(order, prices[place], limit, round_, model, now_s))
+            fits.append(prices[place].memory_bytes <= self._memory_bytes[order.device])
+        nobody_fits = not any(fits) and min(price.memory_bytes for price in prices) > self._largest_bytes
+        return PricedJobs(jobs, interruptions, battery_s, fits, nobody_fits)
+
+    def price_compute(self, job: Job, start_s: float) -> None:
+        """Set what a job's computation takes if it starts at `start_s`, where that depends on the time.
+
+        For jobs that were sent without knowing when they would compute.
+        """
+        if self._fleet.steady:
+            return
+        draws = Draws(self._key, np.array([job.device]), self._counter.of_device[[job.device]] - 1)
+        compute_s, compute_j = self._pricer.compute(job, start_s, draws)
+        job.prices = job.prices._replace(compute_s=compute_s, compute_j=compute_j)
+
+    def _job(
+        self,
+        order: Order,
+        prices: Prices[float],
+        limit: int | None,
+        round_: int,
+        model: ModelRef,
+        now_s: float,
+    ) -> Job:
+        device, task = order.device, order.task
+        of_server = task.start == "server"
+        job = Job(
+            id=self._counter.count(device),
+            device=device,
+            task=task,
+            round=round_,
+            nth=self._trainings[device],
+            base=model if of_server else _FIRST,
+            sent_s=now_s,
+            due_s=now_s + prices.down_s + prices.compute_s + prices.up_s if self._due_known and of_server else inf,
+            prices=prices,
+            inputs=order.inputs,
+            wait=order.wait,
+            steps=limit,
+        )
+        self._trainings[device] += bool(task.local_sgd)
+        return job
+
+    def _draws_of(self, orders: Sequence[Order]) -> Draws:
+        """Return the random numbers of jobs that have not been counted yet."""
+        devices = _devices(orders)
+        return Draws(self._key, devices, self._counter.of_device[devices])
+
+    def _cut_short(
+        self, orders: Sequence[Order], draws: Draws | None
+    ) -> tuple[Arr | None, Sequence[int | None] | None]:
+        """Return the shares of their computation that jobs do, and the steps of those that stop early, None: all."""
+        if self._failures is None or draws is None:
+            return None, None
+        share = self._failures.work_share(draws)
+        if (share >= 1.0).all():
+            return None, None
+        steps = self._pricer.steps(orders)
+        taken = np.where(share < 1.0, np.maximum(np.floor(share * steps), np.minimum(steps, 1.0)), steps)
+        limits = [int(t) if t < s else None for t, s in zip(taken.tolist(), steps.tolist(), strict=True)]
+        return np.divide(taken, steps, out=np.ones(len(orders)), where=steps > 0), limits
+
+    def _battery_s(self, devices: Ids, prices: Prices[Arr], now_s: float) -> Sequence[float] | None:
+        """Return after how many seconds of their job the devices' batteries are empty, inf: they outlast it."""
+        if not self._batteries:
+            return None
+        nothing = np.zeros(len(devices))
+        legs = []
+        for joules, seconds, latency_s in (
+            (prices.down_j, prices.down_s, prices.down_latency_s),
+            (prices.compute_j, prices.compute_s, 0.0),
+            (prices.up_j, prices.up_s, prices.up_latency_s),
+        ):
+            on_s = seconds - latency_s
+            watts = np.divide(joules, on_s, out=np.zeros(len(devices)), where=on_s > 0)
+            legs += [(nothing, seconds - on_s), (watts, on_s)]
+        lasting: Sequence[float] = self._batteries.lasting_s(devices, legs, now_s).tolist()
+        return lasting
+
+
+def _devices(orders: Sequence[Order]) -> Ids:
+    return np.array([order.device for order in orders], dtype=np.int64)

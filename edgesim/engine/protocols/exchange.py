@@ -1,0 +1,198 @@
+"""What round-based protocols share: the exchanges of a round, who is waited for, and what becomes of the late."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, NamedTuple
+
+import simpy
+
+from edgesim.core.job import DELIVERED, ON_TIME_S, Completion, Job
+from edgesim.engine.inbox import Inbox
+from edgesim.engine.rounds import Rounds
+from edgesim.engine.session import Session
+from edgesim.engine.watchdog import Watchdog
+
+
+class Policy:
+    """How a round is closed. This one waits for everybody; protocols override what they do otherwise."""
+
+    late_weight = 0.0  # what an update counts that comes one round late; 0: it is cancelled
+    minimum = 0  # updates without which a round is extended, and brings nothing if they never come
+
+    def within_s(self) -> float:
+        """Return how many seconds a round may take, from when it is sent out."""
+        return inf
+
+    def enough(self, asked: int) -> int:
+        """Return how many updates close a round before the others are there."""
+        return asked
+
+    def learn(self, completions: Sequence[Completion]) -> None:
+        """Look at how the jobs of a round ended."""
+
+
+@dataclass
+class _Asked:
+    """Jobs, and where they arrive."""
+
+    jobs: list[Job] = field(default_factory=list)
+    inboxes: list[Inbox] = field(default_factory=list)
+
+    def updates(self, session: Session) -> int:
+        """Return how many updates the server has of these jobs."""
+        return sum(inbox.delivered for inbox in self.inboxes) - session.server_buffer.lost(self.jobs)
+
+
+class _Exchange(NamedTuple):
+    """What an exchange brought, whether another is to follow, and what ended it (None: it asked nobody)."""
+
+    completions: list[Completion]
+    more: bool
+    closed_by: str | None
+
+
+def run_rounds(session: Session, rounds: Rounds, policy: Policy) -> Generator[Any, Any, None]:
+    """Ask, wait as the policy says, aggregate; again until stopped.
+
+    An aggregation gets the completions of all exchanges of its round; their tasks tell them apart. A method may look at
+    those of one exchange before it plans the next. Whoever is too late is cancelled untrained and charged up to then.
+    Without completions the model stays as it is.
+    """
+    late, watchdog = _Asked(), Watchdog(rounds.end)
+    while not rounds.stopped:
+        session.world.presence.new_occasion()
+        yield from _wait_for_somebody(session, rounds, watchdog)
+        if rounds.stopped:
+            return
+        completions: list[Completion] = []
+        deadline_s, closed_by, still_late = policy.within_s(), "all", _Asked()
+        closes_s, more = session.now_s + deadline_s, True
+        while more:
+            ended = yield from _exchange(session, policy, closes_s, late, still_late)
+            completions += ended.completions
+            more, closed_by = ended.more, ended.closed_by or closed_by
+        completions += _collect_late(session, late, policy.late_weight)
+        late = still_late
+        policy.learn(completions)
+        used = _enough(session, session.server_buffer.with_losses(completions), policy.minimum)
+        watchdog.check_memory(session.nobody_fits)
+        result = session.learner.merge(used, session.view())
+        session.server_buffer.release(used)
+        yield from rounds.close(result, used, closed_by, deadline_s)
+        failed_at_once = watchdog.close_round(session.now_s, used)
+        if failed_at_once and not rounds.stopped and (change := _next_change(session)) is not None:
+            yield change  # as the next round would fail in the same way
+
+
+def _wait_for_somebody(session: Session, rounds: Rounds, watchdog: Watchdog) -> Generator[Any, Any, None]:
+    """Sleep until a device can be asked; end the run if none ever can again."""
+    while not rounds.stopped and not len(session.view().idle):
+        change = _next_change(session)
+        if change is None:
+            watchdog.nobody_comes()
+        else:
+            watchdog.look(found=False)
+            if not rounds.stopped:
+                yield change
+    watchdog.look(found=True)
+
+
+def _next_change(session: Session) -> simpy.Event | None:
+    """Return an event that fires when a job ends or a device comes that is not there now; None: neither ever will."""
+    world = session.world
+    wait_s = world.presence.wait_s(session.now_s)
+    if wait_s < inf:
+        return world.env.any_of([world.env.timeout(wait_s), world.any_end()])
+    return world.any_end() if world.running else None
+
+
+def _exchange(
+    session: Session, policy: Policy, closes_s: float, late: _Asked, still_late: _Asked
+) -> Generator[Any, Any, _Exchange]:
+    """Carry out one exchange of a round; jobs that may come late are put into `still_late`.
+
+    `late`: those of the round before, whose updates count towards the minimum of this one.
+
+    An exchange that asks nobody closes the round, as all who answered the one before may have left since; only the
+    first one must ask somebody.
+    """
+    plan, inbox = session.learner.plan(session.view()), session.new_inbox()
+    if session.exchange and not plan.orders:
+        return _Exchange([], False, None)
+    jobs = session.dispatch(plan, to=inbox)
+    session.learner.start(jobs)
+    enough = policy.enough(len(jobs))
+    yield from _until(session, inbox, jobs, enough, closes_s)
+    of_both = _Asked([*jobs, *late.jobs], [inbox, *late.inboxes])
+    needed = min(policy.minimum, enough) if session.exchange else policy.minimum  # a later one may ask fewer than that
+    extended = False
+    while of_both.updates(session) < needed and not all(job.ended for job in of_both.jobs):
+        extended = True
+        yield session.world.any_end()
+    goes_on = policy.late_weight > 0 and not plan.more
+    cancelled = session.abort([j for j in jobs if not goes_on or j.due_s - session.now_s <= ON_TIME_S], "late")
+    if goes_on:
+        still_late.jobs += [job for job in jobs if not job.ended]
+        still_late.inboxes.append(inbox)
+    had_enough = enough < len(jobs) and _Asked(jobs, [inbox]).updates(session) >= enough
+    closed_by = _closed_by(extended, had_enough, bool(cancelled) or not all(job.ended for job in jobs))
+    ended = _first(session, inbox.take(), enough)
+    session.learner.cancel([a for a in [*ended, *cancelled] if a.outcome not in DELIVERED])
+    completions = ended + cancelled
+    session.last = completions
+    session.exchange += 1
+    if plan.more:
+        session.learner.hear(session.server_buffer.with_losses(completions), session.view())
+    return _Exchange(completions, plan.more, closed_by)
+
+
+def _closed_by(extended: bool, had_enough: bool, some_late: bool) -> str:
+    """Return what ended an exchange, as edgesim.records.schema.CLOSED_BY names it."""
+    if extended:
+        return "minimum"
+    if had_enough:
+        return "enough"
+    return "deadline" if some_late else "all"
+
+
+def _until(
+    session: Session, inbox: Inbox, jobs: Sequence[Job], enough: int, closes_s: float
+) -> Generator[Any, Any, None]:
+    """Wait until all jobs have ended, the server has `enough` updates, or `closes_s`, whatever comes first."""
+    lost, before = session.server_buffer.lost(jobs), -1
+    while lost > before:
+        yield inbox.until(len(jobs), enough + lost, max(0.0, closes_s - session.now_s))
+        lost, before = session.server_buffer.lost(jobs), lost
+
+
+def _first(session: Session, ended: list[Completion], enough: int) -> list[Completion]:
+    """Return completions with all but the first `enough` updates marked as late: they came at the same instant."""
+    surplus = {
+        a.job.id for a in [a for a in session.server_buffer.with_losses(ended) if a.outcome in DELIVERED][enough:]
+    }
+    session.server_buffer.release([a for a in ended if a.job.id in surplus], "late")
+    return [a._replace(outcome="late") if a.job.id in surplus else a for a in ended]
+
+
+def _collect_late(session: Session, late: _Asked, weight: float) -> list[Completion]:
+    """Return the completions of the last round's late jobs; those that are still not there are cancelled now."""
+    cancelled = session.abort(late.jobs, "late")
+    ended = [completion._replace(weight=weight) for inbox in late.inboxes for completion in inbox.take()]
+    session.learner.cancel([a for a in [*ended, *cancelled] if a.outcome not in DELIVERED])
+    return ended + cancelled
+
+
+def _enough(session: Session, completions: list[Completion], minimum: int) -> list[Completion]:
+    """Return the completions to merge; if fewer than `minimum` delivered, all of those are discarded as late."""
+    delivered = [a for a in completions if a.outcome in DELIVERED]
+    lost = [a for a in completions if a.outcome == "lost"]
+    session.learner.cancel(lost)
+    if len(delivered) >= minimum:
+        return completions
+    session.server_buffer.release(delivered, "late")
+    late = [a._replace(outcome="late") for a in delivered]
+    session.learner.cancel(late)
+    return [a for a in completions if a.outcome not in DELIVERED] + late

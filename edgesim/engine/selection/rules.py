@@ -1,0 +1,92 @@
+"""Who is asked: selection rules common to all methods."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import Count, PositiveShare
+from edgesim.core.rng import Key
+
+
+@dataclass(frozen=True, kw_only=True)
+class All:
+    """Every idle device."""
+
+    def check(self, level: Ids) -> None:
+        """Accept every fleet."""
+
+    def choose(self, idle: Ids, level: Ids, key: Key) -> Ids:
+        """Return all of `idle`, int64, shape (k,)."""
+        return idle
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform:
+    """A uniform random set without replacement: `count` devices, or a `fraction` of the fleet (at least one).
+
+    Source: FedAvg with partial participation; a fraction c of K devices is max(1, floor(c K)).
+    """
+
+    count: Count | None = None
+    fraction: PositiveShare | None = None
+
+    def check(self, level: Ids) -> None:
+        """Raise ConfigError unless exactly one of count and fraction is given and the fleet is large enough."""
+        if (self.count is None) == (self.fraction is None):
+            raise ConfigError("selection: give exactly one of count and fraction")
+        _check_count(self._size(len(level)), len(level))
+
+    def choose(self, idle: Ids, level: Ids, key: Key) -> Ids:
+        """Return distinct ids of `idle`, ascending; all of them if there are too few."""
+        size = min(self._size(len(level)), len(idle))
+        return np.sort(key.numpy().choice(idle, size, replace=False))
+
+    def _size(self, devices: int) -> int:
+        return self.count or max(1, int(np.floor((self.fraction or 0.0) * devices + 1e-9)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stratified:
+    """Equal numbers of random devices from every capability level.
+
+    Source: FedPMT paper, experiments: |S| / |I| devices of each level.
+    """
+
+    count: Count  # devices a round, of all levels together
+    by: Literal["level"] = "level"  # what the devices are divided by
+
+    def check(self, level: Ids) -> None:
+        """Raise ConfigError if count is no multiple of the number of levels, or a level has too few devices."""
+        _check_count(self.count, len(level))
+        levels, sizes = np.unique(level, return_counts=True)
+        if self.count % len(levels):
+            raise ConfigError(f"selection.count: must be a multiple of the {len(levels)} levels, found {self.count}")
+        smallest = int(sizes.argmin())
+        if sizes[smallest] < self.count // len(levels):
+            raise ConfigError(
+                f"selection.count: {self.count} needs {self.count // len(levels)} devices a level, "
+                f"level {levels[smallest]} has {sizes[smallest]}"
+            )
+
+    def choose(self, idle: Ids, level: Ids, key: Key) -> Ids:
+        """Return distinct ids of `idle`, ascending, equally many of each level as far as they go."""
+        levels = np.unique(level)
+        share = self.count // len(levels)
+        chosen = []
+        for stratum in levels:
+            members = idle[level[idle] == stratum]
+            chosen.append(key.at(int(stratum)).numpy().choice(members, min(share, len(members)), replace=False))
+        return np.sort(np.concatenate(chosen))
+
+
+def _check_count(count: int, devices: int) -> None:
+    if count > devices:
+        raise ConfigError(f"selection.count: must be at most the {devices} devices of the fleet, found {count}")
+
+
+PLUGINS = {"all": All, "uniform": Uniform, "stratified": Stratified}

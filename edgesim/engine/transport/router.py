@@ -1,0 +1,86 @@
+"""Routes jobs to what transports them, from being sent to their end, as their links and their task ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+import simpy
+
+from edgesim.core.job import Job, Outcome
+from edgesim.core.rng import Key
+from edgesim.engine.batteries import FleetBatteries
+from edgesim.engine.dispatcher import PricedJobs
+from edgesim.engine.transport.dedicated import DedicatedLinks
+from edgesim.engine.transport.flows import DedicatedFlows, Flows, SharedFlows
+from edgesim.engine.transport.peers import PeerExchange
+from edgesim.engine.transport.shared import ContendedLinks
+from edgesim.engine.transport.transfers import Transfers
+from edgesim.engine.usage import Usage
+from edgesim.world.contention.network import SharedNetwork
+from edgesim.world.fleet import Fleet
+from edgesim.world.processes.on_off import OnOff
+
+
+class Router:
+    """Hands each job to the transport of its kind: of the server, over dedicated or shared links, or among peers.
+
+    Transports call `arrive` or `fail` at a job's end.
+    """
+
+    def __init__(
+        self,
+        *,
+        env: simpy.Environment,
+        fleet: Fleet,
+        batteries: FleetBatteries,
+        shared: SharedNetwork | None,
+        links_up: OnOff | None,
+        key: Key,
+        price_compute: Callable[[Job, float], None],
+        arrive: Callable[[Job], None],
+        fail: Callable[[Job, Outcome], None],
+    ) -> None:
+        self._server: DedicatedLinks | ContendedLinks
+        flows: Flows
+        if shared is None:
+            self._server = DedicatedLinks(env, fleet, batteries, links_up, arrive, fail)
+            flows = DedicatedFlows(env, fleet, key)
+        else:
+            transfers = Transfers(env, shared.links)
+            self._server = ContendedLinks(
+                env, shared, transfers, fleet, batteries, links_up, price_compute, arrive, fail
+            )
+            flows = SharedFlows(env, shared, transfers)
+        self._peers = PeerExchange(env, flows, price_compute, arrive, fail)
+
+    def start(self, priced: PricedJobs) -> None:
+        """Send off the jobs that fit."""
+        among_peers, refused = [], []
+        for place, (job, fits) in enumerate(zip(priced.jobs, priced.fits, strict=True)):
+            if not fits:
+                refused.append(job.device)
+            elif job.task.start == "device":
+                among_peers.append(place)
+            else:
+                interruption = None if priced.interruptions is None else priced.interruptions[place]
+                battery_s = inf if priced.battery_s is None else priced.battery_s[place]
+                self._server.start(job, interruption, battery_s)
+        if among_peers:
+            own = None if priced.interruptions is None else [priced.interruptions[place] for place in among_peers]
+            self._peers.start([priced.jobs[place] for place in among_peers], own, refused)
+
+    def settle(self, within_s: float) -> None:
+        """Let what would end within `within_s` seconds end now."""
+        self._server.settle(within_s)
+
+    def end(self, job: Job, through: bool) -> Usage:
+        """Forget a job, through or broken off; return what it spent up to now."""
+        return self._of(job).end(job, through)
+
+    def so_far(self, job: Job) -> Usage:
+        """Return what a job would have spent if it were broken off now; asking changes nothing."""
+        return self._of(job).so_far(job)
+
+    def _of(self, job: Job) -> DedicatedLinks | ContendedLinks | PeerExchange:
+        return self._server if job.task.start == "server" else self._peers

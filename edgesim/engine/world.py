@@ -1,0 +1,172 @@
+"""The physical side of a simulation: the clock, devices at work, links, batteries, failures, and what all that costs.
+
+It moves references and never sees a tensor. Idle devices own no process, event or object; a job over dedicated links is
+one SimPy timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import simpy
+
+from edgesim.core.errors import ContractError, LedgerError
+from edgesim.core.job import DELIVERED, ON_TIME_S, Completion, Job, Outcome
+from edgesim.core.rng import Key, Purpose
+from edgesim.engine.accounting import Accounting, Cost, Totals
+from edgesim.engine.batteries import FleetBatteries
+from edgesim.engine.dispatcher import JobCounter, PricedJobs
+from edgesim.engine.in_flight import InFlight
+from edgesim.engine.inbox import Inbox
+from edgesim.engine.presence import Presence
+from edgesim.engine.transport.router import Router
+from edgesim.engine.usage import NO_USAGE, Usage
+from edgesim.world.availability.base import Availability
+from edgesim.world.contention.network import SharedNetwork
+from edgesim.world.energy.ledger import EnergyLedger
+from edgesim.world.failures.base import Failure
+from edgesim.world.fleet import Fleet
+
+
+class JobOwner(Protocol):
+    """Who sent a job, and is told what becomes of it."""
+
+    def price_compute(self, job: Job, start_s: float) -> None:
+        """Set what a job's computation takes if it starts at `start_s`, where that depends on the time."""
+
+    def job_ended(self, job: Job, outcome: Outcome, usage: Usage, cost: Cost) -> Completion:
+        """Take note of the end of a job, which has been charged; return its completion."""
+
+
+class _Running(NamedTuple):
+    """A job at work, who sent it, and where its completion goes."""
+
+    job: Job
+    owner: JobOwner
+    inbox: Inbox
+
+
+class World:
+    """Clock, fleet, transport, availability, batteries, failures and ledger of one simulation."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        ledger: EnergyLedger,
+        availability: Availability,
+        batteries: FleetBatteries,
+        key: Key,
+        shared: SharedNetwork | None = None,
+        failures: Failure | None = None,
+    ) -> None:
+        """`shared`: links that transfers contend for; None: all devices have dedicated ones."""
+        links_up = None if failures is None else failures.links
+        self.env = simpy.Environment(0.0)
+        self.fleet = fleet
+        self.ledger = ledger
+        self.availability = availability
+        self.batteries = batteries
+        self.failures = failures
+        self.presence = Presence(availability, batteries)
+        self.accounting = Accounting(fleet, ledger)
+        self.counter = JobCounter(len(fleet))
+        self.busy = np.zeros(len(fleet), dtype=bool)
+        self.running: dict[int, _Running] = {}  # by job id, ascending
+        self.due_known = shared is None  # the end of a job of the server follows from its prices
+        self.job_key = key.at(Purpose.CHANNEL)  # of all that chance decides about a job
+        self._next_end: simpy.Event | None = None
+        self._router = Router(
+            env=self.env,
+            fleet=fleet,
+            batteries=batteries,
+            shared=shared,
+            links_up=links_up,
+            key=key.at(Purpose.PEERS),
+            price_compute=lambda job, start_s: self.running[job.id].owner.price_compute(job, start_s),
+            arrive=self._finish,
+            fail=self._fail,
+        )
+        self._in_flight = InFlight(fleet, self.accounting, self._router, shared is None and links_up is None)
+
+    @property
+    def now_s(self) -> float:
+        """Simulated seconds since the start."""
+        return self.env.now
+
+    def totals(self) -> Totals:
+        """Return what has been spent up to now, by jobs that still run too; asking changes nothing.
+
+        Raises LedgerError if that is infinite or not a number.
+        """
+        booked = self.accounting
+        running = self._in_flight.spent(self.running, self.now_s)
+        joules = self.ledger.joules(self.now_s, self.counter.asked, running.joules)
+        totals = Totals(
+            booked.flops + running.flops,
+            booked.down_bytes + running.down_bytes,
+            booked.up_bytes + running.up_bytes,
+            *joules,
+        )
+        if wrong := [f"{name} {value}" for name, value in totals._asdict().items() if not isfinite(value)]:
+            raise LedgerError(f"after {self.now_s:g} s the run has spent {', '.join(wrong)}, must be finite")
+        if not isfinite(self.now_s):
+            raise LedgerError(f"simulated time has come to {self.now_s} s, must be finite")
+        return totals
+
+    def any_end(self) -> simpy.Event:
+        """Return an event that fires when the next job ends."""
+        self._next_end = self._next_end or self.env.event()
+        return self._next_end
+
+    def start(self, priced: PricedJobs, owner: JobOwner, to: Inbox) -> None:
+        """Send jobs off now; their completions go to `to`. Devices without enough memory are refused at once."""
+        for job in priced.jobs:
+            self.running[job.id] = _Running(job, owner, to)
+        self._router.start(priced)
+        if not all(priced.fits):
+            for job, fits in zip(priced.jobs, priced.fits, strict=True):
+                if not fits:
+                    self._fail(job, "no_memory")
+
+    def abort(self, jobs: Sequence[Job], why: Outcome) -> list[Completion]:
+        """End the jobs of `jobs` that still run, charged up to now; return their completions.
+
+        A job that ends within ON_TIME_S of now is in time: it goes to its inbox instead.
+        """
+        aborted = []
+        self._router.settle(ON_TIME_S)
+        for job in jobs:
+            if job.ended:
+                continue
+            if job.due_s - self.now_s <= ON_TIME_S:
+                self._finish(job)
+            else:
+                aborted.append(self._end(job, why))
+        return aborted
+
+    def _finish(self, job: Job) -> None:
+        """End a job that got through."""
+        inbox = self.running[job.id].inbox
+        inbox.put(self._end(job, "ok" if job.steps is None else "partial"))
+
+    def _fail(self, job: Job, outcome: Outcome) -> None:
+        """End a job before its time, charged up to now."""
+        inbox = self.running[job.id].inbox
+        inbox.put(self._end(job, outcome))
+
+    def _end(self, job: Job, outcome: Outcome) -> Completion:
+        """End a job once: free the device, charge what it spent, tell its owner."""
+        if job.ended:
+            raise ContractError(f"job {job.id} ended twice")
+        job.ended = True
+        owner = self.running.pop(job.id).owner
+        self.busy[job.device] = False
+        if self._next_end is not None:
+            self._next_end.succeed()
+            self._next_end = None
+        usage = NO_USAGE if outcome == "no_memory" else self._router.end(job, outcome in DELIVERED)
+        return owner.job_ended(job, outcome, usage, self.accounting.charge(job, usage))

@@ -1,0 +1,196 @@
+"""From a model part to a network with its starting weights, and from a network to the bundle that travels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, get_type_hints
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from edgesim.core.errors import ConfigError
+from edgesim.core.limits import check_memory
+from edgesim.core.rng import Key
+from edgesim.files.reading import check_regular, in_short, quoted, reading
+from edgesim.learning.models.base import ModelPlugin
+from edgesim.learning.models.seeding import seeded
+
+_SHOWN = 3  # differences named in an error line
+
+
+class Foreign(Protocol):
+    """A user's own network: a class from outside and the arguments it is called with."""
+
+    @property
+    def cls(self) -> type[nn.Module]:
+        """The class."""
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """Its keyword arguments."""
+
+
+def build_model(plugin: ModelPlugin | Foreign, input_shape: Sequence[int], classes: int, key: Key) -> nn.Module:
+    """Return a new network in channels-last layout; equal keys give equal weights.
+
+    `input_shape` is that of one sample, without the batch. Raises ConfigError if the inputs do not fit the
+    network, if its output is not (batch, classes), if it has nothing to train or not in float32, or if `init_from`
+    cannot be loaded into it. Parameters that their author froze become buffers, which travel but are never trained.
+    """
+    if isinstance(plugin, ModelPlugin):
+        _check_room(plugin, input_shape, classes)
+    with seeded(key):
+        module = plugin.build(input_shape, classes) if isinstance(plugin, ModelPlugin) else _call(plugin)
+    _keep_frozen(module)
+    check_fits(module, input_shape, classes)
+    _check_numbers(module)
+    if isinstance(plugin, ModelPlugin) and plugin.init_from is not None:
+        _load(module, plugin.init_from)
+    return module.to(memory_format=torch.channels_last)
+
+
+def _check_room(plugin: ModelPlugin, input_shape: Sequence[int], classes: int) -> None:
+    """Raise ConfigError if a network and one copy of its weights would not fit into memory; none is allocated."""
+    with torch.device("meta"):
+        module = plugin.build(input_shape, classes)
+    tensors = (*module.parameters(), *module.buffers())
+    numbers, nbytes = sum(each.numel() for each in tensors), sum(each.nbytes for each in tensors)
+    check_memory("model", 2.0 * nbytes, f"{type(plugin).__name__} with {numbers:.3g} numbers, beside a copy of them,")
+
+
+def check_fits(module: nn.Module, input_shape: Sequence[int], classes: int) -> None:
+    """Raise ConfigError unless the network turns (2, *input_shape) into (2, classes). No weight is read or changed."""
+    name, given = type(module).__name__, "x".join(map(str, input_shape))
+    if next(module.parameters(), None) is None:
+        raise ConfigError(f"model.name: {name} has no parameters to train; one at least must not be frozen")
+    try:
+        output = applied(module, on_meta(module), torch.empty(2, *input_shape, device="meta"))
+    except Exception as error:  # whatever a user's own network raises
+        raise ConfigError(f"model.name: {name} cannot take inputs of {given}: {reason_of(error)}") from error
+    if not isinstance(output, Tensor):
+        raise ConfigError(
+            f"model.name: {name} must give (2, {classes}) for two inputs of {given}, gives {type(output).__name__}; "
+            "in training too it has to give its main output alone, without auxiliary ones"
+        )
+    if tuple(output.shape) != (2, classes):
+        shape = tuple(output.shape)
+        raise ConfigError(f"model.name: {name} must give (2, {classes}) for two inputs of {given}, gives {shape}")
+
+
+def applied(module: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Any:
+    """Return what a network gives for `x` with other parameters and buffers, by name; those not named are its own.
+
+    A tensor that the network has in several places is replaced in all of them.
+    """
+    named = (*module.named_parameters(), *module.named_buffers())
+    instead = {id(own): weights[name] for name, own in named if name in weights}
+    places: dict[str, Tensor] = {}
+    for path, inner in module.named_modules():  # each module once: what is replaced twice would not come back
+        for name, own in own_tensors(inner):
+            if id(own) in instead:
+                places[f"{path}.{name}" if path else name] = instead[id(own)]
+    return functional_call(module, places, (x,), tie_weights=False)
+
+
+def on_meta(module: nn.Module) -> dict[str, Tensor]:
+    """Return stand-ins without data for all parameters, which require gradients, and buffers, by name."""
+    stand_ins: dict[str, Tensor] = {}
+    for name, value in (*module.named_parameters(), *module.named_buffers()):
+        trains = isinstance(value, nn.Parameter)
+        stand_ins[name] = torch.empty_like(value, device="meta", requires_grad=trains)
+    return stand_ins
+
+
+def model_state_of(module: nn.Module) -> dict[str, dict[str, Tensor]]:
+    """Return copies of what travels: {"params": by name, "buffers": by name}.
+
+    Buffers are floating-point only. Integer ones (batch counters) are constants of the network and stay behind.
+    """
+    floats = {name: value for name, value in module.named_buffers() if value.is_floating_point()}
+    return {
+        "params": {name: value.detach().clone() for name, value in module.named_parameters()},
+        "buffers": {name: value.detach().clone() for name, value in floats.items()},
+    }
+
+
+def own_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the parameters and buffers of a module itself, under every name that they have there."""
+    yield from layer.named_parameters(recurse=False, remove_duplicate=False)
+    yield from layer.named_buffers(recurse=False, remove_duplicate=False)
+
+
+def _keep_frozen(module: nn.Module) -> None:
+    """Make buffers of the parameters that do not require gradients, as whoever wrote the network wants them to stay."""
+    fixed = {id(value): value.detach() for value in module.parameters() if not value.requires_grad}
+    for inner in module.modules():
+        for name, value in list(own_tensors(inner)):
+            if id(value) in fixed:
+                delattr(inner, name)
+                inner.register_buffer(name, fixed[id(value)])
+                setattr(inner, name, fixed[id(value)])  # recurrent layers keep a list of their own up to date
+
+
+def _check_numbers(module: nn.Module) -> None:
+    """Raise ConfigError if a parameter has other numbers than those that are priced and averaged."""
+    for name, value in module.named_parameters():
+        if value.dtype != torch.float32:
+            raise ConfigError(
+                f"model.name: parameters of {type(module).__name__} must be of torch.float32, "
+                f"{name} is of {value.dtype}"
+            )
+
+
+def _call(plugin: Foreign) -> nn.Module:
+    if not _makes_module(plugin.cls):  # before it is called: the name may be that of anything
+        raise ConfigError(
+            f"model.name: {plugin.cls.__name__} is not a torch.nn.Module, nor a function with the annotation "
+            "-> nn.Module"
+        )
+    try:
+        module = plugin.cls(**plugin.args)
+    except Exception as error:  # whatever a user's own class raises
+        raise ConfigError(f"model: cannot make {plugin.cls.__name__}: {reason_of(error)}") from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"model.name: {plugin.cls.__name__} gives no torch.nn.Module but {quoted(module)}")
+    return module
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of an error's message, shortened; its type if it has none."""
+    line = next(iter(str(error).splitlines()), "")
+    line = in_short(line) if line else ""
+    return f"{type(error).__name__} {line}".rstrip() if not line or isinstance(error, KeyError) else line
+
+
+def _makes_module(maker: Any) -> bool:
+    """Return whether calling this gives a network: a class of networks, or a function that says so."""
+    if not isinstance(maker, type):
+        try:
+            maker = get_type_hints(maker).get("return")
+        except Exception:  # of names that only its author knows
+            return False
+    return isinstance(maker, type) and issubclass(maker, nn.Module)
+
+
+def _load(module: nn.Module, path: Path) -> None:
+    check_regular(path, ConfigError)
+    with reading(f"model.init_from: {path}", "safetensors file", ConfigError):
+        found = load_file(path)
+    state, once = module.state_dict(), {name for kind in model_state_of(module).values() for name in kind}
+    differences = _differences(found, {n: v for n, v in state.items() if n in once or n in found})
+    if differences:
+        more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+        raise ConfigError(f"model.init_from: {path} does not fit: {'; '.join(differences[:_SHOWN])}{more}")
+    module.load_state_dict(found, strict=False)  # only batch counters and second names of a tensor may be absent
+
+
+def _differences(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:
+    missing = [f"{name} is missing" for name in wanted if name not in found]
+    unknown = [f"{name} is not in the model" for name in sorted(found) if name not in wanted]
+    both = [name for name in wanted if name in found]
+    shapes = [(name, tuple(found[name].shape), tuple(wanted[name].shape)) for name in both]
+    wrong = [f"{name} is {have}, the model has {want}" for name, have, want in shapes if have != want]
+    return missing + unknown + wrong

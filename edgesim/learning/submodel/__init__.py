@@ -1,0 +1,1 @@
+"""Networks of which a part is left out."""

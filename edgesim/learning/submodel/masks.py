@@ -1,0 +1,328 @@
+"""Masks: which weights of a network are there at all, and the rules by which they are chosen, moved and averaged.
+
+*Weights* are the tensors of two dimensions or more; biases, normalisation and running statistics are never masked.
+Masks are bool tensors by parameter name, counts say how many weights a tensor keeps. The mask of a message is what is
+not zero in it, that of a model the largest of its weights, so that neither has to travel. Where that would not do, a
+model carries its masks as a kind of its own (`with_masks`). `Submodel.nnz` prices them, `Payload.encoding` their bytes.
+Of equal numbers the one with the lowest index comes first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from edgesim.core.encoding import Encoding
+from edgesim.core.errors import ConfigError
+from edgesim.core.method import LocalState
+from edgesim.core.rng import JobStream, Key
+from edgesim.core.task import Submodel
+from edgesim.core.update import ModelState
+from edgesim.cost.profile import CostProfile, LayerCost
+from edgesim.learning.models.trace import layer_of
+from edgesim.learning.train.context import Batch, Context
+from edgesim.learning.train.loop import gradients
+from edgesim.learning.train.rules import cross_entropy
+
+Masks: TypeAlias = Mapping[str, Tensor]
+Shapes: TypeAlias = Mapping[str, Sequence[int]]
+Counts: TypeAlias = Mapping[str, int]
+Allocation: TypeAlias = Literal["erk", "feddst"]
+
+_KIND, _PREFIX = "mask", "mask."  # names of their own: a run folder keeps all kinds of a model side by side
+SLACK = 1e-9  # 0.3 x 10 is 3, not the least bit more or less
+
+
+# --- how many -----------------------------------------------------------------------------------------------
+
+
+def weight_shapes(cost_profile: CostProfile) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a model's weights by parameter name, in forward order.
+
+    They are worked out from the cost profile, as a method knows no more before the first round. Raises ConfigError for
+    a model without weights and for layers other than linear ones and convolutions with square kernels in one group.
+    """
+    found = {f"{layer.name}.weight": _shape(layer, cost_profile) for layer in cost_profile.layers if layer.weights}
+    if not found:
+        raise ConfigError(
+            f"model.name: {cost_profile.model} has no tensor of two dimensions or more that a mask could cover"
+        )
+    return found
+
+
+def _shape(layer: LayerCost, cost_profile: CostProfile) -> tuple[int, ...]:
+    sizes = {group.name: group.size for group in cost_profile.groups}
+    outputs = layer.params - layer.weights or sizes.get(layer.rows, cost_profile.classes)
+    inputs, kernel = layer.weights // outputs, 1
+    if layer.kind != "Linear":
+        entering = sizes.get(layer.columns, 0) if layer.upstream else cost_profile.input_shape[0]
+        inputs, kernel = entering, math.isqrt(layer.weights // max(1, outputs * entering))
+    if layer.kind not in ("Linear", "Conv2d") or outputs * inputs * kernel**2 != layer.weights:
+        raise ConfigError(
+            f"model.name: {cost_profile.model} has weights in {layer.name} ({layer.kind}) whose shape its "
+            "cost profile does not tell; "
+            "masks by shape need linear layers and convolutions with square kernels in one group"
+        )
+    return (outputs, inputs) if layer.kind == "Linear" else (outputs, inputs, kernel, kernel)
+
+
+def densities(shapes: Shapes, sparsity: float, allocation: Allocation) -> dict[str, float]:
+    """Return the share of weights that each tensor keeps so that a share `sparsity` in [0, 1) of all is left out.
+
+    Both rules spare tensors whose dimensions add up to much beside their product. "erk" makes densities proportional
+    to sum / product, at most 1. "feddst" makes sparsities proportional to 1 - sum / product, at least 0. Raises
+    ConfigError for more than "feddst" can leave out, as one tensor would then have less than nothing.
+    Source: Evci et al., "Rigging the Lottery" (2020), ERK; published code of Bibikar et al., "FedDST" (2022).
+    """
+    raw = {name: sum(shape) / math.prod(shape) for name, shape in shapes.items()}
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    if not sparsity:
+        return dict.fromkeys(sizes, 1.0)
+    if allocation == "erk":
+        return _erk(raw, sizes, 1 - sparsity)
+    sparing = {name: max(0.0, 1 - raw[name]) for name in sizes}
+    spread = sum(sparing[name] * size for name, size in sizes.items())
+    if not spread:  # tensors of two by two alone
+        return dict.fromkeys(sizes, 1 - sparsity)
+    factor = sparsity * sum(sizes.values()) / spread
+    if factor * max(sparing.values()) > 1:
+        most = sparsity / (factor * max(sparing.values()))
+        raise ConfigError(
+            f"method.sparsity: method.allocation 'feddst' can leave out at most a share {math.floor(1e3 * most) / 1e3} "
+            f"of this model's weights, found {sparsity}; 'erk' has no such limit"
+        )
+    return {name: 1 - sparing[name] * factor for name in sizes}
+
+
+def _erk(raw: Mapping[str, float], sizes: Counts, density: float) -> dict[str, float]:
+    whole: set[str] = set()
+    while rest := [name for name in sizes if name not in whole]:
+        wanted = density * sum(sizes.values()) - sum(sizes[name] for name in whole)
+        factor = wanted / sum(raw[name] * sizes[name] for name in rest)
+        largest = max(raw[name] for name in rest)
+        if largest * factor <= 1:
+            break
+        whole |= {name for name in rest if raw[name] == largest}
+    return {name: 1.0 if name in whole else factor * raw[name] for name in sizes}
+
+
+def kept_counts(shapes: Shapes, shares: Mapping[str, float]) -> dict[str, int]:
+    """Return how many weights each tensor keeps: its share of them, rounded down, and at least one."""
+    return {n: max(1, math.floor(shares[n] * math.prod(shape) + SLACK)) for n, shape in shapes.items()}
+
+
+def counts_of(masks: Masks) -> dict[str, int]:
+    """Return how many weights masks keep."""
+    return {name: int(mask.sum()) for name, mask in masks.items()}
+
+
+def nonzeros(counts: Counts) -> tuple[tuple[str, int], ...]:
+    """Return counts by layer, as `Submodel.nnz` has them."""
+    by_layer: dict[str, int] = {}
+    for name, count in counts.items():
+        by_layer[layer_of(name)] = by_layer.get(layer_of(name), 0) + count
+    return tuple(by_layer.items())
+
+
+def counts_in(submodel: Submodel) -> dict[str, int]:
+    """Return the counts of a part whose layers have one tensor of weights each, as `weight_shapes` has them."""
+    return {f"{layer}.weight": count for layer, count in submodel.nnz}
+
+
+# --- which --------------------------------------------------------------------------------------------------
+
+
+def largest(scores: Tensor, count: int) -> Tensor:
+    """Return a mask of the `count` largest scores; NaN is larger than any number."""
+    flat = scores.flatten()
+    mask, equal = torch.zeros_like(flat, dtype=torch.bool), torch.zeros_like(flat, dtype=torch.bool)
+    if count:
+        least = _nth_largest(flat, count)
+        mask, equal = (mask, flat.isnan()) if math.isnan(least) else (~(flat <= least), flat == least)
+        mask[equal.nonzero().flatten()[: count - int(mask.sum())]] = True
+    return torch.empty_like(scores, dtype=torch.bool).copy_(mask.view(scores.shape))
+
+
+def _nth_largest(scores: Tensor, n: int) -> float:
+    place = len(scores) - n
+    if scores.device.type != "cpu":
+        return float(torch.kthvalue(scores, place + 1).values)
+    return float(np.partition(scores.detach().numpy(), place)[place])  # several times as fast as torch
+
+
+def by_magnitude(params: Mapping[str, Tensor], counts: Counts) -> dict[str, Tensor]:
+    """Return masks of the largest weights of each tensor."""
+    return {name: largest(params[name].abs(), count) for name, count in counts.items()}
+
+
+def at_random(shapes: Shapes, counts: Counts, key: Key) -> dict[str, Tensor]:
+    """Return masks of random weights of each tensor, all positions alike."""
+    found = {}
+    for place, (name, shape) in enumerate(shapes.items()):
+        generator = torch.Generator().manual_seed(key.at(place).word())
+        found[name] = largest(torch.rand(tuple(shape), generator=generator, dtype=torch.float64), counts[name])
+    return found
+
+
+def support(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return masks of the weights that are not zero."""
+    return {name: tensor != 0 for name, tensor in params.items() if tensor.dim() >= 2}
+
+
+def pruned(weight: Tensor, mask: Tensor, share: float) -> Tensor:
+    """Return a mask without this share of its weights, rounded up: the smallest. A mask of all weights stays."""
+    active = int(mask.sum())
+    return mask if active == mask.numel() else without_smallest(weight, mask, math.ceil(share * active - SLACK))
+
+
+def without_smallest(weight: Tensor, mask: Tensor, count: int) -> Tensor:
+    """Return a mask without its `count` smallest weights."""
+    return largest(weight.abs().masked_fill(~mask, -1.0), int(mask.sum()) - count)
+
+
+def regrown(kept: Tensor, gradient: Tensor, active: int) -> Tensor:
+    """Return a mask with the weights of largest gradient added until there are `active`; pruned ones may come back.
+
+    `gradient`: or other scores of which the size counts.
+    Source: Evci et al. (2020), algorithm 1.
+    """
+    missing = active - int(kept.sum())
+    return kept | largest(gradient.abs().masked_fill(kept, -1.0), missing)
+
+
+def annealed(share: float, t: float, end: float) -> float:
+    """Return the share to prune at time `t` of [0, end]: share / 2 x (1 + cos(pi t / end))."""
+    return share / 2 * (1 + math.cos(math.pi * t / end))
+
+
+# --- models under masks -------------------------------------------------------------------------------------
+
+
+def applied(model: ModelState, masks: Masks) -> dict[str, dict[str, Tensor]]:
+    """Return a bundle whose masked parameters are zero outside their masks; other tensors are the same objects."""
+    params = {n: t.masked_fill(~masks[n], 0.0) if n in masks else t for n, t in model["params"].items()}
+    return {**{kind: dict(tensors) for kind, tensors in model.items()}, "params": params}
+
+
+def masked_mean(
+    models: Sequence[ModelState], masks: Sequence[Masks], weights: Sequence[float]
+) -> dict[str, dict[str, Tensor]]:
+    """Return the mean over the models that have a weight, sum_k a_k M_k w_k / sum_k a_k M_k; 0 where nobody has it.
+
+    What no mask covers is averaged over all. `weights`: a_k, positive. Sums run in float64 in the order given.
+    """
+
+    def mean(kind: str, name: str, like: Tensor) -> Tensor:
+        total, weight = torch.zeros_like(like, dtype=torch.float64), torch.zeros_like(like, dtype=torch.float64)
+        for model, mask, a in zip(models, masks, weights, strict=True):
+            held = mask.get(name) if kind == "params" else None
+            tensor = model[kind][name].double()
+            total += a * (tensor if held is None else tensor.where(held, 0.0))
+            weight += a if held is None else a * held
+        return (total / weight.where(weight > 0, 1.0)).to(like.dtype)
+
+    return {kind: {name: mean(kind, name, t) for name, t in ts.items()} for kind, ts in models[0].items()}
+
+
+def mean_of_nonzero(models: Iterable[ModelState], covered: Container[str]) -> dict[str, dict[str, Tensor]]:
+    """Return the mean over the models that have a weight, which are those in which it is not 0; 0 where nobody has it.
+
+    `covered`: names of the parameters that masks cover; others are averaged over all models. `models`: finite, of equal
+    weight, summed in float64 in the order given; one after another, so that they need not be in memory together.
+    """
+    sums: dict[str, dict[str, _Sum]] = {}
+    for model in models:
+        for kind, tensors in model.items():
+            _add_all(sums.setdefault(kind, {}), tensors, covered if kind == "params" else ())
+    return {kind: {name: of_kind.pop(name).mean() for name in list(of_kind)} for kind, of_kind in sums.items()}
+
+
+def _add_all(sums: dict[str, _Sum], tensors: Mapping[str, Tensor], covered: Container[str]) -> None:
+    for name, tensor in tensors.items():
+        if name not in sums:
+            sums[name] = _Sum(tensor)
+        sums[name].add(tensor, name in covered)
+
+
+class _Sum:
+    """Sums of a tensor's entries over models, and how many have them."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._dtype = like.dtype
+        self._total = torch.zeros_like(like, dtype=torch.float64)
+        self._having = torch.zeros_like(like, dtype=torch.int32)
+
+    def add(self, tensor: Tensor, covered: bool) -> None:
+        self._total += tensor
+        self._having += tensor != 0 if covered else 1
+
+    def mean(self) -> Tensor:
+        return (self._total / self._having.clamp_(min=1)).to(self._dtype)
+
+
+def with_masks(model: ModelState, masks: Masks) -> dict[str, Mapping[str, Tensor]]:
+    """Return a model that carries masks. They cross a link free of charge, as its encoding says what they cost."""
+    return {**model, _KIND: {_PREFIX + name: mask for name, mask in masks.items()}}
+
+
+def masks_in(model: ModelState) -> dict[str, Tensor]:
+    """Return the masks that a model carries; none if it is whole."""
+    return {name.removeprefix(_PREFIX): mask for name, mask in model.get(_KIND, {}).items()}
+
+
+def without_masks(model: ModelState) -> dict[str, Mapping[str, Tensor]]:
+    """Return a model without the masks that it carries."""
+    return {kind: tensors for kind, tensors in model.items() if kind != _KIND}
+
+
+# --- on a device --------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Masked:
+    """Scratch of a job that trains under a mask: which weights of each tensor there are, by parameter name."""
+
+    mask: Masks
+
+
+def masked_gradients(grads: Sequence[Tensor], local: LocalState, context: Context) -> list[Tensor]:
+    """Return gradients that are zero outside the mask of the scratch, a Masked, so that SGD leaves zeros alone."""
+    masks = local.scratch.mask
+    named = zip(context.trained, grads, strict=True)
+    return [torch.where(masks[name], g, 0.0) if name in masks else g for name, g in named]
+
+
+def dense_gradient(w: ModelState, batch: Batch, context: Context) -> dict[str, Tensor]:
+    """Return the gradient of the cross-entropy by parameter name, outside masks too; `w` stays as it is."""
+    leaves = {name: t.detach().clone().requires_grad_(name in context.trained) for name, t in w["params"].items()}
+    loss = cross_entropy({"params": leaves, "buffers": dict(w["buffers"])}, batch, context)
+    return dict(zip(context.trained, gradients(loss, [leaves[name] for name in context.trained]), strict=True))
+
+
+def one_batch(context: Context, size: int) -> Batch:
+    """Return so many random samples of the device's data, not those of a training step."""
+    order, augmenting = (torch.Generator().manual_seed(context.key.at(JobStream.ONE_BATCH, i).word()) for i in range(2))
+    return context.batch(torch.randperm(len(context.shard), generator=order)[:size], augmenting)
+
+
+def random_scores(like: Masks, context: Context) -> dict[str, Tensor]:
+    """Return random numbers in [0, 1), float64, by the device's key: weights regrow anywhere if these say where."""
+    found = {}
+    for place, (name, mask) in enumerate(like.items()):
+        generator = torch.Generator().manual_seed(context.key.at(JobStream.GROWTH, place).word())
+        found[name] = torch.rand(mask.shape, generator=generator, dtype=torch.float64).to(mask.device)
+    return found
+
+
+def wire(usual: Encoding, known: bool) -> Encoding | None:
+    """Return how a masked payload is written if the receiver may know its mask; None: as usual.
+
+    A scenario whose encoding sends zeros like any number (`zeros = "sent"`) keeps doing so.
+    """
+    return replace(usual, zeros="known") if known and usual.zeros != "sent" else None

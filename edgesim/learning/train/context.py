@@ -1,0 +1,225 @@
+"""What local training works with: the network bound to a device's weights, and the device's samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from edgesim.core.backend import Assignment
+from edgesim.core.errors import ContractError
+from edgesim.core.task import Submodel, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.models.build import applied
+from edgesim.learning.submodel.slicing import corners
+
+_FIRST = "first_weights"  # attribute of a network that has got other weights than those it was made with
+
+
+class Batch(NamedTuple):
+    """Inputs (images NCHW, float32) and class labels (int64) of one SGD step."""
+
+    x: Tensor
+    y: Tensor
+
+
+class PublicRows(NamedTuple):
+    """Samples that server and devices share: rows of one split of the data set."""
+
+    split: Literal["train", "test"]
+    rows: Tensor
+
+
+class Context:
+    """Handed to every hook of a LocalRule.
+
+    `global_model` is the model received, `device_state` what the device kept, `received` the messages of peers, `first`
+    the model that the run started from. `trained` names the parameters that take gradients, in the order gradients come
+    in.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        data: Dataset,
+        shard: Tensor,
+        assignment: Assignment,
+        drop_single: bool,
+        public: PublicRows | None = None,
+    ) -> None:
+        self.task: Task = assignment.task
+        self.global_model: ModelState = assignment.global_model
+        self.device_state: ModelState | None = assignment.device_state
+        self.received: Sequence[Update] = assignment.received
+        self.device = assignment.device
+        self.key = assignment.key
+        self.shard = shard
+        self.drop_single = drop_single
+        self.trained = [n for n, _ in module.named_parameters() if _layer(n) not in assignment.task.submodel.frozen]
+        self._module = module
+        self._data = data
+        self._device = next(module.parameters()).device
+        self._bound: ModelState = {}
+        self._public = public
+        for name, layer in module.named_modules():
+            layer.training = name not in assignment.task.submodel.frozen
+
+    @property
+    def first(self) -> ModelState:
+        """The whole model as the run started from it, not to be changed; any device can draw it from the seed."""
+        return _first_of(self._module)
+
+    @property
+    def public(self) -> Batch:
+        """The samples that server and devices share, as they are; of a method whose `server_set` is public."""
+        if self._public is None:
+            raise ContractError("the method has no public samples: its server_set is None or not public")
+        x, y = self._data.batch(*self._public)
+        return Batch(x.to(self._device), y.to(self._device))
+
+    def copy(self, model_state: ModelState) -> ModelState:
+        """Return a copy of a bundle that training may change."""
+        return copy_for(self._module, model_state)
+
+    def batch(self, positions: Tensor, augmenting: torch.Generator) -> Batch:
+        """Return the samples at these positions of the device's data, augmented if the data set says so."""
+        x, y = self._data.batch("train", self.shard[positions])
+        if self._data.augment is not None:
+            x = self._data.augment.apply(x, augmenting)
+        return Batch(x.to(self._device), y.to(self._device))
+
+    def bind(self, w: ModelState) -> list[Tensor]:
+        """Make `w` the network's own weights and set what is trained; return the trained tensors."""
+        frozen = self.task.submodel.frozen
+        load(self._module, w)
+        for name, layer in self._module.named_modules():
+            layer.training = name not in frozen
+        trained: list[Tensor] = []
+        for name, parameter in self._module.named_parameters():
+            parameter.requires_grad_(_layer(name) not in frozen)
+            if parameter.requires_grad:
+                trained.append(parameter)
+        self._bound = w
+        return trained
+
+    @property
+    def bound(self) -> list[Tensor]:
+        """The tensors that are trained, those of the weights bound last, in the order of `trained`."""
+        return [parameter for parameter in self._module.parameters() if parameter.requires_grad]
+
+    def forward(self, w: ModelState, x: Tensor) -> Tensor:
+        """Return the logits of weights `w`, shape (batch, classes); fastest for the weights being trained.
+
+        Only the running statistics of the weights being trained move; those of other weights stay as they are.
+        Weights without any use those of the model received.
+        """
+        if w is self._bound:
+            return self._module(x)
+        buffers = w.get("buffers", self.global_model.get("buffers", {}))
+        if buffers is not self._bound.get("buffers"):
+            buffers = {name: buffer.clone() for name, buffer in buffers.items()}
+        logits: Tensor = applied(self._module, {**w["params"], **buffers}, x)
+        return logits
+
+    def features(self, w: ModelState, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits of weights `w` and what enters the last of their layers, shape (batch, features)."""
+        entered: dict[str, Tensor] = {}
+
+        def watch(_: nn.Module, given: tuple[Any, ...]) -> None:
+            if given:  # some only give a parameter of theirs
+                entered["last"] = given[0]
+
+        layers = [layer for layer in self._module.modules() if next(layer.parameters(recurse=False), None) is not None]
+        hooks = [layer.register_forward_pre_hook(watch) for layer in layers]
+        try:
+            logits = self.forward(w, x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return logits, entered["last"].flatten(1)
+
+    def tested_features(self, w: ModelState, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the same as in a test: without dropout and gradients, statistics as they are."""
+        with self.as_in_a_test(), torch.no_grad():
+            return self.features(w, x)
+
+    @contextmanager
+    def as_in_a_test(self) -> Iterator[None]:
+        """Let the network run without dropout and with statistics as they are; gradients can be taken."""
+        modes = {layer: layer.training for layer in self._module.modules()}
+        self._module.eval()
+        try:
+            yield
+        finally:
+            for layer, mode in modes.items():
+                layer.training = mode
+
+    def bind_for_test(self, w: ModelState) -> list[Tensor]:
+        """Do as `bind`, and let the network run as in a test until it is bound again."""
+        trained = self.bind(w)
+        self._module.eval()
+        return trained
+
+    def outputs(self, w: ModelState, x: Tensor, layers: Sequence[str]) -> dict[str, Tensor]:
+        """Return what comes out of each of these layers in a test of the weights `w`."""
+        found: dict[str, Tensor] = {}
+
+        def watch(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+            def note(_: nn.Module, given: Any, out: Tensor) -> None:
+                found[name] = out.clone()  # what follows may change it in place
+
+            return note
+
+        self.bind_for_test(w)
+        hooks = [self._module.get_submodule(name).register_forward_hook(watch(name)) for name in layers]
+        try:
+            with torch.no_grad():
+                self.forward(w, x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return {name: found[name] for name in layers}
+
+    def corners(self, submodel: Submodel) -> dict[str, tuple[slice, ...]]:
+        """Return where the tensors of a smaller part lie in those of the network; see `parts.corners`."""
+        return corners(self._module, submodel)
+
+
+def copy_for(module: nn.Module, model_state: ModelState) -> ModelState:
+    """Return a copy of a bundle on the network's device, laid out in memory as the network wants it."""
+    like: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {
+        kind: {name: _copy(t, like.get(name)) for name, t in tensors.items()} for kind, tensors in model_state.items()
+    }
+
+
+def _copy(tensor: Tensor, like: Tensor | None) -> Tensor:
+    return torch.empty_like(tensor if like is None else like, requires_grad=False).copy_(tensor)
+
+
+def load(module: nn.Module, w: ModelState) -> None:
+    """Let a network use the tensors of a bundle as its own, without copying. Integer buffers stay the network's."""
+    _first_of(module)
+    for name, parameter in module.named_parameters():
+        parameter.data = w["params"][name]
+    for name, buffer in module.named_buffers():
+        if buffer.is_floating_point():
+            buffer.data = w["buffers"][name]
+
+
+def _first_of(module: nn.Module) -> ModelState:
+    """Return the weights that a network was made with. They are aliases: `load` binds others and leaves them alone."""
+    if not hasattr(module, _FIRST):
+        floats = {name: buffer.data for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+        params = {name: parameter.data for name, parameter in module.named_parameters()}
+        setattr(module, _FIRST, {"params": params, "buffers": floats})
+    first: ModelState = getattr(module, _FIRST)
+    return first
+
+
+def _layer(parameter: str) -> str:
+    return parameter.rpartition(".")[0]

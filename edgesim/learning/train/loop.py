@@ -1,0 +1,125 @@
+"""THE local training loop, and the only module that takes gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+from torch.optim.sgd import sgd
+
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.method import LocalPhase, LocalState
+from edgesim.core.rng import Key
+from edgesim.learning.train.context import Batch, Context
+from edgesim.learning.train.rules import cross_entropy
+
+
+def gradients(loss: Tensor, wrt: Sequence[Tensor], again: bool = False) -> list[Tensor]:
+    """Return the gradients of a scalar loss, one per tensor of `wrt`, zeros where the loss does not depend on it.
+
+    `again`: the graph stays, for another backward pass.
+    """
+    if not wrt or not loss.requires_grad:  # layers without parameters, or that the loss does not depend on
+        return [torch.zeros_like(w) for w in wrt]
+    found = torch.autograd.grad(loss, wrt, allow_unused=True, retain_graph=again)
+    return [torch.zeros_like(w) if g is None else g for w, g in zip(wrt, found, strict=True)]
+
+
+def backward_from(node: Any, received: Sequence[Tensor | None], to: Sequence[Any]) -> None:
+    """Run the backward pass from one node of a graph down to others, as if `received` had come to it; the graph stays.
+
+    What the gradients are is lost: this is for hooks of the nodes on the way.
+    """
+    given = [(GradientEdge(node, place), grad) for place, grad in enumerate(received) if grad is not None]
+    edges, grads = zip(*given, strict=True)
+    torch.autograd.grad(edges, [GradientEdge(end, 0) for end in to], grads, retain_graph=True, allow_unused=True)
+
+
+def hessian_product(
+    loss: Tensor, wrt: Sequence[Tensor]
+) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], list[Tensor]]]:
+    """Return the gradients of a scalar loss, as `gradients` does, and what multiplies its Hessian by a vector.
+
+    The vector and the product have a tensor for each of `wrt`. A product is one more backward pass, through the first
+    one; until the last of them the values of `wrt` have to stay.
+    """
+    found = torch.autograd.grad(loss, wrt, allow_unused=True, create_graph=True)
+    curved = [place for place, g in enumerate(found) if g is not None and g.requires_grad]  # others are constant
+    slopes = [found[place] for place in curved]
+
+    def product(vector: Sequence[Tensor]) -> list[Tensor]:
+        if not curved:
+            return [torch.zeros_like(w) for w in wrt]
+        weights = [vector[place] for place in curved]
+        rows = torch.autograd.grad(slopes, wrt, weights, retain_graph=True, allow_unused=True)
+        return [torch.zeros_like(w) if row is None else row for w, row in zip(wrt, rows, strict=True)]
+
+    return [torch.zeros_like(w) if g is None else g.detach() for w, g in zip(wrt, found, strict=True)], product
+
+
+def batch_order(key: Key, n_samples: int, local_sgd: LocalSGD, drop_single: bool) -> Iterator[Tensor]:
+    """Yield the positions (int64, in [0, n_samples)) of each SGD step of a stretch, reshuffled every epoch.
+
+    The last short batch of an epoch is used, unless it is a single sample and `drop_single` is set.
+    """
+    _, steps = local_sgd.amount(np.array([n_samples]), drop_single)
+    left = int(steps[0])
+    generator = torch.Generator().manual_seed(key.word())
+    while left:
+        for positions in torch.split(torch.randperm(n_samples, generator=generator), local_sgd.batch):
+            if not left or (drop_single and len(positions) == 1 < local_sgd.batch):
+                break
+            yield positions
+            left -= 1
+
+
+def run_local_sgd(
+    local: LocalState, local_sgd: LocalSGD, phase: LocalPhase, context: Context, key: Key, most: int | None = None
+) -> int:
+    """Run plain SGD in place on the trained parameters of a job's weights; return the number of steps, at most `most`.
+
+    `key` names the stretch's streams: 0 the batch order, 1 the augmentation. Parameters of frozen layers keep
+    their bits: they take no gradient, so that backward really ends at the first trained layer.
+    """
+    trained = context.bind(local.weights)
+    momenta: list[Tensor | None] = [None] * len(trained)
+    augmenting = torch.Generator().manual_seed(key.at(1).word())
+    steps = 0
+    for positions in islice(batch_order(key.at(0), len(context.shard), local_sgd, context.drop_single), most):
+        batch = context.batch(positions, augmenting)
+        grads = _gradients(local, batch, phase, context, trained)
+        if local_sgd.clip_norm < math.inf:
+            grads = clipped(grads, local_sgd.clip_norm)
+        with torch.no_grad():
+            sgd(
+                trained, grads, momenta, foreach=False, weight_decay=local_sgd.weight_decay,
+                momentum=local_sgd.momentum, lr=local_sgd.lr, dampening=0.0, nesterov=False, maximize=False,
+            )  # fmt: skip
+            if phase.after_step:
+                phase.after_step(local, context)
+        steps += 1
+    return steps
+
+
+def _gradients(
+    local: LocalState, batch: Batch, phase: LocalPhase, context: Context, trained: list[Tensor]
+) -> list[Tensor]:
+    if phase.gradient is not None:
+        grads = phase.gradient(local, batch, context)
+    elif phase.loss is not None:
+        grads = gradients(phase.loss(local, batch, context), trained)
+    else:
+        grads = gradients(cross_entropy(local.weights, batch, context), trained)
+    return grads if phase.adjust_gradients is None else phase.adjust_gradients(grads, local, context)
+
+
+def clipped(grads: Sequence[Tensor], norm: float) -> list[Tensor]:
+    """Return gradients shortened, as one vector, to this norm if they are longer."""
+    total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads]))
+    return [g * (norm / (total + 1e-6)).clamp(max=1.0) for g in grads]

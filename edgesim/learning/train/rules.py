@@ -1,0 +1,52 @@
+"""Stock behaviour of devices: losses and phases that methods combine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from edgesim.core.method import Fn, LocalPhase, LocalRule, LocalState
+from edgesim.core.update import ModelState
+from edgesim.learning.train.context import Batch, Context
+
+
+def cross_entropy(w: ModelState, batch: Batch, context: Context) -> Tensor:
+    """Return the mean cross-entropy of the logits of `w` on a batch."""
+    return F.cross_entropy(context.forward(w, batch.x), batch.y)
+
+
+PLAIN_SGD = LocalRule(phases=(LocalPhase(),))
+
+
+@dataclass(slots=True)
+class Anchored:
+    """Scratch of a job whose weights are pulled to some others: the parameters to which."""
+
+    anchor: Mapping[str, Tensor]
+
+
+def pulled_to_anchor(mu: float) -> Fn:
+    """Return what adds mu (w - anchor) to gradients; the scratch is an Anchored."""
+
+    def pulled(grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
+        params, anchor = local.weights["params"], local.scratch.anchor
+        named = zip(context.trained, grads, strict=True)
+        return [g.add(params[name] - anchor[name], alpha=mu) for name, g in named]
+
+    return pulled
+
+
+def proximal_sgd(mu: float) -> LocalRule:
+    """Return SGD along g + mu (w - w received)."""
+    if not mu:
+        return PLAIN_SGD
+    return LocalRule((LocalPhase(adjust_gradients=pulled_to_anchor(mu)),), on_start=_with_anchor)
+
+
+def _with_anchor(context: Context) -> LocalState:
+    """Return the model to train, held to the parameters received."""
+    anchor = context.copy({"params": context.global_model["params"]})["params"]
+    return LocalState(context.copy(context.global_model), Anchored(anchor))

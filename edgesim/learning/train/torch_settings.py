@@ -1,0 +1,104 @@
+"""Where networks run, and the state of torch that they run in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import backends
+
+from edgesim.core.errors import ConfigError
+from edgesim.files.reading import in_short, quoted
+
+PROCESS_BYTES = 450_000_000  # of a Python process that has loaded PyTorch with its CUDA libraries, measured
+
+_SUBNORMAL = 1e-310  # of a float64; 0 where the CPU flushes such numbers
+_AUTOCAST = ("cpu", "cuda")
+
+
+def check_device(name: str) -> None:
+    """Raise ConfigError unless torch can compute on the device of this name here, such as "cpu" or "cuda:0"."""
+    try:
+        torch.ones(1, device=name).item()
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason, *_ = str(error).partition(". ")  # torch goes on for a paragraph
+        here = ", ".join(["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
+        raise ConfigError(
+            f"backend.device: cannot compute on {quoted(name)} here: {in_short(reason)} (found: {here})"
+        ) from error
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """Compute as torch does when it has just been loaded, but on one thread; give the caller's settings back.
+
+    Results then depend neither on what a notebook or a plug-in has switched, nor on how many threads the host has. To
+    be left in the order of entering, so for functions and with-blocks, not for objects that live as long as they do.
+    """
+    with ExitStack() as stack:
+        for context in (torch.inference_mode(False), torch.enable_grad(), torch.autograd.set_detect_anomaly(False)):
+            stack.enter_context(context)
+        for device in filter(torch.is_autocast_enabled, _AUTOCAST):
+            stack.enter_context(torch.autocast(device, enabled=False))
+        if torch.get_default_device() != torch.device("cpu"):  # else left alone: this context slows every call
+            stack.enter_context(torch.device("cpu"))
+        stack.enter_context(np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"))
+        for switch in _switches():
+            before = switch.read()
+            if before != switch.value:
+                switch.write(switch.value)
+                stack.callback(switch.write, before)
+        yield
+
+
+class _Switch(NamedTuple):
+    """A global setting of torch, and the value that it has in a run."""
+
+    read: Callable[[], Any]
+    write: Callable[[Any], Any]
+    value: Any
+
+
+def _switches() -> Iterator[_Switch]:
+    yield _Switch(torch.get_num_threads, torch.set_num_threads, 1)
+    yield _Switch(torch.get_default_dtype, torch.set_default_dtype, torch.float32)
+    yield _Switch(torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 0)
+    yield _Switch(_flushes_subnormals, torch.set_flush_denormal, False)
+    yield _Switch(backends.mha.get_fastpath_enabled, backends.mha.set_fastpath_enabled, True)
+    yield _attribute(backends.mkldnn, "enabled", True)
+    yield _attribute(backends.mkldnn, "deterministic", False)
+    yield _attribute(backends.cudnn, "enabled", True)
+    yield _attribute(backends.cudnn, "benchmark", False)
+    yield _attribute(backends.cudnn, "deterministic", False)
+    attention = backends.cuda  # these choose kernels on every device, the CPU too
+    yield _Switch(attention.flash_sdp_enabled, attention.enable_flash_sdp, True)
+    yield _Switch(attention.mem_efficient_sdp_enabled, attention.enable_mem_efficient_sdp, True)
+    yield _Switch(attention.math_sdp_enabled, attention.enable_math_sdp, True)
+    yield from _precisions()
+
+
+def _precisions() -> Iterator[_Switch]:
+    """Yield the switches for how exactly float32 is multiplied."""
+    if not hasattr(backends, "fp32_precision"):  # torch before 2.9
+        yield _Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest")
+        yield _attribute(backends.cudnn, "allow_tf32", True)
+        return
+    mkldnn: Any = backends.mkldnn
+    cudnn: Any = backends.cudnn
+    for operations in (mkldnn.matmul, mkldnn.conv, mkldnn.rnn, backends.cuda.matmul):
+        yield _attribute(operations, "fp32_precision", "ieee")
+    for operations in (cudnn.conv, cudnn.rnn):
+        yield _attribute(operations, "fp32_precision", "tf32")
+
+
+def _attribute(holder: Any, name: str, value: Any) -> _Switch:
+    return _Switch(partial(getattr, holder, name), partial(setattr, holder, name), value)
+
+
+def _flushes_subnormals() -> bool:
+    """Return whether numbers too small for a full mantissa become 0; torch sets this but cannot be asked."""
+    return bool((torch.full((1,), _SUBNORMAL, dtype=torch.float64) * 1.0 == 0).item())

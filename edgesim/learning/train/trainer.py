@@ -1,0 +1,117 @@
+"""Carries out assignments and evaluations on one network. Every backend that trains does it through here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from edgesim.core.backend import Assignment, Result, Score
+from edgesim.core.encoding import FLOAT32, Encoding
+from edgesim.core.errors import ContractError
+from edgesim.core.method import Finished, LocalRule, LocalState, Method
+from edgesim.core.task import Submodel
+from edgesim.core.update import ModelState
+from edgesim.cost.profile import CostProfile
+from edgesim.learning.codec.encode import downlinked, uplinked
+from edgesim.learning.codec.packed import packed
+from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.models.seeding import seeded
+from edgesim.learning.submodel.slicing import extract, thinner
+from edgesim.learning.train.context import Context, PublicRows, copy_for, load
+from edgesim.learning.train.loop import run_local_sgd
+
+CHUNK = 100  # test samples evaluated at once: fits the cache; fixed, as sums must not depend on who computes them
+
+
+class ChunkScore(NamedTuple):
+    """Sums over one chunk of test samples."""
+
+    loss: float
+    correct: int
+    samples: int
+
+
+def total(chunks: Sequence[ChunkScore]) -> Score:
+    """Return mean loss and accuracy over chunks, summed in their order."""
+    samples = sum(chunk.samples for chunk in chunks)
+    loss = math.fsum(chunk.loss for chunk in chunks) / samples
+    return Score(loss, sum(chunk.correct for chunk in chunks) / samples, samples)
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """A network, the data and the method. Running an assignment is pure: same assignment, same result."""
+
+    module: nn.Module
+    data: Dataset
+    shards: Sequence[Tensor]  # sample indices of every device
+    method: Method
+    cost_profile: CostProfile
+    test_rows: Tensor  # samples of the test set that models are scored on
+    personal_rows: Sequence[Tensor] = ()  # those of every device's own test set, if devices are scored
+    encoding_up: Encoding = FLOAT32  # of payloads that name none
+    encoding_down: Encoding = FLOAT32
+    public: PublicRows | None = None  # samples that the server shares with all devices
+
+    def run(self, assignment: Assignment) -> Result:
+        """Train one assignment and return what the device sends and keeps."""
+        task, key = assignment.task, assignment.key
+        rule = self.method.local(task)
+        if not isinstance(rule, LocalRule):
+            name = type(self.method).__name__
+            raise ContractError(f"{name}.local() must return a LocalRule, got {type(rule).__name__}")
+        module, assignment = self._cut(task.submodel, assignment)
+        received = downlinked(assignment.global_model, task, self.encoding_down, key)
+        assignment = assignment._replace(global_model=received)
+        shard, drop_single = self.shards[assignment.device], self.cost_profile.drop_single
+        context = Context(module, self.data, shard, assignment, drop_single, self.public)
+        steps = 0
+        with seeded(key):  # dropout layers draw from torch's own stream
+            local = rule.on_start(context) if rule.on_start else LocalState(context.copy(received))
+            for place, (sgd, phase) in enumerate(zip(task.local_sgd, rule.phases, strict=True)):
+                local = phase.on_enter(local, context) if phase.on_enter else local
+                steps += run_local_sgd(local, sgd, phase, context, key.at(place), assignment.left_after(steps))
+            finished = rule.on_finish(local, context) if rule.on_finish else Finished(local.weights)
+        sent, kept = packed(uplinked(finished.body, task, self.encoding_up, key), finished.new_device_state)
+        return Result(sent, kept, finished.statistics, steps, finished.own_model)
+
+    def chunks(self) -> int:
+        """Return the number of chunks of the test set."""
+        return -(-len(self.test_rows) // CHUNK)
+
+    def score_chunks(self, model: ModelState, chunks: Sequence[int]) -> list[ChunkScore]:
+        """Return loss and hits of a model over these chunks of the test set, one by one."""
+        return self._scored(model, [self.test_rows[chunk * CHUNK : (chunk + 1) * CHUNK] for chunk in chunks])
+
+    def score_personal(self, device: int, model: ModelState) -> Score:
+        """Return mean loss and accuracy of a model on a device's own test set."""
+        return total(self._scored(model, torch.split(self.personal_rows[device], CHUNK)))
+
+    def _scored(self, model: ModelState, chunks: Sequence[Tensor]) -> list[ChunkScore]:
+        device = next(self.module.parameters()).device
+        load(self.module, copy_for(self.module, model))
+        self.module.eval()
+        with torch.no_grad():
+            return [self._score(indices, device) for indices in chunks]
+
+    def _cut(self, submodel: Submodel, assignment: Assignment) -> tuple[nn.Module, Assignment]:
+        """Return the network that a part trains, and the assignment with the model received cut to it.
+
+        What the device kept and what peers sent stay as they are: they may be of other parts.
+        """
+        if not submodel.channels:
+            return self.module, assignment
+        model = extract(assignment.global_model, submodel, self.cost_profile)
+        return thinner(self.module, submodel, self.cost_profile), assignment._replace(global_model=model)
+
+    def _score(self, indices: Tensor, device: torch.device) -> ChunkScore:
+        x, y = self.data.batch("test", indices)
+        logits, y = self.module(x.to(device)), y.to(device)
+        loss = F.cross_entropy(logits, y, reduction="sum")
+        return ChunkScore(float(loss), int((logits.argmax(1) == y).sum()), len(indices))

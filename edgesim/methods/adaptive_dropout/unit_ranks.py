@@ -1,0 +1,140 @@
+"""What a device finds out about a model that it received: how much its units matter, and how its loss is curved.
+
+Source: "Efficient Federated Learning with Heterogeneous Data and Adaptive Dropout", arXiv 2507.10430 (FedAD).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from edgesim.core.arrays import Arr
+from edgesim.core.rng import JobStream
+from edgesim.core.update import ModelState
+from edgesim.cost.profile import ChannelGroup, CostProfile
+from edgesim.learning.train.context import Batch, Context
+from edgesim.learning.train.loop import gradients, hessian_product
+from edgesim.learning.train.rules import cross_entropy
+from edgesim.methods.adaptive_dropout.spectrum import Spectrum, dense, lanczos, mean_of
+
+NeuronWeight: TypeAlias = Literal["abs", "signed"]
+
+
+class Ranks(NamedTuple):
+    """How much the units of layers matter, by layer, each of shape (units,); NaN where something was not finite.
+
+    `deficiency`: the mean over all channels of rank over the largest possible one; 1 without channels.
+    """
+
+    importance: dict[str, Arr]
+    deficiency: float
+
+
+class Curvature(NamedTuple):
+    """The spectrum of a Hessian, a lower bound of B's Lipschitz constant, and the distance from the first model."""
+
+    spectrum: Spectrum
+    lipschitz: float
+    moved: float
+
+
+def is_linear(cost_profile: CostProfile, group: ChannelGroup) -> bool:
+    """Whether the units of a group are neurons of a linear layer, not channels."""
+    return next(layer for layer in cost_profile.layers if layer.name == group.name).kind == nn.Linear.__name__
+
+
+def source_of(cost_profile: CostProfile, group: ChannelGroup) -> str:
+    """Return the layer whose output, or whose weights, tell how much the units of a group matter.
+
+    For neurons the layer that makes them; for channels the last of those that do, which is their normalisation.
+    """
+    if is_linear(cost_profile, group):
+        return group.name
+    return [layer.name for layer in cost_profile.layers if layer.rows == group.name][-1]
+
+
+def rank_flops(cost_profile: CostProfile, groups: Iterable[ChannelGroup]) -> float:
+    """Return the FLOPs of the ranks of all maps of one sample: 8 side^3 / 3 of a square map, rounded down."""
+    pixels = {layer.name: layer.forward_flops / (2 * layer.weights) for layer in cost_profile.layers if layer.weights}
+    sides = {group.name: round(pixels[group.name] ** 0.5) for group in groups if not is_linear(cost_profile, group)}
+    return float(sum(group.size * (8 * sides[group.name] ** 3 // 3) for group in groups if group.name in sides))
+
+
+def ranks_of(w: ModelState, context: Context, layers: Iterable[str], samples: int, weight: NeuronWeight) -> Ranks:
+    """Return how much the units of these layers matter in the model `w`, on so many samples of the device.
+
+    A channel: the mean over samples of the matrix rank of its map after ReLU, before any pooling. A neuron: the sum of
+    its incoming weights or of their magnitudes.
+    """
+    linear = {name: w["params"][f"{name}.weight"] for name in layers if _is_matrix(w, name)}
+    sums = {n: (t.abs() if weight == "abs" else t).double().sum(dim=1).cpu().numpy() for n, t in linear.items()}
+    others = [name for name in layers if name not in linear]
+    maps = context.outputs(w, _batch(context, samples).x, others) if others else {}
+    ranks = {name: _mean_ranks(F.relu(out)) for name, out in maps.items()}
+    full = [ranks[name] / min(out.shape[2:]) for name, out in maps.items()]
+    return Ranks({**sums, **ranks}, float(np.concatenate(full).mean()) if full else 1.0)
+
+
+def curvature_of(w: ModelState, context: Context, samples: int, steps: int, starts: int) -> Curvature:
+    """Return the spectrum of the loss at `w`, by so many Lanczos steps from each start, or if these are 0 in full.
+
+    The loss is that of so many samples of the device, its variables are the trained layers. With B(x) = H x - g(w + x)
+    and x = first - w the bound is |B(x) - B(0)| / |x|, 0 where |x| is; what is not trained stays as it is in w.
+    """
+    batch, before = _batch(context, samples), {n: context.first["params"][n] for n in context.trained}
+    first = context.copy({**w, "params": {**w["params"], **before}})
+    there = context.bind_for_test(first)
+    first_slope = gradients(cross_entropy(first, batch, context), there)
+    begin = _flat([t.detach() for t in there])
+    here = context.bind_for_test(w)  # from now on the weights stay: products are of this graph
+    slope, times = hessian_product(cross_entropy(w, batch, context), here)
+    sizes = [t.numel() for t in here]
+
+    def product(vector: Tensor) -> Tensor:
+        pieces = torch.split(vector, sizes)
+        return _flat(times([piece.view_as(t) for piece, t in zip(pieces, here, strict=True)]))
+
+    way = begin - _flat([t.detach() for t in here])
+    length = float(torch.linalg.vector_norm(way))
+    rest = product(way) - _flat(first_slope) + _flat(slope)
+    lipschitz = float(torch.linalg.vector_norm(rest)) / length if length > 0 else 0.0
+    if not steps:
+        return Curvature(dense(product, way), lipschitz, length)
+    return Curvature(
+        mean_of([lanczos(product, start, steps) for start in _starts(context, way, starts)]), lipschitz, length
+    )
+
+
+def _batch(context: Context, samples: int) -> Batch:
+    """Return so many samples of the device, or all, drawn by its key."""
+    key = context.key.at(JobStream.LOOKED_AT)
+    drawn = key.numpy().permutation(len(context.shard))[:samples]
+    return context.batch(torch.from_numpy(drawn), torch.Generator().manual_seed(key.at(1).word()))
+
+
+def _starts(context: Context, like: Tensor, count: int) -> list[Tensor]:
+    """Return vectors of random signs."""
+    draws = context.key.at(JobStream.LANCZOS_STARTS).numpy()
+    return [torch.from_numpy(draws.choice([-1.0, 1.0], len(like))).to(like) for _ in range(count)]
+
+
+def _mean_ranks(maps: Tensor) -> Arr:
+    """Return the mean rank of each channel's map, shape (channels,)."""
+    if not bool(maps.isfinite().all()):
+        return np.full(maps.shape[1], np.nan)
+    ranks: Arr = torch.linalg.matrix_rank(maps).double().mean(dim=0).cpu().numpy()
+    return ranks
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([t.reshape(-1) for t in tensors])
+
+
+def _is_matrix(w: ModelState, layer: str) -> bool:
+    weight = w["params"].get(f"{layer}.weight")
+    return weight is not None and weight.dim() == 2

@@ -1,0 +1,216 @@
+"""What peers with sparse models of their own share: first masks, mixing under masks, masks that move, and prices.
+
+A message carries no mask: it is what is not zero in it. A device that never trained has the first model under its first
+mask, which everybody can draw from a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from graphlib import TopologicalSorter
+from itertools import chain
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+from edgesim.core.method import Aggregate, LocalState
+from edgesim.core.rng import Key
+from edgesim.core.task import Order, Pass, Payload, Submodel, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.cost.profile import CostProfile
+from edgesim.cost.workload import full_speed_s
+from edgesim.learning.aggregate.mean import finite, is_finite
+from edgesim.learning.codec.packed import packed
+from edgesim.learning.submodel import masks
+from edgesim.learning.train.context import Context
+
+Maskable: TypeAlias = Literal["2d", "authors"]
+Initial: TypeAlias = Literal["per_device", "shared"]
+Growth: TypeAlias = Literal["gradient", "random"]
+
+_MODEL = Payload().kinds
+_SHORTCUTS = frozenset({"shortcut", "downsample"})  # parts of the names of their layers
+
+
+class FirstMasks(NamedTuple):
+    """Which weights devices have at first: random ones, how many of each tensor by ERK.
+
+    `maskable`: all weights ("2d"), or not those of shortcuts ("authors"). `initial`: every device draws for itself, or
+    all share one mask.
+    """
+
+    sparsity: float
+    maskable: Maskable
+    initial: Initial
+
+    def shapes(self, cost_profile: CostProfile) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of maskable tensors by name. Raises ConfigError for a model that no mask fits."""
+        return self._maskable(masks.weight_shapes(cost_profile))
+
+    def counts(self, shapes: masks.Shapes) -> dict[str, int]:
+        """Return how many weights of tensors of these shapes there are."""
+        return masks.kept_counts(shapes, masks.densities(shapes, self.sparsity, "erk"))
+
+    def model(self, whole: ModelState, device: int, seed: int) -> ModelState:
+        """Return the first model of a device, which carries its mask."""
+        params = {n: tuple(t.shape) for n, t in whole["params"].items() if t.dim() >= 2}
+        whose = device if self.initial == "per_device" else None
+        drawn = _drawn(self, tuple(self._maskable(params).items()), whose, seed)
+        mask = {name: m.to(whole["params"][name].device) for name, m in drawn.items()}
+        return masks.with_masks(masks.applied(whole, mask), mask)
+
+    def _maskable(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+        everything = self.maskable == "2d"
+        return {n: shape for n, shape in shapes.items() if everything or _SHORTCUTS.isdisjoint(n.split("."))}
+
+
+@lru_cache(maxsize=128)  # in a first round all who hear a device ask; packed, a weight takes an eighth of a byte
+def _drawn(
+    first: FirstMasks, shapes: tuple[tuple[str, tuple[int, ...]], ...], device: int | None, seed: int
+) -> Mapping[str, Tensor]:
+    """Return the first mask of a device, or of all for None; not to be changed."""
+    key, sizes = Key(seed), dict(shapes)
+    drawn = masks.at_random(sizes, first.counts(sizes), key if device is None else key.at(device))
+    (small,) = packed({"mask": drawn})
+    mask: Mapping[str, Tensor] = small["mask"]
+    return mask
+
+
+# --- prices -----------------------------------------------------------------------------------------------------
+
+
+def config_of(seed: int, share: float) -> dict[str, float]:
+    """Return what devices are told: the seed of the first masks, and the share of weights to move, if any."""
+    return {"seed": seed, **({"share": share} if share else {})}
+
+
+def share_at(alpha: float, t: int, end: int) -> float:
+    """Return the share of weights that move in round `t`, counted from 1; none after round `end`."""
+    return masks.annealed(alpha, t - 1, end) if t <= end else 0.0
+
+
+def sparse_orders(
+    orders: Sequence[Order], view: View, kept: Mapping[int, masks.Counts], config: Mapping[str, float], growth: Growth
+) -> tuple[Order, ...]:
+    """Return orders with the tasks of devices that keep so many weights of each tensor, by device.
+
+    By "gradient" a device also takes the gradient of the whole model on one batch. Who trains nothing moves nothing.
+    """
+    setting, sgd = view.setting, view.setting.training.local_sgd(view.round)
+    ids = [order.device for order in orders]
+    _, steps = sgd.amount(setting.samples[ids], setting.cost_profile.drop_single)
+    tasks: dict[Any, Task] = {}
+    found = []
+    for order, taken in zip(orders, steps.tolist(), strict=True):
+        nnz, moves = masks.nonzeros(kept[order.device]), bool(taken) and "share" in config
+        size = min(sgd.batch, int(setting.samples[order.device])) if moves and growth == "gradient" else 0
+        if (nnz, size, moves) not in tasks:
+            passes = (Pass(), *([Pass("train", samples=size, submodel=Submodel())] if size else []))
+            told = {name: value for name, value in config.items() if moves or name != "share"}
+            submodel = Submodel("sparse", nnz=nnz)
+            tasks[nnz, size, moves] = Task(
+                start="device", submodel=submodel, local_sgd=(sgd,), passes=passes, config=told
+            )
+        found.append(order._replace(task=tasks[nnz, size, moves]))
+    return tuple(found)
+
+
+def impatient(orders: Sequence[Order], setting: Setting, times: float) -> tuple[Order, ...]:
+    """Return orders that wait for so many times what those before them may take.
+
+    That is the device's own training time for each of the trainings in the longest chain of waits before it.
+    """
+    chain = _trainings_before({order.device: order.wait.peers for order in orders})
+    found = []
+    for order in orders:
+        training_s = full_speed_s(order.task, setting, np.array([order.device]))
+        allowed_s = chain[order.device] * float(training_s[0])
+        wait = order.wait._replace(within_s=times * allowed_s) if allowed_s else order.wait
+        found.append(order._replace(wait=wait))
+    return tuple(found)
+
+
+def _trainings_before(waits: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """Return how many devices train one after another before each, by device."""
+    chain: dict[int, int] = {}
+    for device in TopologicalSorter(waits).static_order():
+        chain[device] = max((1 + chain[peer] for peer in waits.get(device, ())), default=0)
+    return chain
+
+
+# --- on a device ------------------------------------------------------------------------------------------------
+
+
+def mixed(context: Context, first: FirstMasks) -> LocalState:
+    """Return the mean of a device's own model and those that it received, under its mask, the scratch.
+
+    Each weight is averaged over the models that have it, and is 0 if none does; biases and the like over all. Models
+    that are not finite are left out.
+    Source: DA-DPFL paper, mask-based aggregation; DisPFL.
+    """
+    seed = int(context.task.config["seed"])
+    kept = context.device_state
+    mine = first.model(context.global_model, context.device, seed) if kept is None else kept
+    mask = masks.masks_in(mine)
+    usable = _finite_models(plain(mine), context, first, seed)
+    mean = masks.mean_of_nonzero(chain([next(usable, plain(mine))], usable), mask)
+    w = context.copy(masks.applied(mean, mask))
+    return LocalState(w, masks.Masked({name: m.to(w["params"][name].device) for name, m in mask.items()}))
+
+
+def _finite_models(mine: ModelState, context: Context, first: FirstMasks, seed: int) -> Iterator[ModelState]:
+    """Yield a device's own model and those that it received, by device, each made when it is asked for."""
+    own = Update(context.device, -1, context.task, mine, 0, 0, 0, {})
+    for m in sorted([own, *context.received], key=lambda message: message.device):
+        untrained = m is not own and m.job < 0
+        model = plain(first.model(m.body, m.device, seed) if untrained else m.body)
+        if is_finite(model):
+            yield model
+
+
+def moved(model: ModelState, mask: masks.Masks, context: Context, growth: Growth) -> dict[str, Tensor]:
+    """Return the mask with its smallest weights replaced, a share that the task says: of every tensor as many come.
+
+    They come where the gradient of one batch is largest, or anywhere.
+    Source: Evci et al., "Rigging the Lottery" (2020), as in DisPFL.
+    """
+    share = context.task.config.get("share", 0.0)
+    if not share:
+        return dict(mask)
+    size = min(context.task.local_sgd[0].batch, len(context.shard))
+    if growth == "gradient":
+        scores = masks.dense_gradient(model, masks.one_batch(context, size), context)
+    else:
+        scores = masks.random_scores(mask, context)
+    stay = {name: masks.pruned(model["params"][name], m, share) for name, m in mask.items()}
+    return {name: masks.regrown(stay[name], scores[name], int(m.sum())) for name, m in mask.items()}
+
+
+def memory(model: ModelState, mask: masks.Masks) -> dict[str, Mapping[str, Tensor]]:
+    """Return what a device keeps: its model and the mask of the next round, on the CPU like the messages of others."""
+    kept = masks.with_masks(model, mask)
+    return {kind: {name: t.cpu() for name, t in tensors.items()} for kind, tensors in kept.items()}
+
+
+def plain(model: ModelState) -> dict[str, Mapping[str, Tensor]]:
+    """Return parameters and buffers alone."""
+    return {kind: tensors for kind, tensors in model.items() if kind in _MODEL}
+
+
+# --- what a run reports -----------------------------------------------------------------------------------------
+
+
+def mean_of_sparse(state: Any, global_model: ModelState, updates: Sequence[Update]) -> tuple[Aggregate, list[Update]]:
+    """Return the mean of each weight over the models that have it, and the messages used.
+
+    Nobody has this model, but it can be evaluated.
+    """
+    usable, metrics = finite(updates)
+    if not usable:
+        return Aggregate(state, None, metrics=metrics), usable
+    covered = {name for name, tensor in global_model["params"].items() if tensor.dim() >= 2}
+    mean = masks.mean_of_nonzero(({kind: message.body[kind] for kind in global_model} for message in usable), covered)
+    return Aggregate(state, mean, metrics=metrics), usable

@@ -1,0 +1,60 @@
+"""Classes that a device has no sample of: its loss leaves them alone, and so does its say in the mean.
+
+Source: HeteroFL (Diao, Ding and Tarokh, ICLR 2021), masked cross-entropy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from edgesim.core.method import LocalState
+from edgesim.core.rng import JobStream
+from edgesim.core.update import Update
+from edgesim.cost.profile import ChannelGroup, CostProfile
+from edgesim.learning.models.trace import layer_of
+from edgesim.learning.train.context import Batch, Context
+
+
+def with_labels(context: Context) -> LocalState:
+    """Return the model to train, and as scratch the labels of the device's samples, int64."""
+    augmenting = torch.Generator().manual_seed(context.key.at(JobStream.LABELS).word())
+    labels = context.batch(torch.arange(len(context.shard)), augmenting).y
+    return LocalState(context.copy(context.global_model), labels)
+
+
+def masked_cross_entropy(local: LocalState, batch: Batch, context: Context) -> Tensor:
+    """Return the mean cross-entropy in which the logits of classes that the device has not are 0."""
+    logits = context.forward(local.weights, batch.x)
+    absent = torch.ones(logits.shape[1], dtype=torch.bool, device=logits.device)
+    absent[local.scratch] = False
+    return F.cross_entropy(logits.masked_fill(absent, 0.0), batch.y)
+
+
+def of_own_classes(
+    cost_profile: CostProfile, updates: Sequence[Update], labels: np.ndarray
+) -> tuple[CostProfile, list[Update]]:
+    """Return updates that have only the rows of their devices' classes in the last layer, and a cost profile for them.
+
+    `labels`: counts, shape (devices, classes). Devices without samples are left out, as is the whole rule for a network
+    whose last layer does not give the logits.
+    """
+    last = cost_profile.layers[-1]
+    if last.rows or not last.weights:
+        return cost_profile, list(updates)
+    layers = (*cost_profile.layers[:-1], replace(last, rows=last.name))
+    groups = (*cost_profile.groups, ChannelGroup(last.name, labels.shape[1]))
+    rows = [(message, np.flatnonzero(labels[message.device])) for message in updates]
+    return replace(cost_profile, layers=layers, groups=groups), [_cut(m, last.name, own) for m, own in rows if len(own)]
+
+
+def _cut(message: Update, last: str, rows: np.ndarray) -> Update:
+    submodel = message.task.submodel
+    submodel = replace(submodel, channels=(*submodel.channels, (last, tuple(rows.tolist()))))
+    params = {n: t[torch.from_numpy(rows)] if layer_of(n) == last else t for n, t in message.body["params"].items()}
+    return message._replace(task=replace(message.task, submodel=submodel), body={**message.body, "params": params})

@@ -1,0 +1,1 @@
+"""Weights of updates in a mean that several methods share."""

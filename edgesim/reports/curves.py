@@ -1,0 +1,116 @@
+"""Accuracy curves of several runs: which of them are seeds of one setting, what to call them, their mean and range."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from edgesim.reports.load import Run
+from edgesim.reports.stats import curve
+
+_SEEDS = ("seed", "backend", "name")  # what runs of one group may differ in
+_LONGEST = 60  # characters of a label
+
+
+def points_of(run: Run) -> pd.DataFrame:
+    """Return the accuracy curve of a run, see `curve`, with the bytes of both directions as traffic_bytes."""
+    points = curve(run)
+    return points.assign(traffic_bytes=points["up_bytes"] + points["down_bytes"])
+
+
+def groups(runs: Sequence[Run]) -> dict[Run, str]:
+    """Return a label for each run, equal for runs whose scenarios differ in seed, name and backend at most.
+
+    The label says in what the groups differ: the names of parts that do, and other keys with their values. If that is
+    nothing the method is named; if it is too long, the name, or else the path, of the group's first run.
+    """
+    members: dict[str, list[Run]] = {}
+    for run in runs:
+        rest = {key: value for key, value in run.manifest["scenario"].items() if key not in _SEEDS}
+        members.setdefault(json.dumps(rest, sort_keys=True), []).append(run)
+    firsts = [group[0] for group in members.values()]
+    differing = _differences([first.manifest["scenario"] for first in firsts])
+    names = Counter(first.name for first in firsts)
+    labels = [
+        label
+        if len(label := text or first.method) <= _LONGEST
+        else first.name
+        if names[first.name] == 1
+        else str(first.folder)
+        for text, first in zip(differing, firsts, strict=True)
+    ]
+    return {run: label for label, group in zip(labels, members.values(), strict=True) for run in group}
+
+
+def mean_and_range(curves: Sequence[pd.DataFrame], quantity: str) -> pd.DataFrame:
+    """Return the mean accuracy of several curves, and the lowest and highest, wherever one of them has a point.
+
+    Between its points a curve is a straight line. The result begins where all have begun and ends where the first
+    ends. Columns: `quantity`, mean, low, high.
+    """
+    begin = max(each[quantity].iloc[0] for each in curves)
+    end = min(each[quantity].iloc[-1] for each in curves)
+    grid = np.unique(np.concatenate([each[quantity].to_numpy(dtype=float) for each in curves]))
+    grid = grid[(grid >= begin) & (grid <= end)]
+    values = np.array([np.interp(grid, each[quantity], each["accuracy"]) for each in curves])
+    return pd.DataFrame(
+        {quantity: grid, "mean": values.mean(axis=0), "low": values.min(axis=0), "high": values.max(axis=0)}
+    )
+
+
+def mark(group: Sequence[Run]) -> str:
+    """Return how runs of a group ended that did not finish, as " (interrupted)" or " (1 of 3 interrupted)"."""
+    others = Counter(run.status for run in group if not run.finished)
+    of_all = "" if len(group) == 1 else f" of {len(group)}"
+    marks = [f"{number}{of_all} {status}" if of_all else status for status, number in others.items()]
+    return f" ({', '.join(marks)})" if marks else ""
+
+
+def _differences(scenarios: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return, for each of some scenarios, what tells it from the others, in words."""
+    flat = [_flat({key: value for key, value in scenario.items() if key not in _SEEDS}) for scenario in scenarios]
+    names = [
+        {key.removesuffix(".name"): value for key, value in each.items() if key.endswith(".name")} for each in flat
+    ]
+    told: list[dict[str, str]] = [{} for _ in flat]
+    for key in dict.fromkeys(key for each in flat for key in each):
+        section = key.rpartition(".")[0]
+        for place, each in enumerate(flat):
+            # keys of a part say something beside those of the same part only
+            alike = [
+                i
+                for i in range(len(flat))
+                if key.endswith(".name") or names[i].get(section) == names[place].get(section)
+            ]
+            if key in each and len({flat[i].get(key) for i in alike}) > 1:
+                told[place][key] = each[key]
+    return [", ".join(_said(key, each[key], told) for key in sorted(each, key=_rank)) for each in told]
+
+
+def _rank(key: str) -> tuple[bool, bool]:
+    return key != "method.name", not key.endswith(".name")
+
+
+def _said(key: str, value: str, told: Sequence[Mapping[str, str]]) -> str:
+    if key.endswith(".name"):
+        return value
+    short = key.rpartition(".")[2]
+    others = {other for each in told for other in each if other != key and other.rpartition(".")[2] == short}
+    return f"{key if others else short} = {value}"
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    """Return the values of nested tables as text, by dotted keys."""
+    found: dict[str, str] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{above}{key}.")
+        else:
+            number = isinstance(value, float) and float(f"{value:g}") == value
+            found[f"{above}{key}"] = f"{value:g}" if number else value if isinstance(value, str) else json.dumps(value)
+    return found

@@ -1,0 +1,103 @@
+"""The numbers of a run that people compare: accuracy, and what it took in time, energy and traffic.
+
+Tables count rounds from 0; here `round` is the number of rounds done, so the first round of a table is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from edgesim.reports.load import Run
+
+_JOULES = ["energy_j", "active_j", "idle_j", "participant_j"]
+# what a target accuracy takes
+COSTS = ["round", "sim_time_s", *_JOULES, "up_bytes", "down_bytes"]
+_TOTALS = {f"total_{name}": name for name in [*COSTS[2:], "flops"]}
+_WHOLE = {"up_bytes": "int64", "down_bytes": "int64"}
+
+
+def curve(run: Run, split: str = "test") -> pd.DataFrame:
+    """Return a row an evaluation of `split`: rounds done, what the fleet had spent by then, loss and accuracy.
+
+    Columns: round, sim_time_s, energy_j, active_j, idle_j, participant_j, up_bytes, down_bytes, flops, loss, accuracy;
+    what they count stands with the table rounds. An evaluation before the first round costs nothing.
+    """
+    evals = run.evals[run.evals["split"] == split].rename(columns={"now_s": "sim_time_s"})
+    spent = run.rounds[["round", *_TOTALS]].rename(columns=_TOTALS)
+    points = pd.merge_asof(evals.sort_values("round", kind="stable"), spent.sort_values("round"), on="round")
+    points = points.fillna(dict.fromkeys(_TOTALS.values(), 0)).astype(_WHOLE)
+    points["round"] += 1
+    return points[[*COSTS, "flops", "loss", "accuracy"]]
+
+
+def first_crossing(points: pd.DataFrame, target: float) -> dict[str, Any] | None:
+    """Return the costs at the first row of a curve with accuracy >= target, or None if there is no such row.
+
+    Keys: round (rounds done), sim_time_s, energy_j, active_j, idle_j, participant_j, up_bytes, down_bytes.
+    """
+    reached = points[points["accuracy"] >= target]
+    return None if reached.empty else {name: reached[name].iloc[0].item() for name in COSTS}
+
+
+def last_crossing(points: pd.DataFrame, target: float) -> dict[str, Any] | None:
+    """Return the costs, as `first_crossing`, at the row from which on accuracy stays at target or above to the end.
+
+    None if it is below at the end.
+    """
+    below = (points["accuracy"] < target).to_numpy().nonzero()[0]
+    return first_crossing(points.iloc[below[-1] + 1 :] if len(below) else points, target)
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """Return the run in one object of plain numbers; accuracies are None if nothing was evaluated.
+
+    Keys: method, status, rounds, accuracy (last evaluation), best_accuracy, sim_time_s, energy_j, active_j, idle_j,
+    participant_j, up_bytes, down_bytes, flops (all at the end of the run; of one that did not finish, at the end of its
+    last round), host_s, diverged (None, or what the manifest says of it), and targets, which maps each target to its
+    first crossing or None.
+    """
+    points = curve(run)
+    accuracy = points["accuracy"]
+    return {
+        "method": run.method,
+        "status": run.status,
+        **_end(run),
+        "accuracy": None if accuracy.empty else float(accuracy.iloc[-1]),
+        "best_accuracy": None if accuracy.empty else float(accuracy.max()),
+        "host_s": run.manifest["host_s"],
+        "diverged": run.manifest.get("diverged"),  # older runs do not say
+        "targets": {f"{target:g}": first_crossing(points, target) for target in run.targets},
+    }
+
+
+def targets_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """Return a row for each run and target: run, status, method, seed, target, and costs of the first crossing.
+
+    Costs of a target that was not reached are missing values.
+    """
+    rows: list[dict[str, Any]] = []
+    for run in runs:
+        points = curve(run)
+        for target in run.targets:
+            label = {"run": run.name, "status": run.status, "method": run.method, "seed": run.seed, "target": target}
+            rows.append(label | (first_crossing(points, target) or {}))
+    frame = pd.DataFrame(rows, columns=["run", "status", "method", "seed", "target", *COSTS])
+    return frame.astype(dict.fromkeys(["sim_time_s", *_JOULES], "float64") | dict.fromkeys(["round", *_WHOLE], "Int64"))
+
+
+def energy_by_kind(run: Run) -> pd.DataFrame:
+    """Return joules by kind of device (index): down_j, compute_j, up_j, idle_j, sleep_j. The server is a kind."""
+    return run.devices.groupby("kind")[["down_j", "compute_j", "up_j", "idle_j", "sleep_j"]].sum()
+
+
+def _end(run: Run) -> dict[str, Any]:
+    names = {"now_s": "sim_time_s", **_TOTALS}
+    if run.rounds.empty:
+        last = dict.fromkeys(names.values(), 0)
+    else:
+        last = {short: run.rounds[name].iloc[-1].item() for name, short in names.items()}
+    # a finished run may have gone on after its last round, to the end of its simulated time
+    return {"rounds": len(run.rounds)} | last | (run.manifest.get("totals") or {})

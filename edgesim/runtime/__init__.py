@@ -1,0 +1,1 @@
+"""What is computed, by whom, and what a run that was cut off needs to go on."""

@@ -1,0 +1,54 @@
+"""Trains in this process, one job after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from edgesim.core.backend import Assignment, Result, Score
+from edgesim.core.update import ModelState
+from edgesim.learning.train.torch_settings import check_device
+from edgesim.learning.train.trainer import ChunkScore, Trainer
+from edgesim.runtime.backends.training import TrainingBackend
+
+
+class SerialBackend(TrainingBackend):
+    """One trainer in this process."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
+        """Train one assignment after another."""
+        return [self._trainer.run(a) for a in assignments]
+
+    def evaluate_personal(self, models: Mapping[int, ModelState]) -> Mapping[int, Score]:
+        """Score one model after another."""
+        return {device: self._trainer.score_personal(device, model) for device, model in models.items()}
+
+    def close(self) -> None:
+        """Do nothing: there is nothing but this process."""
+
+    def _score(self, model: ModelState) -> Sequence[ChunkScore]:
+        return self._trainer.score_chunks(model, range(self._trainer.chunks()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Serial:
+    """Train in this process, one job after another."""
+
+    device: str = "cpu"  # or "cuda", "cuda:0", ... where torch has one
+    trains: ClassVar[bool] = True
+
+    def check(self) -> None:
+        """Raise ConfigError if torch has no such device."""
+        check_device(self.device)
+
+    def open(self, make_trainer: Callable[[str], Trainer]) -> SerialBackend:
+        """Return the backend. Raises ConfigError if torch has no such device."""
+        self.check()
+        return SerialBackend(make_trainer(self.device))
+
+
+PLUGINS = {"serial": Serial}

@@ -1,0 +1,38 @@
+"""Weights by name. A model lives as long as a job in flight starts from it, or as it is the newest."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from edgesim.core.update import ModelRef, ModelState
+
+
+class ModelStore:
+    """Reference-counted models; what a ModelState holds is not looked at."""
+
+    def __init__(self) -> None:
+        self.models: dict[ModelRef, ModelState] = {}  # those that somebody has pinned
+        self._pins: Counter[ModelRef] = Counter()
+
+    def put(self, ref: ModelRef, model: ModelState) -> None:
+        """Keep a model under its name, pinned once."""
+        self.models[ref] = model
+        self.pin(ref)
+
+    def get(self, ref: ModelRef) -> ModelState:
+        """Return a model. Raises KeyError if nobody has pinned it."""
+        return self.models[ref]
+
+    def pin(self, ref: ModelRef) -> None:
+        """Keep a model for one more user."""
+        self._pins[ref] += 1
+
+    def release(self, ref: ModelRef) -> None:
+        """Undo one pin; the last one frees the model."""
+        self._pins[ref] -= 1
+        if not self._pins[ref]:
+            del self._pins[ref]
+            del self.models[ref]
+
+    def __len__(self) -> int:
+        return len(self.models)

@@ -1,0 +1,88 @@
+"""Jobs whose training was not needed yet, and in which order they have to be trained once it is."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+from edgesim.core.backend import Result
+from edgesim.core.job import Job
+from edgesim.core.update import ModelRef
+
+
+class Pending:
+    """Jobs in flight or delivered but not yet merged.
+
+    A job builds on the messages that it received and, if devices keep something (`keeps`), on the job that its device
+    did before.
+    """
+
+    def __init__(self, keeps: bool) -> None:
+        self._keeps = keeps
+        self._jobs: dict[int, Job] = {}
+        self.results: dict[int, Result] = {}  # of the jobs that were trained, by id
+        self._chains: dict[int, list[int]] = {}  # device -> its jobs, ascending; empty if devices keep nothing
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: Job) -> None:
+        """Remember a job, untrained; those of a device are added in the order of their ids."""
+        self._jobs[job.id] = job
+        if self._keeps:
+            self._chains.setdefault(job.device, []).append(job.id)
+
+    def drop(self, job: Job) -> None:
+        """Forget a job: it was merged, or it will never be."""
+        del self._jobs[job.id]
+        self.results.pop(job.id, None)
+        if self._keeps:
+            chain = self._chains[job.device]
+            chain.remove(job.id)  # whoever came after it builds on who came before it
+            if not chain:
+                del self._chains[job.device]
+
+    def finish(self, job: Job, result: Result) -> None:
+        """Remember what training gave."""
+        self.results[job.id] = result
+
+    def result(self, job: Job) -> Result:
+        """Return what training gave. Raises KeyError if the job was not trained."""
+        return self.results[job.id]
+
+    def received(self) -> set[ModelRef]:
+        """Return the messages that jobs start from."""
+        return {ref for job in self._jobs.values() for ref in job.received}
+
+    def batches(self, jobs: Sequence[Job]) -> Iterator[list[Job]]:
+        """Yield the jobs to train so that `jobs` are: lists in which no job builds on another, in a possible order."""
+        depth: dict[int, int] = {}
+        for job in jobs:
+            self._sound(job.id, depth)
+        levels: dict[int, list[Job]] = {}
+        for id_ in sorted(depth):
+            levels.setdefault(depth[id_], []).append(self._jobs[id_])
+        for level in sorted(levels):
+            yield levels[level]
+
+    def _sound(self, id_: int, depth: dict[int, int]) -> None:
+        """Enter how many untrained jobs lie one below another under a job; a loop, as chains of waiting are long."""
+        stack = [id_]
+        while stack:
+            top = stack[-1]
+            below = self._untrained_below(top)
+            missing = [other for other in below if other not in depth]
+            if top in depth or top in self.results:
+                stack.pop()
+            elif missing:
+                stack += missing
+            else:
+                depth[top] = 1 + max((depth[other] for other in below), default=-1)
+                stack.pop()
+
+    def _untrained_below(self, id_: int) -> list[int]:
+        job = self._jobs[id_]
+        chain = self._chains.get(job.device, [])
+        place = bisect_left(chain, id_)
+        candidates = [*(ref.version for ref in job.received), *chain[place - 1 : place]]  # the first has none before
+        return [other for other in candidates if other in self._jobs and other not in self.results]

@@ -1,0 +1,259 @@
+"""A tree of values in one file: numbers, text, containers, arrays, tensors, and records of classes that are named.
+
+The file is a safetensors file: each array is its bytes, and the array `tree` is JSON that says where they belong. So
+nothing in it can be run. The SHA-256 of all of it stands in its header. Records are rebuilt only of classes that the
+reader names; what a file says is never imported.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any, Literal, TypeAlias
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+from edgesim.learning.codec.packed import Tensors
+
+Records: TypeAlias = Mapping[str, type]  # "module:Class" -> dataclass or NamedTuple that may be in a file
+
+_TREE = "tree"
+_NO_DIGEST = "0" * 64
+_BLOCK_BYTES = 2**20
+_PLAIN = (type(None), bool, int, float, str)
+_LISTS: dict[str, type] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+_MAPPINGS: dict[str, type] = {"dict": dict, "ordered": OrderedDict}
+_NUMBERS = "biufc"  # kinds of NumPy's types that are nothing but numbers
+
+
+def records_in(*modules: str) -> Records:
+    """Return the dataclasses and NamedTuples that loaded modules know by name."""
+    classes = [each for name in modules for each in vars(sys.modules[name]).values() if isinstance(each, type)]
+    return {_name(cls): cls for cls in classes if is_dataclass(cls) or hasattr(cls, "_fields")}
+
+
+def write_tree(file: IO[bytes], parts: Mapping[str, Any], records: Records) -> None:
+    """Write parts of a tree, by name, to an empty file. Raises TypeError for a value that no file can hold."""
+    writer = _Writer(records)
+    nodes = {name: writer.node(part) for name, part in parts.items()}
+    tree = json.dumps({"parts": nodes, "shared": writer.shared}, separators=(",", ":")).encode()
+    blobs = {_TREE: np.frombuffer(tree, np.uint8), **{str(i): blob for i, blob in enumerate(writer.blobs)}}
+    head = _head(blobs)
+    found = sha256(head)
+    file.write(head)
+    for blob in blobs.values():
+        found.update(blob.data)
+        file.write(blob.data)
+    file.seek(head.index(_NO_DIGEST.encode()))
+    file.write(found.hexdigest().encode())
+
+
+def check_tree(value: Any, records: Records) -> None:
+    """Raise TypeError, as `write_tree` would, for a value that no file can hold."""
+    _Writer(records).node(value)
+
+
+def read_tree(path: Path, records: Records, *names: str) -> list[Any]:
+    """Return the named parts of a tree.
+
+    Raises ValueError if the file is not what was written, is none, or has a class that is not among `records`; OSError
+    if it cannot be read. A file made by hand may raise anything that PyTorch raises where numbers do not fit together.
+    """
+    _check_digest(path)
+    with safe_open(path, framework="np") as file:
+        tree = json.loads(file.get_tensor(_TREE).tobytes())
+        reader = _Reader(lambda blob: file.get_tensor(str(blob)), tree["shared"], records)
+        return [reader.value(tree["parts"][name]) for name in names]
+
+
+def _head(blobs: Mapping[str, np.ndarray]) -> bytes:
+    header: dict[str, Any] = {"__metadata__": {"sha256": _NO_DIGEST}}
+    end = 0
+    for name, blob in blobs.items():
+        header[name] = {"dtype": "U8", "shape": [blob.size], "data_offsets": [end, end + blob.size]}
+        end += blob.size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _check_digest(path: Path) -> None:
+    """Raise ValueError unless a file's digest is that of its bytes, with zeros in the place of the digest."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > path.stat().st_size:
+            raise ValueError("it is no checkpoint, or its head is damaged")
+        text = file.read(length)
+        digest = _digest_in(text)
+        found = sha256(length.to_bytes(8, "little") + text.replace(digest.encode(), _NO_DIGEST.encode()))
+        while block := file.read(_BLOCK_BYTES):
+            found.update(block)
+    if found.hexdigest() != digest:
+        raise ValueError("it is damaged: its SHA-256 is not the one that it was written with")
+
+
+def _digest_in(head: bytes) -> str:
+    try:
+        digest = json.loads(head)["__metadata__"]["sha256"]
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        raise ValueError("it is no checkpoint, or its head is damaged") from error
+    if not (isinstance(digest, str) and len(digest) == len(_NO_DIGEST)):
+        raise ValueError("its head is damaged")
+    return digest
+
+
+def _name(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _field_names(cls: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls)) if is_dataclass(cls) else cls._fields
+
+
+class _Writer:
+    """Turns values into nodes of JSON and arrays of bytes. What is shared in memory is written once."""
+
+    def __init__(self, records: Records) -> None:
+        self.blobs: list[np.ndarray] = []
+        self.shared: list[Any] = []
+        self._records = records
+        self._blob_of: dict[Any, int] = {}  # where bytes lie in memory -> their place in `blobs`
+        self._shared_of: dict[int, int] = {}  # id of a tensor or record -> its place in `shared`
+
+    def node(self, value: Any) -> Any:
+        """Return the JSON of a value. Raises TypeError if it has none."""
+        cls = type(value)
+        if cls in _PLAIN:
+            return value
+        for tag, container in _LISTS.items():
+            if cls is container or (tag == "tuple" and cls is torch.Size):
+                return [tag, [self.node(item) for item in value]]
+        for tag, container in _MAPPINGS.items():
+            if cls is container:
+                return [tag, [[self.node(key), self.node(item)] for key, item in value.items()]]
+        if cls is Tensors:
+            return ["packed", self.node(dict(value.stored))]
+        if cls is torch.dtype:
+            return ["dtype", str(value)]
+        if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+            return ["number", value.dtype.str, value.item()]
+        return ["shared", self._share(value)]
+
+    def _share(self, value: Any) -> int:
+        """Return the place of a value among the shared ones."""
+        if id(value) not in self._shared_of:
+            node = self._large(value)
+            self._shared_of[id(value)] = len(self.shared)
+            self.shared.append(node)
+        return self._shared_of[id(value)]
+
+    def _large(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            return self._tensor(value)
+        if type(value) is np.ndarray and value.dtype.kind in _NUMBERS:
+            order: Literal["C", "F"] = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
+            flat = np.ascontiguousarray(value.ravel(order))
+            blob = self._blob(flat.view(np.uint8), (value.__array_interface__["data"], value.strides, value.nbytes))
+            return ["array", value.dtype.str, list(value.shape), order, blob]
+        if type(value) is bytes:
+            return ["bytes", self._blob(np.frombuffer(value, np.uint8), id(value))]
+        name = _name(type(value))
+        if self._records.get(name) is not type(value):
+            raise TypeError(f"a {name} cannot be saved: only numbers, text, containers, tensors and known records can")
+        return ["record", name, [self.node(getattr(value, field)) for field in _field_names(type(value))]]
+
+    def _tensor(self, tensor: torch.Tensor) -> Any:
+        """Return the node of a tensor, its strides kept: sums may depend on how numbers lie in memory."""
+        here = tensor.detach().resolve_conj().resolve_neg().cpu()
+        steps = zip(here.shape, here.stride(), strict=True)
+        span = 1 + sum((size - 1) * stride for size, stride in steps) if here.numel() else 0
+        flat = here.as_strided((span,), (1,)).view(torch.uint8).numpy()
+        blob = self._blob(flat, (tensor.data_ptr(), tensor.device, flat.size))
+        return ["tensor", str(here.dtype), list(here.shape), list(here.stride()), str(tensor.device), blob]
+
+    def _blob(self, content: np.ndarray, where: Any) -> int:
+        if where not in self._blob_of:
+            self._blob_of[where] = len(self.blobs)
+            self.blobs.append(content)
+        return self._blob_of[where]
+
+
+class _Reader:
+    """Turns nodes back into values; what was shared is shared again."""
+
+    def __init__(self, read_blob: Callable[[int], np.ndarray], shared: list[Any], records: Records) -> None:
+        self._read_blob = read_blob
+        self._shared = shared
+        self._records = records
+        self._blobs: dict[int, np.ndarray] = {}
+        self._values: dict[int, Any] = {}  # by their place in `shared`
+        self._makers: dict[str, Callable[..., Any]] = {
+            **{tag: lambda items, made=made: made(map(self.value, items)) for tag, made in _LISTS.items()},
+            **{tag: lambda pairs, made=made: made(self._pairs(pairs)) for tag, made in _MAPPINGS.items()},
+            "packed": lambda stored: Tensors(self.value(stored)),
+            "dtype": _dtype,
+            "number": lambda dtype, number: np.dtype(dtype).type(number),
+            "shared": self._one_of_shared,
+            "tensor": self._tensor,
+            "array": self._array,
+            "bytes": lambda blob: self._blob(blob).tobytes(),
+            "record": self._record,
+        }
+
+    def value(self, node: Any) -> Any:
+        """Return the value of a node. Raises ValueError or LookupError if it is none."""
+        if not isinstance(node, list):
+            return node
+        tag, *rest = node
+        return self._makers[tag](*rest)
+
+    def _pairs(self, pairs: list[Any]) -> Iterator[tuple[Any, Any]]:
+        return ((self.value(key), self.value(item)) for key, item in pairs)
+
+    def _one_of_shared(self, place: int) -> Any:
+        if place not in self._values:
+            self._values[place] = self.value(self._shared[place])
+        return self._values[place]
+
+    def _blob(self, place: int) -> np.ndarray:
+        if place not in self._blobs:
+            self._blobs[place] = self._read_blob(place)
+        return self._blobs[place]
+
+    def _tensor(self, dtype: str, shape: list[int], stride: list[int], device: str, blob: int) -> torch.Tensor:
+        content = self._blob(blob)
+        flat = torch.from_numpy(content).view(_dtype(dtype)) if content.size else torch.empty(0, dtype=_dtype(dtype))
+        return flat.as_strided(shape, stride).to(device)
+
+    def _array(self, dtype: str, shape: list[int], order: Any, blob: int) -> np.ndarray:
+        kind = np.dtype(dtype)
+        if kind.kind not in _NUMBERS:
+            raise ValueError(f"an array of {dtype}")
+        return self._blob(blob).view(kind).reshape(shape, order=order)
+
+    def _record(self, name: str, nodes: list[Any]) -> Any:
+        cls = self._records.get(name)
+        names = _field_names(cls) if cls else ()
+        if cls is None or len(nodes) != len(names):
+            raise ValueError(f"has a record {name[:80]!r}, which this run does not know in that form")
+        values = [self.value(node) for node in nodes]
+        if issubclass(cls, tuple):
+            return tuple.__new__(cls, values)
+        made = object.__new__(cls)  # it was complete when it was written: nothing of the class is to run
+        for field, value in zip(names, values, strict=True):
+            object.__setattr__(made, field, value)
+        return made
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name.removeprefix("torch."))
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{name!r} is no type of numbers")
+    return dtype

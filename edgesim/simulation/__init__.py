@@ -1,0 +1,1 @@
+"""A simulation put together from a scenario: assembled, run, recorded, estimated."""

@@ -1,0 +1,257 @@
+"""Fits the speed of this host: real SGD steps of many models are timed and explained by their FLOPs and layers.
+
+The one place, beside progress and manifests, where the clock on the wall is read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+
+from edgesim.config.plugins import find, plugins_of
+from edgesim.config.profiles import LAYER_KINDS, WHOLE_STEP, Profile, profile_of
+from edgesim.core.backend import Assignment
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.method import LocalPhase, LocalState
+from edgesim.core.rng import Key, Purpose
+from edgesim.core.task import Pass, Submodel, Task
+from edgesim.cost.models.measured import Measured
+from edgesim.cost.profile import CostProfile
+from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.models.build import model_state_of
+from edgesim.learning.models.seeding import seeded
+from edgesim.learning.train.context import Context
+from edgesim.learning.train.loop import run_local_sgd
+from edgesim.learning.train.torch_settings import plain_torch
+from edgesim.simulation.assembly import cost_profile_of
+
+SOURCE = "measured on this host"
+_PASSES = 5  # over all cases in turns, so that a busy moment spoils one of five measurements of many cases
+_SMALL_LR = 1e-4  # weights stay finite however many steps are timed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What one SGD step of a batch does. A convolution is a layer that uses a weight several times a sample."""
+
+    steps: float = 1.0
+    flops: float
+    convolutions: float
+    convolution_flops: float
+    linears: float
+    linear_flops: float  # of all that is no convolution
+    parameter_bytes: float
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Measured seconds of one SGD step of a model."""
+
+    model: str
+    batch: int
+    work: Work
+    seconds: float
+
+
+# The explanations that are tried, each a sum of terms; the first has the fewest.
+FORMS: Mapping[str, Mapping[str, str]] = {"whole step": WHOLE_STEP, "layer kinds": LAYER_KINDS}
+_UNITS = {"overhead": "ms", "flops_per_s": "GFLOP/s", "bandwidth": "GB/s"}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Seconds that a unit of work takes, by the term of a form."""
+
+    seconds_per: Mapping[str, float]
+
+    def seconds(self, work: Work) -> float:
+        """Return the predicted seconds of one SGD step."""
+        return float(sum(cost * getattr(work, term) for term, cost in self.seconds_per.items()))
+
+
+@dataclass(frozen=True)
+class Residual:
+    """A timing beside what the fit to all other models predicts for it."""
+
+    timing: Timing
+    predicted_s: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured seconds, less one."""
+        return self.predicted_s / self.timing.seconds - 1.0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Fits of every form to all timings, and the leave-one-out residuals by which the best form is chosen."""
+
+    fits: Mapping[str, Fit]
+    residuals: Mapping[str, Sequence[Residual]]
+
+    @property
+    def best(self) -> str:
+        """The form with the least median error; the first of equals, which has the fewest terms.
+
+        A form whose FLOPs of some kind seem to take no time is none, as with few models or on a busy host: networks of
+        such layers would be free.
+        """
+        return min(filter(self._prices_flops, self.residuals), key=self.median_error, default=next(iter(FORMS)))
+
+    def _prices_flops(self, form: str) -> bool:
+        terms = [term for term, quantity in FORMS[form].items() if quantity.endswith("flops_per_s")]
+        return all(self.fits[form].seconds_per[term] > 0 for term in terms)
+
+    def median_error(self, form: str) -> float:
+        """Return the median of the absolute relative errors of a form when each model is left out in turn."""
+        return float(np.median([abs(residual.error) for residual in self.residuals[form]]))
+
+    def worst(self, form: str) -> Residual:
+        """Return the residual of the largest absolute relative error."""
+        return max(self.residuals[form], key=lambda residual: abs(residual.error))
+
+    def profile(self, name: str, title: str, year: int) -> Profile:
+        """Return the profile of the host: the whole-step fit, and the terms of the best form.
+
+        Raises ConfigError if the timings do not grow with the FLOPs.
+        """
+        found: dict[str, Any] = {"title": title}
+        for form in dict.fromkeys((next(iter(FORMS)), self.best)):
+            for term, quantity in FORMS[form].items():
+                cost = self.fits[form].seconds_per[term]
+                if cost > 0:  # a term that the timings do not show is left out
+                    found[quantity] = _quantity(quantity, cost, year)
+        if "flops_per_s" not in found:
+            raise ConfigError("calibrate: the timings do not grow with the FLOPs; name models of more different sizes")
+        return profile_of(name, found)
+
+
+def work_of(cost_profile: CostProfile, batch: int) -> Work:
+    """Return the work of one SGD step on a batch of the whole model."""
+    amounts = Measured().amounts(cost_profile, Pass(), Submodel(), np.array([float(batch)]), np.ones(1))
+    return Work(**{term: float(amount[0]) for term, amount in amounts.items()})
+
+
+def fit(timings: Sequence[Timing], form: str) -> Fit:
+    """Return the non-negative costs of a form's terms with the least squares of the relative errors."""
+    terms = list(FORMS[form])
+    measured_s = np.array([timing.seconds for timing in timings])
+    relative = np.array([[getattr(timing.work, term) for term in terms] for timing in timings]) / measured_s[:, None]
+    scale = np.maximum(relative.max(axis=0), np.finfo(float).tiny)  # bytes and layers are many orders apart
+    costs, _ = nnls(relative / scale, np.ones(len(timings)))
+    return Fit(dict(zip(terms, (costs / scale).tolist(), strict=True)))
+
+
+def leave_one_out(timings: Sequence[Timing], form: str) -> list[Residual]:
+    """Return every timing with the prediction of a fit that has seen no batch of its model."""
+    residuals = []
+    for model in dict.fromkeys(timing.model for timing in timings):
+        own = [timing for timing in timings if timing.model == model]
+        fitted = fit([timing for timing in timings if timing.model != model], form)
+        residuals += [Residual(timing, fitted.seconds(timing.work)) for timing in own]
+    return residuals
+
+
+def calibrate(timings: Sequence[Timing]) -> Calibration:
+    """Return the fits of all forms and their residuals. Raises ConfigError if there are fewer than two models."""
+    models = {timing.model for timing in timings}
+    if len(models) < 2:
+        raise ConfigError(f"calibrate: needs at least two models, got {', '.join(models) or 'none'}")
+    return Calibration(
+        {form: fit(timings, form) for form in FORMS}, {form: leave_one_out(timings, form) for form in FORMS}
+    )
+
+
+def model_names() -> tuple[str, ...]:
+    """Return the models that edgesim ships; families, whose names need a member, are left out."""
+    return tuple(name for name in plugins_of("model") if not name.endswith(":"))
+
+
+def time_steps(
+    models: Iterable[str],
+    batches: Sequence[int],
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Timing]:
+    """Time SGD steps of models on one thread; return the least of several means for each model and batch size.
+
+    `seconds` is shared by all measurements; a step that takes more than its share is not cut short.
+    Raises ConfigError for an unknown model or a batch of less than one sample.
+    """
+    if min(batches, default=0) < 1:
+        raise ConfigError(f"calibrate: needs batches of at least one sample, got {list(batches)}")
+    cases = [case for model in models for case in _cases(model, batches)]
+    share_s = seconds / max(1, _PASSES * len(cases))
+    best = [float("inf")] * len(cases)
+    with plain_torch():
+        for case in cases:
+            case.steps(1)  # memory and kernels are set up by the first step
+        for _ in range(_PASSES):
+            for place, case in enumerate(cases):
+                best[place] = min(best[place], _mean_seconds(case, share_s, clock))
+    return [Timing(case.model, case.batch, case.work, s) for case, s in zip(cases, best, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Case:
+    """A model and a batch of noise, ready to train."""
+
+    model: str
+    batch: int
+    work: Work
+    context: Context
+    weights: Mapping[str, Mapping[str, Tensor]]
+
+    def steps(self, count: int) -> None:
+        """Take this many SGD steps by the loop that every training uses."""
+        sgd = LocalSGD(batch=self.batch, lr=_SMALL_LR, steps=count)
+        run_local_sgd(LocalState(self.weights), sgd, LocalPhase(), self.context, self.context.key)
+
+
+def _cases(model: str, batches: Sequence[int]) -> Iterator[_Case]:
+    key = Key(0).at(Purpose.PROBE)
+    plugin, arguments = find("model", model)
+    module, cost_profile = cost_profile_of(plugin(**arguments), model, None, None, key)
+    weights = model_state_of(module)
+    for batch in batches:
+        assignment = Assignment(0, 0, Task(), key, weights, None)
+        context = Context(
+            module, _noise(cost_profile, batch, key), torch.arange(batch), assignment, cost_profile.drop_single
+        )
+        yield _Case(model, batch, work_of(cost_profile, batch), context, weights)
+
+
+def _noise(cost_profile: CostProfile, samples: int, key: Key) -> Dataset:
+    generator = torch.Generator().manual_seed(key.word())
+    channels, *size = cost_profile.input_shape
+    x = torch.randn(samples, *size, channels, generator=generator)
+    y = torch.randint(cost_profile.classes, (samples,), generator=generator)
+    return Dataset("noise", x, y, x, y, cost_profile.classes, cost_profile.input_shape)
+
+
+def _mean_seconds(case: _Case, share_s: float, clock: Callable[[], float]) -> float:
+    """Return the mean seconds of a step over bursts that double until the share of time is used."""
+    count, taken, passed_s = 1, 0, 0.0
+    with seeded(case.context.key):  # dropout draws from torch's own stream
+        while passed_s < share_s or not taken:
+            start_s = clock()
+            case.steps(count)
+            passed_s += clock() - start_s
+            taken += count
+            count *= 2
+    return passed_s / taken
+
+
+def _quantity(name: str, cost: float, year: int) -> dict[str, Any]:
+    """Return a quantity of a profile, four digits, from the seconds that a unit of work takes."""
+    unit = next(unit for suffix, unit in _UNITS.items() if name.endswith(suffix))
+    value = 1e3 * cost if unit == "ms" else 1e-9 / cost
+    return {"value": float(f"{value:.4g}"), "unit": unit, "source": SOURCE, "year": year}

@@ -1,0 +1,279 @@
+"""What a scenario will cost, said before anything trains."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from edgesim.config.scenario import Scenario, Stop
+from edgesim.core.backend import Assignment, Backend
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.rng import Key, Purpose
+from edgesim.core.task import Plan, Submodel, Task
+from edgesim.cost.profile import F32_BYTES, CostProfile
+from edgesim.learning.models.build import applied, model_state_of, on_meta
+from edgesim.learning.train.torch_settings import PROCESS_BYTES, plain_torch
+from edgesim.learning.train.trainer import CHUNK
+from edgesim.methods.fedavg import FedAvg
+from edgesim.runtime.backends.serial import Serial
+from edgesim.simulation.assembly import Assembly, assemble
+from edgesim.simulation.job_sample import by_block, of_everybody, of_peers, priced, timed
+from edgesim.simulation.run import Silent, Simulation
+
+_SPLIT = ("energy_j", "active_j", "idle_j")
+_JOB_JOULES = ["down_j", "compute_j", "up_j", "peer_j", "link_j"]
+_ROUNDS, _JOBS = 20, 20_000  # of the trial run without training, at most
+_TRIAL_S = 5.0  # of this host's time for them, but for the round that is under way then
+_PROBE_S = 0.5  # of training, to learn the speed of this host
+_TABLES_BYTES, _JOB_BYTES = 50_000, 100  # of a run folder without jobs, and of the rows of one; measured
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`blocks`: a row for each fleet block and part of the model. `totals`: of the whole run; None = unknown.
+
+    Columns of blocks: kind, level, devices, part, and the means over jobs of those devices in round 0: flops,
+    down_bytes, up_bytes, seconds, joules above idle power, and late_share: of the jobs, those that take longer than a
+    fixed deadline (NaN: there is none). Among peers with the messages that a device fetches,
+    what others spend on sending them, and its waits.
+    Keys of totals: rounds, jobs, flops, host_minutes, memory_bytes, disk_bytes (of the run folder), sim_time_s,
+    energy_j, active_j and idle_j, of which the first is the sum.
+    """
+
+    blocks: pd.DataFrame
+    totals: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Means of one round: jobs, FLOPs of the devices, simulated seconds, joules above idle power and idle ones.
+
+    `flying_*`: of jobs that are at work when a round closes, on top of those that ended; once in a run. `host_s`:
+    seconds of this host that simulating it takes, without training.
+    """
+
+    jobs: float
+    flops: float
+    seconds: float
+    active_j: float
+    idle_j: float
+    flying_flops: float = 0.0
+    flying_j: float = 0.0
+    host_s: float = 0.0
+
+
+class _Brief(Silent):
+    """Ends a trial once it has taken long enough."""
+
+    def __init__(self) -> None:
+        self.started_s = time.perf_counter()
+        self.host_s = 0.0  # until the last round was closed
+        self.trial: Simulation | None = None
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        """End the trial after the first round that closes too late."""
+        self.host_s = time.perf_counter() - self.started_s
+        if self.host_s > _TRIAL_S and self.trial is not None:
+            self.trial.rounds.end("enough was seen")
+
+
+def estimate(scenario: Scenario) -> Estimate:
+    """Return what a scenario will cost, as `estimate_of` does. Raises ConfigError or DataError as `assemble` does."""
+    return estimate_of(assemble(scenario))
+
+
+@plain_torch()
+def estimate_of(parts: Assembly, speed: Callable[[Assembly], float] | None = None) -> Estimate:
+    """Return what a run will cost, from prices, a trial run without training and a probe of this host's speed.
+
+    The number of rounds follows from the limits on rounds, simulated time and energy; what training decides, such as
+    when an accuracy is reached, is not foreseen. `speed` stands in for the probe, `host_flops_per_s`. Raises
+    ConfigError if the trial ends before its first round.
+    """
+    scenario, start = parts.scenario, timed(parts)
+    view, everyone = start.session.view(), of_everybody(start)
+    first = start.learner.plan(view if len(view.idle) else everyone)
+    if scenario.method.value.needs.peers is not None:
+        trial, typical = _trial(parts, len(first.orders))
+        jobs = of_peers(trial)
+    else:
+        typical, jobs = _typical_round(parts, first), priced(parts, start.learner.plan(everyone))
+    return Estimate(by_block(parts, jobs), _totals(parts, typical, _rounds(scenario.stop, typical), speed))
+
+
+# --- the whole run ------------------------------------------------------------------------------------------
+
+
+def _typical_round(parts: Assembly, first: Plan) -> _Round:
+    """Return the means of the first rounds, simulated without training.
+
+    A method that plans from training results cannot be simulated so: then the prices of its first exchange count.
+    """
+    if not parts.scenario.method.value.needs.feedback:
+        return _trial(parts, len(first.orders))[1]
+    jobs = priced(parts, first).drop_duplicates("device")
+    seconds = min(float(jobs["seconds"].max()), parts.setting.deadline_s)
+    idle_j = float(parts.fleet.idle_w.sum() * seconds)
+    return _Round(len(jobs), float(jobs["flops"].sum()), seconds, float(jobs["joules"].sum()), idle_j)
+
+
+def _trial(parts: Assembly, asked: int) -> tuple[Simulation, _Round]:
+    """Return the first rounds without training, `asked` jobs each, and their means.
+
+    Of the server's work only averaging takes time.
+
+    It is one round of a method that plans from training results: nobody has any before.
+    """
+    scenario = parts.scenario
+    limit = min(scenario.stop.rounds or _ROUNDS, _ROUNDS, _JOBS // max(1, asked))
+    rounds = 1 if scenario.method.value.needs.feedback else max(1, limit)
+    short = scenario.model_copy(update={"stop": Stop(rounds=rounds)})
+    brief = _Brief()
+    trial = brief.trial = timed(replace(parts, scenario=short), brief)
+    trial.run()
+    if not len(trial.tables["rounds"]):
+        raise ConfigError(
+            f"estimate: no round would close; a run without training ended with {trial.rounds.stop_reason!r}"
+        )
+    return trial, _means(trial, brief.host_s)
+
+
+def _means(trial: Simulation, host_s: float) -> _Round:
+    rounds, jobs = trial.tables["rounds"].frame(), trial.tables["jobs"].frame()
+    asked, end, n = float(rounds["asked"].mean()), rounds.iloc[-1], len(rounds)
+    ended = jobs[(jobs["end_s"] <= end["now_s"]) & (jobs["outcome"] != "stopped")]
+    flops, server_j = float(ended["flops"].sum()), trial.ledger.server_j(end["now_s"])[1]
+    active_j, idle_j = float(ended[_JOB_JOULES].to_numpy().sum() + server_j), float(end["total_idle_j"])
+    flying = float(end["total_flops"]) - flops, float(end["total_active_j"]) - active_j
+    return _Round(asked, flops / n, float(end["now_s"]) / n, active_j / n, idle_j / n, *flying, host_s / n)
+
+
+def _rounds(stop: Stop, typical: _Round) -> int | None:
+    """Return how many rounds the limits allow, at least one; None if only an accuracy ends the run."""
+    joules = None if stop.energy is None else stop.energy - typical.flying_j
+    spent = ((stop.rounds, 1.0), (stop.sim_time, typical.seconds), (joules, typical.active_j + typical.idle_j))
+    allowed = [limit / each for limit, each in spent if limit is not None and each > 0]
+    return max(1, int(min(allowed))) if allowed else None
+
+
+def _totals(
+    parts: Assembly, typical: _Round, rounds: int | None, speed: Callable[[Assembly], float] | None
+) -> dict[str, Any]:
+    memory_bytes = _memory_bytes(parts, typical.jobs)
+    if rounds is None:
+        unknown = dict.fromkeys(("rounds", "jobs", "flops", "host_minutes", "disk_bytes", "sim_time_s", *_SPLIT))
+        return {**unknown, "memory_bytes": memory_bytes}
+    flops, jobs = rounds * typical.flops, round(rounds * typical.jobs)  # of jobs that are trained
+    active_j, idle_j = rounds * typical.active_j + typical.flying_j, rounds * typical.idle_j
+    trained_s = _host_s(parts, flops + _evaluation_flops(parts, rounds), speed or host_flops_per_s)
+    return {
+        "rounds": rounds,
+        "jobs": jobs,
+        "flops": flops + typical.flying_flops,
+        "host_minutes": (rounds * typical.host_s + trained_s) / 60.0,
+        "disk_bytes": _disk_bytes(parts, jobs),
+        "memory_bytes": memory_bytes,
+        "sim_time_s": min(rounds * typical.seconds, parts.scenario.stop.sim_time or np.inf),
+        **dict(zip(_SPLIT, (active_j + idle_j, active_j, idle_j), strict=True)),
+    }
+
+
+# --- this host ----------------------------------------------------------------------------------------------
+
+
+def _evaluation_flops(parts: Assembly, rounds: int) -> float:
+    samples = 0 if parts.data is None else len(parts.data.y_test)
+    times = -(-rounds // parts.scenario.evaluation.every)
+    return float(times * samples * parts.setting.cost_profile.forward_flops())
+
+
+def _host_s(parts: Assembly, flops: float, speed: Callable[[Assembly], float]) -> float:
+    """Return seconds of training and evaluation on this host, as if workers did not slow each other down."""
+    backend = parts.scenario.backend.value
+    if not backend.trains:
+        return 0.0
+    at_once = min(getattr(backend, "workers", 1), os.cpu_count() or 1)
+    return flops / (at_once * speed(parts))
+
+
+def host_flops_per_s(parts: Assembly) -> float:
+    """Return the speed of one worker at plain SGD on the largest local data set: a warm-up, then about a second."""
+    torch_device = getattr(parts.scenario.backend.value, "device", "cpu")
+    backend = Serial(device=torch_device).open(lambda name: replace(parts.make_trainer(name), method=FedAvg()))
+    setting, device = parts.setting, int(parts.setting.samples.argmax())
+    job = Assignment(
+        0, device, Task(), Key(parts.scenario.seed).at(Purpose.PROBE, 0), model_state_of(parts.module), None
+    )
+    plain = LocalSGD(batch=setting.training.batch, lr=setting.training.lr, steps=1)
+    try:
+        _timed_s(backend, job, plain)
+        while (spent_s := _timed_s(backend, job, plain)) < _PROBE_S:
+            plain = replace(plain, steps=2 * plain.steps)
+    finally:
+        backend.close()
+    samples, _ = plain.amount(setting.samples[[device]], setting.cost_profile.drop_single)
+    return float(samples[0] * setting.cost_profile.train_flops()) / spent_s
+
+
+def _timed_s(backend: Backend, job: Assignment, sgd: LocalSGD) -> float:
+    started_s = time.perf_counter()
+    backend.train([job._replace(task=Task(local_sgd=(sgd,)))])
+    return time.perf_counter() - started_s
+
+
+def _memory_bytes(parts: Assembly, jobs: float) -> int:
+    """Return main memory in bytes: the data set, who holds which sample, and all processes.
+
+    A process: Python with PyTorch. The server: its model and the messages of a round. A network: the weights received,
+    and what training or evaluating takes, whichever is more.
+    """
+    tensors = [value for value in vars(parts.data).values() if isinstance(value, Tensor)] if parts.data else []
+    held = sum(t.nbytes for t in tensors) + sum(shard.nbytes for shard in (parts.split.train if parts.split else ()))
+    backend, cost_profile, training = parts.scenario.backend.value, parts.setting.cost_profile, parts.setting.training
+    if not backend.trains:
+        return held + PROCESS_BYTES
+    model = _model_bytes(parts)
+    # an output and the one that is made from it are all that evaluation keeps
+    evaluating = model + F32_BYTES * 2 * CHUNK * _widest(parts.module, cost_profile.input_shape)
+    network = model + max(
+        evaluating, cost_profile.memory_bytes(Submodel(), training.batch, training.momentum > 0).total
+    )
+    workers = getattr(backend, "workers", 0)
+    return int(held + (1 + workers) * PROCESS_BYTES + (1 + jobs) * model + max(1, workers) * network)
+
+
+def _model_bytes(parts: Assembly) -> int:
+    cost_profile: CostProfile = parts.setting.cost_profile
+    return F32_BYTES * sum(layer.params + layer.buffers for layer in cost_profile.layers)
+
+
+def _disk_bytes(parts: Assembly, jobs: int) -> int:
+    """Return the size of the run folder in bytes: the tables, and the weights of the last model and the best one."""
+    models = 2 * _model_bytes(parts) if parts.scenario.backend.value.trains else 0
+    return models + _TABLES_BYTES + _JOB_BYTES * jobs
+
+
+def _widest(module: nn.Module, input_shape: tuple[int, ...]) -> int:
+    """Return how many numbers the largest output of a module has, for one sample."""
+    counts: list[int] = []
+
+    def count(_module: nn.Module, _inputs: object, output: object) -> None:
+        counts.append(output.numel() if isinstance(output, Tensor) else 0)
+
+    hooks = [inner.register_forward_hook(count) for inner in module.modules()]
+    pair = torch.empty(2, *input_shape, device="meta")  # batch normalisation needs two
+    try:
+        applied(module, on_meta(module), pair)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return max(counts) // 2

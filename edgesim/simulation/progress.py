@@ -1,0 +1,131 @@
+"""Shows a run as it goes: a live line on a terminal, one plain line every tenth of the run elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from edgesim.reports.readable import divergence, text
+
+_LINES = 10  # where there is no terminal, a log gets about this many lines
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Where a run ends, whichever comes first; None: not there."""
+
+    rounds: int | None = None
+    accuracy: float | None = None
+    sim_time: float | None = None  # s
+    energy: float | None = None  # J
+
+    @classmethod
+    def of(cls, stop: Any) -> Limits:
+        """Return the limits of a scenario's `stop`."""
+        return cls(stop.rounds, stop.accuracy, stop.sim_time, stop.energy)
+
+
+class ProgressLine:
+    """An observer of a run that writes to stderr, so that stdout stays free for results."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        console: Console | None = None,
+        clock_s: Callable[[], float] | None = None,
+        warnings: Sequence[str] = (),
+    ) -> None:
+        """`clock_s`: a host clock, default rich's. `warnings`: of a scenario, told once it turns out that it runs."""
+        self._warnings = warnings
+        self._limits = limits
+        self._console = console or Console(file=sys.stderr, markup=False, highlight=False)
+        columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
+        self._bar = Progress(*columns, console=self._console, transient=True, get_time=clock_s)
+        self._task = self._bar.add_task("starting", total=1.0 if self._shares({}) else None)
+        self._accuracy: float | None = None
+        self._before = 0
+        self._start: dict[str, float] = {}  # how far each limit was when this process began
+        self._tenths = 0
+        self._live = self._console.is_interactive
+        if self._live:
+            self._bar.start()
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        """Show a closed round.
+
+        Keys of `info`: round (how many are done), accuracy (None if not evaluated), now_s, energy_j (of the fleet so
+        far), active_j (of it, what is above idle power), diverged (how, in the round in which training did), and in a
+        run that goes on from a checkpoint before (how many an earlier run did).
+        """
+        for line in self._warnings:
+            self._console.print(f"warning: {line}", soft_wrap=True)
+        self._warnings = ()
+        shares = self._shares(info)
+        if info.get("before", 0) > self._before:
+            self._go_on(info, shares)
+        if info.get("diverged"):
+            self._console.print(divergence(info["diverged"]), soft_wrap=True)
+        if info["accuracy"] is not None:
+            self._accuracy = info["accuracy"]
+        if self._live:
+            self._bar.update(self._task, completed=max(shares.values(), default=0.0), description=self._line(info))
+        elif _tenths(shares) > self._tenths:
+            self._console.print(self._line(info), soft_wrap=True)  # a line of a log has no width
+        self._tenths = _tenths(shares)
+
+    def close(self) -> None:
+        """Take the live line away. May be called twice."""
+        if self._live:
+            self._bar.stop()
+
+    def _shares(self, info: Mapping[str, Any]) -> dict[str, float]:
+        """Return which share of the way to each limit is done. Accuracy is none of them: it does not grow steadily."""
+        limits, done = self._limits, {"rounds": "round", "sim_time": "now_s", "energy": "energy_j"}
+        found = {name: (info.get(key, 0), getattr(limits, name)) for name, key in done.items()}
+        return {name: min(1.0, value / limit) for name, (value, limit) in found.items() if limit is not None}
+
+    def _go_on(self, info: Mapping[str, Any], shares: dict[str, float]) -> None:
+        """Count from here: what an earlier run did took no time now. Its last round is known, its clock is not."""
+        self._before = info["before"]
+        self._console.print(f"goes on after round {self._before}")
+        self._start = dict(shares)
+        if "rounds" in shares:
+            self._start["rounds"] = self._before / (self._limits.rounds or 1)
+        self._tenths = _tenths(self._start)
+
+    def _line(self, info: Mapping[str, Any]) -> str:
+        done, limit = info["round"], self._limits.rounds
+        parts = [f"round {done}/{limit}" if limit else f"round {done}"]
+        if self._accuracy is not None:
+            parts.append(f"accuracy {self._accuracy:.4f}")
+        parts += [text("now_s", info["now_s"]), text("energy_j", info["energy_j"])]
+        parts[-1] += f" ({text('active_j', info['active_j'])} above idle)"
+        return "  ".join([*parts, *self._left(info)])
+
+    def _left(self, info: Mapping[str, Any]) -> list[str]:
+        """Return how much longer the run takes by the limit that is nearest, and what may end it sooner."""
+        elapsed_s = self._bar.tasks[0].elapsed
+        steps = {name: (share, share - self._start.get(name, 0.0)) for name, share in self._shares(info).items()}
+        ends = {name: (elapsed_s or 0.0) * (1 - share) / step for name, (share, step) in steps.items() if step > 0}
+        target = self._limits.accuracy
+        sooner = f"accuracy {target:g}" if target is not None else ""
+        if elapsed_s is None or not ends:
+            return [f"until {sooner}"] if sooner else []
+        name = min(ends, key=lambda each: ends[each])
+        left = text("host_s", round(ends[name]))
+        several = sum(value is not None for value in vars(self._limits).values()) > 1
+        by = f", by stop.{name}" if several else ""
+        return [
+            f"host time left at most {left}{by}, less if {sooner} comes first"
+            if sooner
+            else f"host time left {left}{by}"
+        ]
+
+
+def _tenths(shares: Mapping[str, float]) -> int:
+    return int(max(shares.values(), default=0.0) * _LINES + 1e-9)  # 0.3 x 10 is 3, whatever its last bit

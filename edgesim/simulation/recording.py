@@ -1,0 +1,116 @@
+"""Writes a run to its folder: at its start, now and then as it goes on, and at its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from edgesim.core.errors import ConfigError
+from edgesim.core.update import ModelState
+from edgesim.records.manifest import FINISHED, RUNNING
+from edgesim.records.writer import WEIGHTS, RunFolder
+from edgesim.reports.critical_path import attributed
+from edgesim.simulation.provenance import process
+
+if TYPE_CHECKING:
+    from edgesim.simulation.run import Simulation
+
+_EVERY_S = 3.0  # of the host's time, at the most often
+_SHARE = 0.02  # of the host's time that writing takes on the way, at most
+
+
+class Recording:
+    """An observer that keeps a run folder up to date, and tells another observer of rounds.
+
+    `facts`: what the manifest says of the run, whatever becomes of it.
+    """
+
+    def __init__(self, folder: RunFolder, observer: Any, facts: Mapping[str, Any], started_s: float) -> None:
+        """`started_s`: when the run started, on the clock `time.perf_counter`."""
+        self._folder = folder
+        self._observer = observer
+        self._facts = facts
+        self._started_s = started_s
+        self._wrote_s = time.perf_counter()
+        self._wait_s = _EVERY_S
+        self._simulation: Simulation | None = None
+
+    def begin(self, simulation: Simulation) -> None:
+        """Make the folder, unless the run goes on with one that is there: it is better than an empty one."""
+        self._simulation = simulation
+        if self._folder.replaces or not self._folder.path.exists():
+            self.write(RUNNING)
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        """Tell the observer, and write what there is if it is time to."""
+        self._observer.round_closed(info)
+        now_s = time.perf_counter()
+        if now_s - self._wrote_s < self._wait_s:
+            return
+        with suppress(ConfigError):  # such as a full disk: at its end the run says so, if that is still so
+            self.write(RUNNING)
+        self._wrote_s = time.perf_counter()
+        self._wait_s = max(_EVERY_S, (self._wrote_s - now_s) / _SHARE)
+
+    def write(self, status: str, stop_reason: str | None = None) -> None:
+        """Write the state of the run; the tables of one that has not finished end with the last closed round.
+
+        If there is no room for the weights the tables are written without. Raises ConfigError if it cannot be written.
+        """
+        assert self._simulation is not None
+        tables, manifest = self._tables(status), self._manifest(status, stop_reason)
+        weights = {} if status == RUNNING else _weights(self._simulation)
+        try:
+            self._folder.write(tables, manifest, weights)
+        except ConfigError as error:
+            if not weights:
+                raise
+            self._folder.write(tables, {**manifest, "status": "failed", "stop_reason": str(error)}, {})
+            raise ConfigError(f"{error}; the tables are kept, the weights are not") from error
+
+    def _tables(self, status: str) -> dict[str, pd.DataFrame]:
+        assert self._simulation is not None
+        tables = self._simulation.tables
+        frames = {name: table.frame(committed_only=status != FINISHED) for name, table in tables.items()}
+        frames["devices"] = pd.DataFrame(self._simulation.devices())
+        frames["rounds"] = attributed(frames["jobs"], frames["rounds"])
+        return frames
+
+    def _manifest(self, status: str, stop_reason: str | None) -> dict[str, Any]:
+        assert self._simulation is not None
+        simulation, scenario = self._simulation, self._simulation.parts.scenario
+        before_s = simulation.resumable.host_s if simulation.resumable else 0.0
+        return {
+            "name": scenario.name,
+            "scenario": scenario.canonical(),
+            "digest": scenario.digest(),
+            "seed": scenario.seed,
+            "status": status,
+            "stop_reason": stop_reason or simulation.rounds.stop_reason,
+            "rounds": simulation.session.round,
+            "diverged": simulation.rounds.divergence.found,
+            "totals": simulation.totals,
+            "forward_macs": simulation.session.trained.forward_macs,
+            "host_s": before_s + time.perf_counter() - self._started_s,
+            **self._facts,
+            **({"process": process()} if status == RUNNING else {}),
+        }
+
+
+def _weights(simulation: Simulation) -> dict[str, dict[str, np.ndarray]]:
+    learner, wanted = simulation.learner, simulation.parts.scenario.weights
+    if not learner.trains:
+        return {}
+    best = learner.best[1]
+    models = {"final": learner.weights(), "best": learner.weights() if best is None else best}
+    return {which: _flat(models[which]) for which in WEIGHTS if wanted in (which, "both")}
+
+
+def _flat(model: ModelState) -> dict[str, np.ndarray]:
+    """Return the tensors of a model under the names of its state dict; what a method adds to it is left out."""
+    return {name: tensor.cpu().numpy() for kind in ("params", "buffers") for name, tensor in model[kind].items()}

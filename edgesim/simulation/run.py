@@ -1,0 +1,269 @@
+"""Runs a scenario: puts world, engine, learner and tables together, and writes the run folder."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgesim.config.scenario import Scenario
+from edgesim.core.arrays import Arr
+from edgesim.core.backend import Backend
+from edgesim.core.job import DELIVERED
+from edgesim.core.rng import Key
+from edgesim.engine.batteries import FleetBatteries
+from edgesim.engine.rounds import Observer, Rounds
+from edgesim.engine.session import Session
+from edgesim.engine.world import World
+from edgesim.files.atomic import checkpoint_of, remove_checkpoint
+from edgesim.learning.models.build import model_state_of
+from edgesim.learning.train.torch_settings import plain_torch
+from edgesim.records.manifest import FINISHED
+from edgesim.records.schema import SERVER_ROW
+from edgesim.records.table import Table, new_tables
+from edgesim.records.writer import check_writable, taken
+from edgesim.reports.load import Run, open_run
+from edgesim.runtime.backends.null import NullBackend
+from edgesim.runtime.checkpoint import Checkpoint, NewRounds, ResumableLearner
+from edgesim.runtime.interrupts import Interrupts, interrupts
+from edgesim.runtime.learner import FederatedLearner
+from edgesim.runtime.processes import is_loading_main
+from edgesim.simulation.assembly import Assembly, Build, Load, assemble, build_network, load_data
+from edgesim.simulation.provenance import provenance
+from edgesim.simulation.recording import Recording
+from edgesim.world.energy.ledger import EnergyLedger
+from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, UPLOAD
+
+_YOUNG_OBJECTS = 100_000  # between two looks; Python's own default is 700
+
+
+class Silent:
+    """An observer that shows nothing."""
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        """Show nothing."""
+
+    def close(self) -> None:
+        """Show nothing."""
+
+
+@contextmanager
+def seldom_collecting() -> Iterator[None]:
+    """Let Python look for garbage cycles less often, and not in what exists by now, which is all of torch.
+
+    An event loop makes and drops many objects, hardly any in cycles.
+    """
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+class Simulation:
+    """One run of an assembled scenario, from the first order to its tables."""
+
+    def __init__(
+        self, parts: Assembly, backend: Backend, observer: Observer, checkpoint: Checkpoint | None = None
+    ) -> None:
+        scenario = parts.scenario
+        self.parts = parts
+        self.tables: dict[str, Table] = new_tables()
+        self.totals: Mapping[str, float] | None = None  # seconds, and what was spent in them, once the run has ended
+        server = scenario.server
+        batteries = FleetBatteries(parts.fleet)
+        off_s = batteries.off_s if batteries else None
+        fleet = parts.fleet
+        sleeps = fleet.sleep_w != fleet.idle_w
+
+        def asleep_s(now_s: float) -> Arr:
+            return np.where(sleeps, parts.availability.off_s(now_s), 0.0)
+
+        self.ledger = EnergyLedger(
+            fleet.idle_w, server.idle, server.busy, off_s, fleet.sleep_w, asleep_s if sleeps.any() else None
+        )
+        self.world = World(
+            fleet=fleet,
+            ledger=self.ledger,
+            availability=parts.availability,
+            batteries=batteries,
+            key=Key(scenario.seed),
+            shared=parts.shared,
+            failures=parts.failures,
+        )
+        first, tools = (model_state_of(parts.module), parts.make_tools()) if backend.trains else (None, None)
+        method = scenario.method.value
+        self.learner = FederatedLearner(method, backend, parts.setting, Key(scenario.seed), first, tools)
+        self.resumable = ResumableLearner(self.learner, checkpoint) if checkpoint and backend.trains else None
+        self.session = Session(
+            self.world,
+            learner=self.resumable or self.learner,
+            setting=parts.setting,
+            tables=self.tables,
+            selection=scenario.selection.value,
+            peers=None if scenario.peers is None else scenario.peers.value,
+            key=Key(scenario.seed),
+        )
+        self.rounds = Rounds(
+            self.session,
+            stop=scenario.stop,
+            evaluation=scenario.evaluation,
+            server=server,
+            observer=NewRounds(observer, self.resumable) if self.resumable else observer,
+        )
+
+    def run(self) -> None:
+        """Run until a stop rule ends it; jobs still in flight then are charged up to that moment.
+
+        Raises LedgerError if the joules do not add up or are not finite.
+        """
+        env, session, rounds = self.world.env, self.session, self.rounds
+        protocol = env.process(self.parts.scenario.protocol.value.run(session, rounds))
+        horizon_s = self.parts.scenario.stop.sim_time
+        if horizon_s is not None:
+            timer = env.timeout(horizon_s)
+            timer.callbacks.append(lambda _: None if rounds.stopped else rounds.end(f"{horizon_s:g} s simulated"))
+        try:
+            with seldom_collecting():
+                env.run(until=rounds.ended)
+        except BaseException:
+            real = protocol.value if protocol.triggered else None
+            if isinstance(real, BaseException):  # SimPy raises a copy of it, or fails to make one
+                raise real from real.__cause__
+            raise
+        session.abort(list(session.running.values()), "stopped")
+        self.totals = {"sim_time_s": self.world.now_s, **self.world.totals()._asdict()}
+        self._check_ledger()
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the run goes on from a checkpoint and has not come there yet."""
+        return self.resumable is not None and self.resumable.repeats
+
+    def devices(self) -> Mapping[str, Any]:
+        """Return the columns of the devices table, the server last."""
+        fleet, jobs = self.parts.fleet, self.tables["jobs"].frame()
+        n, now_s = len(fleet), self.world.now_s
+        ok = jobs["device"][jobs["outcome"].isin(DELIVERED)]
+        server_idle_j, server_busy_j = self.ledger.server_j(now_s)
+        joules = self.ledger.activity_j
+        return {
+            "device": np.append(np.arange(n), SERVER_ROW),
+            "kind": np.append(np.array(fleet.kinds, dtype=object)[fleet.kind], "server"),
+            "level": np.append(fleet.level, 0),
+            "jobs": np.append(np.bincount(jobs["device"], minlength=n), 0),
+            "ok_jobs": np.append(np.bincount(ok, minlength=n), 0),
+            "busy_s": np.append(self.ledger.busy_s, self.ledger.server_busy_s),
+            "down_bytes": np.append(self.world.accounting.received_bytes, 0),
+            "up_bytes": np.append(self.world.accounting.sent_bytes, 0),
+            "down_j": np.append(joules[:, DOWNLOAD], 0.0),
+            "compute_j": np.append(joules[:, COMPUTATION], server_busy_j),
+            "up_j": np.append(joules[:, UPLOAD], 0.0),
+            "idle_j": np.append(self.ledger.idle_j(now_s), server_idle_j),
+            "sleep_j": np.append(self.ledger.sleep_j(now_s), 0.0),
+        }
+
+    def _check_ledger(self) -> None:
+        jobs, now_s = self.tables["jobs"], self.world.now_s
+        devices_j = float(self.ledger.activity_j.sum()) + self.ledger.resting_j(now_s)
+        jobs_j = float(sum(jobs.column(name).sum() for name in ("down_j", "compute_j", "up_j", "peer_j")))
+        self.ledger.check(jobs_j, devices_j, now_s)
+
+
+@plain_torch()
+def check(scenario: Scenario, load: Load = load_data, build: Build = build_network) -> Assembly:
+    """Return everything that a scenario names, and train nothing. Raises ConfigError or DataError where a run would.
+
+    `load` and `build`: what gives its data set and its network, as `assemble` asks.
+    """
+    parts = assemble(scenario, load, build)
+    Simulation(parts, NullBackend(), Silent())
+    return parts
+
+
+@plain_torch()
+def simulate(
+    scenario: Scenario,
+    out: Path | None = None,
+    observer: Any = None,
+    checkpoint: Checkpoint | None = None,
+    *,
+    overwrite: bool = False,
+    command: Sequence[str] | None = None,
+) -> Run:
+    """Run a scenario and return its run folder; `out` None: a temporary one, removed with the Run that is returned.
+
+    The folder is there from the start and grows; meanwhile no other run can have it. Ctrl-C, SIGTERM and SIGHUP still
+    write it, with the tables up to the last finished round and the status "interrupted"; the second gives up at once.
+    With a checkpoint the run saves itself to its file every so often, or goes on from it if there is one, also where
+    the folder of the run that was cut off is. `overwrite`: a run that is there is replaced, and a checkpoint that does
+    not fit removed. `command`: the words of the command line, for the manifest. Raises FolderBusy if another process is
+    at work in the folder, and ConfigError or DataError before anything is written, but for what cannot be written, and
+    a checkpoint that turns out not to fit.
+    """
+    if is_loading_main():
+        sys.exit(1)  # whoever started this process says why
+    if out is None:
+        return _simulate_for_now(scenario, observer, checkpoint)
+    observer = observer or Silent()
+    goes_on = checkpoint is not None and checkpoint.file.exists() and not (overwrite and checkpoint.is_unfit())
+    with interrupts() as signals, closing(observer):
+        check_writable(out, overwrite, goes_on)
+        started_s, facts = time.perf_counter(), provenance(command)
+        parts = assemble(scenario)
+        backend = scenario.backend.value.open(parts.make_trainer)
+        with signals.leaving(), closing(backend), taken(out, overwrite, goes_on) as folder:
+            if checkpoint and overwrite and not goes_on:
+                checkpoint.remove()
+            _run(parts, backend, Recording(folder, observer, facts, started_s), checkpoint, signals)
+            run = open_run(out)
+            if backend.trains and run.manifest["status"] == FINISHED:
+                remove_checkpoint(checkpoint_of(out))
+    return run
+
+
+def _run(
+    parts: Assembly, backend: Backend, recording: Recording, checkpoint: Checkpoint | None, signals: Interrupts
+) -> None:
+    """Run and record a simulation; one that stops while it repeats what a checkpoint holds leaves all as it was."""
+    with signals.writing():
+        with signals.working():
+            simulation = Simulation(parts, backend, recording, checkpoint)
+        recording.begin(simulation)
+        status, reason = "failed", None
+        try:
+            with signals.working():
+                simulation.run()
+            status = FINISHED
+        except KeyboardInterrupt:
+            if simulation.repeats:
+                raise
+            status, reason = "interrupted", signals.reason
+        finally:
+            if not simulation.repeats:  # until then there is nothing new, and no weights
+                recording.write(status, reason)
+
+
+def _simulate_for_now(scenario: Scenario, observer: Any, checkpoint: Checkpoint | None) -> Run:
+    scratch = tempfile.mkdtemp(prefix="edgesim-")
+    remove = partial(shutil.rmtree, scratch, ignore_errors=True)
+    try:
+        run = simulate(scenario, Path(scratch) / "run", observer, checkpoint)
+    except BaseException:
+        remove()
+        raise
+    weakref.finalize(run, remove)
+    return run

@@ -1,0 +1,185 @@
+"""Makes the runs of a study that are missing, each in a folder of its own that appears complete or not at all."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from pydantic_core import from_json
+
+from edgesim.config.load import load_scenario
+from edgesim.config.scenario import Scenario
+from edgesim.core.errors import ConfigError, EdgesimError, FolderBusy
+from edgesim.files.reading import in_short, one_line, read_text
+from edgesim.records.lock import hold
+from edgesim.records.schema import TABLES
+from edgesim.reports.load import Run, open_run
+from edgesim.runtime.processes import ProcessPool
+from edgesim.studies.fingerprint import stamp_of
+from edgesim.studies.study import Cell, Study
+
+_STAMP = "study.json"
+_QUESTION = ("scenario", "trains")  # what a run answers; the rest of a stamp is by what means it did
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A cell, its run folder, its scenario as a table that processes can hand on, and what the run depends on."""
+
+    cell: Cell
+    folder: Path
+    scenario: dict[str, Any]
+    stamp: dict[str, Any]
+
+    def kept(self) -> Run | None:
+        """Return the run that answers this cell, by whatever code or data; None if it is missing, other or broken."""
+        found = _stamp_in(self.folder)
+        same = found is not None and all(found.get(key) == self.stamp[key] for key in _QUESTION)
+        return open_run(self.folder) if same else None
+
+    def is_done(self) -> bool:
+        """Return whether the folder holds this run, all of it, and nothing that its stamp names has changed."""
+        found = _stamp_in(self.folder)
+        return found is not None and self.stamp.items() <= found.items()
+
+
+def plan(study: Study, file: Path, size: str, only: Sequence[str], out: Path) -> list[Planned]:
+    """Return the cells of a study in this size with their run folders below `out`; no data set is loaded."""
+    planned = []
+    for cell in study.cells(size, only):
+        scenario = study.scenario(file.parent, cell, size)
+        planned.append(Planned(cell, out / cell.name, _alone(scenario), stamp_of(scenario)))
+    return planned
+
+
+class Step(NamedTuple):
+    """A cell that has ended, None at the start, with what went wrong ("": nothing); and those at work from then on.
+
+    `elsewhere`: it has not ended, another process is at it.
+    """
+
+    ended: Planned | None
+    fault: str
+    elsewhere: bool
+    running: Sequence[Planned]
+
+
+def run_all(planned: Sequence[Planned], workers: int = 1, checkpoint_s: float | None = None) -> Iterator[Step]:
+    """Run cells in so many processes, one thread each; yield a step at the start and as each cell ends.
+
+    A cell that another process is at is waited for at the end, and run if that has not made it. With `checkpoint_s` a
+    cell is saved every so many seconds of the host; one that was cut off goes on, if nothing that its stamp names has
+    changed. Raises EdgesimError if a process died.
+    """
+    busy = []
+    for step in _steps(planned, workers, partial(_run, checkpoint_s=checkpoint_s)):
+        yield step
+        busy += [step.ended] if step.ended and step.elsewhere else []
+    if busy:
+        yield from _steps(busy, workers, partial(_run, checkpoint_s=checkpoint_s, wait=True))
+
+
+def fault_of(error: Exception) -> str:
+    """Return what went wrong as one line; what no user is told of otherwise, such as an error of a part, is shown."""
+    if isinstance(error, EdgesimError):
+        return one_line(error)
+    traceback.print_exception(error)
+    return f"{type(error).__name__}: {in_short(error)}"
+
+
+def _steps(cells: Sequence[Planned], workers: int, run: Callable[[Planned], str | None]) -> Iterator[Step]:
+    """Yield the steps of one pass over cells; `run` returns None for a cell that another process is at."""
+    if not cells:
+        return
+    ends = _in_turn(cells, run) if workers == 1 else _at_once(cells, workers, run)
+    yield Step(None, "", False, cells[:workers])
+    for ended, fault, running in ends:
+        yield Step(ended, fault or "", fault is None, running)
+
+
+_Ends: TypeAlias = Iterator[tuple[Planned, str | None, Sequence[Planned]]]
+
+
+def _in_turn(cells: Sequence[Planned], run: Callable[[Planned], str | None]) -> _Ends:
+    for place, each in enumerate(cells, 1):
+        yield each, run(each), cells[place : place + 1]
+
+
+def _at_once(cells: Sequence[Planned], workers: int, run: Callable[[Planned], str | None]) -> _Ends:
+    pool = ProcessPool("--workers", workers, doing=lambda each: each.cell.name)
+    done = set[int]()
+    try:
+        for place, fault in pool.unordered(run, cells):
+            done.add(place)
+            begun = cells[: len(done) + workers]  # they are handed out in their order
+            yield cells[place], fault, [each for n, each in enumerate(begun) if n not in done]
+    finally:
+        pool.close()
+
+
+def _alone(scenario: Scenario) -> dict[str, Any]:
+    """Return a scenario as a table; training on workers becomes training in its one process, with equal results."""
+    backend = scenario.backend.value
+    if not hasattr(backend, "workers"):
+        return scenario.canonical()
+    return scenario.canonical() | {"backend": {"name": "serial", "device": backend.device}}
+
+
+def _run(planned: Planned, checkpoint_s: float | None, wait: bool = False) -> str | None:
+    """Return what went wrong with a cell ("": nothing), None if another process is at it and was not waited for."""
+    try:
+        with hold(planned.folder, wait):
+            if not planned.is_done():  # else another process has made it meanwhile
+                _make(planned, checkpoint_s)
+        return ""
+    except FolderBusy:
+        return None
+    except OSError as error:
+        return f"{planned.folder}: cannot be made: {error}"
+    except Exception as error:
+        return fault_of(error)
+
+
+def _make(planned: Planned, checkpoint_s: float | None) -> None:
+    from edgesim.runtime.checkpoint import Checkpoint  # these load torch, which a look at finished runs does not need
+    from edgesim.simulation.run import simulate
+
+    folder = planned.folder
+    growing, aside = (folder.with_name(f".{folder.name}.{what}") for what in ("growing", "old"))
+    try:
+        for rest in growing, aside:  # left by a study that was killed
+            shutil.rmtree(rest, ignore_errors=True)
+        checkpoint = None
+        if checkpoint_s and planned.stamp["trains"]:
+            checkpoint = Checkpoint.beside(folder, checkpoint_s, planned.stamp)
+            if checkpoint.is_outdated():
+                checkpoint.remove()
+        run = simulate(load_scenario(planned.scenario), growing, checkpoint=checkpoint)
+        if run.manifest["status"] != "finished":
+            raise KeyboardInterrupt
+        (growing / _STAMP).write_text(json.dumps(planned.stamp), encoding="utf-8")
+        if folder.exists():
+            folder.rename(aside)
+        growing.rename(folder)
+        if checkpoint:
+            checkpoint.remove()
+    finally:
+        for rest in growing, aside:
+            shutil.rmtree(rest, ignore_errors=True)
+
+
+def _stamp_in(folder: Path) -> dict[str, Any] | None:
+    """Return the stamp of a finished run, None where a run is missing or half-written: no table is taken on trust."""
+    try:
+        stamp = dict(from_json(read_text(folder / _STAMP, ConfigError)))
+        run = open_run(folder)
+        whole = run.manifest["status"] == "finished" and all(run.table(table) is not None for table in TABLES)
+    except (ValueError, TypeError, ConfigError):  # no JSON, no table, no whole run
+        return None
+    return stamp if whole else None

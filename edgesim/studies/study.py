@@ -1,0 +1,307 @@
+"""Study files: a base scenario, axes of named changes to it, and the numbers wanted from every run."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from annotated_types import MinLen
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
+from pydantic import model_validator as validator
+
+from edgesim.config.load import load_scenario
+from edgesim.config.plugin_fields import check_keys, refusal_at
+from edgesim.config.plugins import meant
+from edgesim.config.scenario import Scenario
+from edgesim.config.toml_file import read_toml
+from edgesim.config.units import reason
+from edgesim.core.errors import ConfigError
+from edgesim.files.reading import csv_records, in_short, quoted
+from edgesim.studies.column import parse_column
+
+SEED = "seed"  # the axis that statistics are taken over
+_LABEL = re.compile(r"[\w.+-]+")  # labels become names of folders and words of --only
+_NO_LABEL = re.compile(r"[^\w.+-]+")  # what stands in values, such as the blank of "30 s"
+_USUAL = "quick"  # the size that is meant if none is named
+_COLUMN, _VALUE, _SOURCE = "column", "value", "source"  # the header of a CSV of published numbers, beside axes
+_NUMBER = TypeAdapter(FiniteFloat)
+
+Changes: TypeAlias = Mapping[str, tuple[str, ...]]  # label -> overrides
+
+
+class FixedKeys(BaseModel):
+    """A table of fixed keys; any other is refused with the one that may be meant."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @validator(mode="before")
+    @classmethod
+    def _known_keys(cls, given: Any) -> Any:
+        if isinstance(given, Mapping):
+            check_keys(given, cls.model_fields)
+        return given
+
+
+_Kind = TypeVar("_Kind", bound=FixedKeys)
+
+
+class Size(FixedKeys):
+    """What makes a study small or large: overrides that come last, and the cells it keeps (none named: all)."""
+
+    overrides: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+
+
+def as_label(value: str) -> str:
+    """Return the label of a value: the same, with _ for each stretch of characters that labels do not have."""
+    return _NO_LABEL.sub("_", value.strip())
+
+
+Labels: TypeAlias = Mapping[str, Annotated[str, AfterValidator(as_label)]]  # axis -> label, or the value it stands for
+
+
+class Published(FixedKeys):
+    """A published number in the unit of its column, for all cells that have the labels of `cell`.
+
+    The seed is none of them; of several numbers for one cell and column the first holds.
+    """
+
+    cell: Labels
+    column: str
+    value: FiniteFloat
+
+
+class Where(FixedKeys):
+    """Overrides of all cells that have the labels of `cell`: what no axis says alone, such as tuned rates."""
+
+    cell: Annotated[Labels, MinLen(1)]
+    overrides: Annotated[tuple[str, ...], MinLen(1)]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study: a label for each axis, and the overrides that the labels stand for."""
+
+    labels: Mapping[str, str]
+    overrides: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The labels as `--only` takes them, such as "method=fedavg,seed=1"."""
+        return ",".join(f"{axis}={label}" for axis, label in self.labels.items())
+
+    @property
+    def group(self) -> dict[str, str]:
+        """The labels of all axes but the seed."""
+        return {axis: label for axis, label in self.labels.items() if axis != SEED}
+
+
+class Study(FixedKeys):
+    """A study as its file has it. `base` is meant from the folder of the file, paths in overrides from the current one.
+
+    `without`: keys of the base that the study drops, such as the data set where only times are wanted. `overrides`:
+    those of all cells. An axis is a table of labels with their overrides, or a list of values of the key that it is
+    named after. Of overrides of one key the last one holds: the study's, the axes' in their order, those of `where` in
+    theirs, the size's. `only`: the cells that make sense, if not all products of the axes do. `published`: the file may
+    name a CSV with these numbers instead, see `read_published`.
+    """
+
+    name: str
+    base: str
+    without: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    axes: Annotated[Mapping[str, Changes], MinLen(1)]
+    where: tuple[Where, ...] = ()
+    only: tuple[str, ...] = ()
+    sizes: Annotated[Mapping[str, Size], MinLen(1)] = Field(default_factory=lambda: {_USUAL: Size()})
+    columns: Annotated[tuple[str, ...], MinLen(1)]
+    published: tuple[Published, ...] = ()
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        return {axis: _values(axis, items) if isinstance(items, list) else items for axis, items in given.items()}
+
+    def cells(self, size: str, only: Sequence[str] = ()) -> list[Cell]:
+        """Return the cells of a size; `only` keeps those that have all labels of one of its "axis=label,axis=label".
+
+        Raises ConfigError for a size or a label that the study does not have.
+        """
+        if size not in self.sizes:
+            raise ConfigError(f"--size: unknown size {size!r} (known: {', '.join(self.sizes)})")
+        filters = (self.only, self.sizes[size].only, only)
+        for text in itertools.chain(*filters):
+            self._check_labels(_pairs(text), f"only {text!r}")
+        products = itertools.product(*(changes.items() for changes in self.axes.values()))
+        cells = [self._cell(chosen) for chosen in products]
+        kept = [cell for cell in cells if all(_kept(cell, texts) for texts in filters)]
+        if not kept:
+            raise ConfigError(f"--only: size {size} has no cell {' or '.join(itertools.chain(*reversed(filters)))}")
+        return kept
+
+    def check(self, folder: Path) -> None:
+        """Raise ConfigError at the first thing that does not fit together; `folder` is that of the study's file."""
+        for axis, changes in self.axes.items():
+            wrong = [label for label in (axis, *changes) if not _LABEL.fullmatch(label)]
+            if wrong:
+                raise ConfigError(f"axes.{axis}: {wrong[0]!r} must be of letters, digits and . _ + -")
+            for label, overrides in changes.items():
+                self._check_overrides(axis, label, overrides)
+            if not any(changes.values()):
+                raise ConfigError(f"axes.{axis}: names no key; give its labels overrides, such as ['method=fedavg']")
+        for column in self.columns:
+            parse_column(column)
+        for place, entry in enumerate(self.published):
+            self.check_published(entry, f"published.{place}.cell", f"published.{place}.column")
+        for place, change in enumerate(self.where):
+            self._check_labels(change.cell.items(), f"where.{place}.cell")
+        for size in self.sizes:
+            if not _LABEL.fullmatch(size):
+                raise ConfigError(f"sizes: {size!r} must be of letters, digits and . _ + -")
+            for cell in self.cells(size):
+                self.scenario(folder, cell, size)
+
+    def check_column(self, column: str, where: str) -> None:
+        """Raise ConfigError, offering the nearest, if the study has no such column."""
+        if column not in self.columns:
+            offer = meant(column, self.columns)
+            raise ConfigError(f"{where}: {column!r} is no column of the study{offer} ({', '.join(self.columns)})")
+
+    def check_published(self, entry: Published, cell_at: str, column_at: str) -> None:
+        """Raise ConfigError, which names these places, if a published number is of no column or cell of the study."""
+        self.check_column(entry.column, column_at)
+        if SEED in entry.cell:
+            raise ConfigError(f"{cell_at}: a published value belongs to no seed")
+        self._check_labels(entry.cell.items(), cell_at)
+
+    def scenario(self, folder: Path, cell: Cell, size: str) -> Scenario:
+        """Return the scenario of a cell. Raises ConfigError that names the cell and the key at fault."""
+        base = {"extends": str((folder / self.base).resolve()), **dict.fromkeys(self.without)}
+        try:
+            return load_scenario(base, [*self.overrides, *cell.overrides, *self.sizes[size].overrides])
+        except ConfigError as error:
+            raise ConfigError(f"size {size}, cell {cell.name}: {error}") from error
+
+    def _cell(self, chosen: Sequence[tuple[str, tuple[str, ...]]]) -> Cell:
+        labels = {axis: label for axis, (label, _) in zip(self.axes, chosen, strict=True)}
+        changes = [overrides for _, overrides in chosen]
+        changes += [change.overrides for change in self.where if change.cell.items() <= labels.items()]
+        return Cell(labels, tuple(itertools.chain(*changes)))
+
+    def _check_overrides(self, axis: str, label: str, overrides: Sequence[str]) -> None:
+        """Raise ConfigError if a label has values in place of overrides, as TOML takes dots of a key for tables."""
+        wrong = [text for text in overrides if "=" not in text]
+        if wrong:
+            raise ConfigError(
+                f"axes.{axis}.{label}: {wrong[0]!r} is no override, key=value; an axis that is named after a key with "
+                f'dots needs quotation marks: "{axis}.{label}" = [...]'
+            )
+
+    def _check_labels(self, pairs: Any, where: str) -> None:
+        for axis, label in pairs:
+            if label not in self.axes.get(axis, ()):
+                known = (
+                    f"{axis}: {', '.join(self.axes[axis])}" if axis in self.axes else f"axes: {', '.join(self.axes)}"
+                )
+                raise ConfigError(f"{where}: no cell has {axis}={label} ({known})")
+
+
+def load_study(path: Path) -> Study:
+    """Return the study of a TOML file, all of its scenarios tried. Raises ConfigError, one line that names the file."""
+    table = read_toml(path)
+    named = table.get("published")
+    study = _as_kind(path, table if not isinstance(named, str) else {**table, "published": ()}, Study)
+    try:
+        if isinstance(named, str):
+            study = study.model_copy(update={"published": read_published(path.parent / named, study)})
+        study.check(path.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    return study
+
+
+def read_fixed(path: Path, kind: type[_Kind]) -> _Kind:
+    """Return the table of a TOML file as `kind`. Raises ConfigError, one line that names the file and the key."""
+    return _as_kind(path, read_toml(path), kind)
+
+
+def read_published(path: Path, study: Study) -> tuple[Published, ...]:
+    """Return the published numbers of a study's CSV file, in the order of its rows.
+
+    Its header has names of axes, `column` and `value`, and may have `source`, a text for readers. An empty label: all
+    cells, whatever label of that axis they have. Raises ConfigError, one line that names the file and its line.
+    """
+    header, records = csv_records(path, ConfigError)
+    _check_header(path, header, study)
+    return tuple(_published(row, f"{path} line {line}", study) for line, row in records)
+
+
+def _check_header(path: Path, header: Sequence[str], study: Study) -> None:
+    words = (_COLUMN, _VALUE, _SOURCE)
+    if taken := [axis for axis in study.axes if axis in words]:
+        raise ConfigError(f"{path}: {taken[0]!r} is a name of its own there; rename the axis of the study")
+    allowed = [*(axis for axis in study.axes if axis != SEED), *words]
+    if len(set(header)) < len(header) or not {_COLUMN, _VALUE} <= set(header) <= set(allowed):
+        found = in_short(", ".join(header)) or "nothing"
+        needs = f"the header needs {_COLUMN} and {_VALUE}, no name twice (allowed: {', '.join(allowed)})"
+        raise ConfigError(f"{path} line 1: {needs}, got {found}")
+
+
+def _published(row: Mapping[str, str], where: str, study: Study) -> Published:
+    try:
+        value = _NUMBER.validate_python(row[_VALUE].strip())
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {_VALUE}: must be a finite number, got {quoted(row[_VALUE])}") from error
+    labels = {axis: label for axis, label in row.items() if axis in study.axes and label.strip()}
+    entry = Published(cell=labels, column=row[_COLUMN].strip(), value=value)
+    study.check_published(entry, where, f"{where}: {_COLUMN}")
+    return entry
+
+
+def _as_kind(path: Path, table: Mapping[str, Any], kind: type[_Kind]) -> _Kind:
+    try:
+        return kind.model_validate(table)
+    except ValidationError as error:
+        keys = ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
+        raise ConfigError(f"{path}: {keys}: {reason(error)}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def _values(axis: str, items: list[Any]) -> dict[str, tuple[str, ...]]:
+    """Return the labels of values and the overrides that they stand for."""
+    changes: dict[str, tuple[str, ...]] = {}
+    for item in items:
+        if not isinstance(item, str | int | float):
+            raise refusal_at(axis, f"values must be numbers, strings or true and false, got {item!r}", item)
+        text = repr(item) if isinstance(item, float) else json.dumps(item)  # as TOML has them, inf among them
+        label = as_label(item if isinstance(item, str) else text)
+        if label in changes:
+            raise refusal_at(axis, f"two values have the label {label!r}; give them labels in a table", item)
+        changes[label] = (f"{axis}={text}",)
+    return changes
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    pairs = (word.partition("=") for word in text.split(","))
+    return [(axis.strip(), as_label(label)) for axis, _, label in pairs]
+
+
+def _kept(cell: Cell, only: Sequence[str]) -> bool:
+    return not only or any(set(_pairs(text)) <= cell.labels.items() for text in only)

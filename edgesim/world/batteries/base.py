@@ -1,0 +1,192 @@
+"""Batteries: levels between 0 and capacity, charging at certain hours, devices that go off and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.job import ON_TIME_S
+from edgesim.world.processes.daily_profile import DailyWindows, seconds_until_zero, stored_after
+
+_ROUNDINGS = 8  # of a time, as the seconds of a job are added up in several ways; late in a long run they are more
+
+
+def _about_now_s(now_s: Arr) -> Arr:
+    """Return how far from an instant a time may be that is meant to be the same, shape of `now_s`."""
+    near_s: Arr = ON_TIME_S + _ROUNDINGS * np.spacing(now_s)
+    return near_s
+
+
+class _State(NamedTuple):
+    """Batteries at an instant. A store falls to 0 in both conditions of a device, which then changes to the other.
+
+    On: the level. Off: what is missing to the level of restart. All arrays have shape (k,).
+    """
+
+    store_j: Arr
+    off: np.ndarray
+    off_s: Arr
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BatteryArrays:
+    """Batteries of n devices at the start of a run; all arrays have shape (n,)."""
+
+    capacity_j: Arr
+    level_j: Arr
+    charge_w: Arr  # while plugged in
+    idle_w: Arr  # while on
+    phase_s: Arr  # how far the device's clock is ahead of the run's
+    restart_j: Arr  # above 0
+
+
+class Batteries:
+    """Batteries of n devices, advanced lazily: asking changes nothing.
+
+    A device that is on draws idle power and what its jobs draw, and charges while plugged in; a full battery stays
+    full. A device whose battery is empty goes off: it draws nothing, charges while plugged in and comes back when the
+    restart level is reached. So a level is piecewise linear in time. Times are seconds since the start of the run.
+    """
+
+    def __init__(self, arrays: BatteryArrays, windows: DailyWindows) -> None:
+        n = len(arrays.capacity_j)
+        empty = arrays.level_j <= 0
+        self._a = arrays
+        self._windows = windows
+        self._state = _State(np.where(empty, arrays.restart_j, arrays.level_j), empty, np.zeros(n))
+        self._since_s = np.zeros(n)
+        # where a device was at its last change of condition that somebody asked beyond, if nothing is drawn meanwhile
+        self._changed, self._changed_s = _State(*(column.copy() for column in self._state)), np.zeros(n)
+        # the interval for which `available` knows the answer; nobody's at first
+        self._known_from_s, self._known_until_s = np.full(n, np.inf), np.full(n, -np.inf)
+        self._known_on = ~empty
+
+    def __len__(self) -> int:
+        return len(self._since_s)
+
+    def level(self, ids: Ids, now_s: Arr | float) -> Arr:
+        """Return the joules stored, shape (k,)."""
+        state = self._at(ids, now_s)
+        level_j: Arr = np.where(state.off, self._a.restart_j[ids] - state.store_j, state.store_j)
+        return level_j
+
+    def off_s(self, ids: Ids, now_s: Arr | float) -> Arr:
+        """Return seconds so far, shape (k,), in which devices were off and drew no idle power."""
+        return self._at(ids, now_s).off_s
+
+    def available(self, now_s: float) -> np.ndarray:
+        """Return which of the n devices are on, bool, shape (n,)."""
+        stale = np.flatnonzero((now_s < self._known_from_s) | (now_s >= self._known_until_s))
+        if len(stale):
+            state = self._at(stale, now_s)
+            change_s = now_s + self._change_after(stale, state, np.full(len(stale), now_s), 0.0)
+            self._known_on[stale] = ~state.off
+            self._known_from_s[stale] = now_s
+            self._known_until_s[stale] = change_s - ON_TIME_S
+        return self._known_on.copy()
+
+    def empty_after(self, ids: Ids, watts: Arr | float, now_s: Arr | float) -> Arr:
+        """Return seconds, shape (k,), until empty under `watts` on top of idle power: inf if never, 0 if off."""
+        return self._empty_after(ids, self._at(ids, now_s), np.full(len(ids), now_s), watts)
+
+    def next_available(self, ids: Ids, now_s: Arr | float) -> Arr:
+        """Return the time, shape (k,), from which devices are on: `now_s` if they are, inf if never again."""
+        state = self._at(ids, now_s)
+        back_s = now_s + self._change_after(ids, state, np.full(len(ids), now_s), 0.0)
+        return np.where(state.off, back_s, now_s)
+
+    def lasting(self, ids: Ids, phases: Sequence[tuple[Arr | float, Arr | float]], now_s: Arr | float) -> Arr:
+        """Return after how many seconds from `now_s` on devices would be empty, shape (k,); nothing is drawn.
+
+        `phases`: watts on top of idle power, and seconds, one after the other. It is inf for those that last for all.
+        """
+        state, at_s = self._at(ids, now_s), np.full(len(ids), now_s)
+        total_s, outlasts = np.zeros(len(ids)), np.ones(len(ids), dtype=bool)
+        for watts, seconds in phases:
+            lasted_s, state = self._drained(ids, state, at_s, watts, seconds)
+            at_s, total_s = at_s + lasted_s, total_s + lasted_s
+            outlasts &= lasted_s == seconds  # sums of seconds cannot tell, as they are rounded
+        return np.where(outlasts, np.inf, total_s)
+
+    def drain(self, ids: Ids, watts: Arr | float, seconds: Arr | float, now_s: Arr | float) -> Arr:
+        """Draw `watts` on top of idle power for `seconds` from `now_s` on, and return for how long, shape (k,).
+
+        It is less for devices that empty before, which go off then, having drawn all they had. `ids` are distinct.
+        Later calls may not ask for times before the end of the draining. Raises ValueError for such times.
+        """
+        lasted_s, state = self._drained(ids, self._at(ids, now_s), np.full(len(ids), now_s), watts, seconds)
+        for known in (self._state, self._changed):
+            for column, new in zip(known, state, strict=True):
+                column[ids] = new
+        self._since_s[ids] = self._changed_s[ids] = now_s + lasted_s
+        self._known_until_s[ids] = -np.inf
+        return lasted_s
+
+    def _drained(
+        self, ids: Ids, state: _State, at_s: Arr, watts: Arr | float, seconds: Arr | float
+    ) -> tuple[Arr, _State]:
+        """Return for how long devices last, and their state then."""
+        empty_s = self._empty_after(ids, state, at_s, watts)
+        dies = empty_s <= seconds + _about_now_s(at_s)
+        lasted_s = np.minimum(empty_s, seconds)
+        kept_j = self._store_after(ids, state, at_s, watts, lasted_s)
+        left_j = np.where(state.off, state.store_j, np.where(dies, self._a.restart_j[ids], kept_j))
+        return lasted_s, _State(left_j, dies, state.off_s)
+
+    def _at(self, ids: Ids, now_s: Arr | float) -> _State:
+        """Return the state of devices at `now_s`, past every change of condition up to then."""
+        since_s, until_s = self._since_s[ids], np.broadcast_to(now_s, len(ids))
+        early = since_s > until_s + _about_now_s(until_s)
+        if early.any():
+            raise ValueError(
+                f"device {ids[early][0]} is drained until {since_s[early][0]} s, asked for {until_s[early][0]} s"
+            )
+        # Whether it starts from the last draining or from a change since then, the way goes through the same changes.
+        known = self._changed_s[ids] <= until_s
+        at_s = np.where(known, self._changed_s[ids], since_s)
+        store_j, off, off_s = (
+            np.where(known, changed[ids], drained[ids])
+            for changed, drained in zip(self._changed, self._state, strict=True)
+        )
+        todo = np.flatnonzero(at_s < until_s)
+        while len(todo):
+            rows, then, end_s = ids[todo], _State(store_j[todo], off[todo], off_s[todo]), until_s[todo]
+            after_s = self._change_after(rows, then, at_s[todo], 0.0)
+            changes = at_s[todo] + after_s <= end_s + _about_now_s(end_s)
+            step_s = np.where(changes, after_s, end_s - at_s[todo])
+            kept_j = self._store_after(rows, then, at_s[todo], 0.0, step_s)
+            store_j[todo] = np.where(changes, self._a.restart_j[rows], kept_j)
+            off_s[todo] += np.where(then.off, step_s, 0.0)
+            off[todo] ^= changes
+            at_s[todo] = np.where(changes, at_s[todo] + step_s, end_s)
+            new = todo[changes & (at_s[todo] > self._changed_s[rows])]
+            for column, value in zip(self._changed, (store_j, off, off_s), strict=True):
+                column[ids[new]] = value[new]
+            self._changed_s[ids[new]] = at_s[new]
+            todo = todo[at_s[todo] < until_s[todo]]
+        return _State(store_j, off, off_s)
+
+    def _empty_after(self, ids: Ids, state: _State, at_s: Arr, watts: Arr | float) -> Arr:
+        return np.where(state.off, 0.0, self._change_after(ids, state, at_s, watts))
+
+    def _change_after(self, ids: Ids, state: _State, at_s: Arr, watts: Arr | float) -> Arr:
+        """Return seconds, shape (k,), until the stores are 0."""
+        lengths_s, net_w, capacity_j = self._day(ids, state.off, at_s, watts)
+        return seconds_until_zero(state.store_j, lengths_s, net_w, capacity_j)
+
+    def _store_after(self, ids: Ids, state: _State, at_s: Arr, watts: Arr | float, seconds: Arr) -> Arr:
+        lengths_s, net_w, capacity_j = self._day(ids, state.off, at_s, watts)
+        store_j: Arr = np.maximum(stored_after(seconds, state.store_j, lengths_s, net_w, capacity_j), 0.0)
+        return store_j
+
+    def _day(self, ids: Ids, off: np.ndarray, at_s: Arr, watts: Arr | float) -> tuple[Arr, Arr, Arr]:
+        """Return lengths and net powers of the sections of a day from `at_s` on, (k, sections), and what fits, (k,)."""
+        lengths_s, plugged = self._windows.day_from(at_s + self._a.phase_s[ids])
+        charge_w = plugged * self._a.charge_w[ids][:, None]
+        load_w = (self._a.idle_w[ids] + watts)[:, None]
+        net_w = np.where(off[:, None], -charge_w, charge_w - load_w)
+        return lengths_s, net_w, np.where(off, np.inf, self._a.capacity_j[ids])

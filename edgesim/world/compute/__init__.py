@@ -1,0 +1,1 @@
+"""How long a computation takes: frequency governors and slow-downs."""

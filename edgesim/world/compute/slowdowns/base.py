@@ -1,0 +1,29 @@
+"""What a slow-down answers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.rng import Draws, Key
+
+
+class Slowdown(Protocol):
+    """The disturbances of a block of n devices. A pure function: asking changes nothing."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether computing takes as long at any time and for every job."""
+
+    def stretch(self, rows: Ids, busy_s: Arr, now_s: Arr | float, draws: Draws) -> Arr:
+        """Return seconds, shape (k,), that `busy_s` of undisturbed computing take when they start at `now_s`.
+
+        `rows`: positions in the block, shape (k,); `draws`: of the same k jobs.
+        """
+
+
+class SlowdownPart(Protocol):
+    """A part of the kind "slowdown"."""
+
+    def build(self, n: int, key: Key, path: str) -> Slowdown:
+        """Return the slow-downs of n devices. Raises ConfigError that names a key below `path`, or DataError."""

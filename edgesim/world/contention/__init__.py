@@ -1,0 +1,1 @@
+"""How transfers share links."""

@@ -1,0 +1,307 @@
+"""Links shared by the transfers that cross them: state machines that own no clock. Here: the fair discipline.
+
+All changes of one instant are settled together, when time moves on or somebody asks what they led to. A settling costs
+time in proportion to the contended links and shared paths connected to the change, not to the transfers in
+them, and links without a transfer have no state at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from itertools import count
+from typing import Any, Protocol, TypeAlias
+
+from edgesim.core.errors import ConfigError, ContractError
+from edgesim.world.contention.paths import GRAINS, Agenda, Flow, Line, SharedPath, connected, fill
+
+Link: TypeAlias = Hashable
+
+
+class SharedLinks(Protocol):
+    """What the event loop sees of shared links, whatever the discipline. Seconds are absolute and never go back."""
+
+    @property
+    def busy(self) -> int:
+        """Number of transfers under way."""
+
+    def queue_length(self, link: Link) -> int:
+        """Return the number of transfers under way whose path crosses a link, those that wait included."""
+
+    def admit(self, flow: int, path: Sequence[Link], nbytes: float, now_s: float) -> None:
+        """Start a transfer of `nbytes`.
+
+        Raises ContractError if `flow` is under way, a link comes twice, `nbytes` is negative or time goes back;
+        ConfigError if a link does not exist.
+        """
+
+    def drop(self, flow: int, now_s: float) -> float:
+        """Abort a transfer; return the bytes it has moved. Raises ContractError if it is not under way."""
+
+    def next_done(self) -> tuple[float, int] | None:
+        """Return second and flow of the next end if nothing changes before; None if no transfer moves.
+
+        Of several ends at one second, that of the lowest flow comes first.
+        """
+
+    def finish(self, flow: int, now_s: float) -> None:
+        """End a transfer at the second that `next_done` gave.
+
+        Raises ContractError if it is not under way or due more than 1e-9 s (relative, after the first second) from now.
+        """
+
+    def rate_bps(self, flow: int) -> float:
+        """Return the rate of a transfer from the last change on."""
+
+    def moved_bytes(self, flow: int, now_s: float) -> float:
+        """Return the bytes that a transfer has moved by `now_s`, not earlier than the last change."""
+
+    def set_capacity(self, link: Link, bps: float, now_s: float) -> None:
+        """Change the speed of a link; at 0 its transfers wait. Raises ConfigError if it is below 0 or NaN."""
+
+
+class Capacities:
+    """Bits per second of links, looked up when first needed, with the changes made since."""
+
+    def __init__(self, bps: Mapping[Any, float]) -> None:
+        self._bps = bps
+        self._changed: dict[Link, float] = {}
+
+    def __getitem__(self, link: Link) -> float:
+        """Return the speed of a link. Raises ConfigError if there is no such link or its speed is impossible."""
+        if link in self._changed:
+            return self._changed[link]
+        try:
+            bps = self._bps[link]
+        except KeyError as error:
+            raise ConfigError(f"topology: link {link!r} does not exist") from error
+        return _possible(link, bps)
+
+    def change(self, link: Link, bps: float) -> None:
+        """Set the speed of a link. Raises ConfigError as reading does."""
+        if self[link] != bps:
+            self._changed[link] = _possible(link, bps)
+
+
+def _possible(link: Link, bps: float) -> float:
+    if not bps >= 0:
+        raise ConfigError(f"topology: the capacity of link {link!r} must be at least 0 bit/s, got {bps!r}")
+    return float(bps)
+
+
+def check_order(before_s: float, now_s: float) -> None:
+    """Raise ContractError if time goes back."""
+    if not now_s >= before_s:
+        raise ContractError(f"links were asked about {now_s!r} s after they had come to {before_s!r} s")
+
+
+def check_start(flow: int, under_way: Collection[int], path: Sequence[Link], nbytes: float) -> None:
+    """Raise ContractError if a transfer cannot start."""
+    if flow in under_way:
+        raise ContractError(f"transfer {flow} is under way already")
+    if len(set(path)) < len(path):
+        raise ContractError(f"transfer {flow} crosses a link twice: {list(path)}")
+    if not 0 <= nbytes < math.inf:
+        raise ContractError(f"transfer {flow} must have at least 0 bytes, got {nbytes!r}")
+
+
+def check_under_way(flow: int, under_way: Collection[int]) -> None:
+    """Raise ContractError if there is no such transfer."""
+    if flow not in under_way:
+        raise ContractError(f"transfer {flow} is not under way")
+
+
+def check_end(flow: int, due_s: float, now_s: float) -> None:
+    """Raise ContractError unless a transfer that ends now is due, within 1e-9 relative."""
+    if not abs(due_s - now_s) <= 1e-9 * max(1.0, abs(now_s)):
+        raise ContractError(f"transfer {flow} was ended at {now_s!r} s but is due at {due_s!r} s")
+
+
+class FairLinks:
+    """Links on which every transfer gets its max-min fair share over its whole path. Implements SharedLinks.
+
+    No transfer's rate could be raised without lowering one that is no faster. Rates change when a transfer starts or
+    ends and when a capacity changes. A transfer without bytes, or over no link, ends at once.
+    Source: Bertsekas and Gallager, Data Networks, 2nd ed., section 6.5.2 (max-min fairness, progressive filling).
+    """
+
+    def __init__(self, capacity_bps: Mapping[Any, float]) -> None:
+        self._capacity = Capacities(capacity_bps)
+        self._flows: dict[int, Flow] = {}
+        self._lines: dict[Link, Line] = {}
+        self._bundles: dict[tuple[Line, ...], SharedPath] = {}
+        self._stamps = count()
+        self._ends = Agenda(self._stamps)
+        self._now_s = -math.inf
+        # since the last settling, all at _now_s
+        self._changed: dict[Line, None] = {}
+        self._unplaced: dict[int, Flow] = {}
+
+    @property
+    def busy(self) -> int:
+        """Number of transfers under way."""
+        return len(self._flows)
+
+    def queue_length(self, link: Link) -> int:
+        """Return the number of transfers under way whose path crosses a link."""
+        return len(self._lines[link].flows) if link in self._lines else 0
+
+    def admit(self, flow: int, path: Sequence[Link], nbytes: float, now_s: float) -> None:
+        """Start a transfer of `nbytes`. Raises as in SharedLinks."""
+        check_start(flow, self._flows, path, nbytes)
+        speeds = {link: self._capacity[link] for link in path if nbytes}
+        self._move_to(now_s)
+        new = self._flows[flow] = Flow(flow, tuple(speeds), 8.0 * nbytes, 8.0 * nbytes, now_s)
+        for link, bps in speeds.items():
+            if link not in self._lines:
+                self._lines[link] = Line(bps)
+            self._lines[link].flows[flow] = new
+            self._changed[self._lines[link]] = None
+        if speeds:
+            self._unplaced[flow] = new
+        else:
+            self._attach(new)
+
+    def drop(self, flow: int, now_s: float) -> float:
+        """Abort a transfer; return the bytes it has moved. Raises as in SharedLinks."""
+        moved_bytes = self.moved_bytes(flow, now_s)
+        self._end(flow, now_s)
+        return moved_bytes
+
+    def next_done(self) -> tuple[float, int] | None:
+        """Return second and flow of the next end if nothing changes before; None if no transfer moves."""
+        first = self._ends.first()
+        # what is due now has had its share: ends of one instant stay together and are settled once
+        if self._changed and (first is None or first[0] > self._now_s):
+            self._settle()
+            first = self._ends.first()
+        if first is None or first[0] == math.inf:
+            return None
+        return max(first[0], self._now_s), first[1]
+
+    def finish(self, flow: int, now_s: float) -> None:
+        """End a transfer at the second that `next_done` gave. Raises as in SharedLinks."""
+        check_end(flow, self._under_way(flow, now_s).due_s(), now_s)
+        self._end(flow, now_s)
+
+    def rate_bps(self, flow: int) -> float:
+        """Return the rate of a transfer from the last change on."""
+        return self._under_way(flow, math.inf).rate_bps()
+
+    def moved_bytes(self, flow: int, now_s: float) -> float:
+        """Return the bytes that a transfer has moved by `now_s`, not earlier than the last change."""
+        found = self._under_way(flow, now_s)
+        return (found.bits - found.left_at(now_s)) / 8.0
+
+    def set_capacity(self, link: Link, bps: float, now_s: float) -> None:
+        """Change the speed of a link; at 0 its transfers wait. Raises as in SharedLinks."""
+        self._capacity.change(link, bps)
+        self._move_to(now_s)
+        if link in self._lines:
+            line = self._lines[link]
+            line.capacity_bps = self._capacity[link]
+            self._changed[line] = None
+            if not line.contended:  # then it is in the caps of its flows
+                self._unplaced.update(line.flows)
+
+    def _under_way(self, flow: int, until_s: float) -> Flow:
+        """Return a flow whose rate holds from the last change until a second."""
+        check_under_way(flow, self._flows)
+        self._settle_before(until_s)
+        return self._flows[flow]
+
+    def _settle_before(self, now_s: float) -> None:
+        check_order(self._now_s, now_s)
+        if self._changed and now_s > self._now_s:
+            self._settle()
+
+    def _move_to(self, now_s: float) -> None:
+        self._settle_before(now_s)
+        self._now_s = now_s
+
+    def _end(self, flow: int, now_s: float) -> None:
+        self._move_to(now_s)
+        ended = self._flows.pop(flow)
+        self._unplaced.pop(flow, None)
+        self._detach(ended)
+        for link in ended.path:
+            line = self._lines[link]
+            self._changed[line] = None
+            del line.flows[flow]
+            if not line.flows:
+                del self._lines[link]
+
+    def _settle(self) -> None:
+        """Place the flows that the changes have moved and give every connected bundle its new level."""
+        for line in self._changed:
+            if line.recount():
+                self._unplaced.update(line.flows)
+        moving = tuple(self._unplaced.values())
+        for flow in moving:
+            self._detach(flow)
+        seeds = [line for line in self._changed if line.contended]
+        for flow in moving:
+            seeds.extend(self._attach(flow))
+        self._changed, self._unplaced = {}, {}
+        self._level(seeds, [flow for flow in moving if flow.shared_path is not None])
+
+    def _level(self, seeds: Sequence[Line], newcomers: Sequence[Flow]) -> None:
+        lines, shared_paths = connected(seeds)
+        before = [shared_path.capped for shared_path in shared_paths]
+        levels = fill(lines)
+        for shared_path, capped in zip(shared_paths, before, strict=True):
+            shared_path.relevel(levels[shared_path], self._now_s)
+            low, high = sorted((capped, shared_path.capped))
+            for _, _, flow in shared_path.members[low:high]:
+                self._restart(flow)
+        for flow in newcomers:
+            self._restart(flow)
+        for shared_path in shared_paths:
+            self._announce(shared_path)
+
+    def _detach(self, flow: Flow) -> None:
+        flow.stop(self._now_s)
+        shared_path, flow.shared_path = flow.shared_path, None
+        if shared_path is None:
+            return
+        shared_path.leave(flow)
+        self._announce(shared_path)
+        if not shared_path.members:
+            del self._bundles[shared_path.lines]
+            for line in shared_path.lines:
+                del line.shared_paths[shared_path]
+
+    def _attach(self, flow: Flow) -> tuple[Line, ...]:
+        """Put a flow where its links say that it belongs; return the contended ones."""
+        lines = [self._lines[link] for link in flow.path]
+        contended = tuple(line for line in lines if line.contended)
+        flow.cap_bps = min((line.capacity_bps for line in lines if not line.contended), default=math.inf)
+        if not contended:
+            self._restart(flow)
+            return ()
+        flow.cap_grains = round(flow.cap_bps * GRAINS) if flow.cap_bps < math.inf else 0
+        if contended not in self._bundles:
+            self._bundles[contended] = SharedPath(contended, Agenda(self._stamps), self._now_s)
+            for line in contended:
+                line.shared_paths[self._bundles[contended]] = None
+        flow.shared_path = self._bundles[contended]
+        flow.shared_path.join(flow)
+        return contended
+
+    def _restart(self, flow: Flow) -> None:
+        """Let a flow go on from now, at its own cap or with the clock of its bundle."""
+        flow.stop(self._now_s)
+        if flow.shared_path is not None and not flow.shared_path.is_capped(flow):
+            flow.ride(flow.shared_path)
+        else:
+            flow.run()
+            self._ends.enter(flow.due_s(), flow.id, flow)
+
+    def _announce(self, shared_path: SharedPath) -> None:
+        """Enter the first end on the bundle's clock among all ends, unless it stands there already."""
+        lead = shared_path.first_end()
+        if lead == shared_path.lead:
+            return
+        shared_path.lead, shared_path.stamp = lead, -1
+        if lead is not None:
+            self._ends.enter(*lead, shared_path)

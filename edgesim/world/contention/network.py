@@ -1,0 +1,54 @@
+"""The shared links of a scenario: the devices' access, the topology beyond it, and the discipline that they follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from edgesim.config.scenario import Scenario
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key, Purpose
+from edgesim.world.contention.fair import FairLinks, SharedLinks
+from edgesim.world.contention.fifo import FifoLinks
+from edgesim.world.fleet import Fleet
+from edgesim.world.topology.base import Access, Hop, Paths
+
+_DISCIPLINES: dict[str, Callable[[Mapping[Any, float]], SharedLinks]] = {"fair": FairLinks, "fifo": FifoLinks}
+
+
+@dataclass(frozen=True)
+class SharedNetwork:
+    """The links that jobs share, and who reaches whom over which of them."""
+
+    links: SharedLinks
+    paths: Paths
+
+    def limits(self, source: int, target: int) -> tuple[Hop, ...]:
+        """Return the links of a path that can delay a transfer: those of finite speed."""
+        return tuple(hop for hop in self.paths.path(source, target) if self.paths.capacity_bps[hop] < inf)
+
+    def alone_bps(self, source: int, target: int) -> float:
+        """Return the rate of a transfer that has its path to itself."""
+        return min((self.paths.capacity_bps[hop] for hop in self.limits(source, target)), default=inf)
+
+
+def shared_network(scenario: Scenario, fleet: Fleet) -> SharedNetwork | None:
+    """Return the shared links of a scenario, or None if every device has links of its own.
+
+    Raises ConfigError if the fleet mixes both, if the topology has links that nobody would use, or if a device
+    cannot reach the server.
+    """
+    networks = [block.network or scenario.network for block in scenario.fleet]
+    disciplines = {getattr(network.value, "discipline", None) for network in networks}
+    if len(disciplines) > 1:
+        raise ConfigError("fleet.network: blocks must all have shared links of one discipline, or none")
+    discipline = disciplines.pop()
+    if discipline is None:
+        if not scenario.topology.value.only_access:
+            raise ConfigError("topology.name: links beyond the devices' own need network.name = 'shared'")
+        return None
+    access = Access(fleet.up_bps, fleet.down_bps, fleet.latency_s)
+    paths = scenario.topology.value.paths(access, Key(scenario.seed).at(Purpose.CHANNEL))
+    return SharedNetwork(_DISCIPLINES[discipline](paths.capacity_bps), paths)

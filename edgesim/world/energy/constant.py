@@ -1,0 +1,89 @@
+"""Energy models of constant power per activity. Activities add to the idle power, which flows all the time.
+
+Computing adds static_w + capacitance x f^3 x cores watts; see edgesim.world.compute.governors.cpu.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgesim.config.units import PerDevice, Watts, draw
+from edgesim.core.arrays import Arr
+from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import PositiveNumber
+from edgesim.core.rng import Key
+
+COLUMNS = ("idle_w", "sleep_w", "transmit_w", "receive_w", "capacitance", "static_w")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoEnergy:
+    """Nothing consumes energy."""
+
+    def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Mapping[str, Arr]:
+        """Return COLUMNS, all zero, each of shape (n,)."""
+        return {name: np.zeros(n) for name in COLUMNS}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Radio:
+    """What the models share: idle power, and what transmitting and receiving add to it.
+
+    `sleep`: what a device draws instead of idle power while it is not to be reached; None: as idle.
+    """
+
+    idle: PerDevice[Watts] = 0.0  # drawn all the time
+    sleep: PerDevice[Watts] | None = None
+    transmit: PerDevice[Watts] = 0.0  # added to idle while bits are sent
+    receive: PerDevice[Watts] = 0.0  # added to idle while bits are received
+
+    def shared(self, n: int, key: Key, path: str) -> dict[str, Arr]:
+        """Return idle_w, sleep_w, transmit_w and receive_w of n devices, each of shape (n,)."""
+        idle_w = draw(self.idle, n, key.at(0).numpy(), f"{path}.idle")
+        return {
+            "idle_w": idle_w,
+            "sleep_w": idle_w if self.sleep is None else draw(self.sleep, n, key.at(5).numpy(), f"{path}.sleep"),
+            "transmit_w": draw(self.transmit, n, key.at(1).numpy(), f"{path}.transmit"),
+            "receive_w": draw(self.receive, n, key.at(2).numpy(), f"{path}.receive"),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cpu(Radio):
+    """Dynamic energy of a CPU: capacitance x f^2 joules per cycle and busy core, on top of idle power.
+
+    Cycles are busy seconds x f, so computing adds capacitance x f^3 x cores watts.
+    Source: the usual model of mobile-edge computing; 1e-28 J s^2 is its most common effective capacitance.
+    `static`: what the CPU draws while it computes, whatever its frequency.
+    """
+
+    capacitance: PositiveNumber = 1e-28  # J s^2
+    static: PerDevice[Watts] = 0.0
+
+    def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Mapping[str, Arr]:
+        """Return COLUMNS, each of shape (n,). Raises ConfigError if the CPU has no frequency."""
+        if np.isnan(cpu["frequency_hz"]).any():
+            raise ConfigError(f"{path}.name: the energy of a CPU needs cpu.frequency in every fleet block that uses it")
+        static_w = draw(self.static, n, key.at(4).numpy(), f"{path}.static")
+        return {**self.shared(n, key, path), "capacitance": np.full(n, self.capacitance), "static_w": static_w}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power(Radio):
+    """Measured device powers: `busy` is the whole device while it computes, idle power included."""
+
+    busy: PerDevice[Watts]
+
+    def columns(self, n: int, cpu: Mapping[str, Arr], key: Key, path: str) -> Mapping[str, Arr]:
+        """Return COLUMNS, each of shape (n,). Raises ConfigError if busy is below idle."""
+        shared = self.shared(n, key, path)
+        static_w = draw(self.busy, n, key.at(3).numpy(), f"{path}.busy") - shared["idle_w"]
+        if (static_w < 0).any():
+            raise ConfigError(f"{path}.busy: must be at least idle, found a device {-static_w.min():g} W below it")
+        return {**shared, "capacitance": np.zeros(n), "static_w": static_w}
+
+
+PLUGINS = {"none": NoEnergy, "cpu": Cpu, "power": Power}

@@ -1,0 +1,140 @@
+"""The energy ledger: joules of every device and activity, charged at the instant they were spent."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from edgesim.core.arrays import Arr
+from edgesim.core.errors import LedgerError
+from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, UPLOAD
+
+_BUSY = 3
+
+
+class Joules(NamedTuple):
+    """Joules of a run from its start to an instant; the first is the sum of the next two."""
+
+    energy_j: float  # of fleet, links and server
+    active_j: float  # what activities added to idle and sleeping power
+    idle_j: float  # idle and sleeping power of devices and server
+    participant_j: float  # all but the idle and sleeping power of devices that were never asked
+
+
+class EnergyLedger:
+    """Exact integral of piecewise constant power.
+
+    Idle and sleeping power flow for the whole run and are added once, at the end; activities are charged as what they
+    add to them, so overlapping activities of one device are counted right. Links belong to nobody's battery.
+    """
+
+    def __init__(
+        self,
+        idle_w: Arr,
+        server_idle_w: float = 0.0,
+        server_busy_w: float = 0.0,
+        off_s: Callable[[float], Arr] | None = None,
+        sleep_w: Arr | None = None,
+        asleep_s: Callable[[float], Arr] | None = None,
+    ) -> None:
+        # of devices that did something, in lists: to add to them costs less than to an array
+        self._spent: defaultdict[int, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+        self.server_busy_s = 0.0
+        self.link_j = 0.0  # of all links
+        self._idle_w = idle_w
+        self._sleep_w = idle_w if sleep_w is None else sleep_w
+        self._off_s = off_s  # seconds so far in which devices drew no idle power either; None: never
+        self._asleep_s = asleep_s  # seconds so far in which devices slept, those off left out; None: never
+        self._fleet_idle_w = float(idle_w.sum())
+        self._server_w = (server_idle_w, server_busy_w)
+        self._spent_j = 0.0
+
+    @property
+    def activity_j(self) -> np.ndarray:
+        """Joules above idle power, shape (devices, 3): columns DOWNLOAD, COMPUTATION, UPLOAD."""
+        return self._columns()[:, :_BUSY]
+
+    @property
+    def busy_s(self) -> Arr:
+        """Seconds of all jobs, shape (devices,)."""
+        return self._columns()[:, _BUSY]
+
+    def _columns(self) -> np.ndarray:
+        columns = np.zeros((len(self._idle_w), 4))
+        if self._spent:
+            columns[list(self._spent)] = list(self._spent.values())
+        return columns
+
+    def charge(self, device: int, down_j: float, compute_j: float, up_j: float, busy_s: float) -> None:
+        """Add what one job spent on a device: joules above idle power by activity, and its seconds."""
+        row = self._spent[device]
+        row[DOWNLOAD] += down_j
+        row[COMPUTATION] += compute_j
+        row[UPLOAD] += up_j
+        row[_BUSY] += busy_s
+        self._spent_j += down_j + compute_j + up_j
+
+    def charge_sending(self, device: int, up_j: float) -> None:
+        """Add what a device spent on sending beside its own jobs."""
+        self._spent[device][UPLOAD] += up_j
+        self._spent_j += up_j
+
+    def charge_server(self, busy_s: float) -> None:
+        """Add seconds of server work."""
+        self.server_busy_s += busy_s
+
+    def charge_link(self, joules: float) -> None:
+        """Add what links took."""
+        self.link_j += joules
+
+    def idle_j(self, horizon_s: float) -> Arr:
+        """Return the idle joules of every device until `horizon_s` while it was on and awake, shape (devices,)."""
+        away = [away_s(horizon_s) for away_s in (self._off_s, self._asleep_s) if away_s is not None]
+        joules: Arr = self._idle_w * (horizon_s - sum(away))
+        return joules
+
+    def sleep_j(self, horizon_s: float) -> Arr:
+        """Return the joules of every device until `horizon_s` while it slept, shape (devices,)."""
+        asleep_s = 0.0 if self._asleep_s is None else self._asleep_s(horizon_s)
+        joules: Arr = self._sleep_w * asleep_s
+        return joules
+
+    def resting_j(self, horizon_s: float) -> float:
+        """Return the joules of all devices, idle and asleep, until `horizon_s`."""
+        if self._off_s is None and self._asleep_s is None:
+            return self._fleet_idle_w * horizon_s
+        return float(self.idle_j(horizon_s).sum() + self.sleep_j(horizon_s).sum())
+
+    def server_j(self, horizon_s: float) -> tuple[float, float]:
+        """Return the server's idle joules and what its work added, until `horizon_s`."""
+        idle_w, busy_w = self._server_w
+        return idle_w * horizon_s, (busy_w - idle_w) * self.server_busy_s
+
+    def joules(self, now_s: float, asked: np.ndarray, in_flight_j: float = 0.0) -> Joules:
+        """Return what has been spent from 0 to `now_s`, split.
+
+        `asked`: which devices had a job so far, bool, shape (devices,); `in_flight_j`: what the jobs that run have
+        spent and are not charged with yet.
+        """
+        if self._off_s is None and self._asleep_s is None:
+            resting_j, bystanders_j = self._fleet_idle_w * now_s, float(self._idle_w[~asked].sum()) * now_s
+        else:
+            idle_j, sleep_j = self.idle_j(now_s), self.sleep_j(now_s)
+            resting_j, bystanders_j = float(idle_j.sum() + sleep_j.sum()), float((idle_j + sleep_j)[~asked].sum())
+        server_idle_j, server_busy_j = self.server_j(now_s)
+        energy_j = self._spent_j + resting_j + self.link_j + (server_idle_j + server_busy_j) + in_flight_j
+        active_j = self._spent_j + self.link_j + server_busy_j + in_flight_j
+        return Joules(energy_j, active_j, resting_j + server_idle_j, energy_j - bystanders_j)
+
+    def check(self, jobs_j: float, devices_j: float, horizon_s: float) -> None:
+        """Raise LedgerError unless joules of all jobs + idle + asleep equal those of all devices within 1e-9 relative.
+
+        Sums that are not finite are never equal. Links are not the devices'.
+        """
+        expected = jobs_j + self.resting_j(horizon_s)
+        if not (math.isfinite(expected) and abs(devices_j - expected) <= 1e-9 * max(abs(expected), 1e-30)):
+            raise LedgerError(f"devices spent {devices_j!r} J but jobs and idle time add up to {expected!r} J")

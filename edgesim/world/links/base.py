@@ -1,0 +1,151 @@
+"""What a link answers: how long a transfer takes. The parts in networks/ build links for a block of devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.rng import Draws
+
+MTU_BYTES = 1500.0  # packets of an Ethernet frame; what is lost is sent again packet by packet
+
+# Sub-streams of a job's draws; never renumber.
+_UP, _DOWN, BOTH_WAYS = 0, 1, 2
+_JITTER, _LOSS, _PACKETS = 0, 1, 4  # a normal number of stream s takes the uniform streams 2s and 2s + 1
+
+_FEW_PACKETS = 32
+_MANY_LOSSES = 30.0
+
+
+class Links(Protocol):
+    """The links of a block of n devices; contention between them is not theirs."""
+
+    @property
+    def up_bps(self) -> Arr:
+        """Nominal rates from the devices, as methods are told, shape (n,)."""
+
+    @property
+    def down_bps(self) -> Arr:
+        """Nominal rates to the devices, shape (n,)."""
+
+    @property
+    def latency_s(self) -> Arr:
+        """Nominal latencies, shape (n,)."""
+
+    @property
+    def j_per_bit(self) -> Arr:
+        """Joules that the network spends on a bit to or from a device, shape (n,)."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether transfers take as long at any time and for every job."""
+
+    def transfer(self, rows: Ids, nbytes: Arr, up: bool, now_s: Arr | float, draws: Draws) -> tuple[Arr, Arr]:
+        """Return seconds of whole transfers that start at `now_s`, and those with the radio on, both of shape (k,).
+
+        `rows`: positions in the block, shape (k,); `draws`: of the same k jobs. A pure function of its arguments.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SteadyLinks:
+    """Constant rates; latency may vary and packets may get lost. Arrays of shape (n,)."""
+
+    up_bps: Arr
+    down_bps: Arr
+    latency_s: Arr
+    j_per_bit: Arr
+    jitter_s: Arr | None = None
+    loss: Arr | None = None
+
+    @property
+    def steady(self) -> bool:
+        """Whether neither latency nor packets vary."""
+        return self.jitter_s is None and self.loss is None
+
+    def transfer(self, rows: Ids, nbytes: Arr, up: bool, now_s: Arr | float, draws: Draws) -> tuple[Arr, Arr]:
+        """Return seconds of whole transfers and those with the radio on; lost packets keep it on for longer."""
+        one_way = directed(draws, up)
+        air_s = 8.0 * nbytes / (self.up_bps if up else self.down_bps)[rows]
+        latency_s = self.latency_s[rows]
+        if self.jitter_s is not None:
+            latency_s = _jittered(latency_s, self.jitter_s[rows], one_way.normal(_JITTER))
+        if self.loss is not None:
+            packets = np.ceil(nbytes / MTU_BYTES)
+            air_s = air_s * (1.0 + retransmissions(packets, self.loss[rows], one_way) / np.maximum(packets, 1.0))
+        return latency_s + air_s, air_s
+
+
+def directed(draws: Draws, up: bool) -> Draws:
+    """Return the draws of one direction of a job."""
+    return replace(draws, key=draws.key.at(_UP if up else _DOWN))
+
+
+def _jittered(mean_s: Arr, deviation_s: Arr, normal: Arr) -> Arr:
+    """Return log-normal latencies of given mean (above 0) and standard deviation, all of shape (k,)."""
+    variance = np.log1p((deviation_s / mean_s) ** 2)
+    latency_s: Arr = mean_s * np.exp(np.sqrt(variance) * normal - variance / 2.0)
+    return latency_s
+
+
+# --- loss -------------------------------------------------------------------------------------------------
+
+
+def retransmissions(packets: Arr, loss: Arr, draws: Draws) -> Arr:
+    """Return how often packets have to be sent again until all have arrived, float64, shape (k,).
+
+    Each sending of each of N `packets` is lost with probability `loss` < 1, independently, so the number is negative
+    binomial with mean N loss / (1 - loss) and variance mean / (1 - loss). It is drawn exactly for fewer than 32
+    packets or fewer than 30 first sendings lost on average, otherwise from the normal distribution of that mean and
+    variance (cut at 0, more than 5 standard deviations below the mean; not rounded to whole packets).
+    """
+    again = np.zeros(len(packets))
+    lossy = (loss > 0) & (packets > 0)
+    few = packets < _FEW_PACKETS
+    rare = packets * loss < _MANY_LOSSES
+    for drawn, where in ((_summed, few), (_inverted, ~few & rare), (_normal, ~few & ~rare)):
+        chosen = np.flatnonzero(lossy & where)
+        if len(chosen):
+            some = replace(draws, ids=draws.ids[chosen], nth=draws.nth[chosen])
+            again[chosen] = drawn(packets[chosen], loss[chosen], some)
+    return again
+
+
+def _summed(packets: Arr, loss: Arr, draws: Draws) -> Arr:
+    """Return the sum of one geometric number a packet, each the inverse of its distribution function."""
+    again = np.zeros(len(packets))
+    for packet in range(int(packets.max())):
+        lost = np.floor(np.log(draws.uniform(_PACKETS + packet)) / np.log(loss))
+        again += np.where(packet < packets, lost, 0.0)
+    return again
+
+
+def _inverted(packets: Arr, loss: Arr, draws: Draws) -> Arr:
+    """Return the least count at which the distribution function reaches a uniform number."""
+    uniform = draws.uniform(2 * _LOSS)
+    mean, deviation = _moments(packets, loss)
+    probability = np.exp(packets * np.log1p(-loss))
+    reached, again = probability.copy(), np.zeros(len(packets))
+    # beyond this count the probabilities are too small to reach a uniform number that is close to 1
+    for count in range(1, int((mean + 12.0 * deviation).max()) + 40):
+        more = uniform > reached
+        if not more.any():
+            break
+        again += more
+        probability = probability * loss * (packets + count - 1.0) / count
+        reached += probability
+    return again
+
+
+def _normal(packets: Arr, loss: Arr, draws: Draws) -> Arr:
+    mean, deviation = _moments(packets, loss)
+    again: Arr = np.maximum(mean + deviation * draws.normal(_LOSS), 0.0)
+    return again
+
+
+def _moments(packets: Arr, loss: Arr) -> tuple[Arr, Arr]:
+    mean = packets * loss / (1.0 - loss)
+    return mean, np.sqrt(mean / (1.0 - loss))

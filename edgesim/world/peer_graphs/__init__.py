@@ -1,1 +1,0 @@
-"""Graphs of who hears whom when devices exchange models: one module a kind, listed in its PARTS."""

@@ -1,0 +1,1 @@
+"""Graphs of who hears whom when devices exchange models: one module a kind, listed in its PLUGINS."""

@@ -1,0 +1,1 @@
+"""Processes over time that models of the world are made of."""

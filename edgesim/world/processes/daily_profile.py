@@ -1,0 +1,90 @@
+"""A store that fills and empties with powers that repeat every day: when it is empty, and what it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgesim.core.arrays import Arr
+
+DAY_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DailyWindows:
+    """Hours of a day, cut into sections that lie inside or outside of windows."""
+
+    edges_s: Arr  # from 0 to DAY_S, shape (sections + 1,)
+    inside: Arr  # 1 or 0, shape (sections,)
+
+    @classmethod
+    def of(cls, windows: Sequence[tuple[float, float]]) -> DailyWindows:
+        """Return the union of windows [start, end) in seconds; one that ends before it starts spans midnight."""
+        spans = [part for s, e in windows for part in ([(s, e)] if s < e else [(s, DAY_S), (0.0, e)])]
+        edges_s = np.unique([0.0, DAY_S, *(edge for span in spans for edge in span)])
+        inside = [float(any(s <= edge < e for s, e in spans)) for edge in edges_s[:-1]]
+        return cls(edges_s, np.array(inside))
+
+    def day_from(self, clock_s: Arr) -> tuple[Arr, Arr]:
+        """Return lengths (s) and insides of the sections of the 24 hours from `clock_s` on, shape (k, sections + 1)."""
+        clock_s = np.mod(clock_s, DAY_S)
+        count = len(self.inside)
+        now = np.searchsorted(self.edges_s, clock_s, side="right") - 1
+        section = (now[:, None] + np.arange(count + 1)) % count
+        lengths_s = np.diff(self.edges_s)[section]
+        lengths_s[:, 0] = self.edges_s[now + 1] - clock_s
+        lengths_s[:, -1] = clock_s - self.edges_s[now]
+        return lengths_s, self.inside[section]
+
+
+def seconds_until_zero(store: Arr, lengths_s: Arr, net_w: Arr, capacity: Arr) -> Arr:
+    """Return seconds, shape (k,), until `store` (k,) is 0, inf if never, 0 if it is and nothing flows in.
+
+    `lengths_s` and `net_w`, shape (k, sections): the sections of a day, which repeats, and the watts that flow in.
+    The store never exceeds `capacity`, shape (k,).
+    """
+    # After one day the store has met the capacity or never will, and from then on changes by the same amount a day.
+    found_s, store = _one_day(store, lengths_s, net_w, capacity)
+    flow = np.cumsum(lengths_s * net_w, axis=1)
+    lowest, daily = np.minimum(flow.min(axis=1), 0.0), flow[:, -1]
+    days = np.zeros(len(store))
+    with np.errstate(over="ignore"):  # a trickle may need more days than a float can count: that is never
+        np.divide(store + lowest, -daily, out=days, where=daily < 0)
+        days = np.maximum(np.ceil(days) - 1.0, 0.0)
+        passed_s = DAY_S * (1.0 + days)
+    store = store + days * daily
+    # the day of the end, with one before and after it in case of rounding
+    for _ in range(3):
+        zero_s, store = _one_day(store, lengths_s, net_w, capacity)
+        found_s = np.minimum(found_s, passed_s + zero_s)
+        passed_s = passed_s + DAY_S
+    return found_s
+
+
+def stored_after(seconds: Arr, store: Arr, lengths_s: Arr, net_w: Arr, capacity: Arr) -> Arr:
+    """Return what is stored after `seconds`, shape (k,), given that the store is not empty before."""
+    days, rest_s = np.divmod(seconds, DAY_S)
+    daily = (lengths_s * net_w).sum(axis=1)
+    # a day maps a store x to min(x + daily, what is left of a full one), hence so do several
+    most = _one_day(capacity, lengths_s, net_w, capacity)[1]
+    first = _one_day(store, lengths_s, net_w, capacity)[1]
+    store = np.where(days > 0, np.minimum(first + (days - 1.0) * daily, most), store)
+    starts_s = np.cumsum(lengths_s, axis=1) - lengths_s
+    partial_s = np.clip(rest_s[:, None] - starts_s, 0.0, lengths_s)
+    return _one_day(store, partial_s, net_w, capacity)[1]
+
+
+def _one_day(store: Arr, lengths_s: Arr, net_w: Arr, capacity: Arr) -> tuple[Arr, Arr]:
+    """Return when the store first is 0 (inf: not within the sections), and the store at the end if it never is."""
+    zero_s, passed_s = np.full(len(store), np.inf), np.zeros(len(store))
+    for length_s, watts in zip(lengths_s.T, net_w.T, strict=True):
+        later = store + length_s * watts
+        ends = (later <= 0) & (watts <= 0) & (length_s > 0) & np.isinf(zero_s)
+        # an empty store into which nothing flows is at 0 already
+        wait_s = np.divide(store, -watts, out=np.zeros(len(store)), where=ends & (watts < 0))
+        zero_s = np.where(ends, passed_s + np.maximum(wait_s, 0.0), zero_s)
+        store = np.minimum(later, capacity)
+        passed_s = passed_s + length_s
+    return zero_s, store

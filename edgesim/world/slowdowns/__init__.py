@@ -1,1 +1,0 @@
-"""Why a computation takes longer than undisturbed: one module a family of models, listed in its PARTS."""

@@ -1,0 +1,115 @@
+"""Who is wired to whom beyond the devices' own access. With links of their own, devices see only the star."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from edgesim.config.paths import ScenarioPath
+from edgesim.config.units import BitsPerSecondOrInf, Delay
+from edgesim.core.numbers import Count
+from edgesim.core.rng import Key
+from edgesim.world.topology.base import (
+    SERVER_NODE,
+    Access,
+    Paths,
+    Tier,
+    TreePaths,
+    Wire,
+    random_regular,
+    read_graph,
+    ring,
+)
+
+_ENDLESS = float("inf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _WithServer:
+    """The server's own link: all that it sends (`server_up`) and receives (`server_down`) goes over it."""
+
+    server_up: BitsPerSecondOrInf = _ENDLESS
+    server_down: BitsPerSecondOrInf = _ENDLESS
+    server_latency: Delay = 0.0  # of the server's own link, in each direction
+
+    def wire(self) -> Wire:
+        """Return the server's connection."""
+        return Wire(self.server_up, self.server_down, self.server_latency)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Star(_WithServer):
+    """Every device reaches the server over its own access and the server's link."""
+
+    @property
+    def only_access(self) -> bool:
+        """Whether there is no limit but the devices' own access."""
+        return self.wire() == Wire()
+
+    def paths(self, access: Access, key: Key) -> Paths:
+        """Return the links and paths of this topology."""
+        return TreePaths(access, self.wire())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree(_WithServer):
+    """Devices hang on edge servers, neighbours together, and each edge server has a link towards the server."""
+
+    only_access: ClassVar[bool] = False
+    edge_servers: Count  # how many
+    edge_up: BitsPerSecondOrInf = _ENDLESS  # of each edge server, towards the server
+    edge_down: BitsPerSecondOrInf = _ENDLESS  # rate of an edge server's link, from the server
+    edge_latency: Delay = 0.0  # of an edge server's link, in each direction
+
+    def paths(self, access: Access, key: Key) -> Paths:
+        """Return the links and paths of this topology."""
+        tier = Tier(self.edge_servers, Wire(self.edge_up, self.edge_down, self.edge_latency))
+        return TreePaths(access, self.wire(), [tier])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ring(_WithServer):
+    """Devices and server in a circle; what is far away crosses the links of those between."""
+
+    only_access: ClassVar[bool] = False
+
+    def paths(self, access: Access, key: Key) -> Paths:
+        """Return the links and paths of this topology."""
+        return ring(access, self.wire())
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomRegular(_WithServer):
+    """A random connected graph of devices and server in which everybody has `degree` neighbours."""
+
+    only_access: ClassVar[bool] = False
+    degree: Count
+
+    def paths(self, access: Access, key: Key) -> Paths:
+        """Return the links and paths of this topology. Raises ConfigError if there is no such graph."""
+        return random_regular(access, self.degree, key, self.wire())
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """A CSV file of links, columns a,b,bps_ab,bps_ba,latency_s; node 0 is the server and 1 + i device i.
+
+    These are all links that there are: rates and latency of the devices' `network` are told to methods, no more.
+    """
+
+    only_access: ClassVar[bool] = False
+    file: ScenarioPath  # the CSV file
+
+    def paths(self, access: Access, key: Key) -> Paths:
+        """Return the links and paths of this topology.
+
+        Raises ConfigError with file and line, or if a device cannot reach the server or be reached.
+        """
+        paths = read_graph(self.file, len(access.up_bps))
+        for node in range(1, len(access.up_bps) + 1):
+            paths.path(SERVER_NODE, node)
+            paths.path(node, SERVER_NODE)
+        return paths
+
+
+PLUGINS = {"star": Star, "tree": Tree, "ring": Ring, "random_regular": RandomRegular, "file": File}

@@ -1,0 +1,214 @@
+"""Calibration: known rates are found again, work is what the layers say, and a real run gives a usable profile."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from edgesim.cli.calibrate import run
+from edgesim.config import profiles
+from edgesim.config.plugins import find
+from edgesim.config.scenario import FleetBlock
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
+from edgesim.simulation.assembly import cost_profile_of
+from edgesim.simulation.calibrate import FORMS, Timing, Work, calibrate, fit, model_names, time_steps, work_of
+
+TICK_S = 0.25  # of the stand-in for the clock; a power of two, so that differences are exact
+
+
+def made_up_work():
+    """Six different models at two batch sizes."""
+    draw = Key(5).numpy()
+    for model in "abcdef":
+        convolutions, linears, parameters = draw.integers(1, 9, 3)
+        per_sample = draw.uniform(1e5, 1e8, 2)
+        for batch in (10, 32):
+            work = Work(
+                flops=float(batch * per_sample.sum()),
+                convolutions=float(convolutions),
+                convolution_flops=float(batch * per_sample[0]),
+                linears=float(linears),
+                linear_flops=float(batch * per_sample[1]),
+                parameter_bytes=float(parameters) * 1e6,
+            )
+            yield model, batch, work
+
+
+def by_kinds(work):
+    """Return seconds at 300 us a convolution, 50 us another layer, 200 and 80 GFLOP/s and 10 GB/s of parameters."""
+    overhead_s = 300e-6 * work.convolutions + 50e-6 * work.linears
+    return overhead_s + work.convolution_flops / 200e9 + work.linear_flops / 80e9 + work.parameter_bytes / 10e9
+
+
+def by_step(work):
+    """Return seconds at 2 ms a step and 50 GFLOP/s."""
+    return 2e-3 + work.flops / 50e9
+
+
+def timings(law):
+    """Return the timings of the made-up models under a law."""
+    return [Timing(model, batch, work, law(work)) for model, batch, work in made_up_work()]
+
+
+def si_of(profile):
+    """Return the numbers of a profile, to the four digits that it keeps."""
+    return {key: pytest.approx(value, rel=1e-3) for key, value in profile.si.items()}
+
+
+def test_known_rates_by_layer_kind_are_recovered():
+    """Costs in seconds a unit, as put in; no model that was left out is missed."""
+    found = calibrate(timings(by_kinds))
+    assert found.fits["layer kinds"].seconds_per == {
+        "convolutions": pytest.approx(300e-6),
+        "convolution_flops": pytest.approx(1 / 200e9),
+        "linears": pytest.approx(50e-6),
+        "linear_flops": pytest.approx(1 / 80e9),
+        "parameter_bytes": pytest.approx(1 / 10e9),
+    }
+    assert found.best == "layer kinds"
+    assert abs(found.worst("layer kinds").error) < 1e-6
+    expected = {"convolution_overhead": 300e-6, "linear_overhead": 50e-6, "parameter_bandwidth": 10e9}
+    expected |= {"convolution_flops_per_s": 200e9, "linear_flops_per_s": 80e9}
+    si = si_of(found.profile("host", "a host", 2026))
+    assert {key: si[key] for key in expected} == expected
+
+
+def test_known_rates_of_the_whole_step_are_recovered():
+    """Two terms explain the timings, and only their quantities stand in the profile."""
+    found = calibrate(timings(by_step))
+    assert found.fits["whole step"].seconds_per == {"steps": pytest.approx(2e-3), "flops": pytest.approx(1 / 50e9)}
+    assert found.median_error("whole step") < 1e-9
+    assert found.best == "whole step"
+    assert si_of(found.profile("host", "a host", 2026)) == {"step_overhead": 2e-3, "flops_per_s": 50e9}
+
+
+def test_a_model_is_judged_by_the_others():
+    """Doubling the seconds of one model makes its own error -1/2: nothing of it is in the fit that predicts it."""
+    changed = [replace(t, seconds=2 * t.seconds) if t.model == "c" else t for t in timings(by_kinds)]
+    errors = {(r.timing.model, r.timing.batch): r.error for r in calibrate(changed).residuals["layer kinds"]}
+    assert errors["c", 10] == pytest.approx(-0.5)
+    assert errors["c", 32] == pytest.approx(-0.5)
+
+
+def test_a_term_without_cost_is_none():
+    """If parameters cost nothing, the profile has no bandwidth; costs are never negative."""
+    free = timings(lambda work: by_kinds(replace(work, parameter_bytes=0.0)))
+    fitted = fit(free, "layer kinds").seconds_per
+    assert fitted["parameter_bytes"] == pytest.approx(0.0, abs=1e-15)
+    shrinking = [replace(t, seconds=1e-3 / (1 + t.work.flops / 1e9)) for t in free]
+    assert all(min(fit(shrinking, form).seconds_per.values()) >= 0 for form in FORMS)
+
+
+def test_layers_that_seem_free_make_no_profile():
+    """More FLOPs of other layers than convolutions seem to take less time here: then no network of them has a price."""
+    noisy = timings(lambda work: by_kinds(replace(work, linear_flops=0.0)) - work.linear_flops / 1e13)
+    found = calibrate(noisy)
+    assert found.fits["layer kinds"].seconds_per["linear_flops"] == 0
+    assert found.median_error("layer kinds") < found.median_error("whole step")
+    assert found.best == "whole step"
+    assert found.profile("host", "a host", 2026).si.keys() <= {"step_overhead", "flops_per_s"}
+
+
+def test_work_of_a_network():
+    """LeNet-5 by hand: multiply-accumulates x 2 FLOPs, x 3 for training, x 2 in the first layer (no input gradient)."""
+    plugin, _ = find("model", "lenet5")
+    _, cost_profile = cost_profile_of(plugin(), "lenet5", None, None, Key(0))
+    convolution = 2 * (2 * 352_800 + 3 * 240_000)
+    linear = 2 * 3 * (48_000 + 10_080 + 840)
+    assert work_of(cost_profile, 10) == Work(
+        flops=10 * (convolution + linear),
+        convolutions=2,
+        convolution_flops=10 * convolution,
+        linears=3,
+        linear_flops=10 * linear,
+        parameter_bytes=4 * 62_006,
+    )
+
+
+def test_seconds_are_those_of_a_step():
+    """With a clock that jumps by a tick whenever it is read, the one step of a burst takes a tick.
+
+    A share of 2.5 ticks takes bursts of 1, 2 and 4 steps: 3 ticks for 7 steps.
+    """
+    ticks = itertools.count()
+    found = time_steps(["mlr_syn"], [2, 3], 0.0, clock=lambda: TICK_S * next(ticks))
+    assert [(t.model, t.batch, t.seconds) for t in found] == [("mlr_syn", 2, TICK_S), ("mlr_syn", 3, TICK_S)]
+    [shared] = time_steps(["mlr_syn"], [2], 5 * 2.5 * TICK_S, clock=lambda: TICK_S * next(ticks))
+    assert shared.seconds == pytest.approx(3 * TICK_S / 7)
+
+
+def test_a_real_run(tmp_path, capsys):
+    """Two small models: the profile file describes this host and can be a fleet block; nothing global has moved."""
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    out = tmp_path / "host.toml"
+    run(["mlr", "cnn_digits"], [2, 32], 0.05, out)
+    assert (torch.get_num_threads(), torch.equal(torch.get_rng_state(), state)) == (threads, True)
+    printed = capsys.readouterr().out
+    assert "cnn_digits" in printed
+    assert "median error" in printed
+    profile = profiles.find(str(out))
+    assert 1e6 < profile.flops_per_s < 1e13
+    assert {quantity.source for quantity in profile.quantities.values()} == {"measured on this host"}
+    assert FleetBlock.model_validate(profile.block()).cpu.flops_per_s == pytest.approx(profile.flops_per_s)
+
+
+def test_the_report_as_json(monkeypatch, capsys):
+    """Programs get profile, residuals and errors of every form."""
+    monkeypatch.setattr("edgesim.cli.calibrate.time_steps", lambda models, batches, seconds: timings(by_step))
+    run([], [10, 32], 1.0, None, as_json=True)
+    report = json.loads(capsys.readouterr().out)
+    assert report["form"] == "whole step"
+    assert report["profile"]["flops_per_s"] == pytest.approx(50e9)
+    assert len(report["residuals"]) == 12
+    assert set(report["median_error"]) == set(report["worst"]) == set(FORMS)
+
+
+def test_all_models_of_the_catalogue_are_timed_by_default():
+    """Dense and convolutional, and no family that needs a member."""
+    names = model_names()
+    assert {"mlr", "fcnn", "cnn_a", "lenet5", "vgg11", "alexnet_small"} <= set(names)
+    assert len(names) >= 9
+    assert not any(name.endswith(":") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("models", "batches", "message"),
+    [
+        (["mlr"], [10], "needs at least two models, got mlr"),
+        (["mlr", "cnn_digit"], [10], "did you mean 'cnn_digits'"),
+        (["mlr", "cnn_digits"], [0], r"needs batches of at least one sample, got \[0\]"),
+        (["mlr", "cnn_digits"], [], r"needs batches of at least one sample, got \[\]"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused(models, batches, message):
+    """One line that says what is wrong."""
+    with pytest.raises(ConfigError, match=message):
+        run(models, batches, 0.0, None)
+
+
+def test_a_file_that_cannot_be_a_profile_is_refused_at_once(tmp_path, monkeypatch):
+    """Before a minute of timing."""
+    monkeypatch.setattr("edgesim.cli.calibrate.time_steps", None)
+    with pytest.raises(ConfigError, match=r"host.json must end with .toml"):
+        run([], [10], 1.0, tmp_path / "host.json")
+    with pytest.raises(ConfigError, match="is not a folder"):
+        run([], [10], 1.0, tmp_path / "none" / "host.toml")
+
+
+def test_timings_without_flops_are_refused():
+    """Equal seconds for all say nothing about a speed."""
+    constant = [replace(t, seconds=1e-3) for t in timings(by_step)]
+    with pytest.raises(ConfigError, match="do not grow with the FLOPs"):
+        calibrate(constant).profile("host", "a host", 2026)
+
+
+def test_made_up_models_differ():
+    """The terms of the synthetic data are independent, so that recovery means something."""
+    terms = np.array([[getattr(w, term) for term in FORMS["layer kinds"]] for _, _, w in made_up_work()])
+    assert np.linalg.matrix_rank(terms / terms.max(axis=0), tol=1e-3) == len(FORMS["layer kinds"])

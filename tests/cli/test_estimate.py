@@ -1,0 +1,218 @@
+"""What an estimate says against closed forms, and against the run that it foresees."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+
+import edgesim
+import edgesim.simulation.estimate
+import edgesim.simulation.job_sample
+from edgesim.core.errors import ConfigError
+from edgesim.core.method import Needs
+from edgesim.methods.fedavg import FedAvg
+from edgesim.simulation.estimate import estimate
+from tests.conftest import simulate_null
+
+# CNN-CIFAR10: FLOPs of a forward pass, 2 x outputs x inputs of each, and parameters, layer by layer.
+FORWARD = (2 * 28 * 28 * 16 * 75, 2 * 10 * 10 * 32 * 400, 2 * 800 * 500, 2 * 500 * 300, 2 * 300 * 10)
+PARAMS = (76 * 16, 401 * 32, 801 * 500, 501 * 300, 301 * 10)
+PSI = 7.3806e8
+SAMPLES = 500
+LINKS = {"name": "fixed", "up": "1 Mbit/s", "down": "8 Mbit/s", "latency": 0.02}
+POWERS = {"name": "power", "idle": "1 W", "busy": "4 W", "transmit": "1 W", "receive": "0.5 W"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curious(FedAvg):
+    """A method that says it plans from training results."""
+
+    needs: ClassVar[Needs] = Needs(feedback=True)
+
+
+def job_flops(trained: int) -> int:
+    """Return the FLOPs of one epoch that trains the last layers: of these, only the first needs no input gradient."""
+    back = FORWARD[-trained:]
+    return SAMPLES * (sum(FORWARD) + sum(back) + sum(back[1:]))
+
+
+def test_job_of_each_block_is_that_of_the_closed_form(timing):
+    found = estimate(timing(method="fedpmt", network=LINKS, energy=POWERS)).blocks
+    assert found["level"].tolist() == [1, 2, 3, 4, 5]
+    assert found["devices"].tolist() == [1] * 5
+    assert found["submodel"].tolist() == [f"last{n}" for n in range(1, 6)]
+    for row, share in zip(found.itertuples(), (5, 4, 3, 2, 1), strict=True):
+        down_bytes = 4 * 567_858 + 1  # with a mask of 5 bits
+        up_bytes = 4 * sum(PARAMS[-row.level :]) + 8  # with the device's capability
+        compute_s, down_s, up_s = job_flops(row.level) * share / PSI, 8 * down_bytes / 8e6, 8 * up_bytes / 1e6
+        assert row.flops == job_flops(row.level)
+        assert (row.down_bytes, row.up_bytes) == (down_bytes, up_bytes)
+        assert row.seconds == pytest.approx(compute_s + down_s + up_s + 2 * 0.02, rel=1e-12)
+        assert row.joules == pytest.approx(3 * compute_s + 0.5 * down_s + 1 * up_s, rel=1e-12)
+
+
+def test_totals_of_equal_rounds(timing):
+    found = estimate(timing(stop={"rounds": 30})).totals
+    # Everybody trains the full model of 7.3806 GFLOP; the round ends with the slowest, at psi / 5.
+    assert (found["rounds"], found["jobs"]) == (30, 150)
+    assert found["flops"] == pytest.approx(150 * 10 * PSI)
+    assert found["sim_time_s"] == pytest.approx(30 * 50.0)
+    assert 0 < found["host_minutes"] < 1  # nothing is trained, but simulating takes time too
+
+
+def test_a_method_that_learns_from_results_is_priced_by_its_first_plan(digits):
+    everybody = {"selection": "all"}  # so that all rounds are equal
+    known, priced = (
+        estimate(digits(**everybody)).totals,
+        estimate(digits(method=f"{__name__}:Curious", **everybody)).totals,
+    )
+    for name in ("rounds", "jobs", "flops", "sim_time_s"):
+        assert priced[name] == pytest.approx(known[name], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("stop", "rounds"),
+    [
+        ({"sim_time": "1000 s"}, 20),  # rounds of 50 s
+        ({"sim_time": "1000 s", "rounds": 7}, 7),
+        ({"energy": "3000 J"}, 4),  # a round: 5 devices x 1 W x 50 s idle, and 3 W x (10 + 20 + 30 + 40 + 50) s = 700 J
+        ({"energy": "1 J"}, 1),
+    ],
+)
+def test_rounds_follow_from_the_limits(timing, stop, rounds):
+    found = estimate(timing(energy=POWERS, stop=stop)).totals
+    assert found["rounds"] == rounds
+    assert found["flops"] == pytest.approx(rounds * 50 * PSI)
+
+
+def test_nobody_knows_when_an_accuracy_is_reached(digits):
+    found = estimate(digits(stop={"accuracy": 0.5})).totals
+    assert {name for name, value in found.items() if value is None} == found.keys() - {"memory_bytes"}
+
+
+def test_large_blocks_are_sampled(timing, monkeypatch):
+    monkeypatch.setattr(edgesim.simulation.job_sample, "_DEVICES", 10)
+    cpu = {"flops_per_s": PSI}
+    fleet = [{"count": 30, "level": 1, "cpu": cpu}, {"count": 7, "level": 2, "cpu": cpu}]
+    found = estimate(timing(fleet=fleet)).blocks
+    assert found["devices"].tolist() == [30, 7]
+    assert found["seconds"].tolist() == pytest.approx([10.0, 10.0])
+
+
+BUFFERED = {"name": "buffered", "concurrency": 4, "buffer": 2}
+CRASHES = {"name": "crash", "probability": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked"),
+    [
+        ({}, 3 * 4),
+        ({"method": "fedbuff", "protocol": BUFFERED}, 3 * 2),  # as many updates as are merged
+        ({"method": "dfedavg", "peers": "ring"}, 3 * 10),  # everybody
+        ({"failures": [CRASHES]}, 3 * 4),  # those that crash are asked too
+    ],
+)
+def test_run_costs_what_was_estimated(digits, changes, asked):
+    scenario = digits(stop={"rounds": 3}, **changes)
+    found = estimate(scenario).totals
+    last = edgesim.run(scenario).rounds.iloc[-1]
+    assert found["jobs"] == asked
+    assert found["flops"] == pytest.approx(last["total_flops"], rel=1e-12)
+    assert found["sim_time_s"] == pytest.approx(last["now_s"], rel=1e-12)
+    for column in ("energy_j", "active_j", "idle_j"):
+        assert found[column] == pytest.approx(last[f"total_{column}"], rel=1e-9)
+    assert 0 < found["host_minutes"] < 10
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"fleet": [{"cpu": {"flops_per_s": 1e6}, "battery": {"capacity": 10.0, "level": 0.0}}], "selection": "all"},
+        {"method": "fedbuff", "protocol": BUFFERED, "failures": [{"name": "crash", "probability": 1.0}]},
+    ],
+)
+def test_a_run_without_a_round_costs_nothing_that_could_be_told(digits, changes):
+    with pytest.raises(ConfigError, match=r"^estimate: no round would close; a run without training ended with '"):
+        estimate(digits(**changes))
+
+
+def test_work_in_flight_is_estimated_once(digits):
+    """In a long run eight jobs are at work when it ends, as they are after its first 20 merges, of one job each."""
+    protocol = {"name": "buffered", "concurrency": 8, "buffer": 1}
+    scenario = digits(method="fedasync", protocol=protocol, stop={"rounds": 400})
+    found, last = estimate(scenario).totals, simulate_null(scenario).tables["rounds"].frame().iloc[-1]
+    assert found["active_j"] == pytest.approx(last["total_active_j"], rel=0.1)
+    assert found["flops"] == pytest.approx(last["total_flops"], rel=0.1)
+
+
+def test_a_limit_on_time_is_the_most_that_a_run_takes(digits):
+    """The first round alone would take longer."""
+    whole = estimate(digits(stop={"rounds": 1})).totals["sim_time_s"]
+    assert estimate(digits(stop={"sim_time": whole / 2})).totals["sim_time_s"] == whole / 2
+
+
+@pytest.mark.parametrize("method", [{"name": "dfedavg", "reuse": 2}, {"name": "dadpfl", "reuse": 2}])
+def test_peers_pay_for_what_they_exchange_and_wait(digits, method):
+    # A device hears three others, a message of 6090 parameters each; of the first round everything is foreseen.
+    energy = {"name": "power", "idle": "1 W", "busy": "4 W", "transmit": "1 W", "receive": "0.5 W"}
+    scenario = digits(
+        method=method, peers="full", fleet=[{"count": 4, "cpu": {"flops_per_s": 1e8}}], energy=energy, network=LINKS,
+        stop={"rounds": 1}, protocol="sync",
+    )  # fmt: skip
+    found = estimate(scenario)
+    [row] = found.blocks.itertuples()
+    done = edgesim.run(scenario)
+    jobs = done.jobs.assign(seconds=done.jobs["end_s"] - done.jobs["sent_s"])
+    assert (row.devices, row.down_bytes, row.up_bytes) == (4, 3 * 4 * 6090, 3 * 4 * 6090)
+    assert row.seconds == pytest.approx(jobs["seconds"].mean(), rel=1e-12)
+    assert row.seconds > row.flops / 1e8 + 3 * 8 * 4 * 6090 / 8e6
+    of_devices = done.devices[["down_j", "compute_j", "up_j"]].to_numpy().sum()
+    assert row.joules == pytest.approx(of_devices / 4, rel=1e-12)
+    assert found.totals["sim_time_s"] == pytest.approx(done.rounds["now_s"].iloc[-1], rel=1e-12)
+
+
+def test_who_is_not_there_at_first_is_priced_as_well(digits, tmp_path):
+    # At the start nobody is there: a method that plans from results is priced by what it would ask of everybody.
+    (tmp_path / "there.csv").write_text("device,start,end\n0,100,1000\n", encoding="utf-8")
+    there = {"name": "trace", "file": str(tmp_path / "there.csv")}
+    found = estimate(digits(method="fedpns", selection="all", availability=there))
+    assert found.totals["jobs"] > 0 and found.totals["sim_time_s"] > 0
+
+
+def test_memory_is_that_of_the_closed_form(digits):
+    scenario = digits()
+    images = 1797 * (64 * 4 + 8)  # float32 pixels and an int64 label
+    shards = 8 * len(scenario.data.value.load().y_train)
+    model = 4 * 6090
+    # Training 16 images takes less than evaluating 100, two of whose maps of 16 x 8 x 8 are there at a time.
+    network = model + model + 4 * 2 * 100 * 16 * 64
+    process = edgesim.simulation.estimate.PROCESS_BYTES
+    serial = estimate(scenario).totals["memory_bytes"]
+    assert serial == process + images + shards + (1 + 4) * model + network
+    workers = estimate(digits(backend={"name": "workers", "workers": 3})).totals["memory_bytes"]
+    assert workers - serial == 3 * process + 2 * network
+
+
+def test_kinds_of_one_level_have_a_row_each_and_say_how_many_are_late(timing):
+    """A job of 7.3806 GFLOP takes 10 s and 40 s; the deadline is at 20 s."""
+    fleet = [
+        {"name": "fast", "count": 3, "cpu": {"flops_per_s": PSI}},
+        {"name": "slow", "count": 5, "cpu": {"flops_per_s": PSI / 4}},
+    ]
+    protocol = {"name": "deadline", "deadline": "20 s"}
+    found = estimate(timing(fleet=fleet, protocol=protocol)).blocks
+    columns = ["kind", "level", "devices", "submodel", "late_share"]
+    assert found[columns].to_numpy().tolist() == [["fast", 1, 3, "full", 0.0], ["slow", 1, 5, "full", 1.0]]
+    assert found["seconds"].tolist() == pytest.approx([10.0, 40.0])
+    assert estimate(timing(fleet=fleet)).blocks["late_share"].isna().all()
+
+
+def test_the_late_share_of_random_jobs_is_that_of_many_runs(timing):
+    """Half of the log-normal factors of 1 are above their median; the deadline is at the undisturbed job."""
+    fleet = [{"count": 500, "cpu": {"flops_per_s": PSI}}]
+    protocol = {"name": "deadline", "deadline": "10 s"}
+    slowdown = {"name": "log_normal", "sigma": 0.5}
+    scenario = timing(fleet=fleet, protocol=protocol, slowdown=slowdown, stop={"rounds": 4})
+    [share] = estimate(scenario).blocks["late_share"]
+    late = edgesim.run(scenario).jobs["outcome"].eq("late").mean()
+    assert share == pytest.approx(late, abs=0.05) and 0 < share < 1

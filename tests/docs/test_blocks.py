@@ -1,0 +1,90 @@
+"""What the documentation tells a reader to write and to type works, and prints what it shows."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from edgesim.core.errors import ConfigError
+from tests.docs.pages import ROOT, Block, Reader, blocks_of
+
+SHORT = ("README.md",)
+# Blocks that a page marks as not run: each one more is to be noticed.
+LEFT_OUT = {
+    "README.md": 1,
+    "docs/explanation/protocols.md": 1,
+    "docs/explanation/reproductions.md": 16,
+    "docs/howto/data.md": 1,
+    "docs/howto/golden_tables.md": 1,
+    "docs/howto/speed.md": 1,
+    "docs/tutorial/first_decision.md": 1,
+}
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+WITH_BLOCKS = [page for page in PAGES if blocks_of(ROOT / page)]
+CASES = [pytest.param(page, marks=[] if page in SHORT else [pytest.mark.full]) for page in WITH_BLOCKS]
+
+
+@pytest.mark.parametrize("page", CASES)
+def test_a_reader_can_do_what_the_page_says(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    known = set(sys.modules)
+    reader = Reader(tmp_path)
+    try:
+        for block in blocks_of(ROOT / page):
+            try:
+                reader.do(block)
+            except BaseException as fault:
+                fault.add_note(f"{page}:{block.line}")
+                raise
+    finally:
+        for name in set(sys.modules) - known:  # what the page wrote is no module of the next page
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+                del sys.modules[name]
+
+
+def test_what_is_not_run_is_counted() -> None:
+    found = {page: sum(block.is_left_out for block in blocks_of(ROOT / page)) for page in PAGES}
+    assert {page: count for page, count in found.items() if count} == LEFT_OUT
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_says_what_it_is(page: str) -> None:
+    """A fence for each, with a language; a comment that is no known one would be passed over in silence."""
+    for block in blocks_of(ROOT / page):
+        assert block.language in {"sh", "python", "toml", "text", "csv"}, block.line
+        assert not block.comment or block.comment.startswith(("not run: ", "output", "insert: ", "tested: ")), block
+    lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("    edgesim ")] == []
+
+
+# --- the reader itself --------------------------------------------------------------------------------------
+
+
+def _block(language: str, text: str, comment: str = "", title: str = "") -> Block:
+    return Block(1, language, text, comment, title)
+
+
+def test_a_wrong_page_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reader = Reader(tmp_path)
+    reader.do(_block("python", "left = 1"))
+    with pytest.raises(AssertionError, match="nothing"):
+        reader.do(_block("sh", "edgesim run nothing.toml"))
+    with pytest.raises(AssertionError, match="false"):
+        reader.do(_block("sh", "false && true"))
+    with pytest.raises(ZeroDivisionError):
+        reader.do(_block("python", "left / 0"))
+    with pytest.raises(ConfigError):
+        reader.do(_block("toml", "method = 'no_such_method'"))
+    reader.do(_block("sh", "echo 'took 10 s'"))
+    reader.do(_block("text", "took 10 s\n", "output"))
+    reader.do(_block("text", "took 11 s\n", "output, numbers within 10 %"))
+    with pytest.raises(AssertionError):
+        reader.do(_block("text", "took 11 s\n", "output"))
+    with pytest.raises(AssertionError):
+        reader.do(_block("text", "took 12 s\n", "output, numbers within 10 %"))
+    with pytest.raises(AssertionError):
+        reader.do(_block("text", "lost 10 s\n", "output, numbers within 10 %"))

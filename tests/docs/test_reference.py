@@ -1,0 +1,166 @@
+"""The generated pages say all that there is, each thing with a meaning; and the site can be built."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args
+
+import pytest
+import typer.main
+
+from edgesim.cli.app import command_line
+from edgesim.config.describe import describe
+from edgesim.config.plugins import PACKAGES, places_of, plugins_of
+from edgesim.config.scenario import Cpu, FleetBlock, Scenario
+from edgesim.core import job
+from edgesim.records import schema
+from tests.calling import call
+from tests.docs.pages import ROOT
+
+DOCS = ROOT / "docs"
+
+
+@cache
+def generated() -> dict[str, str]:
+    """Return the generated pages by path, as the site has them."""
+    return dict(_generator().pages())
+
+
+@cache
+def _generator() -> ModuleType:
+    sys.path.insert(0, str(DOCS / "gen"))
+    try:
+        import reference
+    finally:
+        sys.path.remove(str(DOCS / "gen"))
+    return reference
+
+
+def rows_of(text: str, heading: str) -> list[list[str]]:
+    """Return the rows of all tables of a section whose first column has this heading."""
+    found: list[list[str]] = []
+    inside = False
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        inside = bool(cells) and (inside or cells[0] == heading)
+        if inside and cells[0] != heading and set(line) != {"|", "-"}:
+            found.append(cells)
+    return found
+
+
+def section(page: str, heading: str) -> str:
+    """Return the text of a section of a generated page."""
+    parts = re.split(r"^## ", generated()[page], flags=re.MULTILINE)
+    [found] = [part for part in parts if part.partition("\n")[0] == heading]
+    return found
+
+
+@pytest.mark.parametrize("table", schema.TABLES)
+def test_every_column_has_its_type_and_a_meaning(table: str) -> None:
+    rows = rows_of(section("reference/run_folder.md", table), "column")
+    words = {schema.INT: "integer", schema.REAL: "real", schema.TEXT: "text"}
+    assert [(row[0].strip("`"), row[1]) for row in rows] == [(n, words[t]) for n, t in schema.TABLES[table].items()]
+    assert [row for row in rows if not row[2]] == []
+
+
+def test_every_table_of_a_run_has_a_section_and_nothing_else() -> None:
+    headings = re.findall(r"^## (.*)$", generated()["reference/run_folder.md"], re.MULTILINE)
+    assert headings == list(schema.TABLES)
+
+
+def test_every_outcome_and_end_of_a_round_is_explained() -> None:
+    page = generated()["reference/run_folder.md"]
+    for heading, words in {"outcome": get_args(job.Outcome), "closed_by": schema.CLOSED_BY}.items():
+        rows = rows_of(page, heading)
+        assert [row[0].strip("`") for row in rows] == list(words)
+        assert all(row[1] for row in rows)
+
+
+def test_every_method_has_an_idea_and_a_source() -> None:
+    rows = rows_of(generated()["reference/methods.md"], "method")
+    assert [re.findall(r"`(\w+)`", row[0])[0] for row in rows] == list(plugins_of("method"))
+    assert [row[0] for row in rows if len(row[1]) < 20 or len(row[2]) < 10] == []
+
+
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_every_plug_in_shows_all_of_its_keys(kind: str) -> None:
+    page = f"reference/options/{kind}.md"
+    for place in places_of(kind):
+        name = {"torchvision:": "torchvision:resnet18"}.get(place, place)
+        rows = rows_of(section(page, name), "key")
+        assert [row[0].strip("`") for row in rows] == [key.key for key in describe(kind, name).keys]
+        assert [row for row in rows if not (row[1] and row[2] and row[4])] == []
+
+
+@pytest.mark.parametrize(("heading", "cls"), [("The scenario", Scenario), ("fleet", FleetBlock), ("cpu", Cpu)])
+def test_every_key_of_a_scenario_has_a_meaning(heading: str, cls: Any) -> None:
+    rows = rows_of(section("reference/scenario.md", heading), "key")
+    assert [row[0].strip("`") for row in rows] == list(cls.model_fields)
+
+
+def test_no_key_of_a_section_lacks_its_meaning() -> None:
+    rows = rows_of(generated()["reference/scenario.md"], "key")
+    assert len(rows) > 50
+    assert [row[0] for row in rows if not (row[1] and row[4])] == []
+
+
+def test_every_command_is_there_with_its_options() -> None:
+    page = generated()["reference/commands.md"]
+    root: Any = typer.main.get_command(command_line())
+    named = {name for name in root.commands if not getattr(root.commands[name], "commands", None)}
+    named |= {f"study {name}" for name in root.commands["study"].commands}
+    assert set(re.findall(r"^## edgesim (.*)$", page, re.MULTILINE)) == named
+    assert [row for row in rows_of(page, "argument or option") if not row[1]] == []
+    assert "`--checkpoint TIME`" in section("reference/commands.md", "edgesim run")
+
+
+def test_the_page_of_devices_shows_the_catalogue() -> None:
+    """As `edgesim list devices` prints it."""
+    assert call("list", "devices").out.rstrip() in generated()["reference/devices.md"]
+
+
+def test_every_piece_that_a_page_asks_for_is_put_in() -> None:
+    assert [path for path, text in generated().items() if "<!-- insert:" in text] == []
+    asked = [path for path in DOCS.rglob("*.md") if "<!-- insert:" in path.read_text(encoding="utf-8")]
+    assert {path.relative_to(DOCS).as_posix() for path in asked} <= generated().keys()
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(p.relative_to(ROOT).as_posix() for p in DOCS.rglob("*.md"))])
+def test_links_to_elsewhere_are_well_formed(page: str) -> None:
+    """Nobody asks whether what they lead to is there: the tests need no network."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = [target for target in re.findall(r"\]\(([^)\s]*)\)", text) if ":" in target]
+    assert [t for t in targets if not re.fullmatch(r"https://[a-z0-9.-]+\.[a-z]+(/\S*)?", t)] == []
+
+
+@pytest.mark.full
+def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
+    """Links and anchors too: a page with a broken one is refused."""
+    done = build(ROOT, tmp_path / "site")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "reference" / "options" / "method.html").is_file()
+    for name in ("docs", "edgesim", "scenarios"):
+        shutil.copytree(ROOT / name, tmp_path / "copy" / name)
+    for name in ("mkdocs.yml", "README.md"):
+        shutil.copy(ROOT / name, tmp_path / "copy" / name)
+    page = tmp_path / "copy" / "docs" / "explanation" / "fedktl.md"
+    page.write_text(f"{page.read_text(encoding='utf-8')}\n[a](glossary.md#no_such_word)\n", encoding="utf-8")
+    done = build(tmp_path / "copy", tmp_path / "broken")
+    assert done.returncode != 0
+    assert "no_such_word" in done.stderr
+
+
+def build(root: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site of a checkout, strictly."""
+    quiet = {"DISABLE_MKDOCS_2_WARNING": "true", "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(root)}
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)],
+        cwd=root, env={**os.environ, **quiet}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip

@@ -1,0 +1,217 @@
+"""Plants faults in a copy of edgesim, one at a time, and says which of them the tests catch. By hand:
+
+    python -m tests.mutations                      # every fault, against the short tests of the folders it is about
+    python -m tests.mutations 3 17 --size all      # two of them, against all tests of these folders
+    python -m tests.mutations --everywhere         # against the tests of all folders
+
+A fault is found by its code, wherever in the package that lies. The exit code is 1 if one was missed, and 2 if the
+code of one is not there exactly once, so that it could not be planted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+
+
+class Mutation(NamedTuple):
+    """A fault: what is wrong, the code `old` that becomes `new`, and the folders of tests that it is about."""
+
+    wrong: str
+    old: str
+    new: str
+    folders: tuple[str, ...] = ("engine", "world", "validation", "golden")
+
+
+LEARNED = ("learning", "methods", "contracts", "golden")
+MUTATIONS = (
+    # joules
+    Mutation("what a device spends on sending to peers is missing in the total", "_spent_j += up_j", "_spent_j += 0.0"),
+    Mutation("busy seconds are not booked", "row[_BUSY] += busy_s", "row[_BUSY] += 0.0 * busy_s"),
+    Mutation(
+        "a working server draws its idle power twice",
+        "(busy_w - idle_w) * self.server_busy_s",
+        "busy_w * self.server_busy_s",
+    ),
+    Mutation(
+        "links take joules a byte instead of joules a bit",
+        "8.0 * float(j_per_bit[sent.device]) * sent.nbytes",
+        "float(j_per_bit[sent.device]) * sent.nbytes",
+    ),
+    Mutation("busy power counts idle power again", '- shared["idle_w"]', '+ shared["idle_w"]'),
+    Mutation("a broken-off job is charged what it did not do", "(1.0 - share) * plan_s", "share * plan_s"),
+    Mutation(
+        "receiving takes the power of transmitting",
+        "down_j=fleet.receive_w[ids] * down_air_s",
+        "down_j=fleet.transmit_w[ids] * down_air_s",
+    ),
+    Mutation(
+        "a job that is broken off is charged its whole upload",
+        "down * prices.down_j, compute * prices.compute_j, up * prices.up_j",
+        "down * prices.down_j, compute * prices.compute_j, prices.up_j",
+    ),
+    Mutation("a load charges a battery", "charge_w - load_w)", "charge_w + load_w)"),
+    Mutation("power grows with the square of the frequency", "frequency_hz**3", "frequency_hz**2"),
+    # seconds
+    Mutation(
+        "uploads take the speed of downloads",
+        "self.up_bps if up else self.down_bps)[rows]",
+        "self.down_bps if up else self.up_bps)[rows]",
+    ),
+    Mutation(
+        "own links have no latency",
+        "latency_s = self.latency_s[rows]\n        if self.jitter_s",
+        "latency_s = 0.0 * self.latency_s[rows]\n        if self.jitter_s",
+    ),
+    Mutation("jitter moves the mean latency", "* normal - variance / 2.0", "* normal + variance / 2.0"),
+    Mutation("lost packets are sent again once at most", "packets * loss / (1.0 - loss)", "packets * loss"),
+    Mutation(
+        "peers mix when the first message is there, not the last",
+        "max(peer_job.fetched_s, flow.ends_s)",
+        "min(peer_job.fetched_s, flow.ends_s)",
+    ),
+    # protocols
+    Mutation("a run takes one round more", "self.session.round >= stop.rounds", "self.session.round > stop.rounds"),
+    Mutation(
+        "a completion exactly at the deadline is late",
+        "due_s - session.now_s <= ON_TIME_S",
+        "due_s - session.now_s <= 1.0 + ON_TIME_S",
+    ),
+    Mutation("the quantile is rounded down to a job", 'method="higher"', 'method="lower"'),
+    Mutation("deviations shorten the deadline", "median_s + self._rule.k", "median_s - self._rule.k"),
+    Mutation("staleness counts from 1", "(staleness + 1.0) ** -a", "(staleness + 2.0) ** -a", ("engine", "methods")),
+    Mutation(
+        "updates of the highest staleness allowed go", "staleness > self._most_stale", "staleness >= self._most_stale"
+    ),
+    Mutation(
+        "the hinge bends at -b", "(staleness - self.b) + 1.0", "(staleness + self.b) + 1.0", ("engine", "methods")
+    ),
+    Mutation(
+        "models are tested a round late",
+        "done % self._evaluation.every",
+        "(done + 1) % self._evaluation.every",
+        LEARNED,
+    ),
+    # what is learned
+    Mutation("the mean forgets its weights", "alpha=each.weight / total", "alpha=1.0 / len(held)", LEARNED),
+    Mutation(
+        "SCAFFOLD corrects the wrong way",
+        "g + local.scratch.correction[name]",
+        "g - local.scratch.correction[name]",
+        LEARNED,
+    ),
+    Mutation("FedBuff steps away", "x + self.eta_g * step[name]", "x - self.eta_g * step[name]", LEARNED),
+    Mutation("the proximal term pushes", "alpha=mu)", "alpha=-mu)", LEARNED),
+    Mutation(
+        "short gradients are stretched", "(norm / (total + 1e-6)).clamp(max=1.0)", "(norm / (total + 1e-6))", LEARNED
+    ),
+    Mutation(
+        "weight decay takes the place of momentum",
+        "momentum=local_sgd.momentum, lr=",
+        "momentum=local_sgd.weight_decay, lr=",
+        LEARNED,
+    ),
+    # prices
+    Mutation(
+        "weight decay costs nothing",
+        "2.0 + 2.0 * momentum + 2.0 * weight_decay",
+        "2.0 + 2.0 * momentum",
+        ("learning", "world", "core", "contracts", "methods"),
+    ),
+    Mutation(
+        "a bitmap lacks its last byte", "-(-held.masked // 8)", "held.masked // 8", ("core", "learning", "methods")
+    ),
+    Mutation(
+        "the scale of a layer is not sent",
+        "SCALE_BYTES * held.kinds * held.layers * self.scaled",
+        "0 * held.kinds * held.layers * self.scaled",
+        ("core", "learning", "methods"),
+    ),
+)
+
+
+def place_of(mutation: Mutation, package: Path) -> Path:
+    """Return the file that has the code of a fault. Raises LookupError unless it is there exactly once."""
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py"))}
+    counts = {path: text.count(mutation.old) for path, text in texts.items() if mutation.old in text}
+    if sum(counts.values()) != 1:
+        places = ", ".join(f"{path.relative_to(package)} ({count})" for path, count in counts.items()) or "nowhere"
+        raise LookupError(f"{mutation.old!r} has to be in the package once, is in: {places}")
+    return next(iter(counts))
+
+
+def copied(folder: Path) -> Path:
+    """Return a copy of the files of this tree that git knows."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder
+
+
+def failing(tree: Path, folders: Sequence[str], size: str, processes: int) -> str:
+    """Return the first test of some folders that fails in a tree; "" if all pass. Raises RuntimeError if none runs."""
+    spread = ["-n", str(processes), "--dist", "worksteal"] if processes > 1 else []
+    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", *spread, *folders]
+    settings = {"PYTHONPATH": str(tree), "EDGESIM_TEST_SIZE": size, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(words, cwd=tree, env=os.environ | settings, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return ""
+    found = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    if done.returncode not in (1, 2) or not found:
+        raise RuntimeError(f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return found[0].partition(" - ")[0]
+
+
+def main() -> int:
+    """Plant the faults that are asked for, one after the other."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "numbers", nargs="*", type=int, metavar="NUMBER", help=f"from 1 to {len(MUTATIONS)}; all if none"
+    )
+    parser.add_argument("--size", choices=["short", "all"], default="short", help="of the tests")
+    parser.add_argument("--everywhere", action="store_true", help="run the tests of all folders")
+    parser.add_argument("--tests", nargs="+", default=[], metavar="PATH", help="run these, whatever the fault is about")
+    parser.add_argument("--processes", type=int, default=2)
+    given = parser.parse_args()
+    wanted = given.numbers or range(1, len(MUTATIONS) + 1)
+    if wrong := [number for number in wanted if not 1 <= number <= len(MUTATIONS)]:
+        parser.error(f"no such fault: {wrong[0]}")
+    try:
+        for mutation in MUTATIONS:
+            place_of(mutation, ROOT / "edgesim")
+    except LookupError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="mutations-") as temporary:
+        tree = copied(Path(temporary))
+        for number in wanted:
+            mutation = MUTATIONS[number - 1]
+            path = place_of(mutation, tree / "edgesim")
+            right, began_s = path.read_text(encoding="utf-8"), time.monotonic()
+            path.write_text(right.replace(mutation.old, mutation.new), encoding="utf-8")
+            about = [f"tests/{folder}" for folder in mutation.folders]
+            folders = ["tests"] if given.everywhere else given.tests or about
+            found = failing(tree, folders, given.size, given.processes)
+            path.write_text(right, encoding="utf-8")
+            missed += not found
+            print(f"{number:2} {'caught' if found else 'MISSED'} {time.monotonic() - began_s:5.0f} s  {mutation.wrong}")
+            print(f"      {found or ' '.join(folders)}", flush=True)
+    print(f"{len(wanted) - missed} of {len(wanted)} caught by the {given.size} tests")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""A run that diverges says so, once: as it goes, in its manifest, and where runs are compared."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import edgesim
+from edgesim.engine.divergence import Divergence, middle
+from tests.calling import TINY, call
+from tests.conftest import digits_scenario
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go to a folder with a scenario."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scenario.toml").write_text(TINY)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("lr", "how"),
+    {
+        "1e20": "2 of 2 updates were not finite and left out",  # the model stays as it was
+        "1e6": "the test loss was 4",  # ... e+05: updates are finite, and useless
+    }.items(),
+)
+def test_it_is_said_once(here: Path, lr: str, how: str) -> None:
+    words = ("run", "scenario.toml", "--out", "run", "--set", f"training.lr={lr}", "--set", "stop.rounds=10")
+    code, out, err = call(*words)
+    says = f"diverged in round 1: {how}"
+    assert code == 0
+    assert err.startswith(says) and err.count("diverged") == 1
+    assert f"\nrun: {says}" in out
+    found = edgesim.open("run").manifest["diverged"]
+    assert (found["round"], found["of"]) == (0, 2)
+    assert call("table", "run").out.count(says) == 1
+
+
+def test_a_run_that_learns_says_nothing(here: Path) -> None:
+    code, out, err = call("run", "scenario.toml", "--out", "run")
+    assert code == 0 and "diverged" not in out + err
+    assert edgesim.open("run").manifest["diverged"] is None
+    assert json.loads(call("run", "scenario.toml", "--out", "again", "--json").out)["diverged"] is None
+
+
+@pytest.mark.parametrize(("lr", "by_loss"), [(1e20, False), (1e6, True)])
+def test_peers_diverge_too(lr: float, by_loss: bool, tmp_path: Path) -> None:
+    scenario = digits_scenario(
+        method="dfedavg", peers="ring", selection="all", training={"batch": 16, "lr": lr}, stop={"rounds": 2}
+    )
+    found = edgesim.run(scenario, out=tmp_path / "run").manifest["diverged"]
+    assert (found["round"], found["of"], found["loss"] is not None) == (0, 10, by_loss)
+    assert (found["left_out"] > 5) == (not by_loss)
+
+
+def test_of_devices_own_models_the_middle_loss_counts() -> None:
+    """A few may be lost without harm."""
+    assert middle([1.0, math.nan, math.nan]) == pytest.approx([math.nan], nan_ok=True)
+    assert middle([3.0, math.inf, 1.0, 2.0]) == [3.0]
+    assert middle([]) == []
+
+
+def test_a_few_updates_that_are_left_out_are_no_divergence() -> None:
+    """Half of four are not most of them; losses up to 100 are those of models that are sure and wrong."""
+    completions: Any = [SimpleNamespace(outcome=outcome) for outcome in ("ok", "partial", "ok", "late", "ok")]
+    watch = Divergence()
+    assert watch.notice(0, {"left_out": 2.0}, completions, [2.3]) is None
+    assert watch.notice(1, {}, completions, [100.0, 2.0]) is None
+    found = {"round": 2, "left_out": 3, "of": 4, "loss": None}
+    assert watch.notice(2, {"left_out": {0: 1.0, 3: 2.0}}, completions, []) == found == watch.found
+    assert watch.notice(3, {"left_out": 4.0}, completions, [math.nan]) is None
+    assert watch.found == found
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, 100.1])
+def test_a_loss_that_is_none_is_divergence(loss: float) -> None:
+    watch = Divergence()
+    watch.notice(0, {}, [], [1.0, loss])
+    assert watch.found is not None and watch.found["loss"] == pytest.approx(loss, nan_ok=True)
+
+
+def test_the_table_of_a_study_names_runs_that_diverged(here: Path) -> None:
+    (here / "study.toml").write_text(
+        'name = "rates"\nbase = "scenario.toml"\ncolumns = ["accuracy"]\n[axes]\n"training.lr" = [0.1, 1e6]\n'
+    )
+    assert call("study", "run", "study.toml", "--out", "runs").code == 0
+    assert call("study", "table", "study.toml", "--out", "runs").err == "1 of 2 runs diverged: training.lr=1000000.0\n"

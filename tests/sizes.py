@@ -1,0 +1,82 @@
+"""How much a run of the tests does: which of them, and how many examples each.
+
+EDGESIM_TEST_SIZE, which the make targets set, is one of
+
+- short: representatives of every kind of test; `make test`, and what pytest does by itself
+- rest: what a short run leaves out, and tests of many examples again, with more of them; `make test-rest`
+- all: every test, at full size, in one go
+- nightly: as all, with ten times the examples, drawn anew each time; `make test-nightly`
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container, Iterable
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import is_hypothesis_test, settings
+
+SIZES = ("short", "rest", "all", "nightly")
+SIZE = os.environ.get("EDGESIM_TEST_SIZE") or "short"
+if SIZE not in SIZES:
+    raise pytest.UsageError(f"EDGESIM_TEST_SIZE: must be one of {', '.join(SIZES)}, got {SIZE!r}")
+
+T = TypeVar("T")
+
+# Marks what a short run leaves out: the rest of a matrix, or one more of a kind that has its representatives.
+full = pytest.mark.full
+# Marks a test that does more in larger runs. Tests of hypothesis need no mark: they all do.
+grows = pytest.mark.grows
+
+
+def sized(short: T, everything: T, nightly: T) -> T:
+    """Return the one of three values that is for this run."""
+    return {"short": short, "nightly": nightly}.get(SIZE, everything)
+
+
+def examples(everything: int, short: int | None = None) -> int:
+    """Return how many examples of hypothesis a test draws, which draws `everything` in a run of all tests."""
+    return sized(max(10, everything // 4) if short is None else short, everything, 10 * everything)
+
+
+def thinned(values: Iterable[Any], keep: Container[Any]) -> list[Any]:
+    """Return the values of a parametrisation: all of them, those that are not in `keep` for larger runs only.
+
+    Raises ValueError if none is kept, as nothing of the test would be seen in a short run.
+    """
+    values = list(values)
+    if not any(value in keep for value in values):
+        raise ValueError(f"none of {values} is kept for a short run")
+    return [value if value in keep else _larger(value) for value in values]
+
+
+def spread(values: Iterable[Any], count: int) -> list[Any]:
+    """Return the values of a parametrisation: all of them, and `count`, evenly spread, in a short run too."""
+    values = list(values)
+    kept = {round(place * (len(values) - 1) / max(1, count - 1)) for place in range(count)}
+    return [value if place in kept else _larger(value) for place, value in enumerate(values)]
+
+
+def _larger(value: Any) -> Any:
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=full)
+
+
+def belongs(item: pytest.Item) -> bool:
+    """Whether a test is one of those that this run is for."""
+    if SIZE == "short":
+        return item.get_closest_marker("full") is None
+    if SIZE == "rest":
+        larger = item.get_closest_marker("full") is not None or item.get_closest_marker("grows") is not None
+        return larger or is_hypothesis_test(getattr(item, "obj", None))
+    return True
+
+
+def load_profile() -> None:
+    """Tell hypothesis how many examples to draw, and whether they are the same in every run.
+
+    They are, so that a test never fails by chance, but in nightly runs and with HYPOTHESIS_PROFILE=random.
+    """
+    settings.register_profile("default", derandomize=True, deadline=None, max_examples=examples(100))
+    settings.register_profile("random", derandomize=False, deadline=None, max_examples=examples(100))
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or sized("default", "default", "random"))

@@ -1,0 +1,265 @@
+"""Running a study: bad cells are named before anything runs, several commands share the cells, time left is told."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import edgesim
+from edgesim.core.errors import DataError
+from edgesim.learning.data.sources.digits import Digits
+from edgesim.studies.outlook import outlook
+from edgesim.studies.runs import Planned, plan
+from edgesim.studies.study import Cell, load_study
+from edgesim.studies.tally import HostTimes
+from tests.calling import TINY, call
+from tests.records.written import seal_again
+from tests.sizes import full
+
+STUDY = """
+name = "tiny"
+base = "base.toml"
+columns = ["round_s"]
+
+[axes.data]
+digits = []
+own = ["data={ name = 'npz', file = 'own.npz', normalise = 'none' }"]
+
+[axes]
+seed = [1, 2]
+"""
+OWN = ["data=own,seed=1", "data=own,seed=2"]
+DIGITS = ["data=digits,seed=1", "data=digits,seed=2"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go to a folder with a study on two data sets, of which one is not there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base.toml").write_text(TINY)
+    (tmp_path / "study.toml").write_text(STUDY)
+    return tmp_path
+
+
+def write_npz(path: Path, shade: float) -> None:
+    """Write a data set of two classes and grey images."""
+    labels = np.arange(40) % 2
+    x = np.full((40, 8, 8, 1), shade, dtype=np.float32)
+    np.savez(path, x_train=x, y_train=labels, x_test=x, y_test=labels)
+
+
+def made(folder: str = "runs") -> list[str]:
+    """Return the names of all that lies in the folder of runs."""
+    return sorted(path.name for path in Path(folder).glob("*"))
+
+
+def planned(only: str = "data=digits") -> list[Planned]:
+    """Return cells of the study in the current folder."""
+    return plan(load_study(Path("study.toml")), Path("study.toml"), "quick", [only], Path("runs"))
+
+
+# --- before anything is run -------------------------------------------------------------------------------------
+
+
+def test_cells_without_data_are_named_before_any_is_run(here: Path) -> None:
+    code, out, err = call("study", "run", "study.toml", "--out", "runs")
+    first, *lines, last = err.splitlines()
+    assert (code, out, first, made()) == (2, "", "0 of 4 cells are done", [])
+    assert [line.partition(": ")[0] for line in lines] == OWN
+    assert all("own.npz" in line for line in lines)
+    says = "error: 2 of 4 cells cannot be run, so none was; --keep-going runs the others; data=own,seed=1: "
+    assert last.startswith(says)
+
+
+def test_the_others_are_run_if_that_is_wanted(here: Path) -> None:
+    code, out, err = call("study", "run", "study.toml", "--out", "runs", "--keep-going")
+    assert (code, out, made()) == (1, "", DIGITS)
+    *_, one, two, last = err.splitlines()
+    assert [line.partition(": ")[0] for line in (one, two)] == OWN
+    assert last == "2 of 4 cells cannot be run, 0 failed"
+    write_npz(here / "own.npz", shade=0.5)
+    code, _, err = call("study", "run", "study.toml", "--out", "runs", "--keep-going")
+    assert (code, err.splitlines()[0], made()) == (0, "2 of 4 cells are done", DIGITS + OWN)
+
+
+def test_what_was_run_stays_done_without_its_data(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of other data it is run again."""
+    write_npz(here / "own.npz", shade=0.5)
+    assert call("study", "run", "study.toml", "--out", "runs").code == 0
+    write_npz(here / "own.npz", shade=0.75)
+
+    def missing(self: Digits) -> None:
+        raise DataError("digits: not here any more")
+
+    monkeypatch.setattr(Digits, "load", missing)
+    assert [each.state for each in outlook(planned("seed=1"))] == ["done", "to run"]
+    shutil.rmtree("runs/data=digits,seed=1")
+    found = outlook(planned("seed=1"))
+    assert [(each.state, each.fault) for each in found] == [("bad", "digits: not here any more"), ("to run", "")]
+
+
+def test_each_data_set_is_loaded_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, load = [], Digits.load
+    monkeypatch.setattr(Digits, "load", lambda self: loaded.append(self) or load(self))
+    write_npz(here / "own.npz", shade=0.5)
+    (here / "study.toml").write_text(STUDY.replace("[axes]", "[axes]\nmethod = ['fedavg', 'fedprox']"))
+    found = outlook(planned("seed=1") + planned("seed=2"), costs=True)
+    assert [each.state for each in found] == ["to run"] * 8
+    assert len(loaded) == 1
+
+
+def test_what_does_not_fit_is_found_before_any_cell_is_run(here: Path) -> None:
+    """A part that breaks while it is built is named as well, and its error shown whole."""
+    others = "ring = ['peers=ring']\nodd = [\"method='tests.outside.methods:Unready'\"]\n"
+    (here / "study.toml").write_text(STUDY.replace("own = [", f"{others}own = ["))
+    code, _, err = call("study", "run", "study.toml", "--only", "seed=1", "--out", "runs")
+    lines = err.splitlines()
+    assert (code, made()) == (2, [])
+    assert "data=ring,seed=1: peers: fedavg has a server, its devices exchange nothing among themselves" in lines
+    assert (
+        "data=odd,seed=1: Broken: the start broke in round 0" in lines and "Traceback (most recent call last):" in lines
+    )
+    assert lines[-1].startswith("error: 3 of 4 cells cannot be run, so none was; ")
+
+
+def test_the_plan_of_a_study(here: Path) -> None:
+    """Its disk is about what the run takes; of cells that cannot be run it says why."""
+    assert call("study", "run", "study.toml", "--only", "data=digits,seed=1", "--out", "runs").code == 0
+    code, out, err = call("study", "plan", "study.toml", "--out", "runs", "--json")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("error: 2 of 4 cells cannot be run; data=own,seed=1: ")
+    cells = {row["cell"]: row for row in json.loads(out)["cells"]}
+    assert [row["state"] for row in cells.values()] == ["done", "to run", "bad", "bad"]
+    missing = cells["data=digits,seed=2"]
+    disk_bytes = sum(path.stat().st_size for path in Path("runs/data=digits,seed=1").iterdir())
+    assert missing["disk_bytes"] == pytest.approx(disk_bytes, rel=0.3)
+    assert json.loads(out)["totals"] == {"host_s": missing["host_s"], "disk_bytes": missing["disk_bytes"]}
+    assert 0 < missing["host_s"] < 60 and "own.npz" in cells["data=own,seed=1"]["fault"]
+    shown = call("study", "plan", "study.toml", "--out", "runs", "--only", "data=digits").out
+    assert re.search(r"data=digits,seed=2 +to run ", shown) and "\nto run: " in shown
+    assert made() == DIGITS[:1]
+
+
+def test_a_cell_trains_on_the_device_of_its_scenario(here: Path) -> None:
+    """Workers become one process; all else of a backend stays."""
+    for given, kept in (
+        ("{ name = 'workers', workers = 3, device = 'cuda:1' }", {"name": "serial", "device": "cuda:1"}),
+        ("{ name = 'serial', device = 'cuda:1' }", {"name": "serial", "device": "cuda:1"}),
+        ("'null'", {"name": "null"}),
+    ):
+        (here / "study.toml").write_text(STUDY.replace("columns", f'overrides = ["backend={given}"]\ncolumns'))
+        assert planned()[0].scenario["backend"] == kept
+
+
+# --- in the middle ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("workers", "keep_going"), [(1, ["--keep-going"]), pytest.param(2, [], marks=[full, pytest.mark.workers])]
+)
+def test_an_error_of_a_part_stops_no_other_cell(here: Path, workers: int, keep_going: list[str]) -> None:
+    broken = "[\"method={ name = 'tests.outside.methods:Breaks', at = 0 }\"]"
+    (here / "study.toml").write_text(STUDY.replace("digits = []", f"broken = {broken}\ndigits = []"))
+    words = ("--only", "data=digits,seed=1", "--only", "data=broken", "--workers", workers, "--out", "runs")
+    code, _, err = call("study", "run", "study.toml", *words, *keep_going)
+    assert (code, made()) == (1 if keep_going else 2, DIGITS[:1])
+    first, second = (f"data=broken,seed={seed}: Broken: the server broke in round 0" for seed in (1, 2))
+    if keep_going:
+        assert err.splitlines()[-3:] == [first, second, "0 of 3 cells cannot be run, 2 failed"]
+    else:
+        assert err.splitlines()[-1] in {f"error: 2 of 3 cells failed; {fault}" for fault in (first, second)}
+
+
+def test_time_left_is_told_as_cells_end(here: Path) -> None:
+    err = call("study", "run", "study.toml", "--only", "data=digits", "--out", "runs").err
+    none, first, second, last = err.splitlines()
+    assert (none, first) == ("0 of 2 cells are done", "running: data=digits,seed=1; 2 left")
+    start = r"1 of 2: data=digits,seed=1; running: data=digits,seed=2; 1 left, about [\d.]+ m?s"
+    assert re.fullmatch(start, second) and last == "2 of 2: data=digits,seed=2"
+    shutil.rmtree("runs/data=digits,seed=2")
+    again = call("study", "run", "study.toml", "--only", "data=digits", "--out", "runs").err.splitlines()
+    assert re.fullmatch(r"running: data=digits,seed=2; 1 left, about [\d.]+ m?s", again[1])  # from the run before
+
+
+def test_time_left_is_that_of_other_seeds_or_of_all(tmp_path: Path) -> None:
+    """Fast cells took 2 and 4 s, a slow one 18 s; of the third kind nothing is known but the mean of all, 8 s."""
+
+    def cell(kind: str, seed: int, host_s: float | None = None) -> Planned:
+        folder = tmp_path / f"{kind}{seed}"
+        if host_s is not None:
+            shutil.copytree(done.folder, folder)
+            manifest = json.loads((folder / "manifest.json").read_text())
+            (folder / "manifest.json").write_text(json.dumps({**manifest, "host_s": host_s}))
+            seal_again(folder)
+        return Planned(Cell({"kind": kind, "seed": str(seed)}, ()), folder, {}, {})
+
+    done = edgesim.run({**edgesim.load(tmp_path / scenario(tmp_path)).canonical(), "backend": "null"})
+    times = HostTimes([cell("fast", 1, 2.0), cell("fast", 2, 4.0), cell("slow", 1, 18.0)])
+    fast, slow, new = cell("fast", 3), cell("slow", 3), cell("new", 3)
+    assert HostTimes().left_s([fast], 1) is None
+    assert [times.left_s([each], 1) for each in (fast, slow, new)] == [3.0, 18.0, 8.0]
+    assert times.left_s([fast, slow, new], 1) == 29.0
+    assert times.left_s([fast, fast, fast, fast], 2) == 6.0
+    assert times.left_s([fast, slow], 2) == 18.0  # not less than the longest
+
+
+def scenario(folder: Path) -> str:
+    """Write a scenario and return its name."""
+    (folder / "tiny.toml").write_text(TINY)
+    return "tiny.toml"
+
+
+# --- several at once --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.process
+def test_two_commands_share_the_cells(here: Path) -> None:
+    """Each is run once, none fails, and both end when all are there."""
+    text = STUDY.replace("seed = [1, 2]", "seed = [1, 2, 3, 4]").replace(
+        "columns", 'overrides = ["stop.rounds=20"]\ncolumns'
+    )
+    (here / "study.toml").write_text(text)
+    words = [sys.executable, "-m", "edgesim", "study", "run", "study.toml", "--only", "data=digits", "--out", "runs"]
+    both = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    assert "another process is at it" in "".join(told)
+    assert made() == [f"data=digits,seed={seed}" for seed in (1, 2, 3, 4)]
+
+
+@pytest.mark.process
+@full
+def test_a_cell_that_another_process_is_at_is_run_last(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has gone without making it, when it is looked at again."""
+    first, _ = planned()
+    script = "import sys, pathlib; from edgesim.records.lock import hold\n"
+    script += (
+        "with hold(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read(1); import os; os._exit(1)"
+    )
+    words = [sys.executable, "-c", script, str(first.folder)]
+    other = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert other.stdin and other.stdout and other.stdout.readline() == "held\n"
+    assert [each.state for each in outlook(planned())] == ["running", "to run"]
+    simulate = edgesim.simulation.run.simulate  # type: ignore[attr-defined]
+
+    def ends_the_other(*given: Any, **named: Any) -> Any:
+        """Run the second cell, and end the process that has the first."""
+        if other.poll() is None:
+            other.communicate("x")
+        return simulate(*given, **named)
+
+    monkeypatch.setattr("edgesim.simulation.run.simulate", ends_the_other)
+    code, _, err = call("study", "run", "study.toml", "--only", "data=digits", "--out", "runs")
+    assert code == 0 and made() == DIGITS
+    _, _, busy, second, again, last = err.splitlines()
+    assert busy.startswith("data=digits,seed=1: another process is at it, looked at again at the end; running: data=di")
+    assert second.startswith("1 of 2: data=digits,seed=2; 1 left, about ")
+    assert again.startswith("running: data=digits,seed=1; 1 left, about ") and last == "2 of 2: data=digits,seed=1"
