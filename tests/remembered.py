@@ -15,7 +15,7 @@ from edgesim.cost.profile import CostProfile
 from edgesim.learning.data.sources import digits
 from edgesim.methods import augfl
 from edgesim.methods import augfl_teacher as teacher
-from edgesim.simulation import assembly
+from edgesim.simulation import assembly, estimate
 
 # Whose modules do what the texts, numbers and shapes in them say: a function in one might change under the same name.
 KNOWN = ("torch.", "torchvision.", "edgesim.", "tests.")
@@ -56,12 +56,16 @@ def remembering(really: Callable[..., CostProfile]) -> Callable[..., CostProfile
 
 @contextmanager
 def costs_and_digits() -> Iterator[None]:
-    """Share the cost profiles of equal networks among what is assembled in the block; `measure` itself does measure."""
+    """Share the cost profiles of equal networks among what is assembled in the block; `measure` itself does measure.
+
+    What says how fast the host is tries it for a twentieth of a second.
+    """
     measure_once, read_once = remembering(measure), cache(digits._table)
     with (
         mock.patch.object(assembly, "measure", measure_once),
         mock.patch.object(teacher, "measure", measure_once),
         mock.patch.object(augfl, "measure", measure_once),
         mock.patch.object(digits, "_table", lambda: read_once().copy()),
+        mock.patch.object(estimate, "_PROBE_S", 0.05),
     ):
         yield

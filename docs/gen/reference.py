@@ -14,7 +14,6 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, get_args
 
-import typer.main
 from writing import code, escaped, keys_with_comments, sentence, table, words_with_comments
 
 from edgesim.cli.app import command_line
@@ -160,7 +159,7 @@ def _scenario_row(key: KeyFacts) -> tuple[str, ...]:
 
 
 def _commands() -> str:
-    root: Any = typer.main.get_command(command_line())
+    root: Any = command_line()
     pieces = ["# Commands\n", f"{_HEAD}\n`edgesim COMMAND --help` prints the same.\n"]
     return "\n".join([*pieces, *_walk("edgesim", root)])
 

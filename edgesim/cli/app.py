@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -318,13 +319,15 @@ def check(
     run_check(goldens or [], update, from_, workers)
 
 
-def command_line() -> typer.Typer:
+@cache
+def command_line() -> typer.core.TyperGroup:
     """Return all commands, with those of groups; added here, as a module only defines names when it is loaded."""
-    if not app.registered_groups:
-        from edgesim.cli.study import commands as study_commands
+    from edgesim.cli.study import commands as study_commands
 
-        app.add_typer(study_commands, name="study")
-    return app
+    app.add_typer(study_commands, name="study")
+    group = typer.main.get_command(app)
+    assert isinstance(group, typer.core.TyperGroup)
+    return group
 
 
 def main() -> None:

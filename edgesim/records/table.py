@@ -10,7 +10,7 @@ import numpy as np
 
 from edgesim.core.errors import ContractError
 from edgesim.records.rows import ROWS, columns_of
-from edgesim.records.schema import TABLES, TEXT, recorded
+from edgesim.records.schema import TABLES, TEXT, recorded, typed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +91,7 @@ class Table:
         self._pack()
         stop = self._committed if committed_only else len(self)
         data = {name: self.column(name)[:stop] for name in self.columns}
-        return pd.DataFrame(data, copy=False).astype(dict(self.columns))
+        return typed(pd.DataFrame(data, copy=False), self.columns)
 
     def column(self, name: str) -> np.ndarray:
         """Return the values of one column."""

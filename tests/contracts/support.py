@@ -79,12 +79,20 @@ REPRESENTATIVES = set({needs_of(m): m for m in sorted(METHODS, key=lambda m: m i
 
 
 def tried(cases: Sequence[Any]) -> list[Any]:
-    """Return methods, or tuples that begin with one, as values of a parametrisation: in short runs, representatives.
+    """Return methods, or pairs of a method and a protocol, as a parametrisation: in short runs, representatives.
 
-    Methods that are there for one test alone, and so not among METHODS, are always tried.
+    A protocol is meant by its name or with its arguments. The plain methods are tried on every one, others on the
+    hardest. Methods that are there for one test alone, and so not among METHODS, are always tried.
     """
-    rest = set(METHODS) - REPRESENTATIVES
-    return thinned(cases, [case for case in cases if (case[0] if isinstance(case, tuple) else case) not in rest])
+
+    def short(case: Any) -> bool:
+        method, protocol = case if isinstance(case, tuple) else (case, None)
+        if method not in METHODS:
+            return True
+        hard = protocol is None or protocol in (hardest(method), hardest(method)["name"])
+        return method in REPRESENTATIVES and (hard or method in _PLAIN)
+
+    return thinned(cases, [case for case in cases if short(case)])
 
 
 CLAIMS = [(method, protocol) for method in METHODS for protocol in claims(method)]

@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any, get_args
 
 import pytest
-import typer.main
 
 from edgesim.cli.app import command_line
 from edgesim.config.describe import describe
@@ -113,7 +112,7 @@ def test_no_key_of_a_section_lacks_its_meaning() -> None:
 
 def test_every_command_is_there_with_its_options() -> None:
     page = generated()["reference/commands.md"]
-    root: Any = typer.main.get_command(command_line())
+    root: Any = command_line()
     named = {name for name in root.commands if not getattr(root.commands[name], "commands", None)}
     named |= {f"study {name}" for name in root.commands["study"].commands}
     assert set(re.findall(r"^## edgesim (.*)$", page, re.MULTILINE)) == named

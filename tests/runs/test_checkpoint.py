@@ -61,7 +61,7 @@ def names(folder: Path) -> list[str]:
 @pytest.mark.process
 def test_a_killed_run_goes_on(here: Path) -> None:
     """After SIGKILL the same command ends with the tables and weights of a run that was left alone."""
-    words = ["run", "scenario.toml", "--set", "stop.rounds=60", "--out", "run"]
+    words = ["run", "scenario.toml", "--set", "stop.rounds=30", "--out", "run"]
     process = subprocess.Popen([sys.executable, "-m", "edgesim", *words, *ALWAYS], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert process.stderr.readline().startswith("round ")

@@ -98,7 +98,7 @@ def test_answers_come_in_order_and_errors_come_home() -> None:
 @pytest.mark.process
 def test_nothing_outlives_a_run(here: Path, sent: signal.Signals) -> None:
     """Not the workers, and so not whoever reads their output either."""
-    process = started("-m", "edgesim", "run", "scenario.toml", "--set", "stop.rounds=5000", "--workers", "2")
+    process = started("-m", "edgesim", "run", "scenario.toml", "--set", "stop.rounds=600", "--workers", "2")
     assert process.stderr is not None
     assert process.stderr.readline().startswith("round ")
     workers = children_of(process.pid)

@@ -318,8 +318,8 @@ def test_a_full_disk_keeps_the_tables(here: Path, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.process
 def test_a_signal_writes_what_there_is(here: Path, sent: signal.Signals, backend: list[str]) -> None:
     """To all processes of the group, as a terminal, a batch system and `timeout` send it."""
-    process = started("-m", "edgesim", "run", "scenario.toml", "--out", "run", "--set", "stop.rounds=3000", *backend)
-    assert process.stderr is not None and process.stderr.readline().startswith("round 300/")
+    process = started("-m", "edgesim", "run", "scenario.toml", "--out", "run", "--set", "stop.rounds=600", *backend)
+    assert process.stderr is not None and process.stderr.readline().startswith("round 60/")
     os.killpg(process.pid, sent)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + sent
@@ -339,8 +339,8 @@ def test_a_signal_writes_what_there_is(here: Path, sent: signal.Signals, backend
 @pytest.mark.process
 def test_many_signals_give_up_at_once(here: Path, backend: list[str]) -> None:
     """Without a traceback, without a process or a file that is left over; the folder is whole, or not there."""
-    process = started("-m", "edgesim", "run", "scenario.toml", "--out", "run", "--set", "stop.rounds=3000", *backend)
-    assert process.stderr is not None and process.stderr.readline().startswith("round 300/")
+    process = started("-m", "edgesim", "run", "scenario.toml", "--out", "run", "--set", "stop.rounds=600", *backend)
+    assert process.stderr is not None and process.stderr.readline().startswith("round 60/")
     workers = children_of(process.pid)
     for _ in range(20):
         os.killpg(process.pid, signal.SIGINT)

@@ -221,6 +221,7 @@ def scenario(folder: Path) -> str:
 
 
 @pytest.mark.process
+@full
 def test_two_commands_share_the_cells(here: Path) -> None:
     """Each is run once, none fails, and both end when all are there."""
     text = STUDY.replace("seed = [1, 2]", "seed = [1, 2, 3, 4]").replace(
@@ -236,7 +237,6 @@ def test_two_commands_share_the_cells(here: Path) -> None:
 
 
 @pytest.mark.process
-@full
 def test_a_cell_that_another_process_is_at_is_run_last(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has gone without making it, when it is looked at again."""
     first, _ = planned()

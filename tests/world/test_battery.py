@@ -17,7 +17,7 @@ from edgesim.core.rng import Key
 from edgesim.world.batteries.base import Batteries, BatteryArrays
 from edgesim.world.batteries.rechargeable import Battery
 from edgesim.world.processes.daily_profile import DAY_S, DailyWindows
-from tests.sizes import examples
+from tests.sizes import examples, grows, sized
 
 HOUR_S = 3600.0
 KEY = Key(2)
@@ -295,13 +295,14 @@ def test_times_of_death_and_return_equal_those_of_small_steps(drawn, windows, wa
         assert found > 4 * DAY_S - 1e-3 if math.isinf(dead_s) else found == pytest.approx(dead_s, abs=1e-3)
 
 
+@grows
 def test_what_was_asked_before_changes_no_bit():
     """Three devices go off and on hundreds of times: asked often, now and then back, or once, they are equal."""
     ids, arrays = np.arange(3), {"capacity_j": 3, "level_j": [3, 0, 1.3], "restart_j": 0.7, "phase_s": [0, 7e3, 5e4]}
     often, seldom = (battery([(0, 0.9 * DAY_S)], charge_w=0.4, **arrays) for _ in range(2))
     generator = Key(3).numpy()
     now_s = 0.0
-    for _ in range(40):
+    for _ in range(sized(8, 40, 40)):
         ahead_s = np.sort(generator.uniform(0, 60, 6))
         for asked_s in now_s + ahead_s[generator.permutation(6)]:
             often.available(float(asked_s))
