@@ -13,6 +13,7 @@ from edgesim.core.task import Task
 from edgesim.cost.measure.backward_flops import flop_counter
 from edgesim.learning.train.trainer import Trainer
 from tests.contracts.support import ARGUMENTS, EXACT, MODELS, NORMED, PRICED, mixed_scenario, needs_of, run, tried
+from tests.sizes import thinned
 
 FLOAT_BYTES = 4
 
@@ -68,7 +69,7 @@ def measured_jobs(scenario, monkeypatch):
     return jobs
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", thinned(MODELS, [NORMED]))
 @pytest.mark.parametrize("name", tried(PRICED))
 def test_charged_is_what_was_done(name, model, monkeypatch):
     """For every width and phase: FLOPs charged = FLOPs counted, bytes charged = bytes of the tensors sent.

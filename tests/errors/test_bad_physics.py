@@ -12,6 +12,7 @@ import pytest
 from edgesim.reports.load import open_run
 from tests.calling import TINY, call
 from tests.errors.test_bad_input import MANY, UNTRAINED, Bad, check
+from tests.sizes import full
 
 POSSIBLE = {
     "frequency": "1 GHz",
@@ -347,7 +348,11 @@ HOPELESS: dict[str, tuple[Sequence[str], Bad]] = {
 
 @pytest.mark.parametrize(
     ("protocol", "case"),
-    [pytest.param(p, bad, id=f"{name}: {p}") for name, (several, bad) in HOPELESS.items() for p in several],
+    [
+        pytest.param(p, bad, id=f"{name}: {p}", marks=[] if place == len(name) % len(several) else full)
+        for name, (several, bad) in HOPELESS.items()
+        for place, p in enumerate(several)
+    ],
 )
 def test_a_fleet_that_never_finishes_ends_the_run(
     here: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, case: Bad

@@ -18,12 +18,13 @@ import edgesim
 from edgesim.core.errors import ConfigError
 from edgesim.records.manifest import sealed
 from tests.calling import TINY, call
-from tests.sizes import full
+from tests.sizes import full, thinned
 
 NULL = ("backend='null'", "partition={name='sizes', samples_per_device=50}")
 OUTAGE = "failures={name='link_outage', "
 CPU = "fleet.0.cpu={frequency='2.5 Hz', flops_per_cycle=1}"
 PEERS = ("method='dfedavg'", "selection='all'")
+VALIDATE = ["validate", "scenario.toml", "--set", "method='mine:Mine'"]
 
 
 def validate(*overrides: str) -> str:
@@ -143,20 +144,20 @@ def test_a_module_that_breaks_or_leaves_when_loaded(here: Path) -> None:
     assert validate("method='leaves:M'") == "method.name: cannot import 'leaves:M': SystemExit: 0"
 
 
+@pytest.mark.parametrize("words", thinned([["table", "done"], VALIDATE], [VALIDATE]))
 @pytest.mark.parametrize(
     "start", [["-m", "edgesim"], pytest.param(["-c", "from edgesim.cli.app import main; main()"], marks=full)]
 )
 @pytest.mark.process
-def test_a_file_beside_takes_no_library_s_place(here: Path, start: list[str]) -> None:
+def test_a_file_beside_takes_no_library_s_place(here: Path, start: list[str], words: list[str]) -> None:
     edgesim.run("scenario.toml", out=here / "done")
     for name in ("pandas", "rich", "torch", "yaml"):
         (here / f"{name}.py").write_text("from pathlib import Path\nPath('hacked').touch()\n")
     (here / "mine.py").write_text("from edgesim.methods.fedavg import FedAvg\n\nclass Mine(FedAvg):\n    pass\n")
     path = os.pathsep.join(p for p in sys.path if p and Path(p) != here)
-    for words in (["table", "done"], ["validate", "scenario.toml", "--set", "method='mine:Mine'"]):
-        words = [sys.executable, *start, *words]
-        done = subprocess.run(words, cwd=here, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, "")
+    words = [sys.executable, *start, *words]
+    done = subprocess.run(words, cwd=here, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
     assert not (here / "hacked").exists()
 
 

@@ -20,7 +20,7 @@ from tests.conftest import digits_scenario, frames
 from tests.contracts.support import fingerprint, run
 from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
 from tests.methods.test_optimal_aggregation import PULLING, START, Valley
-from tests.sizes import examples, full
+from tests.sizes import examples, full, grows, sized
 
 FIFTHS = [0.2] * 5
 
@@ -217,7 +217,7 @@ def mixed_runs():
                 stop={"rounds": 20},
             )
         )
-        for seed in (1, 2, 3)
+        for seed in sized((1,), (1, 2, 3), (1, 2, 3))
     ]
 
 
@@ -231,6 +231,7 @@ def test_devices_of_one_label_are_asked_less(mixed_runs):
         assert (jobs[jobs["round"] >= 5]["device"] < 10).mean() > 0.55
 
 
+@grows
 def test_notes_tell_the_story(mixed_runs):
     """The counts of the state are sums of flags; probabilities of a round sum to 1."""
     for simulation in mixed_runs:

@@ -26,7 +26,7 @@ from edgesim.methods.weighting.optimal import DropsAdverse, gram_of_moves, sift,
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import MODELS, merge_arguments, mixed_scenario, prepare, run
 from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
-from tests.sizes import examples, full
+from tests.sizes import examples, full, grows, sized
 
 # Gradients g = -move / lr of five devices; the fourth pulls the other way. lr = 1.
 PULLING = np.array([[1, 0.2], [0.8, 0.4], [1.2, 0], [-0.9, 0.5], [0.9, -0.3]])
@@ -366,7 +366,7 @@ def mixed_runs():
                 stop={"rounds": 15},
             )
         )
-        for seed in (1, 2, 3)
+        for seed in sized((1,), (1, 2, 3), (1, 2, 3))
     ]
 
 
@@ -385,6 +385,7 @@ def test_devices_of_one_label_are_dropped(mixed_runs):
     assert times.loc["excluded", False] >= 5
 
 
+@grows
 def test_the_server_s_work_takes_time(mixed_runs):
     """Averaging 10 models, 2 FLOPs a parameter each; 55 inner products; two losses on all test samples for a label."""
     simulation = mixed_runs[0]
