@@ -133,8 +133,8 @@ MUTATIONS = (
     ),
     Mutation(
         "the scale of a layer is not sent",
-        "SCALE_BYTES * held.kinds * held.layers * self.scaled",
-        "0 * held.kinds * held.layers * self.scaled",
+        "SCALE_BYTES * held.collections * held.layers * self.scaled",
+        "0 * held.collections * held.layers * self.scaled",
         ("core", "learning", "methods"),
     ),
 )

@@ -38,7 +38,7 @@ class Assignment(NamedTuple):
 class Result(NamedTuple):
     """What local training gave."""
 
-    body: ModelState  # kinds and layers of the task's `up` payload
+    body: ModelState  # collections and layers of the task's `up` payload
     new_device_state: ModelState | None  # None: the old one stays
     statistics: Mapping[str, Any]
     steps: int

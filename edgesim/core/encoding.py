@@ -25,17 +25,17 @@ class Contents(NamedTuple):
     biases, normalisation, running statistics.
     """
 
-    kinds: int  # that have weights: the parameters, and whatever mirrors them
+    collections: int  # that have weights: the parameters, and whatever mirrors them
     layers: int  # with weights
-    whole: int  # weights of one kind that no mask covers
-    masked: int  # weights of one kind that a mask covers, zeros among them
+    whole: int  # weights of one collection that no mask covers
+    masked: int  # weights of one collection that a mask covers, zeros among them
     nonzero: int  # of those, what the mask keeps
-    vectors: int  # of all kinds
+    vectors: int  # of all collections
 
     @property
     def numbers(self) -> int:
         """How many numbers there are in all."""
-        return self.kinds * (self.whole + self.masked) + self.vectors
+        return self.collections * (self.whole + self.masked) + self.vectors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Encoding:
     multiples of a 127th of the largest weight. "qsgd": multiples of norm / 2^(bits - 1), rounded up or down at random
     so that the mean is the weight. "gsgd": the same, shrunk so that the mean error is smaller than the weights.
     `zeros`: of weights that a mask covers, "bitmap" and "indices" send those that it keeps and which they are, in one
-    bit for each weight or 4 bytes for each that is kept, once for all kinds; "cheapest" is the least of these and
+    bit for each weight or 4 bytes for each that is kept, once for all collections; "cheapest" is the least of these and
     "sent". "known" sends only values: the mask is an old one, or one drawn from a seed that both sides have.
     The receiver always learns which weights a mask keeps, also of those that were rounded to 0. For "sent" the number 0
     says it, but for "qsgd" and "gsgd", which have no number to spare for it and need one bit more for each weight.
@@ -85,10 +85,10 @@ class Encoding:
         mask_bytes = {"bitmap": bitmap_bytes, "indices": INDEX_BYTES * held.nonzero}.get(zeros, 0)
         if zeros == "sent" and held.nonzero < held.masked and self.values in _WITHOUT_SPARE:
             mask_bytes = bitmap_bytes
-        weight_bits = held.kinds * (held.whole + sent) * (self.bits or NAMED_BITS[self.values])
+        weight_bits = held.collections * (held.whole + sent) * (self.bits or NAMED_BITS[self.values])
         vector_bytes = held.vectors * (4 if self.scaled else NAMED_BITS[self.values] // 8)
-        scale_bytes = SCALE_BYTES * held.kinds * held.layers * self.scaled
-        return -(-weight_bits // 8) + vector_bytes + scale_bytes + (mask_bytes if held.kinds else 0)
+        scale_bytes = SCALE_BYTES * held.collections * held.layers * self.scaled
+        return -(-weight_bits // 8) + vector_bytes + scale_bytes + (mask_bytes if held.collections else 0)
 
 
 FLOAT32 = Encoding()

@@ -12,7 +12,6 @@ from edgesim.core.update import ModelRef
 
 Number = TypeVar("Number", float, np.ndarray)
 
-
 Outcome: TypeAlias = Literal[
     "ok",  # delivered
     "partial",  # delivered after part of its local steps

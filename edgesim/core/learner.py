@@ -26,11 +26,11 @@ class Learner(Protocol):
     def cancel(self, completions: Sequence[Completion]) -> None:
         """Forget jobs that did not deliver; train only what a device's memory depends on."""
 
-    def hear(self, completions: Sequence[Completion], view: View) -> None:
-        """Let the method look at what an exchange delivered that others of the same round follow."""
+    def on_exchange(self, completions: Sequence[Completion], view: View) -> None:
+        """Show the method what an exchange delivered, if another one of the same round follows."""
 
-    def merge(self, completions: Sequence[Completion], view: View) -> ServerStep:
-        """Train and merge the completions that delivered."""
+    def aggregate(self, completions: Sequence[Completion], view: View) -> ServerStep:
+        """Train the completions that delivered, and aggregate their updates."""
 
     def evaluate(self, model: ModelRef) -> Mapping[str, Score]:
         """Score a global model."""

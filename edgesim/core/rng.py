@@ -99,7 +99,7 @@ class Key:
             yield word
 
     def exact_word(self) -> int:
-        """Return 52 bits of this stream: a seed that a float, such as a knob of a task, holds exactly."""
+        """Return 52 bits of this stream: a seed that a float, such as one in the config of a task, holds exactly."""
         return self.word() >> 11
 
     def word(self) -> int:

@@ -20,7 +20,9 @@ class Submodel:
     shape_id: str = "full"
     frozen: frozenset[str] = frozenset()  # layers run forward (BatchNorm in eval mode) but not trained
     width: int = 0  # 1-based rank among the method's widths, read by the "table" cost model; 0 = full model
-    channels: tuple[tuple[str, tuple[int, ...]], ...] = ()  # channel group of the cost profile -> kept units, in order
+    channels: tuple[
+        tuple[str, tuple[int, ...]], ...
+    ] = ()  # channel group of the cost profile -> kept channels, in order
     scale: tuple[tuple[str, tuple[float, ...]], ...] = ()  # channel group -> multiplier of each kept activation
     share: float = 0.0  # of the units, of which whole ones were kept: read by the "fedpmt_paper" cost model; 0: as kept
     nnz: tuple[tuple[str, int], ...] = ()  # layer -> nonzero weights: prices a mask; the mask itself is a tensor
@@ -59,7 +61,7 @@ _NUMBER_BYTES = {"float32": 4, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "u
 class Payload:
     """What crosses a link. `CostProfile.nbytes` is the one price of it."""
 
-    kinds: frozenset[str] = frozenset({"params", "buffers"})
+    collections: frozenset[str] = frozenset({"params", "buffers"})
     layers: frozenset[str] | None = None  # None = every layer
     extra_bytes: int = 0  # signals, seeds
     encoding: Encoding | None = None  # None: the scenario's for this direction
@@ -72,9 +74,9 @@ class Pass:
     """Device work of one kind, priced by the cost model."""
 
     kind: Literal["train", "forward", "param_step", "flops"] = "train"
-    times: float = 1.0  # times the samples of the stretches (param_step: times the steps; flops: itself)
+    times: float = 1.0  # times the samples of local SGD (param_step: times the steps; flops: itself)
     samples: int | None = None  # instead: this many samples
-    submodel: Submodel | None = None  # None = the task's part
+    submodel: Submodel | None = None  # None = the task's own
     update_flops: float = 2.0  # of the optimiser per trained parameter and step; see edgesim.cost.profile.update_flops
 
 
@@ -82,14 +84,13 @@ class Pass:
 class Task:
     """What a device is asked to do. One Task object serves all devices that do the same."""
 
-    name: str = "train"  # with the part it alone decides the LocalRule
-    start: Literal["server", "device"] = (
-        "server"  # whose model it starts from; "device": its own, peers fetch its message
-    )
+    name: str = "train"  # with the sub-model it alone decides the LocalRule
+    # whose model it starts from; "device": its own, and peers fetch its update
+    start: Literal["server", "device"] = "server"
     submodel: Submodel = field(default_factory=Submodel)
     local_sgd: tuple[LocalSGD, ...] = ()  # empty: a probe, or the fetch of something kept
-    down: Payload | None = field(default_factory=Payload)  # None: a bare request; unused with start "device"
-    up: Payload = field(default_factory=Payload)  # what its message holds
+    down: Payload | None = field(default_factory=Payload)  # None: a bare request; unused if it starts from the device's
+    up: Payload = field(default_factory=Payload)  # what its update holds
     passes: tuple[Pass, ...] = (Pass(),)
     config: Mapping[str, float] = field(default_factory=dict)  # numbers and seeds, read by the method's own rule only
     mixing: Mapping[tuple[int, int], float] = field(default_factory=dict)  # (source, target) -> weight among peers

@@ -19,13 +19,16 @@ class ModelRef(NamedTuple):
     version: int  # global models so far; of a device's message: the job that gave it, -1 for the first model
 
 
+FIRST_MODEL = ModelRef(SERVER, 0)  # what every run and every device starts from
+
+
 class Update(NamedTuple):
     """What a finished job delivered to the server or to a peer."""
 
     device: int
     job: int
     task: Task
-    body: ModelState  # kinds and layers of the task's `up` payload
+    body: ModelState  # collections and layers of the task's `up` payload
     samples: int  # local data size n_k
     steps: int  # SGD steps really taken
     staleness: int

@@ -22,7 +22,7 @@ WHOLE = Submodel()
 Include: TypeAlias = Literal["counted", "all"]  # FLOPs that PyTorch's counter scores, or also those by formula
 Sparse: TypeAlias = Literal["dense", "ideal"]  # hardware that multiplies zeros like any number, or that skips them
 
-# Sorted, so that equal cards give equal text whatever the hash seed of the process.
+# Sorted, so that equal profiles give equal text whatever the hash seed of the process.
 LayerNames = Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])]
 
 
@@ -276,25 +276,25 @@ class CostProfile:
         return encoding.nbytes(self._contents(payload, submodel)) + own_bytes + others_bytes + payload.extra_bytes
 
     def numbers(self, payload: Payload, submodel: Submodel = WHOLE) -> int:
-        """Return how many numbers a payload holds, zeros among them: those of its kinds and layers, and its tensors."""
+        """Return how many numbers a payload holds, zeros among them: of its collections and layers, and its tensors."""
         return self._contents(payload, submodel).numbers + sum(spec.numbers for spec in payload.tensors)
 
     def _contents(self, payload: Payload, submodel: Submodel) -> Contents:
         """Return how many numbers of which sort a payload holds.
 
-        A method's own kind (control variates, momenta) mirrors the parameters, their mask included.
+        A method's own collection (control variates, momenta) mirrors the parameters, their mask included.
         """
         names = frozenset(self.layer_names) if payload.layers is None else payload.layers
         self._check_layers(names)
         shares, nonzero = self._shares(submodel), dict(submodel.nnz)
         self._densities(submodel, shares, "dense")  # checks the mask
-        kinds, found = len(payload.kinds - {"buffers"}), Contents(0, 0, 0, 0, 0, 0)
+        collections, found = len(payload.collections - {"buffers"}), Contents(0, 0, 0, 0, 0, 0)
         for layer in (layer for layer in self.layers if layer.name in names):
             params, buffers = _sizes(layer, shares)
             weights, covered = int(_thinned(layer.weights, layer.groups, shares)), layer.name in nonzero
-            vectors = kinds * (params - weights) + buffers * ("buffers" in payload.kinds)
+            vectors = collections * (params - weights) + buffers * ("buffers" in payload.collections)
             found = Contents(
-                kinds=kinds,
+                collections=collections,
                 layers=found.layers + (weights > 0),
                 whole=found.whole + weights * (not covered),
                 masked=found.masked + weights * covered,
@@ -315,19 +315,19 @@ class CostProfile:
                 or not 0 <= min(channels) <= max(channels) < sizes[name]
             ):
                 raise ValueError(
-                    f"{self.model}: kept units of {name} must be distinct and in [0, {sizes[name]}), at least one"
+                    f"{self.model}: kept channels of {name} must be distinct and in [0, {sizes[name]}), at least one"
                 )
         return dict(submodel.channels)
 
     def to_json(self) -> str:
         """Return the cost profile as JSON text; `from_json` gives an equal one back."""
-        return _CARDS.dump_json(self, indent=1).decode()
+        return _PROFILES.dump_json(self, indent=1).decode()
 
     @staticmethod
     def from_json(text: str) -> CostProfile:
         """Return the cost profile written by `to_json`. Raises ConfigError if the text is not one."""
         try:
-            return _CARDS.validate_json(text)
+            return _PROFILES.validate_json(text)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "text"
@@ -371,7 +371,7 @@ class CostProfile:
 
 
 _Shares: TypeAlias = Mapping[str, tuple[int, int]]
-_CARDS: TypeAdapter[CostProfile] = TypeAdapter(CostProfile)
+_PROFILES: TypeAdapter[CostProfile] = TypeAdapter(CostProfile)
 
 
 def _contents_of(spec: TensorSpec) -> Contents:

@@ -12,7 +12,7 @@ from edgesim.core.arrays import Arr, Ids
 from edgesim.core.job import Job, Prices
 from edgesim.core.rng import Draws, Key
 from edgesim.core.task import Order, Plan
-from edgesim.core.update import SERVER, ModelRef
+from edgesim.core.update import FIRST_MODEL, ModelRef
 from edgesim.core.view import Setting
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.interruptions import Interruption, Interruptions
@@ -20,8 +20,6 @@ from edgesim.engine.pricing import Pricer
 from edgesim.world.availability.base import Availability
 from edgesim.world.failures.base import Failure
 from edgesim.world.fleet import Fleet
-
-_FIRST = ModelRef(SERVER, 0)  # where peers start that have kept nothing yet
 
 
 class JobCounter:
@@ -133,7 +131,7 @@ class Dispatcher:
             task=task,
             round=round_,
             nth=self._trainings[device],
-            base=model if of_server else _FIRST,
+            base=model if of_server else FIRST_MODEL,
             sent_s=now_s,
             due_s=now_s + prices.down_s + prices.compute_s + prices.up_s if self._due_known and of_server else inf,
             prices=prices,

@@ -167,7 +167,9 @@ class Rounds:
             try:
                 pairs = [(int(device), float(number)) for device, number in by_device.items()]
             except (TypeError, ValueError) as error:
-                raise ContractError(f"note {name!r} must be a number, or one for each device, got {value!r}") from error
+                raise ContractError(
+                    f"metric {name!r} must be a number, or one for each device, got {value!r}"
+                ) from error
             for device, number in pairs:
                 self._tables["metrics"].append(MetricRow(self.session.round, name, device, number))
 
@@ -191,7 +193,7 @@ class Rounds:
         return scores["test"].accuracy if "test" in scores else None, losses
 
     def _write_personal(self, scores: Mapping[int, Score]) -> None:
-        """Write the mean over devices, the mean over the worst tenth of them, and every device's accuracy as a note."""
+        """Write as metrics every device's accuracy, the mean over them and the mean over the worst tenth."""
         ranked = sorted(scores.values(), key=lambda score: score.accuracy)
         for split, some in ("personal", ranked), ("personal_worst", ranked[: -(-len(ranked) // 10)]):
             if some:

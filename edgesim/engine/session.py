@@ -12,7 +12,7 @@ from edgesim.core.job import DELIVERED, Completion, Job, Outcome
 from edgesim.core.learner import Learner
 from edgesim.core.rng import Key, Purpose
 from edgesim.core.task import Plan
-from edgesim.core.update import SERVER, ModelRef
+from edgesim.core.update import FIRST_MODEL
 from edgesim.core.view import Setting
 from edgesim.engine.accounting import Cost
 from edgesim.engine.dispatcher import Dispatcher
@@ -45,7 +45,7 @@ class Session:
         self.learner = learner
         self.setting = setting
         self.tables = tables
-        self.model = ModelRef(SERVER, 0)
+        self.model = FIRST_MODEL
         self.round = 0
         self.exchange = 0
         self.last: Sequence[Completion] = ()

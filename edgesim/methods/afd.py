@@ -57,7 +57,7 @@ class AFD(MeanByEntry):
     """Bouacida et al. have one score map a device, and one for all, `"single"`; the FedDHAD paper does not say which.
     """
     score: Literal["add", "assign"] = "add"
-    """The gain is added to the scores of the kept units; third-party code lets it take their place: `"assign"`."""
+    """The gain is added to the scores of the kept channels; third-party code lets it take their place: `"assign"`."""
     eps: PositiveNumber = 1e-3
     """Silent: without it a unit of score 0 would never be tried again."""
     channels: Which = "inner"

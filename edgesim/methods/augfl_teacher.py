@@ -51,7 +51,8 @@ def teacher_network(name: str, input_shape: Sequence[int], classes: int, key: Ke
 def taught(name: str, tools: ServerTools, sgd: LocalSGD, key: Key) -> Taught:
     """Return what a new network says in a test about the server's samples, once it was trained on them.
 
-    These have to be of the training set. FLOPs are those of the network's own card. Raises what `teacher_network` does.
+    These have to be of the training set. FLOPs are those of the network's own cost profile. Raises what
+    `teacher_network` does.
     """
     assert tools.rows is not None and tools.split == "train"
     data, rows, device = tools.data, tools.rows, next(tools.module.parameters()).device

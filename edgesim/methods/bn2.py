@@ -20,7 +20,7 @@ from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
 from edgesim.learning.train.context import Context
 
-_NORM = Payload(kinds=frozenset(), extra_bytes=4)  # one float32
+_NORM = Payload(collections=frozenset(), extra_bytes=4)  # one float32
 _FETCH = Task("fetch", down=None, passes=())
 
 

@@ -22,7 +22,7 @@ class FedAD(AdaptiveDropout, MeanByEntry):
 
     The bound L on the slope of B, whose printed form subtracts a vector from a matrix, is read as |B(x) - B(0)| / |x|
     with B(x) = H x - g(w + x) and x the way back to the first model. An activation that changed its sign on that way
-    makes B steep: then no gap is large enough, nothing is dropped but for speed, and the notes show a `rho` of 1. The
+    makes B steep: then no gap is large enough, nothing is dropped but for speed, and the metrics show a `rho` of 1. The
     largest number of samples is looked for among all devices; if several have it, the first of them sets the pace.
     Sizes of the set of devices that tell ranks are not given: all selected ones do. Where the encoding towards devices
     is not exact, a device trains in a check round from the exact model. Like `bn2`, these methods wait for everybody.

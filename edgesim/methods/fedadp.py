@@ -92,7 +92,7 @@ class FedAdp(Method):
     def _weighed(
         self, state: Any, updates: Sequence[Update], sizes: Arr, angle_rad: Arr, round_: int
     ) -> tuple[Any, Arr, dict[str, Arr]]:
-        """Return the new state, the weights of the models, which sum to 1, and columns of notes, of shape (k,)."""
+        """Return the new state, the weights of the models, which sum to 1, and columns of metrics, of shape (k,)."""
         if len(updates) == 1 and self.lone_update == "ignored":
             return state, np.ones(1), {"weight": np.ones(1)}
         state, smoothed_rad, weighed_rad = self._smoothed(state, updates, angle_rad, round_)

@@ -24,7 +24,7 @@ from edgesim.core.view import Setting, View
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.rules import PLAIN_SGD
 
-_UP = Payload(kinds=frozenset({"delta", "buffers"}))
+_UP = Payload(collections=frozenset({"delta", "buffers"}))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ class FedDH(FedJS):
     samples, equally many of each class, that the server has for itself. `lambda_v`, `lambda_b`: learning rates, in
     round t multiplied by `decay_v`^t and `decay_b`^t. `step_limit`: the largest relative change of a degree in a round;
     a degree below `d_min` counts as `d_min` and may only rise. The cap `q_max` is not differentiated. `reaggregate`:
-    weigh the round's models once more after the step. The server's work on gradients and means is priced. The notes
+    weigh the round's models once more after the step. The server's work on gradients and means is priced. The metrics
     hold each device's `js`, `v`, `b`, degree `d` and weight `q` as the round's model has them.
 
     `log_base` scales the divergence against `b`; nobody knows for which base the paper's learning rates are.

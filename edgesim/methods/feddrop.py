@@ -49,7 +49,7 @@ class FedDrop(MeanByEntry):
     training step costs as many FLOPs as one of FedPMT's width i; `widths` are FedPMT's, by default one per layer.
     `channels`: what is thinned, hidden linear layers or also the channels of convolutions; inputs and outputs stay.
     `draw`: "exact" keeps floor(share n + 1/2) of n units, "bernoulli" each unit by itself; at least one stays.
-    `scaling`: in training "inverted" multiplies what kept units give by the inverse of their share; in tests all count.
+    `scaling`: in training "inverted" multiplies what kept channels give by the inverse of their share; tests use all.
     `absent`: a parameter is averaged over who had it ("average_over_holders"), or who had not counts with the old one
     ("include_absent").
     """

@@ -59,8 +59,8 @@ class FedDST(Method):
     over the devices that have it, by data size or `weights` "equal", and keeps the largest of each layer. `allocation`:
     how many that are, by "erk" or as FedDST's code does; `initial`: which at first, the largest ("magnitude") or random
     ones. Keys that are left out are those of the `preset`, the comparison in the FedDHAD or in the DA-DPFL paper.
-    `bitmap`: where encodings send masks, they do so only if they have "changed", or "always". The note `regrown` counts
-    weights of the new model that were zero in the old one.
+    `bitmap`: where encodings send masks, they do so only if they have "changed", or "always". The metric `regrown`
+    counts weights of the new model that were zero in the old one.
 
     The mask of a message is what is not zero in it, that of a model the largest weights of each layer, as many as the
     layer keeps: so neither is sent beside what the encoding charges for it. A weight that is there and exactly zero

@@ -101,7 +101,7 @@ def sizes_of(updates: Sequence[Update]) -> Arr:
 
 
 def noted(updates: Sequence[Update], **columns: Arr) -> dict[str, dict[int, float]]:
-    """Return notes of numbers by device; each column has shape (k,)."""
+    """Return metrics of numbers by device; each column has shape (k,)."""
     devices = [message.device for message in updates]
     return {name: dict(zip(devices, column.tolist(), strict=True)) for name, column in columns.items()}
 

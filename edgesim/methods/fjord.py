@@ -120,8 +120,8 @@ class Ordered(MeanByEntry):
         passes = tuple(
             Pass(samples=n, submodel=submodel) for submodel, n in zip(submodels, samples[1:].tolist(), strict=True) if n
         )
-        kinds = {"params", "buffers"} if len(submodels) == len(self.widths) else {"params"}
-        payload = Payload(kinds=frozenset(kinds))
+        collections = {"params", "buffers"} if len(submodels) == len(self.widths) else {"params"}
+        payload = Payload(collections=frozenset(collections))
         return Task(
             submodel=submodels[-1],
             local_sgd=(sgd,),
@@ -167,7 +167,7 @@ def drawn_ranks(seed: int, largest: int, steps: int) -> Ids:
 
 
 def batch_sizes(sgd: LocalSGD, n_samples: int, drop_single: bool) -> Ids:
-    """Return the samples of each SGD step of a stretch, shape (steps,)."""
+    """Return the samples of each step of a run of local SGD, shape (steps,)."""
     samples, steps = replace(sgd, epochs=1, steps=0).amount(np.array([n_samples]), drop_single)
     left = samples[0] - sgd.batch * np.arange(steps[0])
     return np.resize(np.minimum(left, sgd.batch), sgd.amount(np.array([n_samples]), drop_single)[1][0])

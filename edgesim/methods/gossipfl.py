@@ -73,7 +73,7 @@ class GossipFL(MixingMethod):
         sizes = {layer.name: layer.weights for layer in setting.cost_profile.layers if layer.weights}
         drawn = _slice(sizes, self.share, self.draw, later)
         up = Payload(
-            kinds=frozenset({"params", "buffers"} if self.vectors else {"params"}),
+            collections=frozenset({"params", "buffers"} if self.vectors else {"params"}),
             extra_bytes=_SEED_BYTES,
             encoding=replace(setting.encoding_up, zeros="known"),
             weights_only=not self.vectors,
@@ -125,7 +125,7 @@ def _sent(local: LocalState, context: Context, share: float, draw: Draw) -> Fini
 def _shared(model: ModelState, payload: Payload) -> ModelState:
     """Return the tensors of a model of which something is sent."""
     if not payload.weights_only:
-        return {kind: model[kind] for kind in payload.kinds}
+        return {kind: model[kind] for kind in payload.collections}
     return {"params": {name: t for name, t in model["params"].items() if t.dim() >= 2}}
 
 

@@ -32,7 +32,7 @@ from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.rules import cross_entropy
 
 _SQUARES = "squares"  # kind of the squared gradients
-_MODEL = Payload().kinds
+_MODEL = Payload().collections
 
 
 class Seconds(NamedTuple):
@@ -234,12 +234,12 @@ def _upload(setting: Setting, submodel: Submodel, reports: bool) -> Payload:
     model = Payload(encoding=encoding)
     if not reports:
         return model
-    squares, both = frozenset({_SQUARES}), Payload(kinds=_MODEL | {_SQUARES}, encoding=encoding)
+    squares, both = frozenset({_SQUARES}), Payload(collections=_MODEL | {_SQUARES}, encoding=encoding)
     usual, cost_profile = setting.encoding_up, setting.cost_profile
     wanted = cost_profile.nbytes(model, submodel, usual) + cost_profile.nbytes(
-        Payload(kinds=squares, encoding=encoding), Submodel(), usual
+        Payload(collections=squares, encoding=encoding), Submodel(), usual
     )
-    return Payload(both.kinds, extra_bytes=wanted - cost_profile.nbytes(both, submodel, usual), encoding=encoding)
+    return Payload(both.collections, extra_bytes=wanted - cost_profile.nbytes(both, submodel, usual), encoding=encoding)
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from edgesim.learning.train.context import Context
 from edgesim.learning.train.loop import batch_order
 
 _MODEL = ("params", "buffers")
-_BOTH_WAYS = Payload(kinds=frozenset({*_MODEL, "control"}))
+_BOTH_WAYS = Payload(collections=frozenset({*_MODEL, "control"}))
 
 
 @dataclass(frozen=True, kw_only=True)

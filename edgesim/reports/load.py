@@ -86,7 +86,7 @@ class Run:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """Return one row a note of the method."""
+        """Return one row a metric of the method."""
         return self.table("metrics")
 
     @property

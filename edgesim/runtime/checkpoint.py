@@ -179,14 +179,14 @@ class ResumableLearner:
         """Forget jobs that did not deliver; train only what a device's memory depends on."""
         self._learner.cancel(completions)
 
-    def hear(self, completions: Sequence[Completion], view: View) -> None:
+    def on_exchange(self, completions: Sequence[Completion], view: View) -> None:
         """Let the method look at what an exchange delivered that others of the same round follow."""
-        self._learner.hear(completions, view)
+        self._learner.on_exchange(completions, view)
 
-    def merge(self, completions: Sequence[Completion], view: View) -> ServerStep:
+    def aggregate(self, completions: Sequence[Completion], view: View) -> ServerStep:
         """Train and merge the completions that delivered. Saves if it is time to."""
         again = self.repeats
-        merged = self._answer("merge", view.now_s, lambda: self._learner.merge(completions, view))
+        merged = self._answer("aggregate", view.now_s, lambda: self._learner.aggregate(completions, view))
         if not again and time.perf_counter() - self._looked_s >= self._checkpoint.every_s:
             host_s = self.host_s + time.perf_counter() - self._started_s
             self._checkpoint.save(Saved(self._told, self._learner.values(), host_s), self._learner.method)

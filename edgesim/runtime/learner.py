@@ -12,13 +12,12 @@ from edgesim.core.learner import ServerStep
 from edgesim.core.method import Aggregate, Method, ServerContext
 from edgesim.core.rng import Key, Purpose
 from edgesim.core.task import Plan, Task
-from edgesim.core.update import SERVER, ModelRef, ModelState, Update
+from edgesim.core.update import FIRST_MODEL, SERVER, ModelRef, ModelState, Update
 from edgesim.core.view import Setting, View
 from edgesim.runtime.model_store import ModelStore
 from edgesim.runtime.pending import Pending
 
 _T = TypeVar("_T")
-_FIRST = ModelRef(SERVER, 0)
 _UNTRAINED = Task("first", start="device")  # of the message that a device has before it ever trained
 
 
@@ -33,7 +32,7 @@ class FederatedLearner:
         self.trains = backend.trains
         self.state = method.init(setting, key.at(Purpose.INIT, 1))
         self.memory: dict[int, ModelState] = {}  # what each device kept
-        self.model = _FIRST
+        self.model = FIRST_MODEL
         self.best: tuple[float, ModelState | None] = (-1.0, first)  # test accuracy and weights
         self._setting = setting
         self._key = key
@@ -45,7 +44,7 @@ class FederatedLearner:
         if first is not None:
             self._models.put(self.model, first)
             if self._among_peers:
-                self._models.pin(_FIRST)  # where devices start that have not trained yet
+                self._models.pin(FIRST_MODEL)  # where devices start that have not trained yet
 
     def weights(self) -> ModelState:
         """Return the newest global model."""
@@ -100,14 +99,14 @@ class FederatedLearner:
             self._pending.drop(completion.job)
             self._models.release(completion.job.base)
 
-    def hear(self, completions: Sequence[Completion], view: View) -> None:
-        """Train what an exchange delivered, if the method wants to see it before the next one of the round."""
+    def on_exchange(self, completions: Sequence[Completion], view: View) -> None:
+        """Train what an exchange delivered, if the method looks at it before the next one of the round."""
         if not self.trains or not self.method.sees_exchanges:
             return
         key = self._key.at(Purpose.MERGE, view.round, view.exchange)
         self.state = self.method.on_exchange(self.state, self._trained(completions), view, key)
 
-    def merge(self, completions: Sequence[Completion], view: View) -> ServerStep:
+    def aggregate(self, completions: Sequence[Completion], view: View) -> ServerStep:
         """Train the completions that delivered, let the method aggregate the updates in job order, name the new model.
 
         Raises ContractError if the method gives no Aggregate.
@@ -137,7 +136,8 @@ class FederatedLearner:
     def _promised(self, given: Any, cls: type[_T], function: str) -> _T:
         if not isinstance(given, cls):
             name = type(self.method).__name__
-            raise ContractError(f"{name}.{function}() must return a {cls.__name__}, got {type(given).__name__}")
+            article = "an" if cls.__name__[0] in "AEIOU" else "a"
+            raise ContractError(f"{name}.{function}() must return {article} {cls.__name__}, got {type(given).__name__}")
         return given
 
     def evaluate(self, model: ModelRef) -> Mapping[str, Score]:
@@ -154,7 +154,7 @@ class FederatedLearner:
         """Score what each device would use on its own test set: the global model unless the method says otherwise."""
         if not self.trains:
             return {}
-        model = self._models.get(_FIRST) if self._among_peers else self.weights()
+        model = self._models.get(FIRST_MODEL) if self._among_peers else self.weights()
         devices = range(len(self._setting.samples))
         models = {device: self.method.personal_model(model, self.memory.get(device)) for device in devices}
         return self.backend.evaluate_personal(models)
@@ -198,7 +198,7 @@ class FederatedLearner:
     def _received(self, ref: ModelRef) -> Update:
         if ref.version >= 0:
             return self._messages[ref]
-        return Update(ref.owner - 1, -1, _UNTRAINED, self._models.get(_FIRST), 0, 0, 0, {})
+        return Update(ref.owner - 1, -1, _UNTRAINED, self._models.get(FIRST_MODEL), 0, 0, 0, {})
 
     def _message(self, completion: Completion) -> Update:
         message = self._message_of(completion.job, self._pending.result(completion.job))

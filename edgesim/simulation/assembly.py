@@ -1,4 +1,4 @@
-"""From a scenario to the parts of a run: fleet, data, model, card, setting. Nothing is trained here."""
+"""From a scenario to the parts of a run: fleet, data, model, cost profile, setting. Nothing is trained here."""
 
 from __future__ import annotations
 

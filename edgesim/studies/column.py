@@ -19,13 +19,13 @@ _AT_END = ("accuracy", "best_accuracy", "loss", "flops", "mean_forward_macs", *_
 _LEARNED = ("accuracy", "best_accuracy", "loss", *_PERSONAL, "evals.loss", "evals.accuracy", "metrics.value")
 _MEAN_OF_LAST = re.compile(r"accuracy_last_([1-9]\d*)")
 _FOR_GOOD = "-on"
-_NOTE = re.compile(r"note\.(\w+)(?:\[(\d+)-(\d+)\])?")
-_MEAN_OF_NOTES = re.compile(r"mean_note\.(\w+)")
-_PATTERNS = (_MEAN_OF_LAST, _NOTE, _MEAN_OF_NOTES)
+_METRIC = re.compile(r"metric\.(\w+)(?:\[(\d+)-(\d+)\])?")
+_MEAN_OF_METRIC = re.compile(r"mean_metric\.(\w+)")
+_PATTERNS = (_MEAN_OF_LAST, _METRIC, _MEAN_OF_METRIC)
 _ALLOWED = (
     f"{', '.join(_SPENT)} and TABLE.COLUMN, each also until a test accuracy below 1 is reached as in sim_time_s@0.75, "
     "or from when on it stays as in sim_time_s@0.75-on; "
-    f"{', '.join(_AT_END)}, accuracy_last_K, note.NAME, note.NAME[FIRST-LAST], mean_note.NAME"
+    f"{', '.join(_AT_END)}, accuracy_last_K, metric.NAME, metric.NAME[FIRST-LAST], mean_metric.NAME"
 )
 
 
@@ -38,9 +38,9 @@ class Column:
     and not) and participant_j (without the idle power of devices never asked), up_bytes, down_bytes, traffic_bytes
     (both), or TABLE.COLUMN, a sum over a table of the run; at the end also flops, loss and accuracy of the last
     evaluation, best_accuracy, accuracy_last_K, the mean of the last K evaluations, mean_forward_macs (mean over jobs of
-    the size of the model trained, see `CostProfile.forward_macs`), and note.NAME, what the method noted last by that
-    name: the mean over the devices of the note, or with [FIRST-LAST] over those with these ids; mean_note.NAME is the
-    mean over all rounds and devices.
+    the size of the model trained, see `CostProfile.forward_macs`), and metric.NAME, what the method reported last by
+    that name: the mean over devices, or with [FIRST-LAST] over those with these ids; mean_metric.NAME is the mean over
+    all rounds and devices.
     personal_accuracy, of the last evaluation, and best_personal_accuracy are means over devices of what each would use
     itself, personal_worst the mean over the worst tenth of devices in the last evaluation; all need
     `evaluation.personal`. busiest_in_bytes, busiest_out_bytes and busiest_bytes are the most that one device received,
@@ -64,10 +64,10 @@ class Column:
         if last:
             accuracy = curve(run)["accuracy"].tail(int(last[1]))
             return float(accuracy.mean()) if len(accuracy) == int(last[1]) else None
-        note = _NOTE.fullmatch(self.quantity)
-        if note:
-            return _last_note(run, note[1], (int(note[2]), int(note[3])) if note[2] else None)
-        every = _MEAN_OF_NOTES.fullmatch(self.quantity)
+        metric = _METRIC.fullmatch(self.quantity)
+        if metric:
+            return _last_metric(run, metric[1], (int(metric[2]), int(metric[3])) if metric[2] else None)
+        every = _MEAN_OF_METRIC.fullmatch(self.quantity)
         if every:
             values = run.metrics["value"][run.metrics["name"] == every[1]]
             return None if values.empty else float(values.mean())
@@ -94,7 +94,9 @@ def parse_column(text: str) -> Column:
         return Column(quantity, target, for_good=until.endswith(_FOR_GOOD))
     if not at and (known or quantity in _AT_END or any(pattern.fullmatch(quantity) for pattern in _PATTERNS)):
         return Column(quantity)
-    raise ConfigError(f"columns: unknown column {text!r} (allowed: {_ALLOWED})")
+    now = re.sub(r"^(mean_)?note\.", r"\1metric.", text)
+    says = "" if now == text else f"; it is called {now!r} now"
+    raise ConfigError(f"columns: unknown column {text!r}{says} (allowed: {_ALLOWED})")
 
 
 def _is_table_column(text: str, by_round: bool) -> bool:
@@ -127,7 +129,7 @@ def _table_sum(run: Run, quantity: str, rounds: int | None) -> float:
     return float(rows[column].sum())
 
 
-def _last_note(run: Run, name: str, devices: tuple[int, int] | None) -> float | None:
+def _last_metric(run: Run, name: str, devices: tuple[int, int] | None) -> float | None:
     metrics = run.metrics[run.metrics["name"] == name]
     last = metrics[metrics["round"] == metrics["round"].max()]
     if devices:

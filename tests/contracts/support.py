@@ -182,14 +182,14 @@ def ask(simulation: Simulation) -> list[Completion]:
         session.exchange += 1
         more = plan.more
         if more:
-            learner.hear(session.last, session.view())
+            learner.on_exchange(session.last, session.view())
     return completions
 
 
 def play(simulation: Simulation) -> None:
     """Play one round: ask, wait for all, merge, take the new model."""
     session = simulation.session
-    session.model = simulation.learner.merge(ask(simulation), session.view()).model
+    session.model = simulation.learner.aggregate(ask(simulation), session.view()).model
     session.round += 1
     session.exchange = 0
 
@@ -197,7 +197,7 @@ def play(simulation: Simulation) -> None:
 def merge_arguments(simulation: Simulation) -> tuple[Any, ...]:
     """Play one round and return what its merge was given: state, model, updates, server, key."""
     spy = simulation.learner.method = Spy(simulation.learner.method)
-    simulation.learner.merge(ask(simulation), simulation.session.view())
+    simulation.learner.aggregate(ask(simulation), simulation.session.view())
     return spy.rounds[-1]
 
 
@@ -219,7 +219,7 @@ def _arrived_at(trainer: Any, message: Update, assignment: Assignment, model: Mo
     body, statistics = finished.body, finished.statistics
     carried = {
         kind: {n: t for n, t in body[kind].items() if task.up.layers is None or n.rpartition(".")[0] in task.up.layers}
-        for kind in body.keys() & task.up.kinds
+        for kind in body.keys() & task.up.collections
     }
     return message._replace(body=carried, statistics=statistics, own_model=finished.own_model)
 

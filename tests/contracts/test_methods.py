@@ -157,7 +157,7 @@ def test_order_of_arrivals_does_not_matter(name):
     outcomes = []
     for step in (1, -1):
         simulation = prepare(mixed_scenario(method=name))
-        simulation.learner.merge(ask(simulation)[::step], simulation.session.view())
+        simulation.learner.aggregate(ask(simulation)[::step], simulation.session.view())
         outcomes.append(fingerprint([simulation.learner.weights(), simulation.learner.state]))
     assert outcomes[0] == outcomes[1]
 

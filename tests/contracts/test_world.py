@@ -320,7 +320,7 @@ def test_examples_cover_every_selection():
 def test_message_prices_follow_the_payload():
     """4 bytes a float, the extra bytes on top, nothing for a bare request; rates and latency turn them into seconds."""
     assembly = assemble(scenario(network={"name": "fixed", "up": "1 Mbit/s", "down": "2 Mbit/s", "latency": 0.5}))
-    up = Payload(kinds=frozenset({"params"}), layers=frozenset({"fc1"}), extra_bytes=3)
+    up = Payload(collections=frozenset({"params"}), layers=frozenset({"fc1"}), extra_bytes=3)
     task = Task(local_sgd=(LocalSGD(batch=16, lr=0.1, epochs=1),), down=None, up=up)
     draws = Draws(KEY, np.array([0]), np.array([0]))
     [prices] = Pricer(assembly.fleet, assembly.setting).of_each([Order(0, task)], 0.0, draws)

@@ -90,7 +90,7 @@ def test_the_cheapest_follows_the_density(masked: int, data: st.DataObject) -> N
     nonzero = data.draw(
         st.integers(0, masked) | st.integers(masked // 64, masked // 16 + 1).map(lambda n: min(n, masked))
     )
-    held = Contents(kinds=1, layers=1, whole=0, masked=masked, nonzero=nonzero, vectors=7)
+    held = Contents(collections=1, layers=1, whole=0, masked=masked, nonzero=nonzero, vectors=7)
     density = nonzero / masked
     rule = "sent" if density > 31 / 32 else "indices" if density < 1 / 32 else "bitmap"
     by_rule = Encoding(zeros=rule).nbytes(held)  # type: ignore[arg-type]
@@ -154,25 +154,25 @@ def read(data: bytes, like: Sequence[Layer], zeros: str, dtype: str) -> list[Lay
 
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 60), st.integers(0, 9), st.booleans()), min_size=1, max_size=4),
-    kinds=st.integers(1, 2),
+    collections=st.integers(1, 2),
     density=st.sampled_from([0.0, 0.01, 0.03, 0.5, 0.97, 1.0]),
     half=st.booleans(),
     seed=st.integers(0, 2**32),
 )
 def test_a_price_is_the_length_of_a_message_that_can_be_read(
-    sizes: list[tuple[int, int, bool]], kinds: int, density: float, half: bool, seed: int
+    sizes: list[tuple[int, int, bool]], collections: int, density: float, half: bool, seed: int
 ) -> None:
     """For random masks: bytes charged are those written, and all numbers come back from them."""
     draw = np.random.default_rng(seed)
     layers = []
     for weights, vectors, is_masked in sizes:
         keep = draw.random(weights) < density if is_masked else None
-        values = draw.standard_normal((kinds, weights)).astype(np.float16).astype(np.float32)
-        others = draw.standard_normal((kinds, vectors)).astype(np.float16).astype(np.float32)
+        values = draw.standard_normal((collections, weights)).astype(np.float16).astype(np.float32)
+        others = draw.standard_normal((collections, vectors)).astype(np.float16).astype(np.float32)
         layers.append(Layer(values if keep is None else values * keep, keep, others))
     model = cost_profile(*((w, v) for w, v, _ in sizes))
     submodel = Submodel(nnz=tuple((str(i), int(ly.keep.sum())) for i, ly in enumerate(layers) if ly.keep is not None))
-    payload = Payload(frozenset({"params", "momenta"}) if kinds == 2 else PARAMS)
+    payload = Payload(frozenset({"params", "momenta"}) if collections == 2 else PARAMS)
     name, dtype = ("float16", "<f2") if half else ("float32", "<f4")
     lengths = {}
     for zeros in ("sent", "bitmap", "indices", "known"):
@@ -197,7 +197,7 @@ def test_a_price_is_the_length_of_a_message_that_can_be_read(
 )
 def test_where_no_number_is_to_spare_zeros_take_a_bit(values: str, nonzero: int, sent: int, cheapest: int) -> None:
     """The receiver has to tell a weight that was rounded to 0 from one that is not there."""
-    held = Contents(kinds=1, layers=1, whole=0, masked=100, nonzero=nonzero, vectors=0)
+    held = Contents(collections=1, layers=1, whole=0, masked=100, nonzero=nonzero, vectors=0)
     bits = None if values == "int8" else 8
     assert Encoding(values=values, bits=bits).nbytes(held) == sent  # type: ignore[arg-type]
     assert Encoding(values=values, bits=bits, zeros="cheapest").nbytes(held) == min(sent, cheapest)  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ def test_its_study_runs(here: Path) -> None:
 def test_it_names_every_key_and_column() -> None:
     assert shown("key") == set(Study.model_fields)
     columns = shown("column")
-    for column in columns - {"note.NAME", "mean_note.NAME", "TABLE.COLUMN", "@0.8", "note.NAME[0-9]"}:
+    for column in columns - {"metric.NAME", "mean_metric.NAME", "TABLE.COLUMN", "@0.8", "metric.NAME[0-9]"}:
         parse_column(column)
     words = set(re.findall(r"[a-z]\w*", " ".join(columns))) | {"accuracy_last_K"}
     assert set(re.findall(r"\b[a-z]+_\w+", _ALLOWED)) <= words | {"sim_time_s@0.75"}

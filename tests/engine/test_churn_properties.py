@@ -179,7 +179,7 @@ class Seen:
         self.closed.append((len(self.simulation.tables["jobs"]), info["now_s"], info["energy_j"]))
 
     def _listen(self) -> None:
-        learner, merge = self.simulation.learner, self.simulation.learner.merge
+        learner, merge = self.simulation.learner, self.simulation.learner.aggregate
         learner.start = lambda jobs: self.started.extend(job.id for job in jobs)
         learner.cancel = self.let_go.extend
 
@@ -189,7 +189,7 @@ class Seen:
             self.merged.append((view.now_s, len(delivered)))
             return merge(completions, view)
 
-        learner.merge = listening
+        learner.aggregate = listening
 
     def _limit(self) -> None:
         """Make a run fail that goes round in circles."""

@@ -167,13 +167,13 @@ def observe() -> Observed:
         stop={"rounds": 4},
     )
     simulation = Simulation(assemble(scenario), NullBackend(), Silent())
-    merged, really_merge = [], simulation.learner.merge
+    merged, really_merge = [], simulation.learner.aggregate
 
     def merge(completions, view):
         merged.append(list(completions))
         return really_merge(completions, view)
 
-    simulation.learner.merge = merge
+    simulation.learner.aggregate = merge
     simulation.run()
     return Observed(simulation, merged, *(simulation.tables[name].frame() for name in ("jobs", "rounds")))
 

@@ -23,8 +23,8 @@ CASES = {
     "plan is a list": ("Wrong.plan() must return a Plan, got list", wrong("plan", "list")),
     "plan asks a stranger": ("round 0: the method asked device 77; there are 0 to 3", wrong("plan")),
     "local is nothing": ("Wrong.local() must return a LocalRule, got NoneType", wrong("local")),
-    "aggregate is a dict": ("Wrong.aggregate() must return a Aggregate, got dict", wrong("aggregate", "dict")),
-    "a note is text": ("note 'mood' must be a number, or one for each device, got 'good'", wrong("aggregate", "text")),
+    "aggregate is a dict": ("Wrong.aggregate() must return an Aggregate, got dict", wrong("aggregate", "dict")),
+    "text metric": ("metric 'mood' must be a number, or one for each device, got 'good'", wrong("aggregate", "text")),
     "a device that is not there": (
         "Chooses.choose() must return distinct idle devices, ascending, got device 77, which is not idle",
         chooses("[0, 77]"),

@@ -120,9 +120,9 @@ def test_published_bytes_one_way() -> None:
     assert cost_profile_of("vgg11").nbytes(Payload()) == 39003688
     resnet = cost_profile_of("resnet18_bn")
     assert resnet.nbytes(Payload()) == 45143328
-    assert resnet.nbytes(Payload(kinds=frozenset({"buffers"}))) == 38400
-    assert resnet.nbytes(Payload(kinds=frozenset({"params", "control"}))) == 2 * 45104928
-    assert resnet.nbytes(Payload(kinds=frozenset(), extra_bytes=4)) == 4
+    assert resnet.nbytes(Payload(collections=frozenset({"buffers"}))) == 38400
+    assert resnet.nbytes(Payload(collections=frozenset({"params", "control"}))) == 2 * 45104928
+    assert resnet.nbytes(Payload(collections=frozenset(), extra_bytes=4)) == 4
     assert resnet.drop_single
 
 

@@ -165,7 +165,7 @@ def test_the_bits_charged_hold_the_numbers(
     decoded = sent(x, encoding, generator(7, seed)).numpy()
     data = written(decoded, scale, bits)
     np.testing.assert_array_equal(read(data, len(x), bits), decoded)
-    held = Contents(kinds=1, layers=1, whole=len(x), masked=0, nonzero=0, vectors=0)
+    held = Contents(collections=1, layers=1, whole=len(x), masked=0, nonzero=0, vectors=0)
     assert encoding.nbytes(held) == len(data)
 
 

@@ -124,7 +124,7 @@ def test_messages_come_sorted_and_complete():
     learner, jobs = learner_of(), [job(5, 2), job(6, 0), job(7, 1)]
     learner.start(jobs)
     learner.cancel([ended(jobs[1], "late", computed=False)])
-    result = learner.merge([ended(jobs[2]), ended(jobs[0], staleness=2)], VIEW)
+    result = learner.aggregate([ended(jobs[2]), ended(jobs[0], staleness=2)], VIEW)
     base, got = learner.method.got[0]
     assert base == "w"
     assert [(m.job, m.device, m.samples, m.steps, m.staleness, m.statistics) for m in got] == [
@@ -149,11 +149,11 @@ def test_a_method_may_hear_an_exchange_before_the_next(hears):
     learner.method = (Words if hears else Deaf)("computed")
     jobs = [job(0, 0), job(1, 1), job(2, 2)]
     learner.start(jobs[:2])
-    learner.hear([ended(jobs[0]), ended(jobs[1], "late", computed=False)], VIEW)
+    learner.on_exchange([ended(jobs[0]), ended(jobs[1], "late", computed=False)], VIEW)
     assert (learner.state, trained_by(learner)) == ((100, [[0]]) if hears else (0, []))
     learner.cancel([ended(jobs[1], "late", computed=False)])
     learner.start(jobs[2:])
-    learner.merge([ended(jobs[0]), ended(jobs[2])], VIEW)
+    learner.aggregate([ended(jobs[0]), ended(jobs[2])], VIEW)
     assert [m.job for m in learner.method.got[0][1]] == [0, 2]
     assert trained_by(learner) == ([[0], [2]] if hears else [[0, 2]])
     assert (KEY.at(Purpose.MERGE, 4, 1) in learner.method.keys) == hears
@@ -165,7 +165,7 @@ def test_only_arrivals_in_time_are_merged():
     learner.start(jobs)
     late = ended(jobs[1], "late", computed=False)
     learner.cancel([late])
-    learner.merge([ended(jobs[0]), late], VIEW)
+    learner.aggregate([ended(jobs[0]), late], VIEW)
     assert [m.job for m in learner.method.got[0][1]] == [0]
     assert trained_by(learner) == [[0]]
     assert len(learner._pending) == 0
@@ -174,7 +174,7 @@ def test_only_arrivals_in_time_are_merged():
 def test_an_empty_round_keeps_the_model():
     """Nobody in time: the method hears of it, the version stays, the weights stay."""
     learner = learner_of()
-    assert learner.merge([], VIEW).model == ModelRef(SERVER, 0)
+    assert learner.aggregate([], VIEW).model == ModelRef(SERVER, 0)
     assert learner.weights() == "w"
     assert learner.state == 1
 
@@ -185,7 +185,7 @@ def test_keys_do_not_depend_on_job_numbers():
     jobs = [job(3, 1, nth=2, round_=9), job(4, 2, task=PROBE, nth=2, round_=9)]
     learner.start(jobs)
     learner.plan(VIEW)
-    learner.merge([ended(j) for j in jobs], VIEW)
+    learner.aggregate([ended(j) for j in jobs], VIEW)
     assert given_to(learner)[3].key == KEY.at(Purpose.LOCAL, 1, 2)
     assert given_to(learner)[4].key == KEY.at(Purpose.PROBE, 2, 9)
     assert learner.method.keys == [KEY.at(Purpose.INIT, 1), KEY.at(Purpose.PLAN, 4, 1), KEY.at(Purpose.MERGE, 4)]
@@ -195,14 +195,14 @@ def test_a_model_lives_as_long_as_a_job_needs_it():
     """A job may end after newer models: its base is kept until then and freed afterwards."""
     learner, slow, fast = learner_of(), job(0, 0), job(1, 1)
     learner.start([slow, fast])
-    learner.merge([ended(fast)], VIEW)
+    learner.aggregate([ended(fast)], VIEW)
     later = job(2, 2, global_model=1)
     learner.start([later])
     assert len(learner._models) == 2
     learner.cancel([ended(slow, "late")])
     assert given_to(learner)[0].global_model == "w"
     assert len(learner._models) == 1
-    learner.merge([ended(later)], VIEW)
+    learner.aggregate([ended(later)], VIEW)
     assert given_to(learner)[2].global_model == "w+1"
     assert learner.weights() == "w+1+2"
     assert len(learner._models) == 1
@@ -215,12 +215,12 @@ def test_memory_follows_the_promise(keep, after):
     learner.start(jobs)
     late = [ended(jobs[1], "late"), ended(jobs[2], "late", computed=False)]
     learner.cancel(late)
-    learner.merge([ended(jobs[0]), *late], VIEW)
+    learner.aggregate([ended(jobs[0]), *late], VIEW)
     assert learner.memory == after
     assert len(learner._pending) == 0
     again = job(3, 0, global_model=1)
     learner.start([again])
-    learner.merge([ended(again)], VIEW)
+    learner.aggregate([ended(again)], VIEW)
     assert given_to(learner)[3].device_state == "None>0"
     assert given_to(learner).keys() == {3, *after}
 
@@ -232,7 +232,7 @@ def test_the_best_model_is_remembered():
     for version in range(4):
         learner.evaluate(learner.model)
         learner.start([job(version, 0, global_model=version)])
-        learner.merge([ended(job(version, 0, global_model=version))], VIEW)
+        learner.aggregate([ended(job(version, 0, global_model=version))], VIEW)
     assert learner.best == (0.5, "w+0")
 
 
@@ -241,7 +241,7 @@ def test_jobs_that_depend_on_nobody_are_one_call():
     learner, jobs = learner_of(), [job(id_, id_) for id_ in range(3)]
     learner.start(jobs)
     assert trained_by(learner) == []
-    learner.merge([ended(j) for j in jobs], VIEW)
+    learner.aggregate([ended(j) for j in jobs], VIEW)
     assert trained_by(learner) == [[0, 1, 2]]
 
 
@@ -249,7 +249,7 @@ def test_a_device_merged_twice_at_once_starts_from_what_it_kept_before():
     """Without rounds, two updates of a device may wait for one merge: the second job had the memory of the first."""
     learner, jobs = learner_of("delivered"), [job(0, 0), job(1, 1), job(2, 0)]
     learner.start(jobs)
-    learner.merge([ended(j) for j in jobs], VIEW)
+    learner.aggregate([ended(j) for j in jobs], VIEW)
     assert trained_by(learner) == [[0, 1], [2]]
     assert [m.job for m in learner.method.got[0][1]] == [0, 1, 2]
     assert given_to(learner)[2].device_state == "None>0"
@@ -264,7 +264,7 @@ def test_a_job_discarded_between_two_others(keep, device_state):
     learner, jobs = learner_of(keep), [job(0, 0), job(1, 0), job(2, 0)]
     learner.start(jobs)
     learner.cancel([ended(jobs[1], "stale")])
-    learner.merge([ended(jobs[0]), ended(jobs[2])], VIEW)
+    learner.aggregate([ended(jobs[0]), ended(jobs[2])], VIEW)
     assert given_to(learner)[2].device_state == device_state
     assert learner.memory == {0: f"{device_state}>2"}
     assert [m.job for m in learner.method.got[0][1]] == [0, 2]
@@ -275,7 +275,7 @@ def test_what_the_protocol_decides_reaches_the_method():
     learner = learner_of()
     partial, whole = job(0, 0, steps=2), job(1, 1)
     learner.start([partial, whole])
-    learner.merge([ended(partial, "partial")._replace(weight=0.25), ended(whole)], VIEW)
+    learner.aggregate([ended(partial, "partial")._replace(weight=0.25), ended(whole)], VIEW)
     assert [m.weight for m in learner.method.got[0][1]] == [0.25, 1.0]
     assert {id_: a.steps for id_, a in given_to(learner).items()} == {0: 2, 1: None}
 
@@ -285,10 +285,10 @@ def test_peers_start_from_the_first_model_and_then_from_each_other():
     learner = learner_of(peers="any")
     first = [gossip(0, 0), gossip(1, 1, (0, -1), (2, -1)), gossip(2, 2)]
     learner.start(first)
-    learner.merge([ended(j) for j in first], VIEW)
+    learner.aggregate([ended(j) for j in first], VIEW)
     second = gossip(3, 1, (0, 0), (2, 2))
     learner.start([second])
-    learner.merge([ended(second)], VIEW)
+    learner.aggregate([ended(second)], VIEW)
     heard = {id_: [(m.device, m.job, m.body, m.samples) for m in a.received] for id_, a in given_to(learner).items()}
     assert heard[1] == [(0, -1, "w", 0), (2, -1, "w", 0)]
     assert heard[3] == [(0, 0, "w+0", 10), (2, 2, "w+2", 30)]
@@ -301,7 +301,7 @@ def test_a_peer_that_waited_is_trained_after_whom_it_waited_for():
     learner = learner_of(peers="any")
     jobs = [gossip(0, 2, (1, 1)), gossip(1, 1, (0, 2)), gossip(2, 0)]
     learner.start(jobs)
-    learner.merge([ended(j) for j in jobs], VIEW)
+    learner.aggregate([ended(j) for j in jobs], VIEW)
     assert trained_by(learner) == [[2], [1], [0]]
     assert learner.weights() == "w+0"  # that of the last job, which heard nobody
     assert learner.method.got[0][1][0].body == "w+2&w+1&w+0"
@@ -316,10 +316,10 @@ def test_what_peers_have_is_trained_though_it_was_lost(keep):
     lost, heard = gossip(0, 0), gossip(1, 1, (0, 0))
     learner.start([lost, heard])
     learner.cancel([ended(lost, "lost")])
-    learner.merge([ended(heard)], VIEW)
+    learner.aggregate([ended(heard)], VIEW)
     again = gossip(2, 1, (0, 0))
     learner.start([again])
-    learner.merge([ended(again)], VIEW)
+    learner.aggregate([ended(again)], VIEW)
     assert [m.body for m in given_to(learner)[1].received] == ["w+0"]
     assert given_to(learner)[2].received == given_to(learner)[1].received
     assert trained_by(learner) == [[0], [1], [2]]
@@ -330,12 +330,12 @@ def test_messages_of_peers_live_as_long_as_somebody_can_hear_them():
     learner = learner_of(peers="any")
     first, waits = gossip(0, 0), gossip(1, 1, (0, 0))
     learner.start([first, waits])
-    learner.merge([ended(first)], VIEW)
+    learner.aggregate([ended(first)], VIEW)
     second = gossip(2, 0)
     learner.start([second])
-    learner.merge([ended(second)], VIEW)
+    learner.aggregate([ended(second)], VIEW)
     assert learner._messages.keys() == {ModelRef(1, 0), ModelRef(1, 2)}
-    learner.merge([ended(waits)], VIEW)
+    learner.aggregate([ended(waits)], VIEW)
     assert given_to(learner)[1].received[0].body == "w+0"
     assert learner._messages.keys() == {ModelRef(1, 2), ModelRef(2, 1)}
     assert len(learner._models) == 2  # the newest, and the first for those who have not trained
@@ -348,8 +348,8 @@ def test_without_training_the_method_never_merges():
     first = job(0, 0)
     learner.start([first])
     learner.cancel([ended(job(1, 1), "late")])
-    assert learner.merge([ended(first)], VIEW).model == ModelRef(SERVER, 1)
-    assert learner.merge([], VIEW).model == ModelRef(SERVER, 1)
+    assert learner.aggregate([ended(first)], VIEW).model == ModelRef(SERVER, 1)
+    assert learner.aggregate([], VIEW).model == ModelRef(SERVER, 1)
     assert learner.method.got == []
     assert learner.evaluate(learner.model) == {}
     assert len(learner._pending) == 0

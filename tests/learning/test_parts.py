@@ -267,7 +267,7 @@ def test_layers_state_their_new_sizes() -> None:
     ("channels", "complaint"),
     [
         ((("conv9", (0,)),), "lenet5 has no channel group 'conv9' .groups: conv1, conv2, fc1, fc2."),
-        ((("conv1", ()),), r"kept units of conv1 must be distinct and in \[0, 6\), at least one"),
+        ((("conv1", ()),), r"kept channels of conv1 must be distinct and in \[0, 6\), at least one"),
         ((("conv1", (0, 6)),), r"in \[0, 6\)"),
         ((("conv1", (-1, 2)),), r"in \[0, 6\)"),
         ((("conv1", (2, 2)),), "distinct"),
@@ -291,7 +291,7 @@ def test_other_impossible_parts_are_refused() -> None:
         cost_profile.train_flops(Submodel(nnz=(("conv1", 451),)))
     with pytest.raises(ValueError, match="lenet5 has no layer 'conv9'"):
         cost_profile.train_flops(Submodel(nnz=(("conv9", 1),)))
-    with pytest.raises(ValueError, match="2 scales for the kept units of conv1"):
+    with pytest.raises(ValueError, match="2 scales for the kept channels of conv1"):
         thinner(module, replace(first(cost_profile, conv1=3), scale=(("conv1", (1.0, 2.0)),)), cost_profile)
     normed, its_card = network("vgg11_gn")
     with pytest.raises(ConfigError, match="norm1 cannot split 40 kept channels into 32 groups"):

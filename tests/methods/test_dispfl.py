@@ -158,7 +158,7 @@ def test_bytes_of_a_model():
     submodel = Submodel(nnz=(("conv2", 100),))
     sparse = cost_profile.nbytes(Payload(encoding=Encoding(zeros="bitmap")), submodel)
     assert sparse == 4 * (100 + 144 + 1280 + BIASES) + math.ceil(4608 / 8)
-    held = Contents(kinds=1, layers=1, whole=0, masked=1000, nonzero=500, vectors=20)
+    held = Contents(collections=1, layers=1, whole=0, masked=1000, nonzero=500, vectors=20)
     assert Encoding(zeros="bitmap").nbytes(held) == 2205
 
 

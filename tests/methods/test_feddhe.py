@@ -90,7 +90,7 @@ def test_estimates_are_made_once_and_priced():
     each = 100 * cost_profile.train_flops(frozenset(before))
     flops, known = [], []
     for _ in range(2):
-        merged = simulation.learner.merge(ask(simulation), simulation.session.view())
+        merged = simulation.learner.aggregate(ask(simulation), simulation.session.view())
         simulation.session.model, simulation.session.round = merged.model, simulation.session.round + 1
         flops.append(merged.server_flops - 5 * 6 * cost_profile.params)
         known.append({device: shares.tolist() for device, shares in simulation.learner.state["shares"].items()})

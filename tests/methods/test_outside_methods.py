@@ -115,7 +115,7 @@ def test_what_is_sent_is_what_was_declared(monkeypatch: pytest.MonkeyPatch, spec
 
     def wrong(self: FedMD, view: object) -> object:
         task = really_task(self, view)
-        object.__setattr__(task, "up", Payload(kinds=frozenset(), tensors=(spec,)))
+        object.__setattr__(task, "up", Payload(collections=frozenset(), tensors=(spec,)))
         return task
 
     monkeypatch.setattr(FedMD, "task", wrong)
@@ -135,4 +135,4 @@ def test_other_types_travel_as_they_are(dtype: str, nbytes: int) -> None:
     """Whole numbers are never rounded, whatever the encoding: indices of top values, counts, bits."""
     profile = prepare(mixed_scenario()).parts.setting.cost_profile
     spec = TensorSpec("own", (3, 5), dtype)  # type: ignore[arg-type]
-    assert profile.nbytes(Payload(kinds=frozenset(), tensors=(spec,))) == 15 * nbytes
+    assert profile.nbytes(Payload(collections=frozenset(), tensors=(spec,))) == 15 * nbytes

@@ -28,7 +28,7 @@ class FedMD(Method):
 
     def task(self, view):
         logits = TensorSpec("logits", (self.public_samples, view.setting.cost_profile.classes))
-        message, train = Payload(kinds=frozenset(), tensors=(logits,)), super().task(view)
+        message, train = Payload(collections=frozenset(), tensors=(logits,)), super().task(view)
         told = view.version > 0  # before the first round nobody has said anything
         times = 1 + told * self.public_samples / train.local_sgd[0].batch  # the public samples are in every batch
         work = (Pass(times=times), Pass("forward", samples=self.public_samples))

@@ -126,7 +126,7 @@ class Asking(Proximal):
         """Return the probe, or the orders of Proximal."""
         if view.exchange:
             return super().plan(state, view, key)
-        probe = Task("probe", up=Payload(kinds=frozenset(), extra_bytes=8), passes=())
+        probe = Task("probe", up=Payload(collections=frozenset(), extra_bytes=8), passes=())
         return Plan(tuple(Order(device, probe) for device in view.choose(key).tolist()), more=True)
 
     def local(self, task: Task) -> LocalRule:

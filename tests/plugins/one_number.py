@@ -116,13 +116,13 @@ def numbers(given: edgesim.Scenario) -> tuple[Simulation, list[tuple[float, floa
     parts = assemble(given)
     simulation = Simulation(parts, SerialBackend(parts.make_trainer("cpu")), Silent())
     seen: list[tuple[float, float]] = []
-    really_merge = simulation.learner.merge
+    really_merge = simulation.learner.aggregate
 
     def merge(completions: Any, view: Any) -> Any:
         result = really_merge(completions, view)
         seen.append((view.now_s, float(simulation.learner.weights()["params"]["layer.weight"])))
         return result
 
-    simulation.learner.merge = merge  # type: ignore[method-assign]
+    simulation.learner.aggregate = merge  # type: ignore[method-assign]
     simulation.run()
     return simulation, seen

@@ -253,12 +253,12 @@ def three_rounds(tmp_path: Path) -> Run:
         "busiest_out_bytes": 70,
         "busiest_bytes": 76,
         "busiest_round_in_bytes": (25 + 25 + 30) / 3,
-        "note.weight": 30,
-        "note.weight[4-5]": 15,
-        "note.weight[7-9]": None,
-        "note.angle": None,
-        "mean_note.weight": (1 + 2 + 6) * 11 / 6,
-        "mean_note.angle": None,
+        "metric.weight": 30,
+        "metric.weight[4-5]": 15,
+        "metric.weight[7-9]": None,
+        "metric.angle": None,
+        "mean_metric.weight": (1 + 2 + 6) * 11 / 6,
+        "mean_metric.angle": None,
         "rounds.used": 6,
         "rounds@0.65": 2,
         "round_s@0.65": 15,
@@ -321,13 +321,18 @@ def test_no_personal_accuracy_without_its_evaluation(three_rounds: Any) -> None:
         "runs.used",
         "loss@0.5",
         "busiest_bytes@0.5",
-        "note.x[1]",
-        "mean_note.x[1-2]",
+        "metric.x[1]",
+        "mean_metric.x[1-2]",
     ],
 )
 def test_no_such_column(name: str) -> None:
     with pytest.raises(ConfigError, match=f"^columns: unknown column '{re.escape(name)}'"):
         parse_column(name)
+
+
+def test_what_metrics_were_called_before_is_refused_with_the_new_name() -> None:
+    with pytest.raises(ConfigError, match=r"unknown column 'mean_note\.gap'; it is called 'mean_metric\.gap' now"):
+        parse_column("mean_note.gap")
 
 
 def rows_of(out: str) -> Mapping[tuple[str, ...], dict[str, Any]]:

@@ -43,7 +43,7 @@ class Work(Idle):
     def task_of(self, device: int, view: View) -> Task:
         """Return the work of a device."""
         down, up = (
-            Payload(kinds=frozenset(), extra_bytes=column[device]) for column in (self.down_bytes, self.up_bytes)
+            Payload(collections=frozenset(), extra_bytes=column[device]) for column in (self.down_bytes, self.up_bytes)
         )
         return Task(down=down, up=up, passes=(Pass("flops", times=self.flops[device]),))
 

@@ -54,7 +54,7 @@ class Fixed(Method):
 
     def task(self, view: View) -> Task:
         """Return the same work for everybody."""
-        up = Payload(kinds=frozenset(), extra_bytes=self.nbytes)
+        up = Payload(collections=frozenset(), extra_bytes=self.nbytes)
         return Task(down=None, up=up, passes=(Pass("flops", times=self.flops),))
 
 

@@ -47,7 +47,7 @@ class Measured:
     ) -> dict[str, Arr]:
         """Return the amounts of all terms, each of shape (k,); see edgesim.core.cost_model.Itemised.
 
-        Steps, layers and parameter bytes are those of the SGD steps of training on the stretches' own samples; of other
+        Steps, layers and parameter bytes are those of the SGD steps of training on the samples of local SGD; of other
         work only the FLOPs count.
         """
         submodel = work.submodel or submodel
@@ -68,7 +68,7 @@ class Measured:
         }
 
     def _update_flops(self, cost_profile: CostProfile, work: Pass, submodel: Submodel) -> float:
-        """Return the optimiser's FLOPs of a step; a pass over other samples than the stretches' updates nothing."""
+        """Return the optimiser's FLOPs of a step; a pass over other samples than those of local SGD updates nothing."""
         if self.include == "counted" or work.samples is not None:
             return 0.0
         return work.update_flops * cost_profile.submodel_params(submodel, trained_only=True)

@@ -233,7 +233,7 @@ class _Run:
         session = self._session
         ended, self._ended, self._updates = self._ended, [], []
         self._watchdog.buffer_emptied()
-        result = session.learner.merge(ended, session.view())
+        result = session.learner.aggregate(ended, session.view())
         session.server_buffer.release(ended)
         yield from self._rounds.close(result, ended, "buffer")
         self._failed_at_once.clear()

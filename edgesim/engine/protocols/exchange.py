@@ -79,7 +79,7 @@ def run_rounds(session: Session, rounds: Rounds, policy: Policy) -> Generator[An
         policy.learn(completions)
         used = _enough(session, session.server_buffer.with_losses(completions), policy.minimum)
         watchdog.check_memory(session.nobody_fits)
-        result = session.learner.merge(used, session.view())
+        result = session.learner.aggregate(used, session.view())
         session.server_buffer.release(used)
         yield from rounds.close(result, used, closed_by, deadline_s)
         failed_at_once = watchdog.close_round(session.now_s, used)
@@ -145,7 +145,7 @@ def _exchange(
     session.last = completions
     session.exchange += 1
     if plan.more:
-        session.learner.hear(session.server_buffer.with_losses(completions), session.view())
+        session.learner.on_exchange(session.server_buffer.with_losses(completions), session.view())
     return _Exchange(completions, plan.more, closed_by)
 
 

@@ -15,7 +15,7 @@ from edgesim.learning.aggregate.entry_mean import HeldTensor, mean_by_entry
 from edgesim.learning.codec.packed import numbers_of
 from edgesim.learning.submodel.slicing import Cut
 
-AVERAGED = frozenset({"params", "buffers"})  # kinds for which a mean makes sense
+AVERAGED = frozenset({"params", "buffers"})  # collections for which a mean makes sense
 
 
 def mean_of_holders(
@@ -32,7 +32,7 @@ def mean_of_holders(
     so a layer or unit that few devices trained is never mixed with others' old values. "include_absent": an update that
     lacks a parameter counts as one with the old value. Sums run in float64 in the order of `updates`, so equal models
     give back exactly that model. `weights`: non-negative, shape (len(updates),). `cost_profile`: of the model, where
-    updates come from thinner sub-models. Raises ContractError for a kind that has no mean.
+    updates come from thinner sub-models. Raises ContractError for a collection that has no mean.
     """
     for message in updates:
         if unknown := message.body.keys() - AVERAGED:
@@ -40,11 +40,11 @@ def mean_of_holders(
     cuts = [_cut(message, cost_profile) for message in updates]
     everybody = sum(weights) if absent == "include_absent" else None
 
-    def mean(kind: str, name: str, old: Tensor) -> Tensor:
+    def mean(collection: str, name: str, old: Tensor) -> Tensor:
         held = [
-            HeldTensor(m.body[kind][name], weight, *_places(cut, name, old))
+            HeldTensor(m.body[collection][name], weight, *_places(cut, name, old))
             for m, weight, cut in zip(updates, weights, cuts, strict=True)
-            if name in m.body.get(kind, {})
+            if name in m.body.get(collection, {})
         ]
         if sum(each.weight for each in held) <= 0:
             return old
@@ -52,7 +52,8 @@ def mean_of_holders(
         return _mean_of_whole(old, held) if whole else mean_by_entry(old, held, everybody)
 
     return {
-        kind: {name: mean(kind, name, old) for name, old in tensors.items()} for kind, tensors in global_model.items()
+        collection: {name: mean(collection, name, old) for name, old in tensors.items()}
+        for collection, tensors in global_model.items()
     }
 
 
@@ -82,12 +83,12 @@ def _places(cut: Cut | None, name: str, old: Tensor) -> tuple[Tensor | None, Ten
 
 
 def is_finite(model_state: ModelState) -> bool:
-    """Whether all numbers of a bundle are finite. Nothing is unpacked, as zeros are."""
+    """Whether all numbers of a model state are finite. Nothing is unpacked, as zeros are."""
     return all(bool(tensor.isfinite().all()) for tensors in model_state.values() for tensor in numbers_of(tensors))
 
 
 def finite(updates: Sequence[Update]) -> tuple[list[Update], dict[str, float]]:
-    """Return the messages whose tensors are all finite, and a note of how many were left out, if any.
+    """Return the updates whose tensors are all finite, and the metric `left_out` if others were left out.
 
     A diverged device must not spoil the global model.
     """

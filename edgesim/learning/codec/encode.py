@@ -1,4 +1,4 @@
-"""What arrives of a bundle: the kinds and layers that its payload carries, as the receiver decodes them.
+"""What arrives of a model state: the collections and layers that its payload carries, as the receiver decodes them.
 
 The trainer lets everything that crosses a link pass through here, so that a method need not think of it.
 """
@@ -29,7 +29,9 @@ def uplinked(body: ModelState, task: Task, usual: Encoding, key: Key) -> ModelSt
     `usual`: the encoding of a payload that names none. Of a part under a mask, a weight that is rounded to 0 arrives as
     the least number above 0, so that it still counts as one that is there.
     """
-    carried = {kind: {n: t.detach().cpu() for n, t in ts.items()} for kind, ts in _carried(body, task.up).items()}
+    carried = {
+        collection: {n: t.detach().cpu() for n, t in ts.items()} for collection, ts in _carried(body, task.up).items()
+    }
     return _crossed(carried, task, task.up.encoding or usual, key.at(JobStream.UPLINK))
 
 
@@ -41,7 +43,7 @@ def downlinked(base: ModelState, task: Task, usual: Encoding, key: Key) -> Model
     if task.start == "device" or task.down is None:
         return base
     got = _crossed(_carried(base, task.down), task, task.down.encoding or usual, key.at(JobStream.DOWNLINK))
-    return {kind: {**tensors, **got.get(kind, {})} for kind, tensors in base.items()}
+    return {collection: {**tensors, **got.get(collection, {})} for collection, tensors in base.items()}
 
 
 def sent(tensor: Tensor, encoding: Encoding, generator: torch.Generator) -> Tensor:
@@ -101,9 +103,9 @@ def _carried(model_state: ModelState, payload: Payload) -> dict[str, dict[str, T
         return in_layers and (tensor.dim() >= 2 or not payload.weights_only)
 
     model = {
-        kind: {n: t for n, t in tensors.items() if carried(n, t)}
-        for kind, tensors in model_state.items()
-        if kind in payload.kinds
+        collection: {n: t for n, t in tensors.items() if carried(n, t)}
+        for collection, tensors in model_state.items()
+        if collection in payload.collections
     }
     if not payload.tensors:
         return model
@@ -134,9 +136,14 @@ def _decoded(model_state: dict[str, dict[str, Tensor]], encoding: Encoding, key:
         return model_state
     generator = torch.Generator().manual_seed(key.word())
     if not encoding.scaled:
-        return {kind: {n: _cast(t, encoding, generator) for n, t in ts.items()} for kind, ts in model_state.items()}
+        return {
+            collection: {n: _cast(t, encoding, generator) for n, t in ts.items()}
+            for collection, ts in model_state.items()
+        }
     ways = {"buffers": _as_they_are, TENSORS: _each_scaled}
-    return {kind: ways.get(kind, _scaled)(ts, encoding, generator) for kind, ts in model_state.items()}
+    return {
+        collection: ways.get(collection, _scaled)(ts, encoding, generator) for collection, ts in model_state.items()
+    }
 
 
 def _still_there(got: ModelState, carried: ModelState) -> ModelState:
@@ -148,8 +155,8 @@ def _still_there(got: ModelState, carried: ModelState) -> ModelState:
         return there.masked_fill((there == 0) & (sent != 0), torch.finfo(there.dtype).tiny)
 
     return {
-        kind: {n: t if kind == TENSORS else telling(t, carried[kind][n]) for n, t in tensors.items()}
-        for kind, tensors in got.items()
+        collection: {n: t if collection == TENSORS else telling(t, carried[collection][n]) for n, t in tensors.items()}
+        for collection, tensors in got.items()
     }
 
 

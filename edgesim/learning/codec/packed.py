@@ -75,21 +75,24 @@ class Tensors(Mapping[str, Any]):
 
 
 def packed(*model_states: ModelState | None) -> list[Any]:
-    """Return bundles, None for None, with the tensors packed that get smaller by it, shared ones once.
+    """Return model states, None for None, with the tensors packed that get smaller by it, shared ones once.
 
     Tensors that are small, on an accelerator or not in one piece stay as they are. Gradients are not kept.
     """
-    kinds = [
+    collections = [
         tensors
         for model_state in model_states
         for tensors in (model_state or {}).values()
         if not isinstance(tensors, Tensors)
     ]
-    whole = {_identity(tensor): tensor for tensors in kinds for tensor in tensors.values()}
+    whole = {_identity(tensor): tensor for tensors in collections for tensor in tensors.values()}
     small = {same: each for same, tensor in whole.items() if (each := _smaller(tensor)) is not None}
     if sum(each.nbytes for each in small.values()) > _MUCH_BYTES:
         _give_back()
-    return [b if b is None else {kind: _replaced(tensors, small) for kind, tensors in b.items()} for b in model_states]
+    return [
+        b if b is None else {collection: _replaced(tensors, small) for collection, tensors in b.items()}
+        for b in model_states
+    ]
 
 
 def with_others(tensors: Mapping[str, Any], change: Callable[[Any], Any]) -> Mapping[str, Any]:

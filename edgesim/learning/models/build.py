@@ -1,4 +1,4 @@
-"""From a model part to a network with its starting weights, and from a network to the bundle that travels."""
+"""From the name of a model to a network with its starting weights, and from a network to the state that travels."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _load(module: nn.Module, path: Path) -> None:
     check_regular(path, ConfigError)
     with reading(f"model.init_from: {path}", "safetensors file", ConfigError):
         found = load_file(path)
-    state, once = module.state_dict(), {name for kind in model_state_of(module).values() for name in kind}
+    state, once = module.state_dict(), {name for collection in model_state_of(module).values() for name in collection}
     differences = _differences(found, {n: v for n, v in state.items() if n in once or n in found})
     if differences:
         more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""

@@ -3,8 +3,8 @@
 *Weights* are the tensors of two dimensions or more; biases, normalisation and running statistics are never masked.
 Masks are bool tensors by parameter name, counts say how many weights a tensor keeps. The mask of a message is what is
 not zero in it, that of a model the largest of its weights, so that neither has to travel. Where that would not do, a
-model carries its masks as a kind of its own (`with_masks`). `Submodel.nnz` prices them, `Payload.encoding` their bytes.
-Of equal numbers the one with the lowest index comes first.
+model carries its masks as a collection of its own (`with_masks`). `Submodel.nnz` prices them, `Payload.encoding` their
+bytes. Of equal numbers the one with the lowest index comes first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Shapes: TypeAlias = Mapping[str, Sequence[int]]
 Counts: TypeAlias = Mapping[str, int]
 Allocation: TypeAlias = Literal["erk", "feddst"]
 
-_KIND, _PREFIX = "mask", "mask."  # names of their own: a run folder keeps all kinds of a model side by side
+_MASKS, _PREFIX = "mask", "mask."  # names of their own: a run folder keeps all collections of a model side by side
 SLACK = 1e-9  # 0.3 x 10 is 3, not the least bit more or less
 
 
@@ -205,9 +205,9 @@ def annealed(share: float, t: float, end: float) -> float:
 
 
 def applied(model: ModelState, masks: Masks) -> dict[str, dict[str, Tensor]]:
-    """Return a bundle whose masked parameters are zero outside their masks; other tensors are the same objects."""
+    """Return a model state whose masked parameters are zero outside their masks; other tensors are the same objects."""
     params = {n: t.masked_fill(~masks[n], 0.0) if n in masks else t for n, t in model["params"].items()}
-    return {**{kind: dict(tensors) for kind, tensors in model.items()}, "params": params}
+    return {**{collection: dict(tensors) for collection, tensors in model.items()}, "params": params}
 
 
 def masked_mean(
@@ -218,16 +218,18 @@ def masked_mean(
     What no mask covers is averaged over all. `weights`: a_k, positive. Sums run in float64 in the order given.
     """
 
-    def mean(kind: str, name: str, like: Tensor) -> Tensor:
+    def mean(collection: str, name: str, like: Tensor) -> Tensor:
         total, weight = torch.zeros_like(like, dtype=torch.float64), torch.zeros_like(like, dtype=torch.float64)
         for model, mask, a in zip(models, masks, weights, strict=True):
-            held = mask.get(name) if kind == "params" else None
-            tensor = model[kind][name].double()
+            held = mask.get(name) if collection == "params" else None
+            tensor = model[collection][name].double()
             total += a * (tensor if held is None else tensor.where(held, 0.0))
             weight += a if held is None else a * held
         return (total / weight.where(weight > 0, 1.0)).to(like.dtype)
 
-    return {kind: {name: mean(kind, name, t) for name, t in ts.items()} for kind, ts in models[0].items()}
+    return {
+        collection: {name: mean(collection, name, t) for name, t in ts.items()} for collection, ts in models[0].items()
+    }
 
 
 def mean_of_nonzero(models: Iterable[ModelState], covered: Container[str]) -> dict[str, dict[str, Tensor]]:
@@ -238,9 +240,11 @@ def mean_of_nonzero(models: Iterable[ModelState], covered: Container[str]) -> di
     """
     sums: dict[str, dict[str, _Sum]] = {}
     for model in models:
-        for kind, tensors in model.items():
-            _add_all(sums.setdefault(kind, {}), tensors, covered if kind == "params" else ())
-    return {kind: {name: of_kind.pop(name).mean() for name in list(of_kind)} for kind, of_kind in sums.items()}
+        for collection, tensors in model.items():
+            _add_all(sums.setdefault(collection, {}), tensors, covered if collection == "params" else ())
+    return {
+        collection: {name: sums_of.pop(name).mean() for name in list(sums_of)} for collection, sums_of in sums.items()
+    }
 
 
 def _add_all(sums: dict[str, _Sum], tensors: Mapping[str, Tensor], covered: Container[str]) -> None:
@@ -268,17 +272,17 @@ class _Sum:
 
 def with_masks(model: ModelState, masks: Masks) -> dict[str, Mapping[str, Tensor]]:
     """Return a model that carries masks. They cross a link free of charge, as its encoding says what they cost."""
-    return {**model, _KIND: {_PREFIX + name: mask for name, mask in masks.items()}}
+    return {**model, _MASKS: {_PREFIX + name: mask for name, mask in masks.items()}}
 
 
 def masks_in(model: ModelState) -> dict[str, Tensor]:
     """Return the masks that a model carries; none if it is whole."""
-    return {name.removeprefix(_PREFIX): mask for name, mask in model.get(_KIND, {}).items()}
+    return {name.removeprefix(_PREFIX): mask for name, mask in model.get(_MASKS, {}).items()}
 
 
 def without_masks(model: ModelState) -> dict[str, Mapping[str, Tensor]]:
     """Return a model without the masks that it carries."""
-    return {kind: tensors for kind, tensors in model.items() if kind != _KIND}
+    return {collection: tensors for collection, tensors in model.items() if collection != _MASKS}
 
 
 # --- on a device --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 from edgesim.core.errors import ConfigError
 from edgesim.cost.profile import ChannelGroup, CostProfile
 
-Units: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]  # channel group -> kept units, as in Part
+Units: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]  # channel group -> kept channels, as in Submodel
 Which: TypeAlias = Literal["inner", "all"]
 
 

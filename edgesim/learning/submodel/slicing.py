@@ -1,4 +1,4 @@
-"""Thinner networks: cut the kept units out of a bundle, put them back, build the network that runs with them."""
+"""Thinner networks: cuts kept channels out of a model state, puts them back, builds the network that runs with them."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ from edgesim.cost.profile import CostProfile, LayerCost
 from edgesim.learning.models.build import own_tensors
 from edgesim.learning.models.trace import layer_of
 
-_CARD = "card"  # attribute of a thinner network: the whole model's, by which slices of it are found
+_WHOLE = "_whole_cost_profile"  # attribute of a thinner network: the whole model's, by which it is sliced again
 _SIZES = ("out_channels", "out_features", "num_features", "num_channels"), ("in_channels", "in_features")
 
 
 def extract(model_state: ModelState, submodel: Submodel, cost_profile: CostProfile) -> dict[str, dict[str, Tensor]]:
-    """Return the kept units of a bundle, as new tensors: rows and columns of matrices and kernels, rows of vectors.
+    """Return the kept channels of a model state, as new tensors: rows and columns of matrices, rows of vectors.
 
-    Every kind is cut whose tensors are named like the model's. Raises ValueError for a channel group or unit that the
+    Every collection is cut whose tensors are named like the model's. Raises ValueError for a group or channel that the
     model does not have.
     """
     cut = Cut(submodel, cost_profile)
-    return {kind: {name: cut.kept(name, t) for name, t in tensors.items()} for kind, tensors in model_state.items()}
+    return {
+        collection: {name: cut.kept(name, t) for name, t in tensors.items()}
+        for collection, tensors in model_state.items()
+    }
 
 
 def thinner(module: nn.Module, submodel: Submodel, cost_profile: CostProfile) -> nn.Module:
-    """Return a copy of a network with the kept units only, its kernels in channels-last layout.
+    """Return a copy of a network with the kept channels only, its kernels in channels-last layout.
 
-    `part.scale` multiplies what kept units give to the layers that read them, as inverted dropout does: for local
-    training. Raises ValueError as `extract` does or if scales and units differ in number, ConfigError if kept
+    `submodel.scale` multiplies what kept channels give to the layers that read them, as inverted dropout does: for
+    local training. Raises ValueError as `extract` does or if scales and channels differ in number, ConfigError if kept
     channels do not split into the groups of a group normalisation.
     """
     cut = Cut(submodel, cost_profile)
@@ -45,11 +48,11 @@ def thinner(module: nn.Module, submodel: Submodel, cost_profile: CostProfile) ->
         _resize(result.get_submodule(layer.name), layer, cut)
     for group, factors in submodel.scale:
         if len(factors) != len(cut.channels.get(group, ())):
-            raise ValueError(f"{cost_profile.model}: {len(factors)} scales for the kept units of {group}")
+            raise ValueError(f"{cost_profile.model}: {len(factors)} scales for the kept channels of {group}")
         for layer in (layer for layer in cost_profile.layers if layer.columns == group):
             scale = torch.tensor(factors).repeat_interleave(layer.column_spread)
             result.get_submodule(layer.name).register_forward_pre_hook(partial(_scaled, scale))
-    setattr(result, _CARD, cost_profile)
+    setattr(result, _WHOLE, cost_profile)
     return result
 
 
@@ -64,7 +67,7 @@ def corners(module: nn.Module, submodel: Submodel) -> dict[str, tuple[slice, ...
     tensors = {name: tensor.detach() for name, tensor in tensors.items() if tensor.is_floating_point()}
     if not submodel.channels:
         return dict.fromkeys(tensors, ())
-    cost_profile: CostProfile | None = getattr(module, _CARD, None)
+    cost_profile: CostProfile | None = getattr(module, _WHOLE, None)
     if cost_profile is None or any(channels != tuple(range(len(channels))) for _, channels in submodel.channels):
         raise ContractError("corners are those of a thinner network, of a part with the first units of its groups")
     cut = Cut(submodel, cost_profile)

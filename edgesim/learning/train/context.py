@@ -82,7 +82,7 @@ class Context:
         return Batch(x.to(self._device), y.to(self._device))
 
     def copy(self, model_state: ModelState) -> ModelState:
-        """Return a copy of a bundle that training may change."""
+        """Return a copy of a model state that training may change."""
         return copy_for(self._module, model_state)
 
     def batch(self, positions: Tensor, augmenting: torch.Generator) -> Batch:
@@ -190,10 +190,11 @@ class Context:
 
 
 def copy_for(module: nn.Module, model_state: ModelState) -> ModelState:
-    """Return a copy of a bundle on the network's device, laid out in memory as the network wants it."""
+    """Return a copy of a model state on the network's device, laid out in memory as the network wants it."""
     like: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {
-        kind: {name: _copy(t, like.get(name)) for name, t in tensors.items()} for kind, tensors in model_state.items()
+        collection: {name: _copy(t, like.get(name)) for name, t in tensors.items()}
+        for collection, tensors in model_state.items()
     }
 
 
@@ -202,7 +203,7 @@ def _copy(tensor: Tensor, like: Tensor | None) -> Tensor:
 
 
 def load(module: nn.Module, w: ModelState) -> None:
-    """Let a network use the tensors of a bundle as its own, without copying. Integer buffers stay the network's."""
+    """Let a network use a model state's tensors as its own, without copying. Integer buffers stay the network's."""
     _first_of(module)
     for name, parameter in module.named_parameters():
         parameter.data = w["params"][name]

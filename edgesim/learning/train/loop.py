@@ -64,7 +64,7 @@ def hessian_product(
 
 
 def batch_order(key: Key, n_samples: int, local_sgd: LocalSGD, drop_single: bool) -> Iterator[Tensor]:
-    """Yield the positions (int64, in [0, n_samples)) of each SGD step of a stretch, reshuffled every epoch.
+    """Yield the positions (int64, in [0, n_samples)) of each step of a run of local SGD, reshuffled every epoch.
 
     The last short batch of an epoch is used, unless it is a single sample and `drop_single` is set.
     """
@@ -84,7 +84,7 @@ def run_local_sgd(
 ) -> int:
     """Run plain SGD in place on the trained parameters of a job's weights; return the number of steps, at most `most`.
 
-    `key` names the stretch's streams: 0 the batch order, 1 the augmentation. Parameters of frozen layers keep
+    `key` names the streams of this run: 0 the batch order, 1 the augmentation. Parameters of frozen layers keep
     their bits: they take no gradient, so that backward really ends at the first trained layer.
     """
     trained = context.bind(local.weights)

@@ -76,9 +76,9 @@ class AdaptiveDropout(Method):
     `ratio_min`.
 
     A unit's probability to be left out is proportional to exp(-importance), over all channels and over all neurons, and
-    at most `drop_cap`; if `rescale`, what kept units give is multiplied by 1 / (1 - probability) in training. In each
-    layer the most important unit stays if no other does; `exact_k`: as many stay as are expected. `channels`: as for
-    AFD.
+    at most `drop_cap`; if `rescale`, what kept channels give is multiplied by 1 / (1 - probability) in training. In
+    each layer the most important unit stays if no other does; `exact_k`: as many stay as are expected. `channels`: as
+    for AFD.
 
     The metrics hold, of a check, `delta`, `fired` and, of an update, every device's `rho`, whether the `fallback` was
     used, whether its eigenvalues have such a `gap`, and `et_max_s`; of every round the mean probability `drop` of the
@@ -120,7 +120,7 @@ class AdaptiveDropout(Method):
     `"rank_deficiency"`, and `"fixed"` to match printed costs.
     """
     fallback: Literal["rank_deficiency", "fixed"] = "rank_deficiency"
-    """What stands in for a spectrum that did not converge; the notes name the devices."""
+    """What stands in for a spectrum that did not converge; the metrics name the devices."""
     fixed_ratio: PositiveShare = 0.96  # what the printed costs of LeNet on CIFAR-10 imply
     """What the printed costs of LeNet on CIFAR-10 imply; others imply 0.84 to 0.98."""
     hessian_samples: Count = 100
@@ -205,7 +205,7 @@ class AdaptiveDropout(Method):
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return what the method makes of the models that arrived, with notes of what was heard in the round."""
+        """Return what the method makes of the models that arrived, with metrics of what was heard in the round."""
         models = [message for message in updates if message.task.local_sgd]
         rest = {**state, "due": False, "deficiency": {}, "said": {}}
         merged: Aggregate = super().aggregate(rest, global_model, models, server, key)
@@ -236,7 +236,11 @@ class AdaptiveDropout(Method):
             down: Payload | None = Payload(extra_bytes=extra_bytes)
             if have_model:
                 mask_bytes = math.ceil(len(state["importance"]) / 8)
-                down = Payload(kinds=frozenset(), extra_bytes=mask_bytes + extra_bytes) if submodel.channels else None
+                down = (
+                    Payload(collections=frozenset(), extra_bytes=mask_bytes + extra_bytes)
+                    if submodel.channels
+                    else None
+                )
             task = tasks.setdefault((submodel, up), Task(submodel=submodel, local_sgd=local_sgd, down=down, up=up))
             orders.append(Order(device, task))
         return tuple(orders)
@@ -248,7 +252,7 @@ class AdaptiveDropout(Method):
         return Task(
             _RANKS,
             up=Payload(
-                kinds=frozenset(),
+                collections=frozenset(),
                 layers=frozenset(source_of(setting.cost_profile, group) for group in groups),
                 extra_bytes=_NUMBER_BYTES * (sum(group.size for group in groups) + 1),
             ),
@@ -268,7 +272,7 @@ class AdaptiveDropout(Method):
             _CURVATURE,
             submodel=submodel,
             down=None,
-            up=Payload(kinds=frozenset(), extra_bytes=_NUMBER_BYTES),
+            up=Payload(collections=frozenset(), extra_bytes=_NUMBER_BYTES),
             passes=(Pass(times=2.0, samples=samples), Pass("flops", times=flops)),  # the gradients of two models
             config={"samples": samples},
         )

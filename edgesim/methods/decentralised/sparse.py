@@ -31,7 +31,7 @@ Maskable: TypeAlias = Literal["2d", "authors"]
 Initial: TypeAlias = Literal["per_device", "shared"]
 Growth: TypeAlias = Literal["gradient", "random"]
 
-_MODEL = Payload().kinds
+_MODEL = Payload().collections
 _SHORTCUTS = frozenset({"shortcut", "downsample"})  # parts of the names of their layers
 
 

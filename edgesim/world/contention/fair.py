@@ -129,7 +129,7 @@ class FairLinks:
         self._capacity = Capacities(capacity_bps)
         self._flows: dict[int, Flow] = {}
         self._lines: dict[Link, Line] = {}
-        self._bundles: dict[tuple[Line, ...], SharedPath] = {}
+        self._paths: dict[tuple[Line, ...], SharedPath] = {}
         self._stamps = count()
         self._ends = Agenda(self._stamps)
         self._now_s = -math.inf
@@ -232,7 +232,7 @@ class FairLinks:
                 del self._lines[link]
 
     def _settle(self) -> None:
-        """Place the flows that the changes have moved and give every connected bundle its new level."""
+        """Place the flows that the changes have moved and give every connected path its new level."""
         for line in self._changed:
             if line.recount():
                 self._unplaced.update(line.flows)
@@ -267,7 +267,7 @@ class FairLinks:
         shared_path.leave(flow)
         self._announce(shared_path)
         if not shared_path.members:
-            del self._bundles[shared_path.lines]
+            del self._paths[shared_path.lines]
             for line in shared_path.lines:
                 del line.shared_paths[shared_path]
 
@@ -280,16 +280,16 @@ class FairLinks:
             self._restart(flow)
             return ()
         flow.cap_grains = round(flow.cap_bps * GRAINS) if flow.cap_bps < math.inf else 0
-        if contended not in self._bundles:
-            self._bundles[contended] = SharedPath(contended, Agenda(self._stamps), self._now_s)
+        if contended not in self._paths:
+            self._paths[contended] = SharedPath(contended, Agenda(self._stamps), self._now_s)
             for line in contended:
-                line.shared_paths[self._bundles[contended]] = None
-        flow.shared_path = self._bundles[contended]
+                line.shared_paths[self._paths[contended]] = None
+        flow.shared_path = self._paths[contended]
         flow.shared_path.join(flow)
         return contended
 
     def _restart(self, flow: Flow) -> None:
-        """Let a flow go on from now, at its own cap or with the clock of its bundle."""
+        """Let a flow go on from now, at its own cap or with the clock of its shared path."""
         flow.stop(self._now_s)
         if flow.shared_path is not None and not flow.shared_path.is_capped(flow):
             flow.ride(flow.shared_path)
@@ -298,7 +298,7 @@ class FairLinks:
             self._ends.enter(flow.due_s(), flow.id, flow)
 
     def _announce(self, shared_path: SharedPath) -> None:
-        """Enter the first end on the bundle's clock among all ends, unless it stands there already."""
+        """Enter the first end on the path's clock among all ends, unless it stands there already."""
         lead = shared_path.first_end()
         if lead == shared_path.lead:
             return

@@ -1,9 +1,10 @@
-"""Transfers in bundles, and the fair level of each: what the fair discipline of `sharing` computes with.
+"""Transfers on shared paths, and the fair level of each path: what the fair discipline of `sharing` computes with.
 
 A link with one transfer only caps that transfer. Transfers that cross the same *contended* links (those with two or
-more) form a bundle. The fair rates of a bundle are one number, its level: a member runs at its own cap if that is below
-the level, and at the level otherwise. The bundle's clock counts the bits that a member at the level has received, so a
-new level touches no member; only those whose cap lies between the old level and the new one change sides.
+more) have a shared path, of which they are members. Their fair rates are one number, the path's level: a member runs at
+its own cap if that is below the level, and at the level otherwise. The path's clock counts the bits that a member at
+the level has received, so a new level touches no member; only those whose cap lies between the old level and the new
+one change sides.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Entrant(Protocol):
 
 
 class Agenda:
-    """Flows in order of when, then number; entered by themselves or their bundle, whose new entry replaces the old."""
+    """Flows in order of when, then number; entered by themselves or by their path, whose new entry replaces the old."""
 
     def __init__(self, stamps: Iterator[int]) -> None:
         self._heap: list[tuple[float, int, int, Entrant]] = []
@@ -51,7 +52,7 @@ class Agenda:
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """A link with transfers. While levels are sought: what it has to spare and which bundles still want of it."""
+    """A link with transfers. While levels are sought: what it has to spare and which paths still want of it."""
 
     capacity_bps: float
     flows: dict[int, Flow] = field(default_factory=dict)
@@ -73,7 +74,7 @@ class Line:
         return self.capacity_bps / len(self.flows)
 
     def level_bps(self) -> float:
-        """Return the level at which the open bundles take all there is to spare; inf if it is more than they can.
+        """Return the level at which the open paths take all there is to spare; inf if it is more than they can.
 
         Newton's method on a concave, piecewise linear demand. Whoever is taken as capped at first, the first step
         lands at or below the solution; from there the capped can only become more.
@@ -186,7 +187,7 @@ class SharedPath:
 
 @dataclass(slots=True, eq=False)
 class Flow:
-    """A transfer: it rides the clock of its bundle, or has `left_bits` at `since_s` and a pace of its own."""
+    """A transfer: it rides the clock of its shared path, or has `left_bits` at `since_s` and a pace of its own."""
 
     id: int
     path: tuple[Hashable, ...]
@@ -207,7 +208,7 @@ class Flow:
         self.riding, self.pace_bps, self.stamp = None, 0.0, -1
 
     def ride(self, shared_path: SharedPath) -> None:
-        """Go on with the clock of a bundle."""
+        """Go on with the clock of a shared path."""
         self.riding = shared_path
         self.target_bits = shared_path.clock_at(self.since_s) + self.left_bits
         shared_path.riders.enter(self.target_bits, self.id, self)
@@ -244,7 +245,7 @@ def _end_s(since_s: float, bits: float, bps: float) -> float:
 
 
 def connected(seeds: Iterable[Line]) -> tuple[list[Line], list[SharedPath]]:
-    """Return `seeds` and all links that bundles connect to them, and these bundles."""
+    """Return `seeds` and all links that shared paths connect to them, and these paths."""
     lines = dict.fromkeys(seeds)
     shared_paths: dict[SharedPath, None] = {}
     waiting = list(lines)
@@ -258,7 +259,7 @@ def connected(seeds: Iterable[Line]) -> tuple[list[Line], list[SharedPath]]:
 
 
 def fill(lines: Sequence[Line]) -> dict[SharedPath, float]:
-    """Return the level of every bundle on a connected set of links, by progressive filling.
+    """Return the level of every path on a connected set of links, by progressive filling.
 
     Links wait in the order of what they can give at least, which only grows while others are filled.
     """
