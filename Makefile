@@ -20,7 +20,7 @@ test-all: .venv/dev  ## Run every test at full size
 	EDGESIM_TEST_SIZE=all $(PYTEST)
 
 test-nightly: .venv/dev  ## Search for hours: random examples by the thousand, mutated scenarios, damaged files
-	EDGESIM_TEST_SIZE=nightly $(PYTEST)
+	EDGESIM_TEST_SIZE=nightly $(PYTEST) --timeout 0
 
 check: .venv/dev lint types tests  ## What has to hold before a commit
 

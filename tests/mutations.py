@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
+HUNG_S = "60"  # seconds after which a test has failed: a fault may let a run go on for ever
 
 
 class Mutation(NamedTuple):
@@ -163,7 +164,7 @@ def copied(folder: Path) -> Path:
 def failing(tree: Path, folders: Sequence[str], size: str, processes: int) -> str:
     """Return the first test of some folders that fails in a tree; "" if all pass. Raises RuntimeError if none runs."""
     spread = ["-n", str(processes), "--dist", "worksteal"] if processes > 1 else []
-    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", *spread, *folders]
+    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", "--timeout", HUNG_S, *spread, *folders]
     settings = {"PYTHONPATH": str(tree), "EDGESIM_TEST_SIZE": size, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(words, cwd=tree, env=os.environ | settings, capture_output=True, text=True, check=False)
     if done.returncode == 0:
