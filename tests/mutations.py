@@ -164,8 +164,22 @@ def copied(folder: Path) -> Path:
 def failing(tree: Path, folders: Sequence[str], size: str, processes: int) -> str:
     """Return the first test of some folders that fails in a tree; "" if all pass. Raises RuntimeError if none runs."""
     spread = ["-n", str(processes), "--dist", "worksteal"] if processes > 1 else []
-    words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--tb=no", "--timeout", HUNG_S, *spread, *folders]
-    settings = {"PYTHONPATH": str(tree), "EDGESIM_TEST_SIZE": size, "PYTHONDONTWRITEBYTECODE": "1"}
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "--tb=no",
+        "--timeout",
+        HUNG_S,
+        *spread,
+        *folders,
+    ]
+    settings = {"PYTHONPATH": str(tree), "EDGESIM_TEST_SIZE": size, "HYPOTHESIS_PROFILE": "first"}
+    settings["PYTHONDONTWRITEBYTECODE"] = "1"
     done = subprocess.run(words, cwd=tree, env=os.environ | settings, capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return ""

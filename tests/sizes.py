@@ -15,7 +15,7 @@ from collections.abc import Container, Iterable
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import Phase, is_hypothesis_test, settings
 
 SIZES = ("short", "rest", "all", "nightly")
 SIZE = os.environ.get("EDGESIM_TEST_SIZE") or "short"
@@ -75,8 +75,11 @@ def belongs(item: pytest.Item) -> bool:
 def load_profile() -> None:
     """Tell hypothesis how many examples to draw, and whether they are the same in every run.
 
-    They are, so that a test never fails by chance, but in nightly runs and with HYPOTHESIS_PROFILE=random.
+    They are, so that a test never fails by chance, but in nightly runs and with HYPOTHESIS_PROFILE=random. With
+    HYPOTHESIS_PROFILE=first a test that fails is done at once, and no smaller example is searched for.
     """
+    seen = (Phase.explicit, Phase.generate)
     settings.register_profile("default", derandomize=True, deadline=None, max_examples=examples(100))
     settings.register_profile("random", derandomize=False, deadline=None, max_examples=examples(100))
+    settings.register_profile("first", derandomize=True, deadline=None, max_examples=examples(100), phases=seen)
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or sized("default", "default", "random"))
