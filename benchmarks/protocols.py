@@ -105,13 +105,13 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=20)
     given = options.parse_args()
     for name, run, jobs, at_once in (
-        ("asynchronous", asynchronous(given.rounds), given.rounds * BUFFER, CONCURRENCY),
+        ("asynchronous", asynchronous(given.merges), given.merges * BUFFER, CONCURRENCY),
         ("peers", among_peers(given.peers, given.rounds), given.peers * given.rounds, given.peers),
     ):
         ours_us, bare_us = 1e6 * timed_s(run) / jobs, 1e6 * bare_simpy(jobs, at_once) / jobs
         print(f"{name:14}{jobs:10,} jobs  edgesim {ours_us:6.1f} us  bare SimPy {bare_us:5.1f} us  "
               f"ratio {ours_us / bare_us:5.1f}")  # fmt: skip
-    print(f"{'memory':14}{growth_bytes_a_job(given.rounds):10.0f} bytes a job in the second half")
+    print(f"{'memory':14}{growth_bytes_a_job(given.merges):10.0f} bytes a job in the second half")
 
 
 if __name__ == "__main__":

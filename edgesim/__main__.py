@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgesim.cli.app import main
+from edgesim.cli.main import main
 
 if __name__ == "__main__":
     main()

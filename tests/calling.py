@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
 import pytest
 
-from edgesim.cli.app import main
+from edgesim.cli.main import main
+from edgesim.runtime.answers import FOLDER
 
 
 class Done(NamedTuple):
@@ -34,6 +36,11 @@ def call(*words: object) -> Done:
     ):
         main()
     return Done(int(end.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def names(folder: Path) -> list[str]:
+    """Return what lies in a folder, but for what runs in it keep for each other."""
+    return sorted(path.name for path in folder.iterdir() if path.name != FOLDER)
 
 
 # 4 devices of 2 levels, 200 samples of 8x8 pixels, a model of 3 layers: trains in well under a second.

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import os
-import sys
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edgesim.cli.checkpoint import Every, seconds
+from edgesim.cli.checkpoint import Every, Fresh, seconds
 from edgesim.cli.formats import AsCsv, AsJson, AsLatex, AsMarkdown, SortBy, one_of
 from edgesim.cli.plugins import kinds, names_of_kind
-from edgesim.cli.streams import OutputError, careful_streams
-from edgesim.core.errors import EdgesimError
-from edgesim.files.reading import one_line
-from edgesim.runtime.interrupts import INTERRUPTED, Interrupts, interrupts
 
 if TYPE_CHECKING:
     from edgesim.config.scenario import Scenario
@@ -35,9 +28,6 @@ Overrides = Annotated[
 OneRun = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 RoundNumber = Annotated[int, typer.Option("--round", min=1, help="Which round, 1 for the first.")]
 Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, folders of them, or patterns.")]
-
-# Typer's base of wrong usage, which has had several homes but always this child.
-_UsageError: Any = typer.BadParameter.__base__
 
 
 def _print_version(asked: bool) -> None:
@@ -69,11 +59,43 @@ def run(
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, and print only the run folder.")] = False,
     checkpoint: Every = None,
+    fresh: Fresh = False,
 ) -> None:
-    """Run a scenario and keep its tables, weights and manifest in a run folder."""
+    """Run a scenario and keep its tables, weights and manifest in a run folder.
+
+    What runs in the same place have trained before is not trained again.
+    """
     from edgesim.cli.run import run_scenario
 
-    run_scenario(scenario, set_ or [], workers, out, overwrite, as_json, quiet, seconds(checkpoint))
+    run_scenario(scenario, set_ or [], workers, out, overwrite, as_json, quiet, seconds(checkpoint), fresh)
+
+
+@app.command()
+def replay(
+    run: OneRun,
+    set_: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default beside RUN, with what --set changes.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the run folder.")] = False,
+    fresh: Fresh = False,
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, and print only the run folder.")] = False,
+) -> None:
+    """Run again with other values, such as another network; say what had to be trained for it, and why."""
+    from edgesim.cli.replay import replay_run
+
+    replay_run(run, set_ or [], out, overwrite, fresh, as_json, quiet)
+
+
+@app.command()
+def cache(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of runs.")] = Path("runs"),
+    prune: Annotated[bool, typer.Option("--prune", help="Remove it; runs stay as they are.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the answers and models that the runs of a folder keep for those after them."""
+    from edgesim.cli.cache import show_cache
+
+    show_cache(folder, prune, as_json)
 
 
 @app.command()
@@ -319,7 +341,7 @@ def check(
     run_check(goldens or [], update, from_, workers)
 
 
-@cache
+@functools.cache
 def command_line() -> typer.core.TyperGroup:
     """Return all commands, with those of groups; added here, as a module only defines names when it is loaded."""
     from edgesim.cli.study import commands as study_commands
@@ -328,47 +350,6 @@ def command_line() -> typer.core.TyperGroup:
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
     return group
-
-
-def main() -> None:
-    """Run the command line; a mistake of the user ends in one line on stderr and exit code 2."""
-    _look_here_last()
-    os.environ["MPLBACKEND"] = "agg"  # pictures go to files; what the environment names need not exist here
-    try:
-        with careful_streams(), interrupts() as signals:
-            code = _exit_code(signals)
-    except OutputError as error:
-        with suppress(OSError):
-            print("error:", error, file=sys.stderr)
-        code = error.exit_code
-    sys.exit(code)
-
-
-def _exit_code(signals: Interrupts) -> int:
-    """Run the command line; return its exit code, 128 and the number of the signal if one has stopped it."""
-    try:
-        code = command_line()(sys.argv[1:] or ["--help"], prog_name="edgesim", standalone_mode=False) or 0
-        return signals.exit_code if code == INTERRUPTED else int(code)
-    except KeyboardInterrupt:
-        return signals.exit_code
-    except _UsageError as error:
-        message = f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
-    except EdgesimError as error:
-        message = str(error)
-    print("error:", one_line(message), file=sys.stderr)
-    return 2
-
-
-def _look_here_last() -> None:
-    """Let a part "module:Class" lie in the current folder, without a pandas.py there taking the place of the library.
-
-    `python -m` puts the folder first; one that stands elsewhere, as by PYTHONPATH, stays there.
-    """
-    here = str(Path.cwd())
-    if sys.path[:1] in ([""], [here]):
-        del sys.path[0]
-    if here not in sys.path:
-        sys.path.append(here)
 
 
 def _load(scenario: Path, overrides: list[str] | None) -> Scenario:

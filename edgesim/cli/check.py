@@ -100,7 +100,7 @@ def _run(planned: Sequence[tuple[Golden, Planned]], workers: int) -> dict[Path, 
     golden_of = {each.folder: golden for golden, each in planned}
     faults: dict[Path, str] = {}
     try:
-        for step in run_all([each for _, each in planned], workers):
+        for step in run_all([each for _, each in planned], workers, fresh=True):
             if step.ended is None:
                 continue
             folder = step.ended.folder

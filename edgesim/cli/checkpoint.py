@@ -1,4 +1,4 @@
-"""The option --checkpoint of the commands that train."""
+"""The options --checkpoint and --fresh of the commands that train."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from edgesim.core.errors import ConfigError
 _HELP = 'Save training every so often, such as "10 min"; if it is cut off, the same command goes on from there.'
 
 Every = Annotated[str | None, typer.Option("--checkpoint", metavar="TIME", help=_HELP)]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Train everything, also what runs in the same place have trained before.")
+]
 
 
 def seconds(given: str | None) -> float | None:

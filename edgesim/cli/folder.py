@@ -18,8 +18,17 @@ def default_folder(scenario: Path, method: str, seed: int, overrides: Sequence[s
     What is long, or has characters that no file name should, is shortened and ends in a hash.
     """
     told = [text for text in overrides if not (_SHOWN.match(text) and "{" not in text)]
-    changes = "".join(f"-{text}" for text in told)
+    return Path("runs") / (_UNFIT.sub(".", f"{scenario.stem}-{method}-{seed}") + _short(told))
+
+
+def changed_folder(run: Path, overrides: Sequence[str]) -> Path:
+    """Return the folder beside a run for the same one with overrides."""
+    return run.with_name(f"{run.name}{_short(overrides) or '-again'}")
+
+
+def _short(overrides: Sequence[str]) -> str:
+    changes = "".join(f"-{text}" for text in overrides)
     short = _UNFIT.sub("_", changes.replace(" ", ""))[:_LONGEST]
     if short != changes.replace(" ", ""):
         short += f"-{hashlib.sha256(changes.encode()).hexdigest()[:8]}"
-    return Path("runs") / (_UNFIT.sub(".", f"{scenario.stem}-{method}-{seed}") + short)
+    return short

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import typer
@@ -17,12 +18,13 @@ from edgesim.config.scenario import Scenario
 from edgesim.core.errors import ConfigError
 from edgesim.reports.load import Run
 from edgesim.reports.stats import summary
+from edgesim.runtime.answers import Answers
 from edgesim.runtime.checkpoint import Checkpoint
 from edgesim.runtime.interrupts import INTERRUPTED
+from edgesim.simulation.fingerprint import data_digest, stamp_of
 from edgesim.simulation.progress import Limits, ProgressLine
 from edgesim.simulation.run import simulate
 from edgesim.simulation.warnings import of_text
-from edgesim.studies.fingerprint import data_digest, stamp_of
 
 _EXIT_OF_STATUS = {"finished": 0, "interrupted": INTERRUPTED, "failed": 1}
 
@@ -36,11 +38,13 @@ def run_scenario(
     as_json: bool,
     quiet: bool,
     checkpoint_s: float | None,
+    fresh: bool = False,
 ) -> None:
     """Run a scenario file and print what it reached; a run that did not finish ends with another exit code than 0.
 
     `workers`: None: the scenario's backend. `out`: None: a folder below `runs`. `checkpoint_s`: seconds of the host
-    between two savings of what was trained; None: none. Raises ConfigError or DataError.
+    between two savings of what was trained; None: none. `fresh`: read no answers of other runs. Raises ConfigError or
+    DataError.
     """
     scenario = load_scenario(file, overrides)
     if workers:
@@ -52,8 +56,9 @@ def run_scenario(
     observer = None
     if not quiet:
         observer = ProgressLine(Limits.of(scenario.stop), warnings=of_text(scenario, Layers.of(file, overrides)))
-    finished = simulate(scenario, folder, observer, saved, overwrite=overwrite, command=sys.argv)
-    _report(finished, as_json, quiet, resumable=saved is not None and saved.file.exists())
+    with closing(Answers(folder.parent, reads=not fresh)) as answers:
+        finished = simulate(scenario, folder, observer, saved, answers=answers, overwrite=overwrite, command=sys.argv)
+    report(finished, as_json, quiet, resumable=saved is not None and saved.file.exists())
 
 
 def _pool(scenario: Scenario, workers: int) -> str:
@@ -64,7 +69,8 @@ def _pool(scenario: Scenario, workers: int) -> str:
     return f'backend={{ name = "workers", workers = {workers}, device = {torch_device} }}'
 
 
-def _report(finished: Run, as_json: bool, quiet: bool, resumable: bool) -> None:
+def report(finished: Run, as_json: bool, quiet: bool, resumable: bool) -> None:
+    """Print what a run reached; one that did not finish ends the command with its exit code."""
     manifest = finished.manifest
     if as_json:
         show.print_json(summary(finished))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgesim.cli.checkpoint import Every, seconds
+from edgesim.cli.checkpoint import Every, Fresh, seconds
 from edgesim.cli.formats import AsCsv, AsJson, AsLatex, SortBy
 from edgesim.core.errors import EdgesimError
 
@@ -67,13 +67,15 @@ def run(
     size: SizeName = "quick",
     out: Out = None,
     checkpoint: Every = None,
+    fresh: Fresh = False,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Run the others where some cells cannot be; the exit code is then 1.")
     ] = False,
 ) -> None:
     """Run the cells that are missing, or whose scenario, data or edgesim's code have changed since.
 
-    All are built before the first is run. Several of these commands at once share the cells among them.
+    All are built before the first is run. What cells have in common, such as trainings under several networks, is
+    computed once. Several of these commands at once share the cells among them.
     """
     from edgesim.cli.show import print_note
     from edgesim.studies.outlook import bad, outlook
@@ -89,7 +91,7 @@ def run(
             f"{len(faults)} of {len(cells)} cells cannot be run, so none was; --keep-going runs the others; {faults[0]}"
         )
     missing = [each.planned for each in cells if each.state not in ("done", "bad")]
-    failed = _run_missing(missing, done, workers, checkpoint_s)
+    failed = _run_missing(missing, done, workers, checkpoint_s, fresh)
     if keep_going and (faults or failed):
         _print_lines([*faults, *failed])
         print_note(f"{len(faults)} of {len(cells)} cells cannot be run, {len(failed)} failed")
@@ -146,7 +148,7 @@ def table(
 
 
 def _run_missing(
-    missing: Sequence[Planned], done: Sequence[Planned], workers: int, checkpoint_s: float | None
+    missing: Sequence[Planned], done: Sequence[Planned], workers: int, checkpoint_s: float | None, fresh: bool
 ) -> list[str]:
     """Run cells and say how far that is; return a line for each that failed, its name and why."""
     from edgesim.cli.show import print_note
@@ -155,7 +157,7 @@ def _run_missing(
 
     tally = Tally(missing, done, workers)
     try:
-        for step in run_all(missing, workers, checkpoint_s):
+        for step in run_all(missing, workers, checkpoint_s, fresh):
             print_note(tally.take(step))
     except KeyboardInterrupt as stop:
         print_note("interrupted; the cells that ended are kept")

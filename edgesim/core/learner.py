@@ -45,3 +45,11 @@ class ServerStep(NamedTuple):
     model: ModelRef
     server_flops: float = 0.0
     metrics: Mapping[str, Any] = {}
+
+
+class AggregationFacts(NamedTuple):
+    """What is known of an aggregation without its model: whether it made one, and what it says of itself."""
+
+    made_model: bool
+    server_flops: float
+    metrics: Mapping[str, Any]

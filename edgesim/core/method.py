@@ -41,6 +41,7 @@ class Needs:
     device_state: Literal["none", "computed", "delivered"] = "none"  # when what a device keeps changes
     feedback: bool = False  # plan() reads something that aggregate() or on_exchange() computed
     peers: Literal["any", "fixed"] | None = None  # devices exchange models; with the same peers all the time: "fixed"
+    clock: bool = False  # aggregate() or on_exchange() read speeds, costs or the deadline of the setting
     metadata: frozenset[str] = frozenset()  # what every device tells the server once: {"labels"}
 
 
@@ -225,7 +226,7 @@ class Method:
         """Return how much each update counts, shape (len(updates),): data size times the protocol's weight."""
         return [update.samples * update.weight for update in updates]
 
-    def on_exchange(self, state: Any, updates: Sequence[Update], view: View, key: Key) -> Any:
+    def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
         """Return the state after an exchange that others of the same round follow; `aggregate` gets its updates too."""
         return state
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.cost_model import CostModel
 from edgesim.core.encoding import FLOAT32, Encoding
+from edgesim.core.errors import ContractError
 from edgesim.core.job import Completion
 from edgesim.core.local_sgd import Training
 from edgesim.core.rng import Key
@@ -35,6 +36,31 @@ class Setting:
     encoding_up: Encoding = FLOAT32  # of payloads that name none: to the server or to peers
     encoding_down: Encoding = FLOAT32  # and from the server
     speeds: Speeds | None = None  # devices, FLOPs and their terms -> seconds at full speed; None: by flops_per_s alone
+
+
+_WORLD = frozenset(
+    {"cost", "flops_per_s", "up_bps", "down_bps", "latency_s", "memory_bytes", "deadline_s", "speeds"}
+)  # facts of a Setting that no trained weight follows from, unless a method looks at them
+
+
+class _WithoutWorld:
+    """A setting whose facts of the world must not be read."""
+
+    __slots__ = ("_method", "_setting")
+
+    def __init__(self, setting: Setting, method: str) -> None:
+        self._setting = setting
+        self._method = method
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _WORLD:
+            raise ContractError(f"{self._method}: reads setting.{name} on the server, but needs.clock is not set")
+        return getattr(self._setting, name)
+
+
+def without_world(setting: Setting, method: str) -> Setting:
+    """Return a setting that raises ContractError, which names the method, if a speed or the deadline is read."""
+    return cast(Setting, _WithoutWorld(setting, method))
 
 
 class View(Protocol):

@@ -134,7 +134,7 @@ class FleetView:
             found = f"device {strangers[0]}, which is not idle" if len(strangers) else f"{chosen.tolist()}"
             raise ContractError(f"{rule}.choose() must return distinct idle devices, ascending, got {found}")
 
-    @cached_property
+    @property
     def _simple(self) -> bool:
         """Whether whoever has no job can be asked."""
         return self.only is None and not self.hidden and self.presence.everybody

@@ -69,7 +69,7 @@ class BN2(Method):
             return LocalRule(on_start=_kept)
         return LocalRule(phases=(LocalPhase(),), on_finish=_report)
 
-    def on_exchange(self, state: Any, updates: Sequence[Update], view: View, key: Key) -> Any:
+    def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
         """Return what devices are ranked by; those whose training diverged are not."""
         per_step = self.rank_by == "step"
         norms = {m.device: m.statistics["norm"] / (max(m.steps, 1) if per_step else 1) for m in updates}

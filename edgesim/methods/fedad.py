@@ -29,7 +29,7 @@ class FedAD(AdaptiveDropout, MeanByEntry):
     """
 
     # a deadline would be spent on waiting for ranks and leave no time for models
-    needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), feedback=True)
+    needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), feedback=True, clock=True)
 
 
 PLUGINS = {"fedad": FedAD}

@@ -35,7 +35,9 @@ class FedDHAD(AdaptiveDropout, FedDH):
     """Table 5 has 0.0001 to 0.1."""
     decay_b: PositiveShare = 0.99
     """Table 5 has it everywhere."""
-    needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), feedback=True, metadata=frozenset({"labels"}))
+    needs: ClassVar[Needs] = Needs(
+        protocols=frozenset({"sync"}), feedback=True, clock=True, metadata=frozenset({"labels"})
+    )
 
     def _upload(self, state: Any, device: int, setting: Setting) -> Payload:
         """Return the model, for the first time with the device's label counts."""

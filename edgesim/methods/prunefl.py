@@ -79,7 +79,7 @@ class PruneFL(Method):
     Only where `encoding` sends masks (`zeros` other than `"sent"`). Of what the server sends; it knows the masks of
     what it gets.
     """
-    needs: ClassVar[Needs] = Needs(feedback=True, device_state="delivered")
+    needs: ClassVar[Needs] = Needs(feedback=True, device_state="delivered", clock=True)
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return a server whose model is whole. Raises ConfigError for a model without weights to prune."""

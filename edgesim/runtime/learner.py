@@ -1,19 +1,27 @@
-"""Method, backend and state of a run, as the protocols see them. Weights are opaque here: no torch."""
+"""Method, backend and state of a run, as the protocols see them. Weights are opaque here: no torch.
+
+What protocols ask for becomes nodes of a graph, and is computed once an answer is needed: the score of a model, what an
+aggregation says of itself, or a state that the method plans from. Answers that are known from before need no computing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from edgesim.core.backend import Assignment, Backend, Result, Score
 from edgesim.core.errors import ContractError
 from edgesim.core.job import DELIVERED, Completion, Job
-from edgesim.core.learner import ServerStep
+from edgesim.core.learner import AggregationFacts, ServerStep
 from edgesim.core.method import Aggregate, Method, ServerContext
 from edgesim.core.rng import Key, Purpose
 from edgesim.core.task import Plan, Task
 from edgesim.core.update import FIRST_MODEL, SERVER, ModelRef, ModelState, Update
-from edgesim.core.view import Setting, View
+from edgesim.core.view import Setting, View, without_world
+from edgesim.runtime.graph import Graph, Node
+from edgesim.runtime.memo import Memo
 from edgesim.runtime.model_store import ModelStore
 from edgesim.runtime.pending import Pending
 
@@ -21,62 +29,94 @@ _T = TypeVar("_T")
 _UNTRAINED = Task("first", start="device")  # of the message that a device has before it ever trained
 
 
+class _Aggregated(NamedTuple):
+    """What an aggregation computes."""
+
+    state: Any
+    model: ModelState
+    step: AggregationFacts
+
+
 class FederatedLearner:
     """Runs a method on a backend. A backend that does not train never calls the method's `aggregate`."""
 
     def __init__(
-        self, method: Method, backend: Backend, setting: Setting, key: Key, first: ModelState | None, tools: Any = None
+        self,
+        method: Method,
+        backend: Backend,
+        setting: Setting,
+        key: Key,
+        first: ModelState | None,
+        tools: Any = None,
+        memo: Memo | None = None,
     ) -> None:
+        """`memo`: answers and values of runs before this one; None: there are none, and nothing is kept for others."""
         self.method = method
         self.backend = backend
         self.trains = backend.trains
-        self.state = method.init(setting, key.at(Purpose.INIT, 1))
-        self.memory: dict[int, ModelState] = {}  # what each device kept
         self.model = FIRST_MODEL
-        self.best: tuple[float, ModelState | None] = (-1.0, first)  # test accuracy and weights
+        self.memo = memo or Memo()
+        self.graph = Graph(lambda: self.backend)
         self._setting = setting
         self._key = key
         self._tools = tools
+        self._plans_from = method.init(setting, key.at(Purpose.INIT, 1))  # without feedback, in all rounds
+        self._state = self.graph.given(self._plans_from, self.memo.name("state", self._plans_from))
+        self._first = self.graph.given(first, self.memo.name("first"))
+        self._kept: dict[int, Node] = {}  # what each device keeps: a model state, or None
+        self._best: tuple[float, Node] = (-1.0, self._first)
         self._models = ModelStore()
-        self._messages: dict[ModelRef, Update] = {}  # what peers can fetch
+        self._messages: dict[ModelRef, Node] = {}  # updates that peers can fetch
         self._among_peers = method.needs.peers is not None
         self._pending = Pending(keeps=method.needs.device_state != "none")
         if first is not None:
-            self._models.put(self.model, first)
+            self._models.put(self.model, self._first)
             if self._among_peers:
                 self._models.pin(FIRST_MODEL)  # where devices start that have not trained yet
 
+    # --- what a run reports ---------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Any:
+        """The method's state."""
+        return self.graph.value(self._state)
+
+    @property
+    def memory(self) -> dict[int, ModelState]:
+        """What each device keeps, of those that keep something."""
+        self.graph.make(self._kept.values())
+        kept = {device: self.graph.value(node) for device, node in self._kept.items()}
+        return {device: value for device, value in kept.items() if value is not None}
+
+    @property
+    def best(self) -> tuple[float, ModelState]:
+        """The highest test accuracy, -1 before the first, and the first model that had it."""
+        return self._best[0], self.graph.value(self._best[1])
+
     def weights(self) -> ModelState:
         """Return the newest global model."""
-        return self._models.get(self.model)
+        model: ModelState = self.graph.value(self._models.get(self.model))
+        return model
 
-    def values(self) -> dict[str, Any]:
-        """Return all that training gave and later rounds need, for a checkpoint; to be read, not changed."""
-        return {
-            "state": self.state,
-            "memory": self.memory,
-            "models": self._models.models,
-            "messages": self._messages,
-            "results": self._pending.results,
-            "best": self.best,
-        }
+    def saved_models(self) -> Mapping[str, Node]:
+        """Return the nodes of the models that a run folder keeps: the final one and the best one."""
+        return {"final": self._models.get(self.model), "best": self._best[1]}
 
-    def restore(self, values: Mapping[str, Any]) -> None:
-        """Take the values of a learner that was asked the same until now."""
-        named: dict[str, dict[Any, Any]] = {
-            "models": self._models.models,
-            "messages": self._messages,
-            "results": self._pending.results,
-        }
-        for name, held in named.items():
-            assert held.keys() == values[name].keys(), name
-            held.update(values[name])
-        self.state, self.memory, self.best = values["state"], values["memory"], values["best"]
+    # --- what protocols ask -----------------------------------------------------------------------------------------
 
     def plan(self, view: View) -> Plan:
         """Ask the method for the orders of the next exchange. Raises ContractError if it gives something else."""
-        plan = self.method.plan(self.state, view, self._key.at(Purpose.PLAN, view.round, view.exchange))
-        return self._promised(plan, Plan, "plan")
+        key, self.memo.round = self._key.at(Purpose.PLAN, view.round, view.exchange), view.round
+        if not (self.trains and self.method.needs.feedback):
+            return self._promised(self.method.plan(self._plans_from, view, key), Plan, "plan")
+        id_ = self.memo.name("plan", self._state.id, *_facts_of(view)) if self.memo.keeps else None
+
+        def make() -> Plan:
+            state = self.memo.answer(self.memo.name("value", self._state.id), lambda: self.state)
+            return self._promised(self.method.plan(state, view, key), Plan, "plan")
+
+        plan: Plan = self.memo.answer(id_, make)
+        return plan
 
     def start(self, jobs: Sequence[Job]) -> None:
         """Pin the models that jobs start from; nothing is trained yet."""
@@ -90,24 +130,32 @@ class FederatedLearner:
             self._pending.add(job)
 
     def cancel(self, completions: Sequence[Completion]) -> None:
-        """Forget jobs that did not deliver, untrained, unless a device's memory or a peer already has the result."""
+        """Forget jobs that did not deliver; they are trained only if a device's memory or a peer has the result."""
         if not self.trains:
             return
         kept = self.method.needs.device_state == "computed"
-        self._train([a.job for a in completions if a.computed and (kept or a.job.task.start == "device")])
+        self._settle([c.job for c in completions if c.computed and (kept or c.job.task.start == "device")])
         for completion in completions:
             self._pending.drop(completion.job)
             self._models.release(completion.job.base)
 
     def on_exchange(self, completions: Sequence[Completion], view: View) -> None:
-        """Train what an exchange delivered, if the method looks at it before the next one of the round."""
+        """Let the method look at what an exchange delivered, if it does so before the next one of the round."""
         if not self.trains or not self.method.sees_exchanges:
             return
+        used = _delivered(completions)
+        self._settle([c.job for c in used])
         key = self._key.at(Purpose.MERGE, view.round, view.exchange)
-        self.state = self.method.on_exchange(self.state, self._trained(completions), view, key)
+        server, results = self._server(view), [self._pending.result(c.job) for c in used]
+
+        def make(state: Any, *results: Result) -> Any:
+            return self.method.on_exchange(state, self._updates(used, results), server, key)
+
+        id_ = self.memo.name("exchange", self._state.id, view.round, view.exchange, _as_used(used, results))
+        self._state = self.graph.computed(id_, make, self._state, *results)
 
     def aggregate(self, completions: Sequence[Completion], view: View) -> ServerStep:
-        """Train the completions that delivered, let the method aggregate the updates in job order, name the new model.
+        """Let the method aggregate the updates of the completions that delivered, in job order; name the new model.
 
         Raises ContractError if the method gives no Aggregate.
         """
@@ -116,78 +164,121 @@ class FederatedLearner:
         if not self.trains:
             self.model = version if used else self.model
             return ServerStep(self.model)
-        updates = self._trained(used)
-        key = self._key.at(Purpose.MERGE, view.round)
-        server = ServerContext(view.setting, view.round, self._tools)
-        aggregate = self.method.aggregate(self.state, self.weights(), updates, server, key)
-        aggregate = self._promised(aggregate, Aggregate, "aggregate")
-        self.state = aggregate.state
-        if aggregate.model is not None:
+        self._settle([c.job for c in used])
+        self.memo.round = view.round
+        key, server = self._key.at(Purpose.MERGE, view.round), self._server(view)
+        model, results = self._models.get(self.model), [self._pending.result(c.job) for c in used]
+
+        def make(state: Any, old: ModelState, *results: Result) -> _Aggregated:
+            aggregate = self.method.aggregate(state, old, self._updates(used, results), server, key)
+            aggregate = self._promised(aggregate, Aggregate, "aggregate")
+            flops = aggregate.server_flops + (0.0 if self._tools is None else self._tools.take_flops())
+            step = AggregationFacts(aggregate.model is not None, flops, aggregate.metrics)
+            return _Aggregated(aggregate.state, old if aggregate.model is None else aggregate.model, step)
+
+        id_ = self.memo.name("aggregate", self._state.id, model.id, view.round, _as_used(used, results))
+        node = self.graph.computed(id_, make, self._state, model, *results)
+        step: AggregationFacts = self.memo.answer(id_, lambda: self._now(node).step)
+        self._state = self.graph.computed(self.memo.name("state of", id_), lambda made: made.state, node)
+        if step.made_model:
+            new = self.graph.computed(self.memo.name("model of", id_), lambda made: made.model, node)
             self._models.release(self.model)
-            self._models.put(version, aggregate.model)
+            self._models.put(version, new)
             self.model = version
         for completion in used:
             self._pending.drop(completion.job)
             self._models.release(completion.job.base)
         self._forget_old_messages()
-        spent_flops = 0.0 if self._tools is None else self._tools.take_flops()
-        return ServerStep(self.model, aggregate.server_flops + spent_flops, aggregate.metrics)
-
-    def _promised(self, given: Any, cls: type[_T], function: str) -> _T:
-        if not isinstance(given, cls):
-            name = type(self.method).__name__
-            article = "an" if cls.__name__[0] in "AEIOU" else "a"
-            raise ContractError(f"{name}.{function}() must return {article} {cls.__name__}, got {type(given).__name__}")
-        return given
+        if node.is_made:  # or a state that nobody asks for would keep the model alive, and so the other way round
+            self.graph.make([self._state, self._models.get(self.model)])
+        self.memo.after_aggregation(id_, self._nodes(), self.graph, self.method)
+        return ServerStep(self.model, step.server_flops, step.metrics)
 
     def evaluate(self, model: ModelRef) -> Mapping[str, Score]:
         """Score a global model; without training there is nothing to score. Remembers the best one."""
         if not self.trains:
             return {}
-        weights = self._models.get(model)
-        scores = self.backend.evaluate(weights)
-        if scores["test"].accuracy > self.best[0]:
-            self.best = (scores["test"].accuracy, weights)
+        node = self._models.get(model)
+        id_ = self.memo.name("scores", node.id)
+        scores: Mapping[str, Score] = self.memo.answer(id_, lambda: self.backend.evaluate(self.graph.value(node)))
+        if scores["test"].accuracy > self._best[0]:
+            self._best = (scores["test"].accuracy, node)
         return scores
 
     def evaluate_personal(self) -> Mapping[int, Score]:
         """Score what each device would use on its own test set: the global model unless the method says otherwise."""
         if not self.trains:
             return {}
-        model = self._models.get(FIRST_MODEL) if self._among_peers else self.weights()
+        model = self._first if self._among_peers else self._models.get(self.model)
+        kept = {device: node.id for device, node in self._kept.items()}
+        id_ = self.memo.name("personal", model.id, kept)
+        scores: Mapping[int, Score] = self.memo.answer(id_, lambda: self._personal_scores(model))
+        return scores
+
+    def _personal_scores(self, model: Node) -> Mapping[int, Score]:
+        weights, memory = self.graph.value(model), self.memory
         devices = range(len(self._setting.samples))
-        models = {device: self.method.personal_model(model, self.memory.get(device)) for device in devices}
+        models = {device: self.method.personal_model(weights, memory.get(device)) for device in devices}
         return self.backend.evaluate_personal(models)
 
-    def _trained(self, completions: Sequence[Completion]) -> list[Update]:
-        """Return the messages of the completions that delivered, in job order."""
-        used = _delivered(completions)
-        self._train([a.job for a in used])
-        return [self._message(a) for a in used]
+    # --- nodes --------------------------------------------------------------------------------------------------------
 
-    def _train(self, jobs: Sequence[Job]) -> None:
-        """Train jobs and what they build on, those that do not depend on each other in one call."""
-        for batch in self._pending.batches(jobs):
-            results = self.backend.train([self._assignment(job) for job in batch])
-            for job, result in zip(batch, results, strict=True):
-                self._pending.finish(job, result)
-                self._remember(job, result)
-                if job.task.start == "device":
-                    message = self._message_of(job, result)._replace(own_model=None)  # no peer may look at it
-                    self._messages[ModelRef(1 + job.device, job.id)] = message
+    def _settle(self, jobs: Sequence[Job]) -> None:
+        """Add the nodes of jobs that are certain now, after those of the jobs that they build on."""
+        for job in (job for batch in self._pending.batches(jobs) for job in batch):
+            base, kept = self._models.get(job.base), self._kept.get(job.device)
+            received = [self._message(ref) for ref in job.received]
+            trained = self._training(job, base, kept, received)
+            self._pending.finish(job, trained)
+            if self.method.needs.device_state != "none":
+                self._kept[job.device] = self._keeping(trained, kept)
+            if job.task.start == "device":
+                id_ = self.memo.name("message", trained.id)
+                self._messages[ModelRef(1 + job.device, job.id)] = self.graph.computed(
+                    id_, lambda result, job=job: self._message_of(job, result)._replace(own_model=None), trained
+                )  # no peer may look at the device's own model
 
-    def _assignment(self, job: Job) -> Assignment:
-        received = [self._received(ref) for ref in job.received]
-        model, device_state = self._models.get(job.base), self.memory.get(job.device)
-        return Assignment(job.id, job.device, job.task, self._key_of(job), model, device_state, received, job.steps)
+    def _training(self, job: Job, base: Node, kept: Node | None, received: Sequence[Node]) -> Node:
+        key = self._key_of(job)
 
-    def _remember(self, job: Job, result: Result) -> None:
-        if result.new_device_state is None:
-            return
-        if self.method.needs.device_state == "none":
-            name = type(self.method).__name__
-            raise ContractError(f"{name} keeps something on a device but needs.device_state says 'none'")
-        self.memory[job.device] = result.new_device_state
+        def assignment(model: ModelState, state: ModelState | None, *messages: Update) -> Assignment:
+            return Assignment(job.id, job.device, job.task, key, model, state, list(messages), job.steps)
+
+        kept = kept or self.graph.given(None)
+        heard = [(ref.owner, message.id) for ref, message in zip(job.received, received, strict=True)]
+        id_ = self.memo.name("update", job.device, job.task, key.path, base.id, kept.id, heard, job.steps)
+        return self.graph.trained(id_, assignment, base, kept, *received)
+
+    def _keeping(self, trained: Node, kept: Node | None) -> Node:
+        """Return the node of what a device keeps after a job: what it kept before, unless the job says otherwise."""
+
+        def make(result: Result, before: ModelState | None = None) -> ModelState | None:
+            return before if result.new_device_state is None else result.new_device_state
+
+        return self.graph.computed(self.memo.name("kept", trained.id), make, trained, *([kept] if kept else []))
+
+    def _now(self, node: Node) -> Any:
+        """Return the value of an aggregation; what devices keep that nobody has asked for yet is computed with it.
+
+        So late jobs are trained with those of the round, and hold on to no old model.
+        """
+        self.graph.make([node, *self._kept.values(), *self._messages.values()])
+        return self.graph.value(node)
+
+    def _nodes(self) -> list[Node]:
+        """Return all nodes that later ones may build on."""
+        results = self._pending.results.values()
+        return [self._state, self._best[1], *self._models, *self._kept.values(), *self._messages.values(), *results]
+
+    def _message(self, ref: ModelRef) -> Node:
+        """Return the node of what a peer can fetch."""
+        if ref.version >= 0:
+            return self._messages[ref]
+        return self.graph.computed(
+            self._first.id,
+            lambda first: Update(ref.owner - 1, -1, _UNTRAINED, first, 0, 0, 0, {}),
+            self._models.get(FIRST_MODEL),
+        )
 
     def _forget_old_messages(self) -> None:
         """Drop messages that nobody can fetch any more: their device has a newer one and no job starts from them."""
@@ -195,23 +286,28 @@ class FederatedLearner:
         needed = self._pending.received() | set(newest.values())
         self._messages = {ref: message for ref, message in self._messages.items() if ref in needed}
 
-    def _received(self, ref: ModelRef) -> Update:
-        if ref.version >= 0:
-            return self._messages[ref]
-        return Update(ref.owner - 1, -1, _UNTRAINED, self._models.get(FIRST_MODEL), 0, 0, 0, {})
+    # --- what methods are given ---------------------------------------------------------------------------------------
 
-    def _message(self, completion: Completion) -> Update:
-        message = self._message_of(completion.job, self._pending.result(completion.job))
-        return message._replace(staleness=completion.staleness, weight=completion.weight)
+    def _server(self, view: View) -> ServerContext:
+        setting = view.setting if self.method.needs.clock else without_world(view.setting, type(self.method).__name__)
+        return ServerContext(setting, view.round, self._tools)
+
+    def _updates(self, used: Sequence[Completion], results: Sequence[Result]) -> list[Update]:
+        return [
+            self._message_of(each.job, result)._replace(staleness=each.staleness, weight=each.weight)
+            for each, result in zip(used, results, strict=True)
+        ]
 
     def _message_of(self, job: Job, result: Result) -> Update:
-        samples = int(self._setting.samples[job.device])
+        if result.new_device_state is not None and self.method.needs.device_state == "none":
+            name = type(self.method).__name__
+            raise ContractError(f"{name} keeps something on a device but needs.device_state says 'none'")
         return Update(
             job.device,
             job.id,
             job.task,
             result.body,
-            samples,
+            int(self._setting.samples[job.device]),
             result.steps,
             staleness=0,
             statistics=result.statistics,
@@ -223,6 +319,24 @@ class FederatedLearner:
             return self._key.at(Purpose.LOCAL, job.device, job.nth)
         return self._key.at(Purpose.PROBE, job.device, job.round)
 
+    def _promised(self, given: Any, cls: type[_T], function: str) -> _T:
+        if not isinstance(given, cls):
+            name = type(self.method).__name__
+            article = "an" if cls.__name__[0] in "AEIOU" else "a"
+            raise ContractError(f"{name}.{function}() must return {article} {cls.__name__}, got {type(given).__name__}")
+        return given
+
 
 def _delivered(completions: Sequence[Completion]) -> list[Completion]:
-    return sorted((a for a in completions if a.outcome in DELIVERED), key=lambda a: a.job.id)
+    return sorted((each for each in completions if each.outcome in DELIVERED), key=lambda each: each.job.id)
+
+
+def _as_used(used: Sequence[Completion], results: Sequence[Node]) -> list[Any]:
+    """Return what an aggregation depends on of its updates, beside what training gave."""
+    return [(each.job.device, each.staleness, each.weight, node.id) for each, node in zip(used, results, strict=True)]
+
+
+def _facts_of(view: View) -> list[Any]:
+    """Return what a plan may depend on beside the method's state."""
+    last = [(each.job.device, each.job.task, each.outcome, each.ended_s) for each in view.last]
+    return [view.round, view.exchange, view.version, view.now_s, view.free_places, np.asarray(view.idle), last]

@@ -1,25 +1,27 @@
-"""Weights by name. A model lives as long as a job in flight starts from it, or as it is the newest."""
+"""Models by name. One lives as long as a job in flight starts from it, or as it is the newest."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
-from edgesim.core.update import ModelRef, ModelState
+from edgesim.core.update import ModelRef
+from edgesim.runtime.graph import Node
 
 
 class ModelStore:
-    """Reference-counted models; what a ModelState holds is not looked at."""
+    """Nodes of models, reference-counted."""
 
     def __init__(self) -> None:
-        self.models: dict[ModelRef, ModelState] = {}  # those that somebody has pinned
+        self.models: dict[ModelRef, Node] = {}  # those that somebody has pinned
         self._pins: Counter[ModelRef] = Counter()
 
-    def put(self, ref: ModelRef, model: ModelState) -> None:
+    def put(self, ref: ModelRef, model: Node) -> None:
         """Keep a model under its name, pinned once."""
         self.models[ref] = model
         self.pin(ref)
 
-    def get(self, ref: ModelRef) -> ModelState:
+    def get(self, ref: ModelRef) -> Node:
         """Return a model. Raises KeyError if nobody has pinned it."""
         return self.models[ref]
 
@@ -33,6 +35,9 @@ class ModelStore:
         if not self._pins[ref]:
             del self._pins[ref]
             del self.models[ref]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.models.values())
 
     def __len__(self) -> int:
         return len(self.models)

@@ -1,13 +1,13 @@
-"""Jobs whose training was not needed yet, and in which order they have to be trained once it is."""
+"""Jobs of which it is not certain yet whether they count, and on which others they build once they do."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
-from edgesim.core.backend import Result
 from edgesim.core.job import Job
 from edgesim.core.update import ModelRef
+from edgesim.runtime.graph import Node
 
 
 class Pending:
@@ -20,14 +20,14 @@ class Pending:
     def __init__(self, keeps: bool) -> None:
         self._keeps = keeps
         self._jobs: dict[int, Job] = {}
-        self.results: dict[int, Result] = {}  # of the jobs that were trained, by id
+        self.results: dict[int, Node] = {}  # of the jobs that are certain, by id
         self._chains: dict[int, list[int]] = {}  # device -> its jobs, ascending; empty if devices keep nothing
 
     def __len__(self) -> int:
         return len(self._jobs)
 
     def add(self, job: Job) -> None:
-        """Remember a job, untrained; those of a device are added in the order of their ids."""
+        """Remember a job; those of a device are added in the order of their ids."""
         self._jobs[job.id] = job
         if self._keeps:
             self._chains.setdefault(job.device, []).append(job.id)
@@ -42,12 +42,12 @@ class Pending:
             if not chain:
                 del self._chains[job.device]
 
-    def finish(self, job: Job, result: Result) -> None:
-        """Remember what training gave."""
+    def finish(self, job: Job, result: Node) -> None:
+        """Remember the node of what training a job gives."""
         self.results[job.id] = result
 
-    def result(self, job: Job) -> Result:
-        """Return what training gave. Raises KeyError if the job was not trained."""
+    def result(self, job: Job) -> Node:
+        """Return the node of what training a job gives. Raises KeyError if it has none yet."""
         return self.results[job.id]
 
     def received(self) -> set[ModelRef]:
@@ -55,7 +55,7 @@ class Pending:
         return {ref for job in self._jobs.values() for ref in job.received}
 
     def batches(self, jobs: Sequence[Job]) -> Iterator[list[Job]]:
-        """Yield the jobs to train so that `jobs` are: lists in which no job builds on another, in a possible order."""
+        """Yield jobs, and those without a node that they build on, in order: lists in which none builds on another."""
         depth: dict[int, int] = {}
         for job in jobs:
             self._sound(job.id, depth)
@@ -66,11 +66,11 @@ class Pending:
             yield levels[level]
 
     def _sound(self, id_: int, depth: dict[int, int]) -> None:
-        """Enter how many untrained jobs lie one below another under a job; a loop, as chains of waiting are long."""
+        """Enter how many jobs without a node lie one below another under a job; a loop, as chains are long."""
         stack = [id_]
         while stack:
             top = stack[-1]
-            below = self._untrained_below(top)
+            below = self._unsettled_below(top)
             missing = [other for other in below if other not in depth]
             if top in depth or top in self.results:
                 stack.pop()
@@ -80,7 +80,7 @@ class Pending:
                 depth[top] = 1 + max((depth[other] for other in below), default=-1)
                 stack.pop()
 
-    def _untrained_below(self, id_: int) -> list[int]:
+    def _unsettled_below(self, id_: int) -> list[int]:
         job = self._jobs[id_]
         chain = self._chains.get(job.device, [])
         place = bisect_left(chain, id_)

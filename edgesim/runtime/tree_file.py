@@ -7,18 +7,21 @@ reader names; what a file says is never imported.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 from typing import IO, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 from safetensors import safe_open
+from safetensors.numpy import load
 
 from edgesim.learning.codec.packed import Tensors
 
@@ -39,10 +42,15 @@ def records_in(*modules: str) -> Records:
     return {_name(cls): cls for cls in classes if is_dataclass(cls) or hasattr(cls, "_fields")}
 
 
-def write_tree(file: IO[bytes], parts: Mapping[str, Any], records: Records) -> None:
-    """Write parts of a tree, by name, to an empty file. Raises TypeError for a value that no file can hold."""
+def write_tree(file: IO[bytes], parts: Mapping[str, Any], records: Records, most_bytes: float = inf) -> None:
+    """Write parts of a tree, by name, to an empty file.
+
+    Raises TypeError for a value that no file can hold, and OverflowError for more than `most_bytes` of arrays.
+    """
     writer = _Writer(records)
     nodes = {name: writer.node(part) for name, part in parts.items()}
+    if sum(blob.nbytes for blob in writer.blobs) > most_bytes:
+        raise OverflowError(f"more than {most_bytes} bytes")
     tree = json.dumps({"parts": nodes, "shared": writer.shared}, separators=(",", ":")).encode()
     blobs = {_TREE: np.frombuffer(tree, np.uint8), **{str(i): blob for i, blob in enumerate(writer.blobs)}}
     head = _head(blobs)
@@ -60,17 +68,25 @@ def check_tree(value: Any, records: Records) -> None:
     _Writer(records).node(value)
 
 
-def read_tree(path: Path, records: Records, *names: str) -> list[Any]:
-    """Return the named parts of a tree.
+def read_tree(source: Path | bytes, records: Records, *names: str) -> list[Any]:
+    """Return the named parts of the tree in a file, or in what a file would hold.
 
     Raises ValueError if the file is not what was written, is none, or has a class that is not among `records`; OSError
     if it cannot be read. A file made by hand may raise anything that PyTorch raises where numbers do not fit together.
     """
-    _check_digest(path)
-    with safe_open(path, framework="np") as file:
-        tree = json.loads(file.get_tensor(_TREE).tobytes())
-        reader = _Reader(lambda blob: file.get_tensor(str(blob)), tree["shared"], records)
-        return [reader.value(tree["parts"][name]) for name in names]
+    if isinstance(source, bytes):
+        _check_digest(io.BytesIO(source), len(source))
+        return _parts(load(source).__getitem__, records, names)
+    with source.open("rb") as file:
+        _check_digest(file, source.stat().st_size)
+    with safe_open(source, framework="np") as arrays:
+        return _parts(arrays.get_tensor, records, names)
+
+
+def _parts(array: Callable[[str], np.ndarray], records: Records, names: Sequence[str]) -> list[Any]:
+    tree = json.loads(array(_TREE).tobytes())
+    reader = _Reader(lambda blob: array(str(blob)), tree["shared"], records)
+    return [reader.value(tree["parts"][name]) for name in names]
 
 
 def _head(blobs: Mapping[str, np.ndarray]) -> bytes:
@@ -84,17 +100,16 @@ def _head(blobs: Mapping[str, np.ndarray]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _check_digest(path: Path) -> None:
+def _check_digest(file: IO[bytes], size: int) -> None:
     """Raise ValueError unless a file's digest is that of its bytes, with zeros in the place of the digest."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > path.stat().st_size:
-            raise ValueError("it is no checkpoint, or its head is damaged")
-        text = file.read(length)
-        digest = _digest_in(text)
-        found = sha256(length.to_bytes(8, "little") + text.replace(digest.encode(), _NO_DIGEST.encode()))
-        while block := file.read(_BLOCK_BYTES):
-            found.update(block)
+    length = int.from_bytes(file.read(8), "little")
+    if length > size:
+        raise ValueError("it is no checkpoint, or its head is damaged")
+    text = file.read(length)
+    digest = _digest_in(text)
+    found = sha256(length.to_bytes(8, "little") + text.replace(digest.encode(), _NO_DIGEST.encode()))
+    while block := file.read(_BLOCK_BYTES):
+        found.update(block)
     if found.hexdigest() != digest:
         raise ValueError("it is damaged: its SHA-256 is not the one that it was written with")
 

@@ -84,7 +84,7 @@ class Recording:
     def _manifest(self, status: str, stop_reason: str | None) -> dict[str, Any]:
         assert self._simulation is not None
         simulation, scenario = self._simulation, self._simulation.parts.scenario
-        before_s = simulation.resumable.host_s if simulation.resumable else 0.0
+        before_s = simulation.learner.memo.host_s
         return {
             "name": scenario.name,
             "scenario": scenario.canonical(),
@@ -96,19 +96,34 @@ class Recording:
             "diverged": simulation.rounds.divergence.found,
             "totals": simulation.totals,
             "forward_macs": simulation.session.trained.forward_macs,
+            "known": _known(simulation),
             "host_s": before_s + time.perf_counter() - self._started_s,
             **self._facts,
             **({"process": process()} if status == RUNNING else {}),
         }
 
 
+def _known(simulation: Simulation) -> dict[str, Any]:
+    """Return what was computed for the run, and what was known from runs before it."""
+    learner, memo = simulation.learner, simulation.learner.memo
+    return {
+        "answers": memo.known,
+        "computed": memo.found,
+        "computed_from": memo.found_from,
+        "jobs": learner.graph.jobs,
+    }
+
+
 def _weights(simulation: Simulation) -> dict[str, dict[str, np.ndarray]]:
     learner, wanted = simulation.learner, simulation.parts.scenario.weights
     if not learner.trains:
         return {}
-    best = learner.best[1]
-    models = {"final": learner.weights(), "best": learner.weights() if best is None else best}
-    return {which: _flat(models[which]) for which in WEIGHTS if wanted in (which, "both")}
+    saved = learner.saved_models()
+    return {
+        which: learner.memo.weights(saved[which], learner.graph, _flat)
+        for which in WEIGHTS
+        if wanted in (which, "both")
+    }
 
 
 def _flat(model: ModelState) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -33,12 +33,16 @@ from edgesim.records.schema import SERVER_ROW
 from edgesim.records.table import Table, new_tables
 from edgesim.records.writer import check_writable, taken
 from edgesim.reports.load import Run, open_run
+from edgesim.runtime.answers import Answers
 from edgesim.runtime.backends.null import NullBackend
-from edgesim.runtime.checkpoint import Checkpoint, NewRounds, ResumableLearner
+from edgesim.runtime.checkpoint import Checkpoint
 from edgesim.runtime.interrupts import Interrupts, interrupts
 from edgesim.runtime.learner import FederatedLearner
+from edgesim.runtime.memo import Memo, NewRounds
 from edgesim.runtime.processes import is_loading_main
+from edgesim.runtime.saved_memo import SavedMemo
 from edgesim.simulation.assembly import Assembly, Build, Load, assemble, build_network, load_data
+from edgesim.simulation.facts import facts_of
 from edgesim.simulation.provenance import provenance
 from edgesim.simulation.recording import Recording
 from edgesim.world.energy.ledger import EnergyLedger
@@ -77,8 +81,14 @@ class Simulation:
     """One run of an assembled scenario, from the first order to its tables."""
 
     def __init__(
-        self, parts: Assembly, backend: Backend, observer: Observer, checkpoint: Checkpoint | None = None
+        self,
+        parts: Assembly,
+        backend: Backend,
+        observer: Observer,
+        checkpoint: Checkpoint | None = None,
+        answers: Answers | None = None,
     ) -> None:
+        """`answers`: of runs before this one; what this one finds is added. Nothing is looked up without training."""
         scenario = parts.scenario
         self.parts = parts
         self.tables: dict[str, Table] = new_tables()
@@ -104,13 +114,10 @@ class Simulation:
             shared=parts.shared,
             failures=parts.failures,
         )
-        first, tools = (model_state_of(parts.module), parts.make_tools()) if backend.trains else (None, None)
-        method = scenario.method.value
-        self.learner = FederatedLearner(method, backend, parts.setting, Key(scenario.seed), first, tools)
-        self.resumable = ResumableLearner(self.learner, checkpoint) if checkpoint and backend.trains else None
+        self.learner = _learner(parts, backend, checkpoint, answers)
         self.session = Session(
             self.world,
-            learner=self.resumable or self.learner,
+            learner=self.learner,
             setting=parts.setting,
             tables=self.tables,
             selection=scenario.selection.value,
@@ -122,7 +129,7 @@ class Simulation:
             stop=scenario.stop,
             evaluation=scenario.evaluation,
             server=server,
-            observer=NewRounds(observer, self.resumable) if self.resumable else observer,
+            observer=NewRounds(observer, self.learner.memo),
         )
 
     def run(self) -> None:
@@ -151,7 +158,7 @@ class Simulation:
     @property
     def repeats(self) -> bool:
         """Whether the run goes on from a checkpoint and has not come there yet."""
-        return self.resumable is not None and self.resumable.repeats
+        return self.learner.memo.repeats
 
     def devices(self) -> Mapping[str, Any]:
         """Return the columns of the devices table, the server last."""
@@ -183,6 +190,21 @@ class Simulation:
         self.ledger.check(jobs_j, devices_j, now_s)
 
 
+def _learner(
+    parts: Assembly, backend: Backend, checkpoint: Checkpoint | None, answers: Answers | None
+) -> FederatedLearner:
+    method, key = parts.scenario.method.value, Key(parts.scenario.seed)
+    if not backend.trains:
+        return FederatedLearner(method, backend, parts.setting, key, None)
+    memo = SavedMemo(facts_of(parts), method, answers, checkpoint) if checkpoint or answers else Memo()
+    learner = FederatedLearner(
+        method, backend, parts.setting, key, model_state_of(parts.module), parts.make_tools(), memo
+    )
+    if checkpoint:
+        checkpoint.check(learner.state, method)
+    return learner
+
+
 @plain_torch()
 def check(scenario: Scenario, load: Load = load_data, build: Build = build_network) -> Assembly:
     """Return everything that a scenario names, and train nothing. Raises ConfigError or DataError where a run would.
@@ -201,6 +223,7 @@ def simulate(
     observer: Any = None,
     checkpoint: Checkpoint | None = None,
     *,
+    answers: Answers | None = None,
     overwrite: bool = False,
     command: Sequence[str] | None = None,
 ) -> Run:
@@ -210,14 +233,14 @@ def simulate(
     write it, with the tables up to the last finished round and the status "interrupted"; the second gives up at once.
     With a checkpoint the run saves itself to its file every so often, or goes on from it if there is one, also where
     the folder of the run that was cut off is. `overwrite`: a run that is there is replaced, and a checkpoint that does
-    not fit removed. `command`: the words of the command line, for the manifest. Raises FolderBusy if another process is
-    at work in the folder, and ConfigError or DataError before anything is written, but for what cannot be written, and
-    a checkpoint that turns out not to fit.
+    not fit removed. `answers`: what is known there is not computed again, and what is found is added. `command`: the
+    words of the command line, for the manifest. Raises FolderBusy if another process is at work in the folder, and
+    ConfigError or DataError before anything is written, but for what cannot be written.
     """
     if is_loading_main():
         sys.exit(1)  # whoever started this process says why
     if out is None:
-        return _simulate_for_now(scenario, observer, checkpoint)
+        return _simulate_for_now(scenario, observer, checkpoint, answers)
     observer = observer or Silent()
     goes_on = checkpoint is not None and checkpoint.file.exists() and not (overwrite and checkpoint.is_unfit())
     with interrupts() as signals, closing(observer):
@@ -228,20 +251,19 @@ def simulate(
         with signals.leaving(), closing(backend), taken(out, overwrite, goes_on) as folder:
             if checkpoint and overwrite and not goes_on:
                 checkpoint.remove()
-            _run(parts, backend, Recording(folder, observer, facts, started_s), checkpoint, signals)
+            recording = Recording(folder, observer, facts, started_s)
+            _run(lambda: Simulation(parts, backend, recording, checkpoint, answers), recording, signals)
             run = open_run(out)
             if backend.trains and run.manifest["status"] == FINISHED:
                 remove_checkpoint(checkpoint_of(out))
     return run
 
 
-def _run(
-    parts: Assembly, backend: Backend, recording: Recording, checkpoint: Checkpoint | None, signals: Interrupts
-) -> None:
+def _run(prepare: Callable[[], Simulation], recording: Recording, signals: Interrupts) -> None:
     """Run and record a simulation; one that stops while it repeats what a checkpoint holds leaves all as it was."""
     with signals.writing():
         with signals.working():
-            simulation = Simulation(parts, backend, recording, checkpoint)
+            simulation = prepare()
         recording.begin(simulation)
         status, reason = "failed", None
         try:
@@ -253,15 +275,15 @@ def _run(
                 raise
             status, reason = "interrupted", signals.reason
         finally:
-            if not simulation.repeats:  # until then there is nothing new, and no weights
+            if status == FINISHED or not simulation.repeats:  # until then there is nothing new
                 recording.write(status, reason)
 
 
-def _simulate_for_now(scenario: Scenario, observer: Any, checkpoint: Checkpoint | None) -> Run:
+def _simulate_for_now(scenario: Scenario, observer: Any, checkpoint: Checkpoint | None, answers: Answers | None) -> Run:
     scratch = tempfile.mkdtemp(prefix="edgesim-")
     remove = partial(shutil.rmtree, scratch, ignore_errors=True)
     try:
-        run = simulate(scenario, Path(scratch) / "run", observer, checkpoint)
+        run = simulate(scenario, Path(scratch) / "run", observer, checkpoint, answers=answers)
     except BaseException:
         remove()
         raise

@@ -14,8 +14,8 @@ from edgesim.learning.data.dataset import Dataset
 from edgesim.records.lock import is_held
 from edgesim.simulation.assembly import Assembly, Network, build_network, load_data
 from edgesim.simulation.estimate import estimate_of, host_flops_per_s
+from edgesim.simulation.fingerprint import digest_of
 from edgesim.simulation.run import check
-from edgesim.studies.fingerprint import digest_of
 from edgesim.studies.runs import Planned, fault_of
 
 State: TypeAlias = Literal["done", "to run", "running", "bad"]

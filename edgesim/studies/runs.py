@@ -6,6 +6,7 @@ import json
 import shutil
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from edgesim.records.lock import hold
 from edgesim.records.schema import TABLES
 from edgesim.reports.load import Run, open_run
 from edgesim.runtime.processes import ProcessPool
-from edgesim.studies.fingerprint import stamp_of
+from edgesim.simulation.fingerprint import stamp_of
 from edgesim.studies.study import Cell, Study
 
 _STAMP = "study.json"
@@ -70,19 +71,22 @@ class Step(NamedTuple):
     running: Sequence[Planned]
 
 
-def run_all(planned: Sequence[Planned], workers: int = 1, checkpoint_s: float | None = None) -> Iterator[Step]:
+def run_all(
+    planned: Sequence[Planned], workers: int = 1, checkpoint_s: float | None = None, fresh: bool = False
+) -> Iterator[Step]:
     """Run cells in so many processes, one thread each; yield a step at the start and as each cell ends.
 
     A cell that another process is at is waited for at the end, and run if that has not made it. With `checkpoint_s` a
     cell is saved every so many seconds of the host; one that was cut off goes on, if nothing that its stamp names has
-    changed. Raises EdgesimError if a process died.
+    changed. What cells have in common is computed once, unless they are to be `fresh`. Raises EdgesimError if a process
+    died.
     """
     busy = []
-    for step in _steps(planned, workers, partial(_run, checkpoint_s=checkpoint_s)):
+    for step in _steps(planned, workers, partial(_run, checkpoint_s=checkpoint_s, fresh=fresh)):
         yield step
         busy += [step.ended] if step.ended and step.elsewhere else []
     if busy:
-        yield from _steps(busy, workers, partial(_run, checkpoint_s=checkpoint_s, wait=True))
+        yield from _steps(busy, workers, partial(_run, checkpoint_s=checkpoint_s, fresh=fresh, wait=True))
 
 
 def fault_of(error: Exception) -> str:
@@ -131,12 +135,12 @@ def _alone(scenario: Scenario) -> dict[str, Any]:
     return scenario.canonical() | {"backend": {"name": "serial", "device": backend.device}}
 
 
-def _run(planned: Planned, checkpoint_s: float | None, wait: bool = False) -> str | None:
+def _run(planned: Planned, checkpoint_s: float | None, fresh: bool, wait: bool = False) -> str | None:
     """Return what went wrong with a cell ("": nothing), None if another process is at it and was not waited for."""
     try:
         with hold(planned.folder, wait):
             if not planned.is_done():  # else another process has made it meanwhile
-                _make(planned, checkpoint_s)
+                _make(planned, checkpoint_s, fresh)
         return ""
     except FolderBusy:
         return None
@@ -146,7 +150,8 @@ def _run(planned: Planned, checkpoint_s: float | None, wait: bool = False) -> st
         return fault_of(error)
 
 
-def _make(planned: Planned, checkpoint_s: float | None) -> None:
+def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:
+    from edgesim.runtime.answers import Answers
     from edgesim.runtime.checkpoint import Checkpoint  # these load torch, which a look at finished runs does not need
     from edgesim.simulation.run import simulate
 
@@ -160,7 +165,8 @@ def _make(planned: Planned, checkpoint_s: float | None) -> None:
             checkpoint = Checkpoint.beside(folder, checkpoint_s, planned.stamp)
             if checkpoint.is_outdated():
                 checkpoint.remove()
-        run = simulate(load_scenario(planned.scenario), growing, checkpoint=checkpoint)
+        with closing(Answers(folder.parent, reads=not fresh)) as answers:
+            run = simulate(load_scenario(planned.scenario), growing, checkpoint=checkpoint, answers=answers)
         if run.manifest["status"] != "finished":
             raise KeyboardInterrupt
         (growing / _STAMP).write_text(json.dumps(planned.stamp), encoding="utf-8")

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from edgesim.cli import scenario as _loaded  # noqa: F401  before stand-ins take the place of what it imports
-from edgesim.cli.app import main
+from edgesim.cli.main import main
 from edgesim.config.plugins import Place
 from edgesim.core.errors import ConfigError
 from edgesim.cost.profile import Coverage
@@ -254,7 +254,7 @@ def test_a_shell_completes_commands_options_and_names(words, offered):
 
 
 def test_help_loads_neither_torch_nor_pandas():
-    code = "import sys\nsys.argv = ['edgesim', '--help']\nfrom edgesim.cli.app import main\n"
+    code = "import sys\nsys.argv = ['edgesim', '--help']\nfrom edgesim.cli.main import main\n"
     check = "try: main()\nfinally: print([m for m in ('torch', 'pandas', 'seaborn') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -13,7 +13,7 @@ SCENARIO = Path(__file__).parents[2] / "scenarios" / "quickstart.toml"
 HEAVY = ("torch", "torchvision", "pandas", "sklearn", "scipy", "seaborn", "matplotlib", "networkx", "pyarrow", "numpy")
 SHOW = f"""
 import json, sys
-from edgesim.cli.app import main
+from edgesim.cli.main import main
 try:
     main()
 finally:

@@ -100,7 +100,7 @@ def test_a_class_from_outside_is_told_too() -> None:
 
 
 def test_list_loads_next_to_nothing() -> None:
-    code = "import sys\nsys.argv = ['edgesim', 'list']\nfrom edgesim.cli.app import main\n"
+    code = "import sys\nsys.argv = ['edgesim', 'list']\nfrom edgesim.cli.main import main\n"
     heavy = ("torch", "pandas", "numpy", "simpy", "scipy", "sklearn", "pint")
     check = f"try: main()\nfinally: print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=True)

@@ -274,9 +274,9 @@ class Devices:
 
     def _end(self, job: Job, outcome: Outcome) -> Completion:
         completion = self._really_end(job, outcome)
-        learner, first = self._learner, self._learner._received
-        heard = [self._messages[ref] if ref.version >= 0 else first(ref) for ref in job.received]
-        own, base = self.memory.get(job.device), learner._models.get(job.base)
+        learner, first = self._learner, self._learner._message
+        heard = [self._messages[ref] if ref.version >= 0 else learner.graph.value(first(ref)) for ref in job.received]
+        own, base = self.memory.get(job.device), learner.graph.value(learner._models.get(job.base))
         key = learner._key_of(job)
         result = self._backend._trainer.run(
             Assignment(job.id, job.device, job.task, key, base, own, heard, job.steps)

@@ -146,7 +146,7 @@ def test_a_module_that_breaks_or_leaves_when_loaded(here: Path) -> None:
 
 @pytest.mark.parametrize("words", thinned([["table", "done"], VALIDATE], [VALIDATE]))
 @pytest.mark.parametrize(
-    "start", [["-m", "edgesim"], pytest.param(["-c", "from edgesim.cli.app import main; main()"], marks=full)]
+    "start", [["-m", "edgesim"], pytest.param(["-c", "from edgesim.cli.main import main; main()"], marks=full)]
 )
 @pytest.mark.process
 def test_a_file_beside_takes_no_library_s_place(here: Path, start: list[str], words: list[str]) -> None:

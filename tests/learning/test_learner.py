@@ -200,9 +200,9 @@ def test_a_model_lives_as_long_as_a_job_needs_it():
     learner.start([later])
     assert len(learner._models) == 2
     learner.cancel([ended(slow, "late")])
-    assert given_to(learner)[0].global_model == "w"
     assert len(learner._models) == 1
     learner.aggregate([ended(later)], VIEW)
+    assert given_to(learner)[0].global_model == "w"  # trained with those of the next round, from its own base
     assert given_to(learner)[2].global_model == "w+1"
     assert learner.weights() == "w+1+2"
     assert len(learner._models) == 1

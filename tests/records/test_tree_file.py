@@ -101,7 +101,7 @@ def test_what_no_file_can_hold_is_refused_before_it_is_needed(tmp_path: Path, va
     with pytest.raises(TypeError, match="cannot be saved: only numbers, text, containers, tensors and known records"):
         there_and_back(tmp_path / "file", value)
     with pytest.raises(ConfigError, match=r"file: cannot be written: a .* cannot be saved"):
-        Checkpoint(tmp_path / "file", 1.0, {}).save(Saved([], {"state": value}, 0.0))
+        Checkpoint(tmp_path / "file", 1.0, {}).save(Saved({}, {b"a": value}, 0.0))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -137,7 +137,7 @@ def test_reading_a_checkpoint_runs_no_code(tmp_path: Path, monkeypatch: pytest.M
 def test_every_damage_is_one_line(tmp_path: Path) -> None:
     """A byte changed anywhere, a file cut short or longer: nothing is taken from it."""
     checkpoint = Checkpoint(tmp_path / "file", 1.0, {"scenario": "a"})
-    checkpoint.save(Saved([], {"state": {"w": torch.arange(50.0)}, "n": [1, 2]}, 2.5))
+    checkpoint.save(Saved({}, {b"a": {"w": torch.arange(50.0)}, b"b": [1, 2]}, 2.5))
     whole = checkpoint.file.read_bytes()
     draw = random.Random(1)
     places = [*range(0, 200, 5), *(draw.randrange(len(whole)) for _ in range(100))]

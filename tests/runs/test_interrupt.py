@@ -15,7 +15,7 @@ import edgesim
 from edgesim.records import writer
 from edgesim.records.schema import TABLES
 from edgesim.reports.load import Run
-from tests.calling import call
+from tests.calling import call, names
 from tests.outside.methods import Broken
 from tests.sizes import full
 
@@ -58,7 +58,7 @@ def test_an_interrupted_run_keeps_its_finished_rounds(here: Path, backend: list[
     assert run.manifest["status"] == "interrupted"
     check_rounds(run, rounds)
     assert run.saved_weights == ["best", "final"]
-    assert sorted(path.name for path in here.iterdir()) == ["run", "scenario.toml"]
+    assert names(here) == ["run", "scenario.toml"]
 
 
 @pytest.mark.parametrize("backend", [[], ["--workers", "2"]], ids=["serial", "workers"])
@@ -99,7 +99,7 @@ def test_an_interrupt_before_training_leaves_nothing(here: Path, monkeypatch: py
     monkeypatch.setattr(moment, ctrl_c)
     code, out, err = call("run", "scenario.toml", "--out", "run", "--quiet")
     assert (code, out, err) == (130, "", "")
-    assert sorted(path.name for path in here.iterdir()) == ["scenario.toml"]
+    assert names(here) == ["scenario.toml"]
 
 
 @pytest.mark.parametrize(("presses", "code", "left"), [(1, 0, ["run", "scenario.toml"]), (2, 130, ["scenario.toml"])])
@@ -121,7 +121,7 @@ def test_the_second_interrupt_breaks_off_what_is_written(
         assert call("run", "scenario.toml", "--out", "run", "--quiet").code == code
     finally:
         signal.signal(signal.SIGINT, before)
-    assert sorted(path.name for path in here.iterdir()) == left
+    assert names(here) == left
     if left[0] == "run":
         assert edgesim.open("run").manifest["status"] == "finished"
 

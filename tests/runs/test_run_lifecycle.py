@@ -25,7 +25,7 @@ from edgesim.records.schema import TABLES
 from edgesim.records.writer import RunFolder, taken
 from edgesim.simulation.recording import Recording
 from edgesim.simulation.run import simulate
-from tests.calling import call
+from tests.calling import call, names
 from tests.records.test_run_folder import frames
 from tests.runs.test_interrupt import check_rounds
 from tests.runs.test_processes import children_of, started
@@ -34,10 +34,6 @@ from tests.sizes import full, thinned
 RUN = ("run", "scenario.toml", "--out", "run", "--quiet")
 SCENARIO = {"method": {"name": "fedavg"}, "evaluation": {"targets": []}}
 MANIFEST = {"rounds": 1, "host_s": 0.0}
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -77,7 +73,7 @@ def test_the_folder_is_there_from_the_start_and_grows(here: Path, often: None) -
     assert looking.seen == [("running", n, n, 2 * n) for n in range(4)]
     assert run.manifest["status"] == "finished" and "process" not in run.manifest
     assert not is_held(here / "run")
-    call("run", "scenario.toml", "--set", "stop.rounds=4", "--out", "other", "--quiet")
+    call("run", "scenario.toml", "--set", "stop.rounds=4", "--out", "other", "--quiet", "--fresh")
     assert call("diff", "run", "other").out == "identical\n"
     assert names(here) == ["other", "run", "scenario.toml"]
     assert names(here / "run") == names(here / "other")

@@ -91,7 +91,7 @@ def test_the_quickstart_again_is_identical_and_another_seed_is_not(tmp_path: Pat
     folders = {"first": 1, "again": 1, "other": 2}
     for folder, seed in folders.items():
         out = tmp_path / folder
-        words = ["--quiet", "--out", out, "--set", "stop.rounds=3", "--set", f"seed={seed}"]
+        words = ["--quiet", "--fresh", "--out", out, "--set", "stop.rounds=3", "--set", f"seed={seed}"]
         assert call("run", FOLDER / "quickstart.toml", *words) == (0, f"{out}\n", "")
     assert call("diff", tmp_path / "first", tmp_path / "again") == (0, "identical\n", "")
     code, out, err = call("diff", tmp_path / "first", tmp_path / "other")

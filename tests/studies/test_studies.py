@@ -20,11 +20,11 @@ from edgesim.core.errors import ConfigError
 from edgesim.records.table import new_tables
 from edgesim.reports.compare import diff
 from edgesim.reports.load import Run
-from edgesim.studies import fingerprint as stamp
+from edgesim.simulation import fingerprint as stamp
 from edgesim.studies.column import parse_column
 from edgesim.studies.study import load_study
 from edgesim.studies.table import mean_and_interval, pivoted
-from tests.calling import TINY, call
+from tests.calling import TINY, call, names
 from tests.records.written import write
 from tests.sizes import full
 
@@ -82,7 +82,7 @@ def test_a_study_is_run_once(here: Path) -> None:
     assert (code, out, err.splitlines()[0]) == (0, "", "0 of 4 cells are done")
     made = contents(here / "runs")
     cells = [f"method={method},seed={seed}" for method in ("fedavg", "thin") for seed in (1, 2)]
-    assert sorted(path.name for path in (here / "runs").iterdir()) == cells
+    assert names(here / "runs") == cells
     assert call("study", "run", "study.toml", *FULL) == (0, "", "4 of 4 cells are done\n")
     assert contents(here / "runs") == made
 
@@ -90,7 +90,7 @@ def test_a_study_is_run_once(here: Path) -> None:
 def test_a_half_written_run_is_run_again(here: Path) -> None:
     """A table cut short, a table gone, no stamp: each is made anew, and nothing else is."""
     call("study", "run", "study.toml", *FULL)
-    cut, gone, unstamped, whole = sorted((here / "runs").iterdir())
+    cut, gone, unstamped, whole = (here / "runs" / name for name in names(here / "runs"))
     jobs = (cut / "jobs.parquet").read_bytes()
     (cut / "jobs.parquet").write_bytes(jobs[:100])
     (gone / "rounds.parquet").unlink()
@@ -105,7 +105,7 @@ def test_a_half_written_run_is_run_again(here: Path) -> None:
 def test_other_code_other_runs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table still shows what other code has made, and says so."""
     call("study", "run", "study.toml", *FULL)
-    monkeypatch.setattr("edgesim.studies.fingerprint.source_digest", lambda: "changed")
+    monkeypatch.setattr("edgesim.simulation.fingerprint.source_digest", lambda: "changed")
     assert call("study", "table", "study.toml", *FULL).err.startswith("some runs were made by other code")
     assert call("study", "run", "study.toml", *FULL).err.startswith("0 of 4 cells are done\n")
     assert call("study", "table", "study.toml", *FULL).err == ""
@@ -165,7 +165,7 @@ def test_an_interrupted_study_keeps_what_ended(here: Path, monkeypatch: pytest.M
     monkeypatch.setattr("edgesim.simulation.run.simulate", interrupted)
     code, _, err = call("study", "run", "study.toml", "--out", "runs")
     assert (code, err.splitlines()[-1]) == (130, "interrupted; the cells that ended are kept")
-    assert [path.name for path in (here / "runs").iterdir()] == ["method=fedavg,seed=1"]
+    assert names(here / "runs") == ["method=fedavg,seed=1"]
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgesim.studies.study import load_study
-from tests.calling import TINY, call
+from tests.calling import TINY, call, names
 
 STUDY = """
 name = "deadlines"
@@ -52,7 +52,7 @@ def test_a_cell_is_named_by_a_value_or_its_label(study: Path, value: str) -> Non
     assert loaded.scenario(study.parent, cell, "quick").stop.rounds == 3
     assert loaded.published[0].cell.items() <= cell.labels.items()
     assert call("study", "run", study, "--only", f"protocol.deadline={value}", "--out", "runs").code == 0
-    assert [path.name for path in Path("runs").iterdir()] == [cell.name]
+    assert names(Path("runs")) == [cell.name]
 
 
 def test_numbers_without_an_end_are_values_too(study: Path) -> None:

@@ -20,7 +20,7 @@ from edgesim.studies.outlook import outlook
 from edgesim.studies.runs import Planned, plan
 from edgesim.studies.study import Cell, load_study
 from edgesim.studies.tally import HostTimes
-from tests.calling import TINY, call
+from tests.calling import TINY, call, names
 from tests.records.written import seal_again
 from tests.sizes import full
 
@@ -58,7 +58,7 @@ def write_npz(path: Path, shade: float) -> None:
 
 def made(folder: str = "runs") -> list[str]:
     """Return the names of all that lies in the folder of runs."""
-    return sorted(path.name for path in Path(folder).glob("*"))
+    return names(Path(folder)) if Path(folder).exists() else []
 
 
 def planned(only: str = "data=digits") -> list[Planned]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from edgesim.learning.data.augment import Augment
 
-Submodel = Literal["train", "test"]
+Side = Literal["train", "test"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Dataset:
     augment: Augment | None = None
     train_rows: Tensor | None = None
 
-    def batch(self, split: Submodel, indices: Tensor) -> tuple[Tensor, Tensor]:
+    def batch(self, split: Side, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return features and labels of these rows of a split, in their order.
 
         Images come as (n, c, h, w) in channels_last memory, vectors as (n, features).

@@ -198,9 +198,9 @@ class AdaptiveDropout(Method):
         finish = {_RANKS: self._tell_ranks, _CURVATURE: self._tell_ratio}.get(task.name)
         return PLAIN_SGD if finish is None else LocalRule(on_finish=finish)
 
-    def on_exchange(self, state: Any, updates: Sequence[Update], view: View, key: Key) -> Any:
+    def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
         """Return a state that knows how much units matter or, if that was asked for, has new rates."""
-        return self._updated(state, updates, view) if state["due"] else self._checked(state, updates, view)
+        return self._updated(state, updates, server) if state["due"] else self._checked(state, updates, server)
 
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
@@ -307,19 +307,19 @@ class AdaptiveDropout(Method):
 
     # --- what the server learns ---------------------------------------------------------------------------------
 
-    def _checked(self, state: Any, updates: Sequence[Update], view: View) -> Any:
+    def _checked(self, state: Any, updates: Sequence[Update], server: ServerContext) -> Any:
         """Return the state after importances were heard, with new rates if these need nothing more."""
         usable = [message for message in updates if _usable(message)]
         if not usable:
             return state
-        groups = self._groups(view.setting)
-        sources = [source_of(view.setting.cost_profile, group) for group in groups]
+        groups = self._groups(server.setting)
+        sources = [source_of(server.setting.cost_profile, group) for group in groups]
         told = [np.concatenate([m.statistics["importance"][name] for name in sources]) for m in usable]
         mean = np.average(told, axis=0, weights=[m.samples for m in usable])
         heard = normalised(mean, [group.size for group in groups], self.rank_norm)
         delta = math.nan if state["heard"] is None else float(np.linalg.norm(heard - state["heard"]))
         fired, trigger = triggered(
-            state["trigger"], delta, view.round, self.check_every, self.patience, self.gain, self.force_first_at
+            state["trigger"], delta, server.round, self.check_every, self.patience, self.gain, self.force_first_at
         )
         deficiency = {m.device: m.statistics["deficiency"] for m in usable}
         said = {"fired": float(fired), **({} if math.isnan(delta) else {"delta": delta})}
@@ -327,9 +327,9 @@ class AdaptiveDropout(Method):
         state = {**state, "heard": heard, "trigger": trigger, "deficiency": deficiency, "said": said, "due": due}
         if not fired or due:
             return state
-        return self._rated(state, {d: self._surrogate(self.rate_source, state, d) for d in deficiency}, view)
+        return self._rated(state, {d: self._surrogate(self.rate_source, state, d) for d in deficiency}, server)
 
-    def _updated(self, state: Any, updates: Sequence[Update], view: View) -> Any:
+    def _updated(self, state: Any, updates: Sequence[Update], server: ServerContext) -> Any:
         """Return the state with rates by the ratios that devices told, or by the fallback."""
         told = {m.device: m.statistics["ratio"] for m in updates if m.device in state["deficiency"]}
         poor = {device for device, ratio in told.items() if not math.isfinite(ratio)}
@@ -339,19 +339,19 @@ class AdaptiveDropout(Method):
             "fallback": {device: float(device in poor) for device in told},
             "gap": {device: float(ratio < 1) for device, ratio in told.items()},
         }
-        return self._rated({**state, "due": False, "said": said}, ratios, view) if told else {**state, "due": False}
+        return self._rated({**state, "due": False, "said": said}, ratios, server) if told else {**state, "due": False}
 
     def _surrogate(self, source: str, state: Any, device: int) -> float:
         return self.fixed_ratio if source == "fixed" else float(state["deficiency"][device])
 
-    def _rated(self, state: Any, ratios: Mapping[int, float], view: View) -> Any:
+    def _rated(self, state: Any, ratios: Mapping[int, float], server: ServerContext) -> Any:
         """Return the state with the rates of all devices."""
-        setting, keeps = view.setting, self.rate_convention == "keep"
+        setting, keeps = server.setting, self.rate_convention == "keep"
         rho = {device: max(ratio, self.ratio_min) if keeps else ratio for device, ratio in ratios.items()}
         mean = float(np.average(list(rho.values()), weights=setting.samples[list(rho)]))
-        longest_s, share = shares_of_time(round_seconds(setting, Submodel(), view.round), setting.samples, mean)
+        longest_s, share = shares_of_time(round_seconds(setting, Submodel(), server.round), setting.samples, mean)
         if self.time_map == "exact":
-            share = largest_shares(setting, self._groups(setting), longest_s, view.round)
+            share = largest_shares(setting, self._groups(setting), longest_s, server.round)
         drop = 1.0 - np.clip(share if keeps else 1.0 - share, self.keep_min, 1.0)
         said = {**state["said"], "rho": rho, "et_max_s": longest_s}
         return {**state, "drop": drop, "importance": state["heard"], "said": said}

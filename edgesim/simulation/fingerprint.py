@@ -30,8 +30,13 @@ def stamp_of(scenario: Scenario) -> dict[str, Any]:
         "trains": bool(scenario.backend.value.trains),
         "version": version("edgesim"),
         "source": source_digest(),
-        "files": _digest(sorted({path for text in _strings(scenario.canonical()) for path in _files(text)})),
+        "files": named_files_digest(scenario.canonical()),
     }
+
+
+def named_files_digest(table: Any) -> str:
+    """Return a hash of all files that a resolved table names, the module of a plug-in from outside included."""
+    return _digest(sorted({path for text in _strings(table) for path in _files(text)}))
 
 
 def data_digest(scenario: Scenario) -> str | None:

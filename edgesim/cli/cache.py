@@ -1,0 +1,29 @@
+"""The `cache` command: what runs of a folder have kept for those after them, and how to get rid of it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from edgesim.cli.show import print_json, print_table
+from edgesim.core.errors import ConfigError
+from edgesim.reports.readable import text
+from edgesim.runtime.answers import Answers
+
+
+def show_cache(folder: Path, prune: bool, as_json: bool) -> None:
+    """Print what a folder of runs keeps, or remove it. Raises ConfigError if it is no folder."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder")
+    with closing(Answers(folder)) as answers:
+        held = answers.held()
+        if prune:
+            answers.remove()
+    row = held._asdict()
+    if as_json:
+        print_json({"folder": str(answers.folder), **row, "removed": prune})
+        return
+    headings = {"answers": "answers", "models": "models", "snapshots": "snapshots", "nbytes": "size"}
+    print_table([row | {"nbytes": text("disk_bytes", held.nbytes)}], headings, str(answers.folder))
+    if prune:
+        print("removed")

@@ -1,0 +1,61 @@
+"""The process of the command line: its streams, signals, exit code, and the one line that a mistake ends in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from edgesim.cli.app import command_line
+from edgesim.cli.streams import OutputError, careful_streams
+from edgesim.core.errors import EdgesimError
+from edgesim.files.reading import one_line
+from edgesim.runtime.interrupts import INTERRUPTED, Interrupts, interrupts
+
+# Typer's base of wrong usage, which has had several homes but always this child.
+_UsageError: Any = typer.BadParameter.__base__
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user ends in one line on stderr and exit code 2."""
+    _look_here_last()
+    os.environ["MPLBACKEND"] = "agg"  # pictures go to files; what the environment names need not exist here
+    try:
+        with careful_streams(), interrupts() as signals:
+            code = _exit_code(signals)
+    except OutputError as error:
+        with suppress(OSError):
+            print("error:", error, file=sys.stderr)
+        code = error.exit_code
+    sys.exit(code)
+
+
+def _exit_code(signals: Interrupts) -> int:
+    """Run the command line; return its exit code, 128 and the number of the signal if one has stopped it."""
+    try:
+        code = command_line()(sys.argv[1:] or ["--help"], prog_name="edgesim", standalone_mode=False) or 0
+        return signals.exit_code if code == INTERRUPTED else int(code)
+    except KeyboardInterrupt:
+        return signals.exit_code
+    except _UsageError as error:
+        message = f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
+    except EdgesimError as error:
+        message = str(error)
+    print("error:", one_line(message), file=sys.stderr)
+    return 2
+
+
+def _look_here_last() -> None:
+    """Let a part "module:Class" lie in the current folder, without a pandas.py there taking the place of the library.
+
+    `python -m` puts the folder first; one that stands elsewhere, as by PYTHONPATH, stays there.
+    """
+    here = str(Path.cwd())
+    if sys.path[:1] in ([""], [here]):
+        del sys.path[0]
+    if here not in sys.path:
+        sys.path.append(here)

@@ -1,0 +1,82 @@
+"""The `replay` command: a run again, with other scenario values; what stays the same is not trained again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pandas as pd
+
+from edgesim.cli.folder import changed_folder
+from edgesim.cli.opened import opened
+from edgesim.cli.run import report
+from edgesim.cli.show import print_note
+from edgesim.config.load import load_scenario
+from edgesim.core.errors import ConfigError
+from edgesim.core.job import DELIVERED
+from edgesim.reports.load import Run
+from edgesim.runtime.answers import Answers
+from edgesim.simulation.progress import Limits, ProgressLine
+from edgesim.simulation.run import simulate
+
+_TOLD = ("device", "task", "submodel")
+
+
+def replay_run(
+    folder: Path,
+    overrides: Sequence[str],
+    out: Path | None,
+    overwrite: bool,
+    fresh: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run the scenario of a run again with overrides, and say what was trained for it.
+
+    `out`: None: a folder beside the run. `fresh`: train everything, whatever is known. Raises ConfigError or DataError.
+    """
+    before = opened(folder)
+    scenario = load_scenario(before.manifest["scenario"], overrides)
+    if not scenario.backend.value.trains:
+        raise ConfigError(f"{folder}: trains nothing; run the scenario again with other values")
+    target = out or changed_folder(before.folder, overrides)
+    observer = None if quiet else ProgressLine(Limits.of(scenario.stop))
+    with closing(Answers(before.folder.parent, reads=not fresh)) as answers:
+        after = simulate(scenario, target, observer, answers=answers, overwrite=overwrite, command=sys.argv)
+    if not as_json:
+        print_note(_trained(before, after))
+    report(after, as_json, quiet, resumable=False)
+
+
+def _trained(before: Run, after: Run) -> str:
+    """Return what was trained, and why."""
+    known, why = after.manifest["known"], _first_difference(before, after)
+    if known["jobs"]:
+        trained = f"{known['jobs']} of {len(after.jobs)} jobs were trained, as answers lack from round "
+        return f"{trained}{known['computed_from'] + 1} on{why}"
+    return f"nothing was trained: {known['answers']} answers were known{why}"
+
+
+def _first_difference(before: Run, after: Run) -> str:
+    """Return in which round the two runs first aggregated other updates, and whose."""
+    for number in range(min(len(before.rounds), len(after.rounds))):
+        was, now = (_aggregated(run.jobs, number) for run in (before, after))
+        others = sorted(was ^ now)
+        if others:
+            device = others[0][0]
+            ends = [_ends(run.jobs, number, device) for run in (before, after)]
+            more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+            return f": in round {number + 1} device {device} was {ends[0]}, and is {ends[1]} now{more}"
+    return ""
+
+
+def _aggregated(jobs: pd.DataFrame, number: int) -> set[tuple[int, str, str]]:
+    chosen = jobs[(jobs["round"] == number) & jobs["outcome"].isin(DELIVERED)]
+    return set(chosen[list(_TOLD)].itertuples(index=False, name=None))
+
+
+def _ends(jobs: pd.DataFrame, number: int, device: int) -> str:
+    ends = jobs["outcome"][(jobs["round"] == number) & (jobs["device"] == device)]
+    return "not asked" if ends.empty else "/".join(dict.fromkeys(ends))

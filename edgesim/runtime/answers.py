@@ -1,0 +1,200 @@
+"""Answers and weights that runs of one folder share, by identity: an SQLite file and safetensors files beside it."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from edgesim.core.errors import ConfigError, DataError
+from edgesim.core.method import Method
+from edgesim.files.atomic import whole_file
+from edgesim.files.reading import in_short
+from edgesim.runtime.checkpoint import records_of
+from edgesim.runtime.tree_file import Records, read_tree, write_tree
+
+FOLDER = ".answers"
+_FILE = "answers.sqlite"
+_SNAPSHOTS = "snapshots"
+_MOST_ANSWER_BYTES = 2**20
+_MOST_BYTES = 2**29  # of a snapshot: all that many devices keep would fill the disk
+_WEIGHTS = "weights"
+_PATIENCE_S = 60.0  # for other processes that write
+_MODULES = (
+    "edgesim.core.task",
+    "edgesim.core.update",
+    "edgesim.core.backend",
+    "edgesim.core.learner",
+    "edgesim.core.rng",
+)
+
+
+class Held(NamedTuple):
+    """What a folder of answers holds."""
+
+    answers: int
+    models: int
+    snapshots: int
+    nbytes: int
+
+
+class Answers:
+    """Answers by identity, shared by all processes that use the folder; a process that is killed leaves it whole."""
+
+    def __init__(self, folder: Path, reads: bool = True) -> None:
+        """Give the answers of the runs in a folder; made with the first one. `reads`: else they are only added to."""
+        self.folder = folder / FOLDER
+        self._reads = reads
+        self._opened: sqlite3.Connection | None = None
+        self._records = records_of(None)
+
+    def get(self, id_: bytes) -> Any:
+        """Return the answer of an identity, None if there is none. Raises DataError if the file is damaged."""
+        if not self._reads or (self._opened is None and not (self.folder / _FILE).exists()):
+            return None
+        row = self._execute("select answer from answers where id = ?", id_).fetchone()
+        if row is None:
+            return None
+        try:
+            return read_tree(row[0], self._records, "answer")[0]
+        except (SafetensorError, ValueError, LookupError, TypeError) as error:
+            raise DataError(f"{self.folder / _FILE}: is damaged; remove it: {error}") from error
+
+    def put(self, id_: bytes, answer: Any) -> None:
+        """Keep an answer, unless it is large, or of a kind that no file holds. Raises ConfigError if it cannot."""
+        file = io.BytesIO()
+        try:
+            write_tree(file, {"answer": answer}, self._records, most_bytes=_MOST_ANSWER_BYTES)
+        except (TypeError, OverflowError):
+            return
+        self._execute("insert or replace into answers values (?, ?)", id_, file.getvalue())
+
+    def weights(self, id_: bytes | None) -> dict[str, np.ndarray] | None:
+        """Return the arrays of a model by name, None if they were not kept. Raises DataError if they are damaged."""
+        path = self._path(id_)
+        if not (self._reads and path.exists()):
+            return None
+        try:
+            arrays: dict[str, np.ndarray] = load(path.read_bytes())
+        except (OSError, SafetensorError, ValueError) as error:
+            raise DataError(f"{path}: cannot be read; remove it: {error}") from error
+        return arrays
+
+    def put_weights(self, id_: bytes | None, arrays: Mapping[str, np.ndarray]) -> None:
+        """Keep the arrays of a model. Raises ConfigError if they cannot be written."""
+        path = self._path(id_)
+        if path.exists():
+            return
+        _write(path, save({name: np.asarray(array, order="C") for name, array in arrays.items()}))
+
+    def snapshot(self, id_: bytes, method: Method) -> Mapping[bytes, Any] | None:
+        """Return the values that were kept when a node was computed, by identity, read as one is asked for.
+
+        None if none were. Raises DataError if they are damaged, or a class in them is not the method's.
+        """
+        path = self._path(id_, _SNAPSHOTS)
+        return _Values(path, records_of(method)) if self._reads and path.exists() else None
+
+    def put_snapshot(self, id_: bytes, values: Mapping[bytes, Any], method: Method) -> None:
+        """Keep values, unless they are very large, or of a kind that no file holds. Raises ConfigError as `put`."""
+        path, records = self._path(id_, _SNAPSHOTS), records_of(method)
+        names = [value_id.hex() for value_id in values]
+        file = io.BytesIO()
+        try:
+            write_tree(file, {"names": names, "values": list(values.values())}, records, most_bytes=_MOST_BYTES)
+        except (TypeError, OverflowError):
+            return
+        _write(path, file.getvalue())
+
+    def remove_snapshot(self, id_: bytes) -> None:
+        """Give a snapshot up."""
+        self._path(id_, _SNAPSHOTS).unlink(missing_ok=True)
+
+    def held(self) -> Held:
+        """Return how much there is."""
+        files = [path for path in self.folder.rglob("*") if path.is_file()]
+        models, snapshots = (sum(path.parent.name == kind for path in files) for kind in (_WEIGHTS, _SNAPSHOTS))
+        answers = self._execute("select count(*) from answers").fetchone()[0] if (self.folder / _FILE).exists() else 0
+        return Held(answers, models, snapshots, sum(path.stat().st_size for path in files))
+
+    def remove(self) -> None:
+        """Remove all of it."""
+        self.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        """Close the file. May be called twice."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def _path(self, id_: bytes | None, kind: str = _WEIGHTS) -> Path:
+        assert id_ is not None
+        return self.folder / kind / f"{id_.hex()}.safetensors"
+
+    def _execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        try:
+            if self._opened is None:
+                self._opened = self._open()
+            return self._opened.execute(statement, values)
+        except sqlite3.DatabaseError as error:
+            raise ConfigError(f"{self.folder / _FILE}: cannot be used; remove it to begin anew: {error}") from error
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{self.folder}: cannot be made: {error.strerror}") from error
+        connection = sqlite3.connect(self.folder / _FILE, timeout=_PATIENCE_S, isolation_level=None)
+        connection.execute("pragma journal_mode = wal")  # readers and one writer at a time, whole after a kill
+        connection.execute("pragma synchronous = normal")
+        with closing(connection.execute("create table if not exists answers (id blob primary key, answer blob)")):
+            return connection
+
+
+class _Values(Mapping[bytes, Any]):
+    """The values of a snapshot; the file is read when the first one is asked for."""
+
+    def __init__(self, path: Path, records: Records) -> None:
+        self._path = path
+        self._records = records
+        self._names = {bytes.fromhex(name) for name in self._part("names")}
+        self._read: dict[bytes, Any] | None = None
+
+    def __getitem__(self, id_: bytes) -> Any:
+        if self._read is None:
+            names, values = (self._part(part) for part in ("names", "values"))
+            self._read = dict(zip(map(bytes.fromhex, names), values, strict=True))
+        return self._read[id_]
+
+    def __contains__(self, id_: object) -> bool:
+        return id_ in self._names
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def _part(self, name: str) -> Any:
+        try:
+            return read_tree(self._path, self._records, name)[0]
+        except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+            raise DataError(f"{self._path}: cannot be read; remove it: {in_short(error)}") from error
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as growing:
+            growing.write_bytes(content)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error}") from error

@@ -1,0 +1,76 @@
+"""Identities: what a value was computed from, as a hash. Equal identities stand for equal values, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+_BYTES = 16
+_PLAIN = (type(None), bool, int, float)
+_MOST_KNOWN = 4096
+
+
+class Digests:
+    """Hashes of values. Those of records such as tasks, which many jobs share, are worked out once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, bytes]] = {}  # by id of the record, which is kept so that no other gets it
+
+    def of(self, *values: Any) -> bytes:
+        """Return the hash of values: numbers, text, bytes, containers, arrays, tensors and records.
+
+        Equal values of other types, such as 1 and 1.0, have other hashes; so have mappings in another order. Raises
+        TypeError for a value of another kind, such as a function.
+        """
+        found = blake2b(digest_size=_BYTES)
+        for value in values:
+            self._feed(found, value)
+        return found.digest()
+
+    def _feed(self, found: blake2b, value: Any) -> None:
+        cls = type(value)
+        if cls is bytes:
+            found.update(b"bytes %d:" % len(value) + value)
+        elif cls in _PLAIN:
+            found.update(f"{cls.__name__} {value!r};".encode())
+        elif cls is str:
+            text = value.encode("utf-8", "surrogatepass")
+            found.update(b"str %d:" % len(text) + text)
+        elif cls in (list, tuple):
+            self._feed_all(found, cls.__name__, value)
+        elif isinstance(value, set | frozenset):
+            found.update(f"set {len(value)}:".encode() + b"".join(sorted(self.of(item) for item in value)))
+        elif hasattr(value, "_fields") or is_dataclass(value):
+            found.update(self._record(value))
+        elif isinstance(value, Mapping):
+            self._feed_all(found, "mapping", [part for item in value.items() for part in item])
+        else:
+            self._feed_numbers(found, value)
+
+    def _feed_all(self, found: blake2b, what: str, values: Any) -> None:
+        found.update(f"{what} {len(values)}:".encode())
+        for value in values:
+            self._feed(found, value)
+
+    def _record(self, value: Any) -> bytes:
+        known = self._known.get(id(value))
+        if known is not None:
+            return known[1]
+        cls: Any = type(value)
+        names = cls._fields if hasattr(cls, "_fields") else [field.name for field in fields(cls)]
+        digest = self.of(f"{cls.__module__}:{cls.__qualname__}", *(getattr(value, name) for name in names))
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[id(value)] = value, digest
+        return digest
+
+    def _feed_numbers(self, found: blake2b, value: Any) -> None:
+        numbers = value.detach().cpu().numpy() if hasattr(value, "detach") else value
+        if not isinstance(numbers, np.ndarray | np.generic) or numbers.dtype.hasobject:
+            raise TypeError(f"a {type(value).__module__}.{type(value).__qualname__} has no identity")
+        content = np.asarray(numbers).tobytes()
+        found.update(f"{type(value).__name__} {numbers.dtype.str} {numbers.shape} {len(content)}:".encode() + content)

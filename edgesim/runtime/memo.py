@@ -1,0 +1,59 @@
+"""What a run can look up instead of computing it: by itself nothing; see `saved_memo` for what earlier runs kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from edgesim.core.method import Method
+from edgesim.runtime.graph import Graph, Node
+
+Answer = TypeVar("Answer")
+
+
+class Memo:
+    """A memo that knows nothing and keeps nothing: nodes have no identity, and what is asked for is computed."""
+
+    keeps = False  # whether anything is looked up or kept
+    repeats = False  # whether the run goes on from a checkpoint, and has been told all that it asked for
+    host_s = 0.0  # seconds of the host that the runs before took, from which this one goes on
+
+    def __init__(self) -> None:
+        self.known = 0  # answers that were looked up
+        self.found = 0  # and that were computed
+        self.found_from: int | None = None  # the first round in which one was
+        self.round = 0  # that answers are asked in
+
+    def name(self, *parts: Any) -> bytes | None:
+        """Return the identity of what is made of these parts; None where nothing is ever looked up."""
+        return None
+
+    def answer(self, id_: bytes | None, ask: Callable[[], Answer]) -> Answer:
+        """Return the answer of an identity, asked for if nobody knows it."""
+        return ask()
+
+    def after_aggregation(self, id_: bytes | None, nodes: Sequence[Node], graph: Graph, method: Method) -> None:
+        """Let nodes be read where they were saved; save them, if it is time to.
+
+        `id_`: the aggregation; `nodes`: all that later ones may build on.
+        """
+
+    def weights(self, node: Node, graph: Graph, flat: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """Return the arrays of a model by name, as `flat` makes them."""
+        return flat(graph.value(node))
+
+
+class NewRounds:
+    """Tells an observer only of the rounds that are not repeated; `before`: how many were."""
+
+    def __init__(self, observer: Any, memo: Memo) -> None:
+        self._observer = observer
+        self._memo = memo
+        self._before = 0
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        """Take note of a round, or tell the observer."""
+        if self._memo.repeats:
+            self._before = info["round"]
+        else:
+            self._observer.round_closed({**info, "before": self._before})

@@ -1,0 +1,129 @@
+"""What earlier runs found out, by identity: a run that asks the same again is answered, and computes nothing twice."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from edgesim.core.method import Method
+from edgesim.runtime.answers import Answers
+from edgesim.runtime.checkpoint import Checkpoint, Saved
+from edgesim.runtime.graph import Graph, Node
+from edgesim.runtime.identity import Digests
+from edgesim.runtime.memo import Answer, Memo
+
+SNAPSHOT_S = 60.0
+_MOST_SNAPSHOTS = 8
+
+
+class SavedMemo(Memo):
+    """Answers of runs so far, those of this one, and the values that it was saved with.
+
+    `facts`: the hash of all that learning depends on beside the graph, see edgesim.simulation.facts; it is part of
+    every identity. `answers`: kept for all runs of a folder, with snapshots of values, as often as the checkpoint or
+    once a minute. `checkpoint`: where this run is saved, or goes on from.
+    """
+
+    keeps = True
+
+    def __init__(
+        self,
+        facts: bytes,
+        method: Method,
+        answers: Answers | None,
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        """Raise ConfigError or DataError if there is a checkpoint that does not fit, or that cannot be read."""
+        super().__init__()
+        saved = checkpoint.load(method) if checkpoint else None
+        self._facts = facts
+        self._digests = Digests()
+        self._answers = answers
+        self._checkpoint = checkpoint
+        self._told: dict[bytes, Any] = {}  # all answers of this run, for its checkpoint
+        self._saved: Mapping[bytes, Any] = saved.answers if saved else {}
+        self._values: Mapping[bytes, Any] = saved.values if saved else {}
+        self.repeats = saved is not None
+        self.host_s = saved.host_s if saved else 0.0
+        self._started_s = self._looked_s = self._kept_s = time.perf_counter()
+        self._snapshot_s = checkpoint.every_s if checkpoint else SNAPSHOT_S
+        self._snapshots: list[bytes] = []  # of this run
+
+    def name(self, *parts: Any) -> bytes:
+        """Return the identity of what is made of these parts and of the facts."""
+        try:
+            return self._digests.of(self._facts, *parts)
+        except TypeError:  # such as an object of a method's own in its state: equal to no other, in no run
+            return os.urandom(16)
+
+    def answer(self, id_: bytes | None, ask: Callable[[], Answer]) -> Answer:
+        """Return the answer of an identity, asked for if nobody knows it."""
+        assert id_ is not None
+        known = self._saved.get(id_)
+        if known is None and self._answers is not None:
+            known = self._answers.get(id_)
+        self.known += known is not None
+        if known is None:
+            self.found_from = self.round if self.found_from is None else self.found_from
+            known = ask()
+            self.found += 1
+            self.repeats = False
+            if self._answers is not None:
+                self._answers.put(id_, known)
+        if self._checkpoint is not None:
+            self._told[id_] = known
+        answer: Answer = known
+        return answer
+
+    def after_aggregation(self, id_: bytes | None, nodes: Sequence[Node], graph: Graph, method: Method) -> None:
+        """Let nodes be read from the checkpoint that have a value there; save, if it is time to.
+
+        `id_`: the aggregation; `nodes`: all that later ones may build on.
+        """
+        assert id_ is not None
+        values = self._values
+        if self._answers is not None and (snapshot := self._answers.snapshot(id_, method)) is not None:
+            values = snapshot
+        for node in nodes:
+            if not node.is_made and node.id is not None and node.id in values:
+                node.found(partial(values.__getitem__, node.id))
+        if not self.found:
+            return
+        now_s = time.perf_counter()
+        if self._checkpoint is not None and now_s - self._looked_s >= self._checkpoint.every_s:
+            saved = Saved(dict(self._told), _values(nodes, graph), self.host_s + now_s - self._started_s)
+            self._checkpoint.save(saved, method)
+            self._looked_s = time.perf_counter()
+        if self._answers is not None and now_s - self._kept_s >= self._snapshot_s:
+            self._keep_snapshot(id_, _values(nodes, graph), method)
+
+    def weights(self, node: Node, graph: Graph, flat: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """Return the arrays of a model by name, as `flat` makes them; read where earlier runs have kept them."""
+        known = None if self._answers is None or node.is_made else self._answers.weights(node.id)
+        if known is not None:
+            return known
+        arrays = flat(graph.value(node))
+        if self._answers is not None:
+            self._answers.put_weights(node.id, arrays)
+        return arrays
+
+    def _keep_snapshot(self, id_: bytes, values: Mapping[bytes, Any], method: Method) -> None:
+        """Keep a snapshot; of many every second one is given up, and from then on they are half as frequent."""
+        assert self._answers is not None
+        self._answers.put_snapshot(id_, values, method)
+        self._snapshots.append(id_)
+        if len(self._snapshots) > _MOST_SNAPSHOTS:
+            for old in self._snapshots[-2::-2]:
+                self._answers.remove_snapshot(old)
+            self._snapshots = self._snapshots[-1::-2][::-1]
+            self._snapshot_s *= 2
+        self._kept_s = time.perf_counter()
+
+
+def _values(nodes: Sequence[Node], graph: Graph) -> dict[bytes, Any]:
+    """Return the values of nodes by identity."""
+    graph.make(nodes)
+    return {node.id: graph.value(node) for node in nodes if node.id is not None}

@@ -1,0 +1,47 @@
+"""What the values of a run follow from beside its jobs: data, model, method, and the code that computes with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from edgesim.runtime.identity import Digests
+from edgesim.simulation.assembly import Assembly
+from edgesim.simulation.fingerprint import digest_of, named_files_digest, source_digest
+
+# Keys of a scenario from which trained weights follow, whatever its network, devices and prices are.
+_LEARNING = ("seed", "data", "data_seed", "partition", "model", "training", "method", "encoding", "peers")
+# And those from which nothing follows that is trained, but only when a run ends and what it keeps.
+_REPORTING = ("name", "stop", "evaluation", "weights", "backend")
+
+
+def facts_of(parts: Assembly) -> bytes:
+    """Return the hash that is part of every identity of a run: two runs of equal facts may answer each other.
+
+    A method whose server reads the clock's facts (`Needs.clock`) shares nothing between networks or devices.
+    """
+    scenario = parts.scenario
+    table = scenario.canonical()
+    wanted = table.keys() - set(_REPORTING) if scenario.method.value.needs.clock else _LEARNING
+    chosen = {key: table.get(key) for key in sorted(wanted)}
+    setting, backend = parts.setting, scenario.backend.value
+    return Digests().of(
+        _plain(chosen),
+        setting.samples,
+        setting.level,
+        "" if parts.data is None else digest_of(parts.data),
+        getattr(backend, "device", "cpu"),
+        source_digest(),
+        named_files_digest(chosen),
+        str(torch.__version__),
+    )
+
+
+def _plain(value: Any) -> str:
+    """Return a text of a resolved table, which tells equal tables by whatever order their keys were written in."""
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key!r}:{_plain(value[key])}' for key in sorted(value))}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_plain, value))}]"
+    return repr(value)

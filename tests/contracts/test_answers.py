@@ -1,0 +1,109 @@
+"""Every method: a run that is answered by another one is that run, bit for bit, and trains nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgesim.core.errors import ContractError
+from edgesim.learning.train.trainer import Trainer
+from edgesim.methods.fedavg import FedAvg
+from edgesim.runtime.answers import Answers
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.facts import facts_of
+from edgesim.simulation.recording import _weights
+from edgesim.simulation.run import Silent, Simulation
+from tests.contracts.support import (
+    COORDINATORS,
+    METHODS,
+    PLUGINS,
+    fingerprint,
+    hardest,
+    mixed_scenario,
+    needs_of,
+    tried,
+)
+from tests.contracts.test_backends import TROUBLE
+
+CASES = [(name, hardest(name)) for name in (*METHODS, f"{PLUGINS}:Greedy", f"{PLUGINS}:Asking")]
+CASES += [(f"{PLUGINS}:{name}", COORDINATORS["buffered"]) for name in ("Proximal", "Delivered")]
+
+
+def found(scenario: Any, answers: Answers | None) -> tuple[dict[str, Any], Simulation]:
+    """Return tables and weights of a run, in the short, and the run."""
+    parts = assemble(scenario)
+    simulation = Simulation(parts, scenario.backend.value.open(parts.make_trainer), Silent(), None, answers)
+    simulation.run()
+    tables = {name: table.frame().to_csv() for name, table in simulation.tables.items()}
+    weights = {which: sorted(arrays.items()) for which, arrays in _weights(simulation).items()}
+    return {**tables, "weights": fingerprint(weights)}, simulation
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the ids of the jobs that were trained, in order."""
+    jobs: list[int] = []
+    really_run = Trainer.run
+    monkeypatch.setattr(Trainer, "run", lambda self, given: [jobs.append(given.job), really_run(self, given)][1])
+    return jobs
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol"), tried(CASES), ids=lambda each: each if isinstance(each, str) else each["name"]
+)
+def test_a_run_that_is_answered_is_the_run(
+    name: str, protocol: dict[str, Any], tmp_path: Path, trained: list[int]
+) -> None:
+    """In trouble too; with other prices, where what the server does does not depend on them, nothing is trained."""
+    changes = {
+        "method": name,
+        "protocol": protocol,
+        "failures": TROUBLE[:2] if needs_of(name).peers else TROUBLE,
+        "availability": {"name": "sessions", "on": "20 s", "off": "2 s"},
+        "evaluation": {"every": 2, "personal": True},
+        "stop": {"rounds": 4},
+    }
+    alone, _ = found(mixed_scenario(**changes), None)
+    first, _ = found(mixed_scenario(**changes), Answers(tmp_path))
+    assert alone == first
+    trained.clear()
+    assert found(mixed_scenario(**changes), Answers(tmp_path))[0] == first
+    assert trained == []
+    dear = {**changes, "energy": {"name": "power", "idle": "3 W", "busy": "9 W"}}
+    replayed, _ = found(mixed_scenario(**dear), Answers(tmp_path))
+    assert needs_of(name).clock or trained == []
+    assert replayed == found(mixed_scenario(**dear), None)[0]
+
+
+class Curious(FedAvg):
+    """Reads a speed on the server without saying so."""
+
+    def update_weights(self, updates: Any, setting: Any) -> Any:
+        """Return the speeds of the devices."""
+        return [setting.up_bps[update.device] for update in updates]
+
+
+def test_facts_of_the_world_are_not_for_the_server() -> None:
+    scenario = mixed_scenario(method=f"{__name__}:Curious")
+    with pytest.raises(ContractError, match=r"Curious: reads setting\.up_bps on the server, but needs\.clock is not"):
+        found(scenario, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "same"),
+    [
+        ("fedavg", {"energy": "none"}, True),
+        ("fedavg", {"stop": {"rounds": 9}}, True),
+        ("fedavg", {"selection": {"name": "uniform", "count": 2}}, True),
+        ("fedavg", {"training": {"batch": 4, "lr": 0.1}}, False),
+        ("fedavg", {"seed": 7}, False),
+        ("fedavg", {"encoding": {"up": "float16"}}, False),
+        ("fedad", {"energy": "none"}, False),
+        ("fedad", {"stop": {"rounds": 9}}, True),
+    ],
+)
+def test_what_learning_depends_on(name: str, change: dict[str, Any], same: bool) -> None:
+    one, other = (facts_of(assemble(mixed_scenario(method=name, **more))) for more in ({}, change))
+    assert (one == other) == same

@@ -1,0 +1,217 @@
+"""Runs that share what was learned: nothing is trained twice, and what is answered is what training would give."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import edgesim
+from edgesim.core.errors import ConfigError, DataError
+from edgesim.runtime.answers import FOLDER, Answers
+from edgesim.simulation.run import simulate
+from tests.calling import call, names
+from tests.runs.test_checkpoint import training
+
+__all__ = ["training"]  # a fixture
+
+RUN = ("run", "scenario.toml", "--set", "stop.rounds=6", "--quiet")
+FIRST = (*RUN, "--out", "first")
+JOBS = 12  # two devices a round
+STUDY = """
+name = "networks"
+base = "scenario.toml"
+columns = ["best_accuracy", "sim_time_s", "energy_j"]
+overrides = ["stop.rounds=3"]
+[axes.method]
+fedavg = []
+fedprox = ["method=fedprox"]
+[axes]
+"network.latency" = [0, 1, 2]
+"energy.idle" = ["1 W", "2 W"]
+[sizes.quick]
+"""
+
+
+def weights_of(folder: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(folder).glob("*.safetensors")}
+
+
+def check_same(one: str, other: str) -> None:
+    """Compare every table and every bit of the weights."""
+    assert call("diff", one, other).out == "identical\n"
+    assert weights_of(one) == weights_of(other) and len(weights_of(one)) == 2
+
+
+def test_the_same_run_again_trains_nothing(here: Path, training: list[int]) -> None:
+    """Unless it is to be fresh; all three are equal."""
+    trained = []
+    for out, more in {"first": (), "second": (), "third": ("--fresh",)}.items():
+        training[0] = 0
+        assert call(*RUN, "--out", out, *more).code == 0
+        trained.append(training[0])
+    assert trained == [JOBS, 0, JOBS]
+    check_same("first", "second")
+    check_same("first", "third")
+    known = edgesim.open("second").manifest["known"]
+    assert known == {"answers": 12, "computed": 0, "computed_from": None, "jobs": 0}
+    assert edgesim.open("first").manifest["known"] == {"answers": 0, "computed": 12, "computed_from": 0, "jobs": JOBS}
+
+
+def test_more_rounds_of_the_same_run_train_the_rest(here: Path, training: list[int]) -> None:
+    """From the snapshots that the shorter run has kept; both go the same way as far as the shorter one goes."""
+    call(*FIRST, "--checkpoint", "1 ns")
+    training[0] = 0
+    assert call(*RUN, "--set", "stop.rounds=9", "--out", "longer").code == 0
+    assert training[0] == 6
+    call(*RUN, "--set", "stop.rounds=9", "--out", "alone", "--fresh")
+    check_same("longer", "alone")
+
+
+def test_a_python_call_shares_nothing_unless_it_is_given_answers(here: Path, training: list[int]) -> None:
+    scenario = edgesim.load("scenario.toml", ["stop.rounds=6"])
+    for out in "one", "two":
+        simulate(scenario, here / out)
+    assert training[0] == 2 * JOBS and names(here) == ["one", "scenario.toml", "two"]
+    assert not (here / FOLDER).exists()
+    for out in "three", "four":
+        simulate(scenario, here / out, answers=Answers(here))
+    assert training[0] == 3 * JOBS
+
+
+# --- what if ----------------------------------------------------------------------------------------------------
+
+
+def test_another_network_energy_and_battery_train_nothing(here: Path, training: list[int]) -> None:
+    call(*FIRST)
+    training[0] = 0
+    changes = ["network.latency=1", "energy.idle='2 W'", "fleet.0.cpu.flops_per_s='10 MFLOP/s'"]
+    words = [word for change in changes for word in ("--set", change)]
+    code, out, err = call("replay", "first", *words, "--out", "again", "--quiet")
+    assert (code, out, err) == (0, "again\n", "nothing was trained: 12 answers were known\n")
+    assert training[0] == 0
+    call("run", "scenario.toml", "--set", "stop.rounds=6", *words, "--out", "alone", "--quiet", "--fresh")
+    check_same("again", "alone")
+    assert edgesim.open("again").rounds["now_s"].iloc[-1] > edgesim.open("first").rounds["now_s"].iloc[-1]
+
+
+@pytest.mark.parametrize("first", [(), ("--checkpoint", "1 ns")], ids=["no snapshots", "snapshots"])
+def test_who_is_late_in_a_later_round_is_named(here: Path, training: list[int], first: tuple[str, ...]) -> None:
+    """From the fourth round on two devices compute slowly; with a snapshot of that time only the rest is trained."""
+    call(*FIRST, *first)
+    run = edgesim.open("first")
+    after_s = run.rounds["now_s"].to_numpy()
+    Path("speeds.csv").write_text(f"time_s,speed\n0,1\n{after_s[2]},0.001\n")
+    changes = [
+        "fleet.0.slowdown={ name = 'replay', file = 'speeds.csv', repeat = false }",
+        "protocol={ name = 'deadline', deadline = '100 s' }",
+    ]
+    words = [word for change in changes for word in ("--set", change)]
+    training[0] = 0
+    code, _, err = call("replay", "first", *words, "--out", "late", "--quiet")
+    assert code == 0
+    late = run.jobs[(run.jobs["round"] >= 3) & (run.jobs["device"] < 2)].iloc[0]
+    assert f"in round {late['round'] + 1} device {late['device']} was ok, and is late now" in err
+    jobs = edgesim.open("late").jobs
+    later = jobs[(jobs["outcome"] == "ok") & (jobs["round"] >= late["round"])]
+    assert training[0] == edgesim.open("late").manifest["known"]["jobs"]
+    assert training[0] == len(later) if first else training[0] > len(later)
+    call("run", "scenario.toml", "--set", "stop.rounds=6", *words, "--out", "alone", "--quiet", "--fresh")
+    check_same("late", "alone")
+
+
+def test_a_replay_has_a_folder_of_its_own(here: Path) -> None:
+    call(*FIRST)
+    assert call("replay", "first", "--set", "network.latency=1", "--quiet").out == "first-network.latency=1\n"
+    assert call("replay", "first", "--quiet").out == "first-again\n"
+    assert call("replay", "first", "--quiet").code == 2
+    assert call("replay", "first", "--quiet", "--overwrite").code == 0
+    assert json.loads(call("replay", "first", "--out", "x", "--json", "--quiet").out)["rounds"] == 6
+    call(*FIRST[:-1], "timing", "--set", "backend='null'")
+    assert call("replay", "timing").err == ("error: timing: trains nothing; run the scenario again with other values\n")
+
+
+def test_cells_that_differ_in_the_world_train_once(here: Path, training: list[int]) -> None:
+    """Twelve cells, two trainings of three rounds; each cell is what it is alone."""
+    Path("study.toml").write_text(STUDY)
+    words = ("study", "run", "study.toml", "--out")
+    assert call(*words, "runs").code == 0
+    assert training[0] == 2 * 6
+    assert call(*words, "alone", "--fresh").code == 0
+    assert training[0] == 2 * 6 + 12 * 6
+    cells = names(Path("runs"))
+    assert len(cells) == 12
+    for cell in cells:
+        check_same(f"runs/{cell}", f"alone/{cell}")
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_kept_is_shown_and_removed(here: Path) -> None:
+    call(*FIRST, "--checkpoint", "1 ns")
+    found = json.loads(call("cache", ".", "--json").out)
+    assert (found["answers"], found["removed"]) == (12, False)
+    assert found["models"] in (1, 2) and 4 <= found["snapshots"] <= 8
+    files = [path for path in Path(FOLDER).rglob("*") if path.is_file()]
+    assert found["nbytes"] == sum(path.stat().st_size for path in files)
+    assert call("cache", ".", "--prune").out.endswith("removed\n")
+    assert names(here) == ["first", "scenario.toml"] and not Path(FOLDER).exists()
+    assert json.loads(call("cache", ".", "--json").out)["answers"] == 0
+    assert call("cache", "nowhere").err == "error: nowhere: no such folder\n"
+
+
+@pytest.mark.parametrize("kind", ["answers.sqlite", "weights", "snapshots"])
+def test_a_damaged_file_is_one_line_that_names_it(here: Path, kind: str) -> None:
+    call(*FIRST, "--checkpoint", "1 ns")
+    for path in Path(FOLDER).rglob("*"):
+        if path.is_file() and kind in str(path):
+            path.write_bytes(b"no such thing" + path.read_bytes()[13:])
+    words = ["--set", "stop.rounds=9"] if kind == "snapshots" else []
+    code, out, err = call(*RUN, *words, "--out", "second")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"error: {FOLDER}/{kind}") and "remove it" in err
+    assert call(*RUN, *words, "--out", "third", "--fresh").code == (2 if kind == "answers.sqlite" else 0)
+
+
+def test_answers_of_other_code_or_data_are_not_taken(
+    here: Path, training: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call(*FIRST)
+    for change in "data.test_limit=40", "training.lr=0.2", "seed=2":
+        training[0] = 0
+        assert call(*RUN, "--out", f"other-{change}", "--set", change).code == 0
+        assert training[0] == JOBS
+    monkeypatch.setattr("edgesim.simulation.facts.source_digest", lambda: "other")
+    training[0] = 0
+    call(*RUN, "--out", "code")
+    assert training[0] == JOBS
+
+
+def test_nowhere_to_write(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).write_text("a file")
+    with pytest.raises(ConfigError, match="cannot be"):
+        Answers(tmp_path).put(b"id", 1)
+
+
+def test_answers_come_back_as_they_were(tmp_path: Path) -> None:
+    answers = Answers(tmp_path)
+    assert answers.get(b"a") is None and answers.weights(b"a") is None
+    assert not (tmp_path / FOLDER).exists()
+    for value in (1, 0.1, {"a": {3: 0.5}}, (None, float("inf"))):
+        answers.put(b"a", value)
+        assert answers.get(b"a") == Answers(tmp_path).get(b"a") == value
+    assert Answers(tmp_path, reads=False).get(b"a") is None
+    answers.put(b"b", object())  # nothing that a file could hold: it is not kept
+    assert answers.get(b"b") is None
+    answers.close()
+    answers.close()
+    with pytest.raises(DataError, match="is damaged; remove it"):
+        _spoil(tmp_path).get(b"a")
+
+
+def _spoil(folder: Path) -> Answers:
+    answers = Answers(folder)
+    answers._execute("update answers set answer = ?", b"{}")
+    return answers
