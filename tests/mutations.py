@@ -50,7 +50,11 @@ MUTATIONS = (
         "float(j_per_bit[sent.device]) * sent.nbytes",
     ),
     Mutation("busy power counts idle power again", '- shared["idle_w"]', '+ shared["idle_w"]'),
-    Mutation("a broken-off job is charged what it did not do", "(1.0 - share) * plan_s", "share * plan_s"),
+    Mutation(
+        "a broken-off job is charged what it did not do",
+        "(1.0 - compute) * prices.compute_s",
+        "compute * prices.compute_s",
+    ),
     Mutation(
         "receiving takes the power of transmitting",
         "down_j=fleet.receive_w[ids] * down_air_s",

@@ -20,6 +20,7 @@ class Usage(NamedTuple):
     link_wait_s: float = 0.0  # of the seconds, those beyond what the transfers take with the links to themselves
     wait_s: float = 0.0  # for messages of peers, beside the seconds of the phases
     flows: Sequence[Flow] = ()  # of peers, to this job; all over
+    rest_s: tuple[float, float] | None = None  # what is left of both transfers takes, with the links to themselves
 
 
 NO_USAGE = Usage((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))  # of a job that was refused
@@ -46,11 +47,17 @@ def dedicated_usage(job: Job, elapsed_s: float) -> Usage:
 
 
 def lacked_s(job: Job, usage: Usage) -> float:
-    """Return the seconds that a job still lacked when it was broken off; over shared links with them to itself."""
-    planned_s = (job.prices.down_s, job.prices.compute_s, job.prices.up_s)
-    if usage.air_s is None:
+    """Return the seconds that a job still lacked when it was broken off; over shared links with them to itself.
+
+    There a latency that has begun to pass, while no bit has moved yet, counts as a whole.
+    """
+    prices = job.prices
+    if usage.rest_s is None:
+        planned_s = (prices.down_s, prices.compute_s, prices.up_s)
         return sum(max(0.0, plan_s - spent_s) for plan_s, spent_s in zip(planned_s, usage.seconds, strict=True))
-    return sum((1.0 - share) * plan_s for plan_s, share in zip(planned_s, usage.shares, strict=True))
+    down, compute, up = usage.shares
+    latency_s = prices.down_latency_s * (down == 0) + prices.up_latency_s * (up == 0)
+    return sum(usage.rest_s) + latency_s + (1.0 - compute) * prices.compute_s
 
 
 def joules_of(job: Job, usage: Usage, fleet: Fleet) -> tuple[float, float, float]:

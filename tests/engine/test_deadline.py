@@ -36,6 +36,7 @@ def test_fedavg_loses_the_slow_levels():
     assert merge["now_s"] == 26.5
     assert (merge["used"], merge["late"]) == (2, 3)
     assert jobs["compute_s"].tolist() == pytest.approx([26.5, 26.5, 26.5, 20, 10])
+    assert jobs["lacked_s"].tolist() == pytest.approx([50 - 26.5, 40 - 26.5, 30 - 26.5, 0, 0])
     assert jobs["flops"].tolist()[:3] == pytest.approx([26.5 * speed for speed in SPEEDS[:3]])
     assert jobs["up_bytes"].tolist() == [0, 0, 0, 4 * 567_858, 4 * 567_858]
 

@@ -27,7 +27,8 @@ def one_device(**changes):
 
 def test_one_job_by_hand():
     """Receive 0.5 W and transmit 1 W while bits flow, computing adds 5 - 2 W, idle 2 W all the time."""
-    tables = frames(simulate_null(one_device()))
+    simulation = simulate_null(one_device())
+    tables = frames(simulation)
     job, merge = tables["jobs"].iloc[0], tables["rounds"].iloc[0]
     down_air_s, up_air_s = 8 * BYTES / 4e6, 8 * BYTES / 1e6
     assert job["down_s"] == pytest.approx(0.1 + down_air_s)
@@ -38,6 +39,7 @@ def test_one_job_by_hand():
     assert job["up_j"] == pytest.approx(1 * up_air_s)
     active_j = job["down_j"] + job["compute_j"] + job["up_j"]
     assert merge["total_energy_j"] == pytest.approx(active_j + 2 * job["end_s"])
+    assert simulation.devices()["busy_s"].tolist() == pytest.approx([job["end_s"], 0])  # the server's is the last
 
 
 def test_capacitance_model():

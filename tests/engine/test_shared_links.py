@@ -81,6 +81,10 @@ def test_a_deadline_charges_what_has_moved(deadline_s):
     assert jobs["down_bytes"].tolist() == pytest.approx([rate * down_air_s / 8] * 4, abs=1.001)
     assert jobs["up_bytes"].tolist() == pytest.approx([rate * up_air_s / 8] * 4, abs=1.001)
     assert jobs[["down_s", "compute_s", "up_s"]].sum(axis=1).tolist() == pytest.approx([deadline_s] * 4)
+    # What they lack, with the links to themselves: 2 and 1 Mbit/s, and latencies of 0.1 s that have passed or have not.
+    computed_s = np.clip(deadline_s - 0.1 - air_s, 0, 10)
+    lacked_s = (1 - down_air_s / air_s) * BITS / 2e6 + 10 - computed_s + (1 - up_air_s / air_s) * BITS / 1e6
+    assert ((jobs["lacked_s"] >= lacked_s - 1e-9) & (jobs["lacked_s"] <= lacked_s + 0.2 + 1e-9)).all()
     assert jobs["down_j"].tolist() == pytest.approx([0.5 * down_air_s] * 4)
 
 

@@ -93,7 +93,8 @@ class ContendedLinks:
         self._draw(progress, 0.0)
         if progress.phase in (DOWNLOAD, UPLOAD):
             self._transfers.drop(_flow(job, progress.phase))
-        return usage._replace(link_wait_s=max(0.0, waited_s))
+        rest_s = self._alone_s(job, DOWNLOAD, 1.0 - down), self._alone_s(job, UPLOAD, 1.0 - up)
+        return usage._replace(link_wait_s=max(0.0, waited_s), rest_s=rest_s)
 
     def so_far(self, job: Job) -> Usage:
         """Return what a job has spent up to now, but for `link_wait_s`; asking changes nothing."""
