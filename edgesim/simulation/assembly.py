@@ -95,14 +95,15 @@ def load_data(scenario: Scenario) -> Dataset | None:
     return None if scenario.data is None else scenario.data.value.load()
 
 
-def build_network(scenario: Scenario, data: Dataset | None) -> Network:
+def build_network(scenario: Scenario, data: Dataset | None, known: CostProfile | None = None) -> Network:
     """Return the network of a scenario with its starting weights, and its cost profile.
 
-    Raises ConfigError unless data fit.
+    `known`: the profile of a network of the same structure, which is then not measured. Raises ConfigError unless data
+    fit.
     """
     key = Key(scenario.seed).at(Purpose.INIT, 0)
     shape, classes = (data.input_shape, data.classes) if data else (None, None)
-    network: Network = cost_profile_of(scenario.model.value, scenario.model.name, shape, classes, key)
+    network: Network = cost_profile_of(scenario.model.value, scenario.model.name, shape, classes, key, known)
     return network
 
 
@@ -161,14 +162,24 @@ def assemble(
 
 
 @plain_torch()
-def cost_profile_of(model: Any, name: str, data_shape: tuple[int, ...] | None, classes: int | None, key: Key) -> Any:
-    """Return a network and its cost profile; shape and classes default to those the model is known for."""
+def cost_profile_of(
+    model: Any,
+    name: str,
+    data_shape: tuple[int, ...] | None,
+    classes: int | None,
+    key: Key,
+    known: CostProfile | None = None,
+) -> Any:
+    """Return a network and its cost profile, measured unless it is `known`.
+
+    Shape and classes default to those that the model is known for.
+    """
     shape = data_shape or getattr(model, "native_input_shape", None)
     classes = classes or getattr(model, "native_classes", None)
     if shape is None or classes is None:
         raise ConfigError(f"model.name: {name} has no input shape of its own; give a data set")
     module = build_model(model, shape, classes, key)
-    return module, measure(module, name, shape, classes)
+    return module, known or measure(module, name, shape, classes)
 
 
 def _server_set(scenario: Scenario, data: Dataset | None) -> ServerRows | None:

@@ -9,6 +9,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import edgesim
 from edgesim.config.scenario import Scenario
@@ -16,6 +17,7 @@ from edgesim.config.scenario import Scenario
 if TYPE_CHECKING:
     from edgesim.learning.data.dataset import Dataset
 
+_DIGESTS: WeakKeyDictionary[Dataset, str] = WeakKeyDictionary()
 _SOURCES = {".py", ".toml"}  # code and the device catalogue
 
 
@@ -45,7 +47,14 @@ def data_digest(scenario: Scenario) -> str | None:
 
 
 def digest_of(data: Dataset) -> str:
-    """Return the SHA-256 of a data set: its samples and labels."""
+    """Return the SHA-256 of a data set: its samples and labels. It is worked out once for each."""
+    known = _DIGESTS.get(data)
+    if known is None:
+        known = _DIGESTS[data] = _digest_of(data)
+    return known
+
+
+def _digest_of(data: Dataset) -> str:
     found = hashlib.sha256()
     for tensor in (data.x_train, data.y_train, data.x_test, data.y_test):
         found.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())

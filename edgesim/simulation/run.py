@@ -226,6 +226,8 @@ def simulate(
     answers: Answers | None = None,
     overwrite: bool = False,
     command: Sequence[str] | None = None,
+    load: Load = load_data,
+    build: Build = build_network,
 ) -> Run:
     """Run a scenario and return its run folder; `out` None: a temporary one, removed with the Run that is returned.
 
@@ -234,8 +236,9 @@ def simulate(
     With a checkpoint the run saves itself to its file every so often, or goes on from it if there is one, also where
     the folder of the run that was cut off is. `overwrite`: a run that is there is replaced, and a checkpoint that does
     not fit removed. `answers`: what is known there is not computed again, and what is found is added. `command`: the
-    words of the command line, for the manifest. Raises FolderBusy if another process is at work in the folder, and
-    ConfigError or DataError before anything is written, but for what cannot be written.
+    words of the command line, for the manifest. `load` and `build`: as for `check`. Raises FolderBusy if another
+    process is at work in the folder, and ConfigError or DataError before anything is written, but for what cannot be
+    written.
     """
     if is_loading_main():
         sys.exit(1)  # whoever started this process says why
@@ -246,7 +249,7 @@ def simulate(
     with interrupts() as signals, closing(observer):
         check_writable(out, overwrite, goes_on)
         started_s, facts = time.perf_counter(), provenance(command)
-        parts = assemble(scenario)
+        parts = assemble(scenario, load, build)
         backend = scenario.backend.value.open(parts.make_trainer)
         with signals.leaving(), closing(backend), taken(out, overwrite, goes_on) as folder:
             if checkpoint and overwrite and not goes_on:

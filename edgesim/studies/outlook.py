@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from edgesim.config.load import load_scenario
-from edgesim.config.scenario import Scenario
 from edgesim.core.errors import ConfigError
-from edgesim.learning.data.dataset import Dataset
 from edgesim.records.lock import is_held
-from edgesim.simulation.assembly import Assembly, Network, build_network, load_data
-from edgesim.simulation.estimate import estimate_of, host_flops_per_s
-from edgesim.simulation.fingerprint import digest_of
+from edgesim.simulation.assembly import Assembly
+from edgesim.simulation.estimate import estimate_of
 from edgesim.simulation.run import check
+from edgesim.studies.common import Common, text_of
 from edgesim.studies.runs import Planned, fault_of
 
 State: TypeAlias = Literal["done", "to run", "running", "bad"]
@@ -44,8 +41,8 @@ def outlook(planned: Sequence[Planned], costs: bool = False) -> list[Outlook]:
 
     A cell that was run stays done where its data are no longer there, as nothing says that they have changed.
     """
-    common = _Common()
-    by_data = sorted(planned, key=lambda each: _text(each.scenario["data"]))  # only one data set is kept at a time
+    common = Common()
+    by_data = sorted(planned, key=lambda each: text_of(each.scenario["data"]))  # only one data set is kept at a time
     found = {each.folder: _look(each, common, costs) for each in by_data}
     return [found[each.folder] for each in planned]
 
@@ -55,7 +52,7 @@ def bad(cells: Iterable[Outlook]) -> list[str]:
     return [f"{each.planned.cell.name}: {each.fault}" for each in cells if each.state == "bad"]
 
 
-def _look(planned: Planned, common: _Common, costs: bool) -> Outlook:
+def _look(planned: Planned, common: Common, costs: bool) -> Outlook:
     scenario = load_scenario(planned.scenario)
     fault = ""
     try:
@@ -74,59 +71,10 @@ def _look(planned: Planned, common: _Common, costs: bool) -> Outlook:
     return Outlook(planned, "running" if is_held(planned.folder) else "to run", "", *spent)
 
 
-def _costs(parts: Assembly, common: _Common) -> tuple[float | None, int | None]:
+def _costs(parts: Assembly, common: Common) -> tuple[float | None, int | None]:
     try:
         totals = estimate_of(parts, common.flops_per_s).totals
     except ConfigError:  # it can be run, but would end before its first round
         return None, None
     minutes = totals["host_minutes"]
     return None if minutes is None else 60.0 * minutes, totals["disk_bytes"]
-
-
-class _Common:
-    """What the cells of a study have in common, made once: a data set, networks, and how fast this host trains them."""
-
-    def __init__(self) -> None:
-        self._wanted = _text(None)  # the data set that is kept, as scenarios have it
-        self._data: Dataset | Exception | None = None
-        self._digest: str | None = None
-        self._networks: dict[str, Network] = {}
-        self._speeds: dict[str, float] = {}
-
-    def load(self, scenario: Scenario) -> Dataset | None:
-        """Return the data set of a scenario. Raises what loading it raised, as often as it is asked."""
-        wanted = _text(scenario.canonical()["data"])
-        if wanted != self._wanted:
-            self._wanted, self._data = wanted, None
-            try:
-                self._data = load_data(scenario)
-                self._digest = None if self._data is None else digest_of(self._data)
-            except Exception as error:
-                self._data = error
-        if isinstance(self._data, Exception):
-            raise self._data
-        return self._data
-
-    def digest(self, scenario: Scenario) -> str | None:
-        """Return the digest of a scenario's data set, None without one. Raises as `load` does."""
-        return None if self.load(scenario) is None else self._digest
-
-    def build(self, scenario: Scenario, data: Dataset | None) -> Network:
-        """Return the network of a scenario and its cost profile; its weights may be those of another seed."""
-        shape = None if data is None else (data.input_shape, data.classes)
-        wanted = _text([scenario.canonical()["model"], shape])
-        if wanted not in self._networks:
-            self._networks[wanted] = build_network(scenario, data)
-        return self._networks[wanted]
-
-    def flops_per_s(self, parts: Assembly) -> float:
-        """Return how fast this host trains the network of a scenario."""
-        table = parts.scenario.canonical()
-        wanted = _text([table[key] for key in ("model", "data", "training", "backend")])
-        if wanted not in self._speeds:
-            self._speeds[wanted] = host_flops_per_s(parts)
-        return self._speeds[wanted]
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, sort_keys=True)

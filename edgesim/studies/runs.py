@@ -8,9 +8,9 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pydantic_core import from_json
 
@@ -24,6 +24,9 @@ from edgesim.reports.load import Run, open_run
 from edgesim.runtime.processes import ProcessPool
 from edgesim.simulation.fingerprint import stamp_of
 from edgesim.studies.study import Cell, Study
+
+if TYPE_CHECKING:
+    from edgesim.studies.common import Common
 
 _STAMP = "study.json"
 _QUESTION = ("scenario", "trains")  # what a run answers; the rest of a stamp is by what means it did
@@ -81,6 +84,7 @@ def run_all(
     changed. What cells have in common is computed once, unless they are to be `fresh`. Raises EdgesimError if a process
     died.
     """
+    _common.cache_clear()
     busy = []
     for step in _steps(planned, workers, partial(_run, checkpoint_s=checkpoint_s, fresh=fresh)):
         yield step
@@ -166,7 +170,10 @@ def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:
             if checkpoint.is_outdated():
                 checkpoint.remove()
         with closing(Answers(folder.parent, reads=not fresh)) as answers:
-            run = simulate(load_scenario(planned.scenario), growing, checkpoint=checkpoint, answers=answers)
+            scenario, common = load_scenario(planned.scenario), _common()
+            run = simulate(
+                scenario, growing, checkpoint=checkpoint, answers=answers, load=common.load, build=common.build
+            )
         if run.manifest["status"] != "finished":
             raise KeyboardInterrupt
         (growing / _STAMP).write_text(json.dumps(planned.stamp), encoding="utf-8")
@@ -178,6 +185,14 @@ def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:
     finally:
         for rest in growing, aside:
             shutil.rmtree(rest, ignore_errors=True)
+
+
+@cache
+def _common() -> Common:
+    """Return what the cells of one `run_all` have in common, in each of its processes."""
+    from edgesim.studies.common import Common
+
+    return Common()
 
 
 def _stamp_in(folder: Path) -> dict[str, Any] | None:

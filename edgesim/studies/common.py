@@ -1,0 +1,62 @@
+"""What the cells of a study have in common: it is loaded and measured once in a process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from edgesim.config.scenario import Scenario
+from edgesim.learning.data.dataset import Dataset
+from edgesim.simulation.assembly import Assembly, Network, build_network, load_data
+from edgesim.simulation.estimate import host_flops_per_s
+from edgesim.simulation.fingerprint import digest_of
+
+
+class Common:
+    """What the cells of a study have in common, made once: a data set, networks, and how fast this host trains them."""
+
+    def __init__(self) -> None:
+        self._wanted = text_of(None)  # the data set that is kept, as scenarios have it
+        self._data: Dataset | Exception | None = None
+        self._digest: str | None = None
+        self._profiles: dict[str, Any] = {}
+        self._speeds: dict[str, float] = {}
+
+    def load(self, scenario: Scenario) -> Dataset | None:
+        """Return the data set of a scenario. Raises what loading it raised, as often as it is asked."""
+        wanted = text_of(scenario.canonical()["data"])
+        if wanted != self._wanted:
+            self._wanted, self._data = wanted, None
+            try:
+                self._data = load_data(scenario)
+                self._digest = None if self._data is None else digest_of(self._data)
+            except Exception as error:
+                self._data = error
+        if isinstance(self._data, Exception):
+            raise self._data
+        return self._data
+
+    def digest(self, scenario: Scenario) -> str | None:
+        """Return the digest of a scenario's data set, None without one. Raises as `load` does."""
+        return None if self.load(scenario) is None else self._digest
+
+    def build(self, scenario: Scenario, data: Dataset | None) -> Network:
+        """Return the network of a scenario and its cost profile; networks of one structure are measured once."""
+        shape = None if data is None else (data.input_shape, data.classes)
+        wanted = text_of([scenario.canonical()["model"], shape])
+        network = build_network(scenario, data, self._profiles.get(wanted))
+        self._profiles[wanted] = network[1]
+        return network
+
+    def flops_per_s(self, parts: Assembly) -> float:
+        """Return how fast this host trains the network of a scenario."""
+        table = parts.scenario.canonical()
+        wanted = text_of([table[key] for key in ("model", "data", "training", "backend")])
+        if wanted not in self._speeds:
+            self._speeds[wanted] = host_flops_per_s(parts)
+        return self._speeds[wanted]
+
+
+def text_of(value: object) -> str:
+    """Return one text for equal values."""
+    return json.dumps(value, sort_keys=True)
