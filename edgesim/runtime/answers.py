@@ -6,13 +6,12 @@ import io
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from edgesim.core.errors import ConfigError, DataError
 from edgesim.core.method import Method
@@ -82,18 +81,17 @@ class Answers:
         path = self._path(id_)
         if not (self._reads and path.exists()):
             return None
-        try:
-            arrays: dict[str, np.ndarray] = load(path.read_bytes())
-        except (OSError, SafetensorError, ValueError) as error:
-            raise DataError(f"{path}: cannot be read; remove it: {error}") from error
-        return arrays
+        weights: dict[str, np.ndarray] = _part(path, self._records, "weights")
+        return weights
 
     def put_weights(self, id_: bytes | None, arrays: Mapping[str, np.ndarray]) -> None:
         """Keep the arrays of a model. Raises ConfigError if they cannot be written."""
         path = self._path(id_)
         if path.exists():
             return
-        _write(path, save({name: np.asarray(array, order="C") for name, array in arrays.items()}))
+        file = io.BytesIO()
+        write_tree(file, {"weights": dict(arrays)}, self._records)
+        _write(path, file.getvalue())
 
     def snapshot(self, id_: bytes, method: Method) -> Mapping[bytes, Any] | None:
         """Return the values that were kept when a node was computed, by identity, read as one is asked for.
@@ -154,10 +152,12 @@ class Answers:
         except OSError as error:
             raise ConfigError(f"{self.folder}: cannot be made: {error.strerror}") from error
         connection = sqlite3.connect(self.folder / _FILE, timeout=_PATIENCE_S, isolation_level=None)
-        connection.execute("pragma journal_mode = wal")  # readers and one writer at a time, whole after a kill
+        connection.execute("pragma trusted_schema = off")  # nothing in the file is run
+        connection.execute("create table if not exists answers (id blob primary key, answer blob)")
+        with suppress(sqlite3.OperationalError):  # another process is just doing so
+            connection.execute("pragma journal_mode = wal")  # readers and one writer at a time, whole after a kill
         connection.execute("pragma synchronous = normal")
-        with closing(connection.execute("create table if not exists answers (id blob primary key, answer blob)")):
-            return connection
+        return connection
 
 
 class _Values(Mapping[bytes, Any]):
@@ -166,12 +166,12 @@ class _Values(Mapping[bytes, Any]):
     def __init__(self, path: Path, records: Records) -> None:
         self._path = path
         self._records = records
-        self._names = {bytes.fromhex(name) for name in self._part("names")}
+        self._names = {bytes.fromhex(name) for name in _part(path, records, "names")}
         self._read: dict[bytes, Any] | None = None
 
     def __getitem__(self, id_: bytes) -> Any:
         if self._read is None:
-            names, values = (self._part(part) for part in ("names", "values"))
+            names, values = (_part(self._path, self._records, part) for part in ("names", "values"))
             self._read = dict(zip(map(bytes.fromhex, names), values, strict=True))
         return self._read[id_]
 
@@ -184,11 +184,13 @@ class _Values(Mapping[bytes, Any]):
     def __len__(self) -> int:
         return len(self._names)
 
-    def _part(self, name: str) -> Any:
-        try:
-            return read_tree(self._path, self._records, name)[0]
-        except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-            raise DataError(f"{self._path}: cannot be read; remove it: {in_short(error)}") from error
+
+def _part(path: Path, records: Records, name: str) -> Any:
+    """Return a part of a file that `write_tree` has written. Raises DataError if it is damaged."""
+    try:
+        return read_tree(path, records, name)[0]
+    except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        raise DataError(f"{path}: cannot be read; remove it: {in_short(error)}") from error
 
 
 def _write(path: Path, content: bytes) -> None:

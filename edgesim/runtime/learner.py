@@ -109,7 +109,7 @@ class FederatedLearner:
         key, self.memo.round = self._key.at(Purpose.PLAN, view.round, view.exchange), view.round
         if not (self.trains and self.method.needs.feedback):
             return self._promised(self.method.plan(self._plans_from, view, key), Plan, "plan")
-        id_ = self.memo.name("plan", self._state.id, *_facts_of(view)) if self.memo.keeps else None
+        id_ = self.memo.name_of_plan(self._state.id, *_facts_of(view)) if self.memo.keeps else None
 
         def make() -> Plan:
             state = self.memo.answer(self.memo.name("value", self._state.id), lambda: self.state)
@@ -191,7 +191,7 @@ class FederatedLearner:
         self._forget_old_messages()
         if node.is_made:  # or a state that nobody asks for would keep the model alive, and so the other way round
             self.graph.make([self._state, self._models.get(self.model)])
-        self.memo.after_aggregation(id_, self._nodes(), self.graph, self.method)
+        self.memo.after_aggregation(id_, self._nodes, self.graph, self.method)
         return ServerStep(self.model, step.server_flops, step.metrics)
 
     def evaluate(self, model: ModelRef) -> Mapping[str, Score]:

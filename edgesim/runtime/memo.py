@@ -28,14 +28,20 @@ class Memo:
         """Return the identity of what is made of these parts; None where nothing is ever looked up."""
         return None
 
+    def name_of_plan(self, *parts: Any) -> bytes | None:
+        """Return the identity of a plan, which may depend on all that there is in the world, selection included."""
+        return None
+
     def answer(self, id_: bytes | None, ask: Callable[[], Answer]) -> Answer:
         """Return the answer of an identity, asked for if nobody knows it."""
         return ask()
 
-    def after_aggregation(self, id_: bytes | None, nodes: Sequence[Node], graph: Graph, method: Method) -> None:
+    def after_aggregation(
+        self, id_: bytes | None, nodes: Callable[[], Sequence[Node]], graph: Graph, method: Method
+    ) -> None:
         """Let nodes be read where they were saved; save them, if it is time to.
 
-        `id_`: the aggregation; `nodes`: all that later ones may build on.
+        `id_`: the aggregation; `nodes`: gives all that later ones may build on.
         """
 
     def weights(self, node: Node, graph: Graph, flat: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:

@@ -23,8 +23,8 @@ class SavedMemo(Memo):
     """Answers of runs so far, those of this one, and the values that it was saved with.
 
     `facts`: the hash of all that learning depends on beside the graph, see edgesim.simulation.facts; it is part of
-    every identity. `answers`: kept for all runs of a folder, with snapshots of values, as often as the checkpoint or
-    once a minute. `checkpoint`: where this run is saved, or goes on from.
+    every identity. `world`: that of the whole scenario. `answers`: kept for all runs of a folder, with snapshots of
+    values, as often as the checkpoint or once a minute. `checkpoint`: where this run is saved, or goes on from.
     """
 
     keeps = True
@@ -32,6 +32,7 @@ class SavedMemo(Memo):
     def __init__(
         self,
         facts: bytes,
+        world: bytes,
         method: Method,
         answers: Answers | None,
         checkpoint: Checkpoint | None,
@@ -40,6 +41,7 @@ class SavedMemo(Memo):
         super().__init__()
         saved = checkpoint.load(method) if checkpoint else None
         self._facts = facts
+        self._world = world
         self._digests = Digests()
         self._answers = answers
         self._checkpoint = checkpoint
@@ -58,6 +60,10 @@ class SavedMemo(Memo):
             return self._digests.of(self._facts, *parts)
         except TypeError:  # such as an object of a method's own in its state: equal to no other, in no run
             return os.urandom(16)
+
+    def name_of_plan(self, *parts: Any) -> bytes:
+        """Return the identity of a plan, which may depend on all that there is in the world, selection included."""
+        return self.name("plan", self._world, *parts)
 
     def answer(self, id_: bytes | None, ask: Callable[[], Answer]) -> Answer:
         """Return the answer of an identity, asked for if nobody knows it."""
@@ -78,27 +84,29 @@ class SavedMemo(Memo):
         answer: Answer = known
         return answer
 
-    def after_aggregation(self, id_: bytes | None, nodes: Sequence[Node], graph: Graph, method: Method) -> None:
-        """Let nodes be read from the checkpoint that have a value there; save, if it is time to.
+    def after_aggregation(
+        self, id_: bytes | None, nodes: Callable[[], Sequence[Node]], graph: Graph, method: Method
+    ) -> None:
+        """Let nodes be read from a snapshot or the checkpoint that has their values; save, if it is time to.
 
-        `id_`: the aggregation; `nodes`: all that later ones may build on.
+        `id_`: the aggregation; `nodes`: gives all that later ones may build on.
         """
         assert id_ is not None
-        values = self._values
-        if self._answers is not None and (snapshot := self._answers.snapshot(id_, method)) is not None:
-            values = snapshot
-        for node in nodes:
-            if not node.is_made and node.id is not None and node.id in values:
-                node.found(partial(values.__getitem__, node.id))
+        snapshot = None if self._answers is None else self._answers.snapshot(id_, method)
+        values = self._values if snapshot is None else snapshot
+        if values:
+            for node in nodes():
+                if not node.is_made and node.id is not None and node.id in values:
+                    node.found(partial(values.__getitem__, node.id))
         if not self.found:
             return
         now_s = time.perf_counter()
         if self._checkpoint is not None and now_s - self._looked_s >= self._checkpoint.every_s:
-            saved = Saved(dict(self._told), _values(nodes, graph), self.host_s + now_s - self._started_s)
+            saved = Saved(dict(self._told), _values(nodes(), graph), self.host_s + now_s - self._started_s)
             self._checkpoint.save(saved, method)
             self._looked_s = time.perf_counter()
         if self._answers is not None and now_s - self._kept_s >= self._snapshot_s:
-            self._keep_snapshot(id_, _values(nodes, graph), method)
+            self._keep_snapshot(id_, _values(nodes(), graph), method)
 
     def weights(self, node: Node, graph: Graph, flat: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         """Return the arrays of a model by name, as `flat` makes them; read where earlier runs have kept them."""

@@ -31,11 +31,28 @@ def facts_of(parts: Assembly) -> bytes:
         setting.samples,
         setting.level,
         "" if parts.data is None else digest_of(parts.data),
+        _rows(parts),
         getattr(backend, "device", "cpu"),
         source_digest(),
         named_files_digest(chosen),
         str(torch.__version__),
     )
+
+
+def _rows(parts: Assembly) -> list[Any]:
+    """Return which samples everybody has, to train on and to test with."""
+    split, server_set = parts.split, parts.server_set
+    return [
+        [] if split is None else list(split.train),
+        [] if split is None else list(split.test or ()),
+        None if server_set is None else server_set.rows,
+    ]
+
+
+def world_of(parts: Assembly) -> bytes:
+    """Return the hash of the whole scenario, but for when a run ends and what it keeps."""
+    table = parts.scenario.canonical()
+    return Digests().of(_plain({key: table[key] for key in table.keys() - set(_REPORTING)}))
 
 
 def _plain(value: Any) -> str:

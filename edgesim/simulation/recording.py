@@ -120,12 +120,10 @@ def _weights(simulation: Simulation) -> dict[str, dict[str, np.ndarray]]:
         return {}
     saved = learner.saved_models()
     return {
-        which: learner.memo.weights(saved[which], learner.graph, _flat)
-        for which in WEIGHTS
-        if wanted in (which, "both")
+        which: learner.memo.weights(saved[which], learner.graph, flat) for which in WEIGHTS if wanted in (which, "both")
     }
 
 
-def _flat(model: ModelState) -> dict[str, np.ndarray]:
+def flat(model: ModelState) -> dict[str, np.ndarray]:
     """Return the tensors of a model under the names of its state dict; what a method adds to it is left out."""
     return {name: tensor.cpu().numpy() for kind in ("params", "buffers") for name, tensor in model[kind].items()}

@@ -42,7 +42,7 @@ from edgesim.runtime.memo import Memo, NewRounds
 from edgesim.runtime.processes import is_loading_main
 from edgesim.runtime.saved_memo import SavedMemo
 from edgesim.simulation.assembly import Assembly, Build, Load, assemble, build_network, load_data
-from edgesim.simulation.facts import facts_of
+from edgesim.simulation.facts import facts_of, world_of
 from edgesim.simulation.provenance import provenance
 from edgesim.simulation.recording import Recording
 from edgesim.world.energy.ledger import EnergyLedger
@@ -196,7 +196,7 @@ def _learner(
     method, key = parts.scenario.method.value, Key(parts.scenario.seed)
     if not backend.trains:
         return FederatedLearner(method, backend, parts.setting, key, None)
-    memo = SavedMemo(facts_of(parts), method, answers, checkpoint) if checkpoint or answers else Memo()
+    memo = SavedMemo(facts_of(parts), world_of(parts), method, answers, checkpoint) if checkpoint or answers else Memo()
     learner = FederatedLearner(
         method, backend, parts.setting, key, model_state_of(parts.module), parts.make_tools(), memo
     )

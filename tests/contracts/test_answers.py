@@ -91,6 +91,14 @@ def test_facts_of_the_world_are_not_for_the_server() -> None:
         found(scenario, None)
 
 
+@pytest.mark.parametrize("name", ["fedpns", "afd"])
+def test_plans_of_another_selection_are_not_taken(name: str, tmp_path: Path) -> None:
+    """These methods plan from what was learned; in the first round all that they have learned is the same."""
+    for selection in ("all", {"name": "uniform", "count": 2}, {"name": "uniform", "count": 3}):
+        scenario = mixed_scenario(method=name, selection=selection, protocol="sync")
+        assert found(scenario, Answers(tmp_path))[0] == found(scenario, None)[0]
+
+
 @pytest.mark.parametrize(
     ("name", "change", "same"),
     [

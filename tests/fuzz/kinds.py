@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +18,13 @@ from safetensors.numpy import save_file
 import edgesim
 from edgesim.config.profiles import find, to_toml
 from edgesim.core.errors import ConfigError
+from edgesim.learning.train.torch_settings import plain_torch
+from edgesim.runtime.answers import Answers
+from edgesim.runtime.backends.serial import SerialBackend
 from edgesim.runtime.checkpoint import Checkpoint
 from edgesim.simulation.assembly import assemble
-from edgesim.simulation.run import Silent, simulate
+from edgesim.simulation.recording import flat
+from edgesim.simulation.run import Silent, Simulation, simulate
 from edgesim.studies.golden import load_golden
 from edgesim.studies.golden_tables import read_numbers
 from edgesim.studies.study import load_study
@@ -242,6 +247,28 @@ def _kept(folder: Path) -> Checkpoint:
     return Checkpoint.beside(folder / "run", 1e-9, {"kind": "for damage"})
 
 
+def _answers(folder: Path) -> Sequence[Path]:
+    """The answers and weights of a run, and its snapshots."""
+    with closing(Answers(folder)) as answers:
+        simulate(_scaffold(folder), folder / "run", checkpoint=_kept(folder), answers=answers)
+    return sorted(path for path in answers.folder.rglob("*") if path.is_file())
+
+
+def _answered(folder: Path, case: int) -> Any:
+    """A run that asks for them, and what it is without; some are not found in a damaged file, and computed anew."""
+    parts = assemble(_scaffold(folder))
+    with closing(Answers(folder)) as answers, plain_torch():
+        simulation = Simulation(parts, SerialBackend(parts.make_trainer("cpu")), Silent(), None, answers)
+        simulation.run()
+        weights = simulation.learner.memo.weights(
+            simulation.learner.saved_models()["final"], simulation.learner.graph, flat
+        )
+    return [
+        simulation.tables["evals"].frame().to_csv(),
+        {name: array.tobytes() for name, array in sorted(weights.items())},
+    ]
+
+
 class _CtrlC(Silent):
     """Presses Ctrl-C after some rounds."""
 
@@ -314,4 +341,5 @@ KINDS: dict[str, Kind] = {
     "weights": Kind(_weights, _started),
     "run folder": Kind(_run, _told, lambda folder: True),
     "checkpoint": Kind(_checkpoint, _resumed, lambda folder: True),
+    "answers": Kind(_answers, _answered, lambda folder: True),
 }
