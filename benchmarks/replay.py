@@ -1,8 +1,8 @@
 """What does a what-if cost? Runs under other networks and prices, answered by one that was trained.
 
 Run: python benchmarks/replay.py [--cells N] [--rounds N] [--data NAME]
-Prints the seconds of a training run, of the mean cell that is answered, and their ratio; and of a study of so many cells
-what it takes against its one training.
+Prints the seconds of a training run, of the mean cell that is answered, and their ratio; and what a study of all cells
+takes against its one training.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def scenario(data: str, rounds: int, latency_s: float, idle_w: float) -> edgesim
         {
             "seed": 1,
             "data": data,
-            "partition": {"name": "dirichlet", "alpha": 0.5},
+            "partition": {"name": "dirichlet_label", "beta": 0.5, "min_samples": 1},
             "model": MODELS[data],
             "training": {"batch": 20, "lr": 0.1},
             "network": {"name": "fixed", "up": "2 Mbit/s", "down": "20 Mbit/s", "latency": latency_s},
