@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from edgesim.core.errors import EdgesimError
+from edgesim.runtime.backends.workers import evened
 from edgesim.runtime.processes import ProcessPool
 from tests.calling import TINY
 from tests.sizes import full, thinned
@@ -139,3 +140,18 @@ def test_too_few_file_descriptors_are_one_line(here: Path) -> None:
     last = done.stderr.splitlines()[-1]
     assert last == "error: backend: cannot start 12 processes: Too many open files"
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("work", "parcels", "shared"),
+    [
+        ([], 4, []),
+        ([5.0], 4, [[0]]),
+        ([1.0, 1.0, 1.0, 1.0, 1.0], 2, [[0, 2, 4], [1, 3]]),
+        ([1.0, 8.0, 2.0, 3.0, 2.0], 2, [[1], [3, 2, 4, 0]]),
+        ([0.0, 0.0, 0.0], 2, [[0, 2], [1]]),
+    ],
+)
+def test_parcels_are_of_about_equal_work(work: list[float], parcels: int, shared: list[list[int]]) -> None:
+    """8 against 3 + 2 + 2 + 1; nobody is left out, and no parcel is empty."""
+    assert evened(work, parcels) == shared

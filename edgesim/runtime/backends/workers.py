@@ -28,6 +28,7 @@ class WorkersBackend(TrainingBackend):
 
     def __init__(self, trainer: Trainer, workers: int) -> None:
         trainer.data.share()
+        self._trainer = trainer
         self._chunks = trainer.chunks()
         self._workers = workers
         self._pool = ProcessPool("backend", workers, _start_worker, (trainer,))
@@ -39,7 +40,7 @@ class WorkersBackend(TrainingBackend):
     def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
         """Train in all processes at once."""
         # Two parcels a worker: weights that jobs share travel once a parcel, and uneven jobs still even out.
-        parcels = np.array_split(np.arange(len(assignments)), min(2 * self._workers, len(assignments)) or 1)
+        parcels = evened([self._flops(each) for each in assignments], 2 * self._workers)
         models = {id(a.global_model): _to_wire(a.global_model) for a in assignments}
         bodies = {id(m.body): _to_wire(m.body) for a in assignments for m in a.received}
         ready = [
@@ -51,8 +52,10 @@ class WorkersBackend(TrainingBackend):
             for a in assignments
         ]
         wired = [[ready[place] for place in parcel] for parcel in parcels]
-        results = [result for parcel in self._pool.map(_run_in_worker, wired) for result in parcel]
-        return [_each_model(result, _from_wire) for result in results]
+        found = self._pool.map(_run_in_worker, wired)
+        results = {place: result for parcel, got in zip(parcels, found, strict=True)
+                   for place, result in zip(parcel, got, strict=True)}  # fmt: skip
+        return [_each_model(results[place], _from_wire) for place in range(len(assignments))]
 
     def evaluate_personal(self, models: Mapping[int, ModelState]) -> Mapping[int, Score]:
         """Score in all processes at once."""
@@ -62,11 +65,32 @@ class WorkersBackend(TrainingBackend):
         scored = self._pool.map(_score_personal_in_worker, [[rows[place] for place in parcel] for parcel in parcels])
         return dict(row for parcel in scored for row in parcel)
 
+    def _flops(self, assignment: Assignment) -> float:
+        """Return about how much work an assignment is."""
+        trainer, task = self._trainer, assignment.task
+        samples = np.array([len(trainer.shards[assignment.device])])
+        amounts = (sgd.amount(samples, trainer.cost_profile.drop_single)[0] for sgd in task.local_sgd)
+        return float(sum(amount[0] for amount in amounts)) * trainer.cost_profile.train_flops(task.submodel)
+
     def _score(self, model: ModelState) -> Sequence[ChunkScore]:
         wired = _to_wire(model)
         spans = np.array_split(np.arange(self._chunks), self._workers)
         scored = self._pool.map(_score_in_worker, [(wired, span.tolist()) for span in spans])
         return [chunk for span in scored for chunk in span]
+
+
+def evened(work: Sequence[float], parcels: int) -> list[list[int]]:
+    """Return the places of work items in at most so many parcels of about equal work, none empty, the largest first.
+
+    Each item, from the largest on, goes to the parcel with the least work so far.
+    """
+    held: list[list[int]] = [[] for _ in range(min(parcels, len(work)))]
+    loads = [0.0] * len(held)
+    for place in sorted(range(len(work)), key=lambda each: -work[each]):
+        least = min(range(len(held)), key=lambda each: (loads[each], len(held[each])))
+        held[least].append(place)
+        loads[least] += work[place]
+    return [held[each] for each in sorted(range(len(held)), key=lambda each: -loads[each])]
 
 
 @plain_torch()
