@@ -6,13 +6,14 @@ build on each other are trained in one call of the backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from edgesim.core.backend import Assignment, Backend, Result
 
 _UNMADE = object()
+_Hashable = TypeVar("_Hashable", bound=Hashable)
 
 
 class Node:
@@ -77,11 +78,9 @@ class Graph:
 
     def make(self, nodes: Iterable[Node]) -> None:
         """Compute the values of nodes with all that they build on, level by level, each in the order of creation."""
-        levels: dict[int, list[Node]] = {}
-        for node, depth in _depths(nodes).items():
-            levels.setdefault(depth, []).append(node)
-        for depth in sorted(levels):
-            self._make_level(sorted(levels[depth], key=lambda node: node._number))
+        unmade = [node for node in nodes if not node.is_made]
+        for level in levels(unmade, lambda node: [each for each in node._inputs if not each.is_made]):
+            self._make_level(sorted(level, key=lambda node: node._number))
 
     def _make_level(self, level: Sequence[Node]) -> None:
         jobs = [node for node in level if node._assignment is not None]
@@ -104,19 +103,25 @@ def _values(node: Node) -> list[Any]:
     return [each._value for each in node._inputs]
 
 
-def _depths(nodes: Iterable[Node]) -> dict[Node, int]:
-    """Return how many nodes without a value lie one below another under each of them; a loop, as chains are long."""
-    depths: dict[Node, int] = {}
-    stack = [node for node in nodes if not node.is_made]
+def levels(wanted: Iterable[_Hashable], below: Callable[[_Hashable], Sequence[_Hashable]]) -> list[list[_Hashable]]:
+    """Return what is wanted and all that lies below it, level by level: each above all that it builds on.
+
+    `below`: what something builds on directly. A loop, as chains are long.
+    """
+    depths: dict[_Hashable, int] = {}
+    stack = list(wanted)
     while stack:
         top = stack[-1]
-        below = [each for each in top._inputs if not each.is_made]
-        missing = [each for each in below if each not in depths]
+        under = [] if top in depths else below(top)
+        missing = [each for each in under if each not in depths]
         if top in depths:
             stack.pop()
         elif missing:
             stack += missing
         else:
-            depths[top] = 1 + max((depths[each] for each in below), default=-1)
+            depths[top] = 1 + max((depths[each] for each in under), default=-1)
             stack.pop()
-    return depths
+    found: dict[int, list[_Hashable]] = {}
+    for each, depth in depths.items():
+        found.setdefault(depth, []).append(each)
+    return [found[depth] for depth in sorted(found)]

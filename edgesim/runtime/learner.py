@@ -112,8 +112,7 @@ class FederatedLearner:
         id_ = self.memo.name_of_plan(self._state.id, *_facts_of(view)) if self.memo.keeps else None
 
         def make() -> Plan:
-            state = self.memo.answer(self.memo.name("value", self._state.id), lambda: self.state)
-            return self._promised(self.method.plan(state, view, key), Plan, "plan")
+            return self._promised(self.method.plan(self.memo.small(self._state, self.graph), view, key), Plan, "plan")
 
         plan: Plan = self.memo.answer(id_, make)
         return plan

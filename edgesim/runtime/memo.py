@@ -36,6 +36,10 @@ class Memo:
         """Return the answer of an identity, asked for if nobody knows it."""
         return ask()
 
+    def small(self, node: Node, graph: Graph) -> Any:
+        """Return the value of a node that may be small enough to be looked up, such as a method's state."""
+        return graph.value(node)
+
     def after_aggregation(
         self, id_: bytes | None, nodes: Callable[[], Sequence[Node]], graph: Graph, method: Method
     ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from edgesim.core.job import Job
 from edgesim.core.update import ModelRef
-from edgesim.runtime.graph import Node
+from edgesim.runtime.graph import Node, levels
 
 
 class Pending:
@@ -56,29 +56,9 @@ class Pending:
 
     def batches(self, jobs: Sequence[Job]) -> Iterator[list[Job]]:
         """Yield jobs, and those without a node that they build on, in order: lists in which none builds on another."""
-        depth: dict[int, int] = {}
-        for job in jobs:
-            self._sound(job.id, depth)
-        levels: dict[int, list[Job]] = {}
-        for id_ in sorted(depth):
-            levels.setdefault(depth[id_], []).append(self._jobs[id_])
-        for level in sorted(levels):
-            yield levels[level]
-
-    def _sound(self, id_: int, depth: dict[int, int]) -> None:
-        """Enter how many jobs without a node lie one below another under a job; a loop, as chains are long."""
-        stack = [id_]
-        while stack:
-            top = stack[-1]
-            below = self._unsettled_below(top)
-            missing = [other for other in below if other not in depth]
-            if top in depth or top in self.results:
-                stack.pop()
-            elif missing:
-                stack += missing
-            else:
-                depth[top] = 1 + max((depth[other] for other in below), default=-1)
-                stack.pop()
+        wanted = [job.id for job in jobs if job.id not in self.results]
+        for level in levels(wanted, self._unsettled_below):
+            yield [self._jobs[id_] for id_ in sorted(level)]
 
     def _unsettled_below(self, id_: int) -> list[int]:
         job = self._jobs[id_]

@@ -84,6 +84,16 @@ class SavedMemo(Memo):
         answer: Answer = known
         return answer
 
+    def small(self, node: Node, graph: Graph) -> Any:
+        """Return the value of a node; one that is small is kept with the answers, and looked up there."""
+        if self._answers is None or node.id is None:
+            return graph.value(node)
+        known = None if node.is_made else self._answers.get(node.id)
+        if known is None:
+            known = graph.value(node)
+            self._answers.put(node.id, known)
+        return known
+
     def after_aggregation(
         self, id_: bytes | None, nodes: Callable[[], Sequence[Node]], graph: Graph, method: Method
     ) -> None:

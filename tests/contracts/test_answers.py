@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from edgesim.core.errors import ContractError
-from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.fedavg import FedAvg
 from edgesim.runtime.answers import Answers
 from edgesim.simulation.assembly import assemble
@@ -16,19 +15,15 @@ from edgesim.simulation.facts import facts_of
 from edgesim.simulation.recording import _weights
 from edgesim.simulation.run import Silent, Simulation
 from tests.contracts.support import (
-    COORDINATORS,
-    METHODS,
-    PLUGINS,
     fingerprint,
-    hardest,
     mixed_scenario,
     needs_of,
     tried,
 )
 from tests.contracts.test_backends import TROUBLE
+from tests.contracts.test_checkpoint import CASES, trained
 
-CASES = [(name, hardest(name)) for name in (*METHODS, f"{PLUGINS}:Greedy", f"{PLUGINS}:Asking")]
-CASES += [(f"{PLUGINS}:{name}", COORDINATORS["buffered"]) for name in ("Proximal", "Delivered")]
+__all__ = ["trained"]  # a fixture
 
 
 def found(scenario: Any, answers: Answers | None) -> tuple[dict[str, Any], Simulation]:
@@ -39,15 +34,6 @@ def found(scenario: Any, answers: Answers | None) -> tuple[dict[str, Any], Simul
     tables = {name: table.frame().to_csv() for name, table in simulation.tables.items()}
     weights = {which: sorted(arrays.items()) for which, arrays in _weights(simulation).items()}
     return {**tables, "weights": fingerprint(weights)}, simulation
-
-
-@pytest.fixture
-def trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the ids of the jobs that were trained, in order."""
-    jobs: list[int] = []
-    really_run = Trainer.run
-    monkeypatch.setattr(Trainer, "run", lambda self, given: [jobs.append(given.job), really_run(self, given)][1])
-    return jobs
 
 
 @pytest.mark.parametrize(
