@@ -36,6 +36,12 @@ class Setting:
     encoding_up: Encoding = FLOAT32  # of payloads that name none: to the server or to peers
     encoding_down: Encoding = FLOAT32  # and from the server
     speeds: Speeds | None = None  # devices, FLOPs and their terms -> seconds at full speed; None: by flops_per_s alone
+    members: Ids | None = None  # the devices that this training may ask, ascending; None: all
+
+    @property
+    def devices(self) -> int:
+        """How many devices this training may ask; the others of the fleet hold no samples of it."""
+        return len(self.samples) if self.members is None else len(self.members)
 
 
 _WORLD = frozenset(

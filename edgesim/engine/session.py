@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import simpy
 
+from edgesim.core.arrays import Arr
 from edgesim.core.errors import ContractError
 from edgesim.core.job import DELIVERED, Completion, Job, Outcome
 from edgesim.core.learner import Learner
@@ -14,9 +16,11 @@ from edgesim.core.rng import Key, Purpose
 from edgesim.core.task import Plan
 from edgesim.core.update import FIRST_MODEL
 from edgesim.core.view import Setting
-from edgesim.engine.accounting import Cost
+from edgesim.engine.accounting import Cost, Totals
 from edgesim.engine.dispatcher import Dispatcher
+from edgesim.engine.in_flight import Running
 from edgesim.engine.inbox import Inbox
+from edgesim.engine.presence import Presence
 from edgesim.engine.server_buffer import ServerBuffer
 from edgesim.engine.trained_models import TrainedModels
 from edgesim.engine.usage import Usage, lacked_s
@@ -26,8 +30,14 @@ from edgesim.records.rows import JobRow
 from edgesim.records.table import Table
 
 
+class _AtWork(NamedTuple):
+    """A job at work."""
+
+    job: Job
+
+
 class Session:
-    """One federated training on a world, with one server."""
+    """One federated training on a world, with one server. Others may share the world."""
 
     def __init__(
         self,
@@ -39,8 +49,9 @@ class Session:
         selection: Any,
         peers: Any,
         key: Key,
+        word: int = 0,
     ) -> None:
-        """`peers`: the scenario's graph of peers; None: devices have none."""
+        """`peers`: the scenario's graph of peers; None: devices have none. `word`: tells draws of sessions apart."""
         self.world = world
         self.learner = learner
         self.setting = setting
@@ -50,11 +61,12 @@ class Session:
         self.exchange = 0
         self.last: Sequence[Completion] = ()
         self.running: dict[int, Job] = {}  # of this session, by id, ascending
+        self.presence = Presence(world.availability, world.batteries, setting.members)
         self.nobody_fits = False  # the last plan asked for more memory than any device has
         self.trained = TrainedModels(setting)
         self.server_buffer = ServerBuffer(world.env, tables["jobs"], world.failures)
         self._selection = selection
-        self._graphs = PeerGraphs(peers, key.at(Purpose.PEERS))
+        self._graphs = PeerGraphs(peers, key.at(Purpose.PEERS), setting.members)
         self._dispatcher = Dispatcher(
             fleet=world.fleet,
             setting=setting,
@@ -64,7 +76,14 @@ class Session:
             counter=world.counter,
             key=world.job_key,
             due_known=world.due_known,
+            session_word=word,
         )
+        self._outsiders: np.ndarray | None = None
+        if setting.members is not None:
+            self._outsiders = np.ones(len(world.fleet), dtype=bool)
+            self._outsiders[setting.members] = False
+        self._flops, self._down_bytes, self._up_bytes = 0.0, 0, 0  # of the jobs that have ended
+        self._in_flight = world.new_in_flight()
 
     @property
     def env(self) -> simpy.Environment:
@@ -91,7 +110,7 @@ class Session:
             self.round,
             self.exchange,
             self.last,
-            world.presence,
+            self.presence,
             world.busy,
             len(world.running),
             self._selection,
@@ -99,6 +118,33 @@ class Session:
             places,
             only,
             hidden,
+            self._outsiders,
+        )
+
+    @property
+    def others_at_work(self) -> bool:
+        """Whether devices that this session may ask have jobs of other sessions: they will be free again."""
+        running = len(self.world.running)
+        if running == len(self.running):
+            return False
+        if self._outsiders is None:
+            return True
+        return int((self.world.busy & ~self._outsiders).sum()) > len(self.running)
+
+    def totals(self, costs: Arr | None = None) -> Totals:
+        """Return what has been spent up to now: FLOPs and bytes of this session, joules, money and carbon of the world.
+
+        `costs`: as `World.totals`, which raises the same.
+        """
+        own = self.world.totals(costs)
+        if self._dispatcher.jobs == self.world.counter.jobs:  # all of the world's are of this session
+            return own
+        running: dict[int, Running] = {id_: _AtWork(job) for id_, job in self.running.items()}
+        spent = self._in_flight.spent(running, self.world.env.now)
+        return own._replace(
+            flops=self._flops + spent.flops,
+            down_bytes=self._down_bytes + spent.down_bytes,
+            up_bytes=self._up_bytes + spent.up_bytes,
         )
 
     def new_inbox(self) -> Inbox:
@@ -129,6 +175,9 @@ class Session:
     def job_ended(self, job: Job, outcome: Outcome, usage: Usage, cost: Cost) -> Completion:
         """Write the row of a job that has just ended and hold its update; return its completion."""
         del self.running[job.id]
+        self._flops += cost.flops
+        self._down_bytes += cost.down_bytes
+        self._up_bytes += cost.up_bytes + cost.peer_bytes
         delivered = outcome in DELIVERED
         if outcome != "no_memory":
             self.trained.add(job)
@@ -160,7 +209,7 @@ class Session:
         lacks_s = 0.0 if outcome in DELIVERED else lacked_s(job, usage)
         # in the order of the fields, a line for each group of them: by name it takes three times as long
         return JobRow(
-            job.id, job.device, job.round, job.base.version, task.name, task.submodel.shape_id, job.sent_s,
+            job.number, job.device, job.round, job.base.version, task.name, task.submodel.shape_id, job.sent_s,
             down_s, compute_s, up_s, usage.link_wait_s, usage.wait_s, self.world.env.now, outcome, lacks_s,
             cost.flops, cost.down_bytes, cost.up_bytes, cost.peer_bytes,
             cost.down_j, cost.compute_j, cost.up_j, cost.peer_j, cost.link_j,

@@ -28,12 +28,14 @@ class PeerGraphs:
 
     peers: Any  # None: devices have no peers
     key: Key
+    members: Ids | None = None  # the devices that may take part, ascending, among whom it is drawn; None: all
 
     def of_round(self, online: np.ndarray, round_: int) -> PeerGraph:
         """Return the graph of a round over the devices that are there, bool, shape (devices,)."""
         key = self.key.at(round_) if self.peers.redrawn else self.key
-        graph: PeerGraph = self.peers.graph(online, round_, key)
-        return graph
+        there = online if self.members is None else online[self.members]
+        graph: PeerGraph = self.peers.graph(there, round_, key)
+        return graph if self.members is None else graph.placed(self.members, len(online))
 
 
 @dataclass
@@ -57,12 +59,15 @@ class FleetView:
     places: int | None = None  # how many devices may be asked; None: all
     only: int | None = None  # the one device that may be asked, if it can
     hidden: tuple[int, ...] = ()  # devices that may not be asked
+    outsiders: np.ndarray | None = None  # those that the session may never ask, bool, shape (devices,); None: none
 
     @cached_property
     def reachable(self) -> np.ndarray:
         """Which devices are there and have no job, bool, shape (devices,)."""
         mask: np.ndarray = self.presence.reachable(self.now_s) & ~self.busy
         mask[list(self.hidden)] = False
+        if self.outsiders is not None:
+            mask[self.outsiders] = False
         if self.only is not None and mask[self.only]:
             mask[np.arange(len(mask)) != self.only] = False
         return mask
@@ -137,4 +142,4 @@ class FleetView:
     @property
     def _simple(self) -> bool:
         """Whether whoever has no job can be asked."""
-        return self.only is None and not self.hidden and self.presence.everybody
+        return self.only is None and not self.hidden and self.outsiders is None and self.presence.everybody

@@ -22,7 +22,6 @@ from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.dispatcher import JobCounter, PricedJobs
 from edgesim.engine.in_flight import InFlight
 from edgesim.engine.inbox import Inbox
-from edgesim.engine.presence import Presence
 from edgesim.engine.transport.router import Router
 from edgesim.engine.usage import NO_USAGE, Usage
 from edgesim.world.availability.base import Availability
@@ -78,7 +77,6 @@ class World:
         self.availability = availability
         self.batteries = batteries
         self.failures = failures
-        self.presence = Presence(availability, batteries)
         self.accounting = Accounting(fleet, ledger, costs)
         self.counter = JobCounter(len(fleet))
         self.busy = np.zeros(len(fleet), dtype=bool)
@@ -99,12 +97,17 @@ class World:
         )
         if costs is not None and costs.looks_at_changes:
             self.env.process(self._watch_prices(costs))
-        self._in_flight = InFlight(fleet, self.accounting, self._router, shared is None and links_up is None)
+        self._steady_links = shared is None and links_up is None
+        self._in_flight = self.new_in_flight()
 
     @property
     def now_s(self) -> float:
         """Simulated seconds since the start."""
         return self.env.now
+
+    def new_in_flight(self) -> InFlight:
+        """Return what sums the spendings of running jobs, for one who asks of the same jobs again and again."""
+        return InFlight(self.fleet, self.accounting, self._router, self._steady_links)
 
     def totals(self, costs: Arr | None = None) -> Totals:
         """Return what has been spent up to now, by jobs that still run too; asking changes nothing.

@@ -207,7 +207,8 @@ class FederatedLearner:
             return Ready({})
         model = self._first if self._among_peers else self._models.get(self.model)
         kept = dict(self._kept)
-        devices = range(len(self._setting.samples))
+        members = self._setting.members
+        devices = range(len(self._setting.samples)) if members is None else members.tolist()
 
         def work(weights: ModelState, *of_devices: ModelState | None) -> PersonalScoring:
             memory = dict(zip(kept, of_devices, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -21,10 +21,11 @@ from edgesim.cost.profile import CostProfile
 from edgesim.engine.finite import check_finite
 from edgesim.engine.pricing import Pricer
 from edgesim.learning.data.dataset import Dataset
-from edgesim.learning.data.split import Split, local_tests
+from edgesim.learning.data.split import Split
 from edgesim.learning.models.base import ModelPlugin
-from edgesim.learning.server_rows import ServerRows, draw_server_rows
+from edgesim.learning.server_rows import ServerRows
 from edgesim.learning.train.torch_settings import plain_where_loaded
+from edgesim.simulation.dealing import for_others, label_counts, members_of, partition, server_set_of
 from edgesim.simulation.network import Network, charged_profile, network_of
 from edgesim.world.availability.base import Availability, all_of
 from edgesim.world.contention.network import SharedNetwork, shared_network
@@ -62,6 +63,16 @@ class Assembly:
     market: Market | None  # what everything costs; None: there are no prices
 
     @property
+    def session_word(self) -> int:
+        """What tells the draws of sessions apart; 0 of a scenario without sessions."""
+        return self.scenario.session[0].word if self.scenario.session else 0
+
+    @property
+    def session_key(self) -> Key:
+        """The random streams of the training."""
+        return session_key(self.scenario)
+
+    @property
     def module(self) -> nn.Module:
         """The network with its starting weights, built when it is first asked for."""
         return self.network.module
@@ -75,7 +86,7 @@ class Assembly:
 
         if self.data is None or self.split is None:
             raise ConfigError("data: training needs a data set; without one use backend = { name = 'null' }")
-        rows, held = _for_others(self.server_set, "test", len(self.data.labels("test"))), self.server_set
+        rows, held = for_others(self.server_set, "test", len(self.data.labels("test"))), self.server_set
         public = PublicRows(held.wanted.split, torch.from_numpy(held.rows)) if held and held.wanted.public else None
         return Trainer(
             module=self.module.to(device),
@@ -104,6 +115,12 @@ class Assembly:
         return ServerTools(
             self.module, self.data, self.setting.cost_profile, held.wanted.split, torch.from_numpy(held.rows)
         )
+
+
+def session_key(scenario: Scenario) -> Key:
+    """Return the random streams of a training: those of its scenario, or of the session if it has any."""
+    key = Key(scenario.seed)
+    return key.at(Purpose.SESSION, scenario.session[0].word) if scenario.session else key
 
 
 def load_data(scenario: Scenario) -> Dataset | None:
@@ -137,14 +154,16 @@ def assemble(
         scenario.backend.value.check()
     with np.errstate(all="ignore"):  # what is not finite is refused below
         fleet = build_fleet(scenario)
-    scenario.selection.value.check(fleet.level)
+    members = members_of(scenario, fleet)
+    level = fleet.level if members is None else fleet.level[members]
+    scenario.selection.value.check(level)
     _check_pairs(scenario)
-    _check_protocol(scenario, fleet)
+    _check_protocol(scenario, fleet, members)
     _check_end(scenario, fleet)
     shared = shared_network(scenario, fleet)
     data = load(scenario)
-    server_set = _server_set(scenario, data)
-    split, samples = _partition(scenario, data, len(fleet), server_set)
+    server_set = server_set_of(scenario, data)
+    split, samples = partition(scenario, data, len(fleet), server_set, members)
     network = build(scenario, data)
     cost_profile = charged_profile(scenario, network.cost_profile, data)
     cost_profile.check_batch("training.batch", scenario.training.batch)
@@ -163,10 +182,11 @@ def assemble(
         latency_s=fleet.latency_s,
         memory_bytes=fleet.memory_bytes,
         deadline_s=scenario.protocol.value.deadline_s,
-        labels=_label_counts(scenario, data, split),
+        labels=label_counts(scenario, data, split),
         encoding_up=scenario.encoding.up,
         encoding_down=scenario.encoding.down,
         speeds=fleet.full_speed_s if fleet.itemised else None,
+        members=members,
     )
     check_finite(scenario, fleet, setting, shared)
     availability, failures = _churn(scenario, fleet)
@@ -177,62 +197,6 @@ def assemble(
         scenario, fleet, data, split, network, setting, shared, availability, failures, server_set,
         market_of(scenario, fleet),
     )  # fmt: skip
-
-
-def _server_set(scenario: Scenario, data: Dataset | None) -> ServerRows | None:
-    wanted = scenario.method.value.server_set
-    if wanted is None or data is None:
-        return None
-    of_test = wanted.split == "test"
-    labels = data.labels("test" if of_test else "train")
-    seed = scenario.seed if of_test else _data_seed(scenario)  # what devices cannot have is part of the partition
-    key = Key(seed).at(Purpose.SERVER_SET)
-    return ServerRows(wanted, draw_server_rows(wanted, labels, data.classes, key))
-
-
-def _data_seed(scenario: Scenario) -> int:
-    """Return the seed from which everything is drawn that says who has which samples."""
-    return scenario.seed if scenario.data_seed is None else scenario.data_seed
-
-
-def _for_others(server_set: ServerRows | None, split: str, samples: int) -> Ids:
-    """Return the rows of a split that the server has not reserved for itself."""
-    rows = np.arange(samples)
-    if server_set is None or not server_set.wanted.reserved or server_set.wanted.split != split:
-        return rows
-    return np.delete(rows, server_set.rows)
-
-
-def _partition(
-    scenario: Scenario, data: Dataset | None, devices: int, server_set: ServerRows | None
-) -> tuple[Split | None, np.ndarray]:
-    """Return who holds which samples (None: timing only) and the local data sizes, shape (devices,), read-only."""
-    plugin, key = scenario.partition.value, Key(_data_seed(scenario))
-    if hasattr(plugin, "counts"):
-        split, samples = None, plugin.counts(devices, key.at(Purpose.DATA))
-    elif data is None:
-        raise ConfigError(f"data: partition {scenario.partition.name} needs a data set")
-    else:
-        labels, labels_of_tests = data.labels("train"), data.labels("test")
-        rows, tests = (
-            _for_others(server_set, "train", len(labels)),
-            _for_others(server_set, "test", len(labels_of_tests)),
-        )
-        y_train, y_test = labels[rows], labels_of_tests[tests]
-        split = plugin.split(y_train, y_test, devices, data.classes, key.at(Purpose.DATA))
-        if scenario.evaluation.personal and split.test is None:
-            draws = key.at(Purpose.EVAL).numpy()
-            split = replace(split, test=local_tests(split.train, y_train, y_test, data.classes, draws))
-        own = None if split.test is None else tuple(tests[of_device] for of_device in split.test)
-        split = Split(tuple(rows[of_device] for of_device in split.train), own)
-        samples = split.samples
-    if scenario.backend.value.trains and split is None:
-        raise ConfigError(
-            f"backend.name: {scenario.backend.name} trains, but partition {scenario.partition.name} gives sizes "
-            "without samples; use the null backend or another partition"
-        )
-    samples.setflags(write=False)
-    return split, samples
 
 
 def _churn(scenario: Scenario, fleet: Fleet) -> tuple[Availability, Failure | None]:
@@ -302,9 +266,10 @@ def _check_shared_outages(
     _check_told_apart(links.mean_off_s, latency_s)
 
 
-def _check_protocol(scenario: Scenario, fleet: Fleet) -> None:
+def _check_protocol(scenario: Scenario, fleet: Fleet, members: Ids | None) -> None:
     """Raise ConfigError if the protocol cannot work with so many devices, or peers lack what they need."""
-    n, everybody = len(fleet), np.arange(len(fleet))
+    everybody = np.arange(len(fleet)) if members is None else members
+    n = len(everybody)
     asked = len(scenario.selection.value.choose(everybody, fleet.level, Key(scenario.seed)))
     if hasattr(scenario.protocol.value, "check"):
         scenario.protocol.value.check(n, asked)
@@ -333,21 +298,11 @@ def _check_peers(scenario: Scenario, n: int) -> None:
             f"peers.name: {scenario.peers.name} is drawn anew every round, a graph that {scenario.method.name} "
             "cannot use: its devices keep something of each neighbour's; use a fixed one, such as ring or expander"
         )
-    key = Key(scenario.seed).at(Purpose.PEERS)
+    key = session_key(scenario).at(Purpose.PEERS)
     method.check_peers(peers.graph(np.ones(n, dtype=bool), 0, key.at(0) if peers.redrawn else key))
     for i, plugin in enumerate(scenario.failures):
         if not getattr(plugin.value, "among_peers", True):
             raise ConfigError(f"failures.{i}.name: {plugin.name} needs a server, found peers")
-
-
-def _label_counts(scenario: Scenario, data: Dataset | None, split: Split | None) -> np.ndarray | None:
-    """Return label counts, shape (devices, classes), if the method asks devices to report them."""
-    if "labels" not in scenario.method.value.needs.metadata or data is None or split is None:
-        return None
-    labels = data.labels("train")
-    counts = np.stack([np.bincount(labels[shard], minlength=data.classes) for shard in split.train])
-    counts.setflags(write=False)
-    return counts
 
 
 def _check_end(scenario: Scenario, fleet: Fleet) -> None:

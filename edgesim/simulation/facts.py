@@ -37,6 +37,7 @@ def facts_of(parts: Assembly) -> bytes:
         source_digest(),
         named_files_digest(chosen),
         str(torch.__version__),
+        [parts.session_word, setting.members],  # from which its random streams follow, and who takes part
     )
 
 

@@ -9,8 +9,8 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from functools import partial
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,25 +22,24 @@ from edgesim.core.backend import Backend
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.engine.batteries import FleetBatteries
-from edgesim.engine.rounds import Observer, Rounds
-from edgesim.engine.session import Session
+from edgesim.engine.rounds import Observer
+from edgesim.engine.sessions import run_all
 from edgesim.engine.world import World
 from edgesim.files.atomic import checkpoint_of, remove_checkpoint
 from edgesim.learning.train.torch_settings import plain_torch, plain_where_loaded
 from edgesim.records.manifest import FINISHED, read_manifest
 from edgesim.records.schema import SERVER_ROW
-from edgesim.records.table import Table, new_tables
 from edgesim.records.writer import check_writable, taken
 from edgesim.reports.load import Run, open_run
 from edgesim.runtime.backends.null import NullBackend
 from edgesim.runtime.interrupts import Interrupts, interrupts
-from edgesim.runtime.learner import FederatedLearner
-from edgesim.runtime.memo import Memo, NewRounds
 from edgesim.runtime.processes import is_loading_main
-from edgesim.simulation.assembly import Assembly, Build, Load, assemble, build_network, load_data
+from edgesim.simulation.assembly import Assembly, Build, Load, build_network, load_data
 from edgesim.simulation.provenance import provenance
 from edgesim.simulation.recording import Recording
-from edgesim.simulation.released import Released, Releasing
+from edgesim.simulation.released import JobCounts, Released
+from edgesim.simulation.sessions import assemble_all, open_backends, refuse_sessions
+from edgesim.simulation.training import Training
 from edgesim.world.energy.ledger import EnergyLedger
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, UPLOAD
 from edgesim.world.prices.ledger import CostLedger
@@ -91,7 +90,10 @@ def seldom_collecting() -> Iterator[None]:
 
 
 class Simulation:
-    """One run of an assembled scenario, from the first order to its tables."""
+    """One run of an assembled scenario, from the first order to its tables.
+
+    Of several trainings `learner`, `session`, `rounds` and `tables` are those of the first.
+    """
 
     def __init__(
         self,
@@ -100,12 +102,17 @@ class Simulation:
         observer: Observer,
         checkpoint: Checkpoint | None = None,
         answers: Answers | None = None,
+        others: Sequence[tuple[Assembly, Backend]] = (),
+        whole: Scenario | None = None,
     ) -> None:
-        """`answers`: of runs before this one; what this one finds is added. Nothing is looked up without training."""
+        """`answers`: of runs before this one; what this one finds is added. Nothing is looked up without training.
+
+        `others`: the parts and backends of more trainings in the same world, which is that of `parts`; `whole`: the
+        scenario of them all.
+        """
         scenario = parts.scenario
         self.parts = parts
-        self.tables: dict[str, Table] = new_tables()
-        self.released = Released()  # the rows before those that the tables hold
+        self.scenario = whole or scenario
         self.totals: Mapping[str, float] | None = None  # seconds, and what was spent in them, once the run has ended
         server = scenario.server
         fleet, batteries = parts.fleet, FleetBatteries(parts.fleet)
@@ -123,53 +130,27 @@ class Simulation:
             fleet=fleet, ledger=self.ledger, availability=parts.availability, batteries=batteries,
             key=Key(scenario.seed), shared=parts.shared, failures=parts.failures, costs=self.costs,
         )  # fmt: skip
-        self.learner = _learner(parts, backend, checkpoint, answers)
-        self.session = Session(
-            self.world,
-            learner=self.learner,
-            setting=parts.setting,
-            tables=self.tables,
-            selection=scenario.selection.value,
-            peers=None if scenario.peers is None else scenario.peers.value,
-            key=Key(scenario.seed),
-        )
-        self.releasing = Releasing(self, NewRounds(observer, self.learner.memo))
-        self.rounds = Rounds(
-            self.session,
-            stop=scenario.stop,
-            evaluation=scenario.evaluation,
-            server=server,
-            observer=self.releasing,
-            spent=self._spent,
-        )
+        first = Training(self.world, parts, backend, observer, self._spent, checkpoint, answers)
+        more = [Training(self.world, *each, observer, self._spent, None, answers) for each in others]
+        self.trainings = (first, *more)
+        self.learner, self.session, self.rounds = first.learner, first.session, first.rounds
+        self.tables, self.releasing = first.tables, first.releasing
 
     def run(self) -> None:
-        """Run until a stop rule ends it; jobs still in flight then are charged up to that moment.
+        """Run until stop rules have ended all trainings; jobs still in flight then are charged up to that moment.
 
         Raises LedgerError if the joules do not add up or are not finite.
         """
-        env, session, rounds = self.world.env, self.session, self.rounds
-        protocol = env.process(self.parts.scenario.protocol.value.run(session, rounds))
-        horizon_s = self.parts.scenario.stop.sim_time
-        if horizon_s is not None:
-            timer = env.timeout(horizon_s)
-            timer.callbacks.append(lambda _: None if rounds.stopped else rounds.end(f"{horizon_s:g} s simulated"))
-        for milestone in self.parts.scenario.stop.milestones if self.learner.trains else ():
-            timer = env.timeout(milestone.sim_time)
-            timer.callbacks.append(partial(rounds.look_at, milestone))
-        try:
-            with seldom_collecting():
-                env.run(until=rounds.ended)
-        except BaseException:
-            real = protocol.value if protocol.triggered else None
-            if isinstance(real, BaseException):  # SimPy raises a copy of it, or fails to make one
-                raise real from real.__cause__
-            raise
-        rounds.settle()
-        session.abort(list(session.running.values()), "stopped")
-        rounds.write_rest_of_costs()
+        processes = [each.begin() for each in self.trainings]
+        with seldom_collecting():
+            run_all(processes)
         self.totals = {"sim_time_s": self.world.now_s, **self.world.totals()._asdict()}
         self._check_ledger()
+
+    @property
+    def released(self) -> Released:
+        """The rows before those that the tables hold, of the first training."""
+        return self.trainings[0].released
 
     @property
     def repeats(self) -> bool:
@@ -182,8 +163,9 @@ class Simulation:
         Unless the run has finished they are as of the newest round that has all its answers, if it went on without.
         """
         fleet, n = self.parts.fleet, len(self.parts.fleet)
-        spent = None if finished else self.rounds.settled_spent
-        counts = self.released.job_counts(self.tables["jobs"], n, committed_only=spent is not None)
+        alone = len(self.trainings) == 1  # else rounds are not settled in the order in which they are closed
+        spent = self.rounds.settled_spent if alone and not finished else None
+        counts = self._job_counts(committed_only=spent is not None)
         return {
             "device": np.append(np.arange(n), SERVER_ROW),
             "kind": np.append(np.array(fleet.kinds, dtype=object)[fleet.kind], "server"),
@@ -198,9 +180,9 @@ class Simulation:
 
         Keys: now_s, devices, busy, away (that are not busy and cannot be reached), running (jobs).
         """
-        world = self.world
+        world, presence = self.world, self.session.presence
         idle = ~world.busy
-        away = 0 if world.presence.everybody else int((idle & ~world.presence.seen(world.now_s)).sum())
+        away = 0 if presence.everybody else int((idle & ~presence.seen(world.now_s)).sum())
         devices, busy = len(self.parts.fleet), int(world.busy.sum())
         return {"now_s": world.now_s, "devices": devices, "busy": busy, "away": away, "running": len(world.running)}
 
@@ -231,27 +213,13 @@ class Simulation:
     def _check_ledger(self) -> None:
         now_s = self.world.now_s
         devices_j = float(self.ledger.activity_j.sum()) + self.ledger.resting_j(now_s)
-        jobs = self.released.job_counts(self.tables["jobs"], len(self.parts.fleet))
-        self.ledger.check(jobs.joules, devices_j, now_s)
+        self.ledger.check(self._job_counts().joules, devices_j, now_s)
 
-
-def _learner(
-    parts: Assembly, backend: Backend, checkpoint: Checkpoint | None, answers: Answers | None
-) -> FederatedLearner:
-    method, key = parts.scenario.method.value, Key(parts.scenario.seed)
-    if not backend.trains:
-        return FederatedLearner(method, backend, parts.setting, key, None)
-    from edgesim.learning.models.build import model_state_of  # these load torch
-    from edgesim.runtime.saved_memo import SavedMemo
-    from edgesim.simulation.facts import facts_of, world_of
-
-    memo = SavedMemo(facts_of(parts), world_of(parts), method, answers, checkpoint) if checkpoint or answers else Memo()
-    learner = FederatedLearner(
-        method, backend, parts.setting, key, model_state_of(parts.module), parts.make_tools(), memo
-    )
-    if checkpoint:
-        checkpoint.check(learner.state, method)
-    return learner
+    def _job_counts(self, committed_only: bool = False) -> JobCounts:
+        """Return the counts of the jobs of all trainings."""
+        n = len(self.parts.fleet)
+        counts = [each.released.job_counts(each.tables["jobs"], n, committed_only) for each in self.trainings]
+        return reduce(JobCounts.__add__, counts)
 
 
 @plain_where_loaded()
@@ -260,9 +228,14 @@ def check(scenario: Scenario, load: Load = load_data, build: Build = build_netwo
 
     `load` and `build`: what gives its data set and its network, as `assemble` asks.
     """
-    parts = assemble(scenario, load, build)
-    Simulation(parts, NullBackend(), Silent())
-    return parts
+    return check_all(scenario, load, build)[0]
+
+
+def check_all(scenario: Scenario, load: Load = load_data, build: Build = build_network) -> tuple[Assembly, ...]:
+    """Return the same of each training of a scenario."""
+    first, *more = assemble_all(scenario, load, build)
+    Simulation(first, NullBackend(), Silent(), others=[(parts, NullBackend()) for parts in more])
+    return first, *more
 
 
 def simulate(
@@ -292,21 +265,24 @@ def simulate(
         sys.exit(1)  # whoever started this process says why
     if out is None:
         return _simulate_for_now(scenario, observer, checkpoint, answers)
+    if checkpoint is not None:
+        refuse_sessions(scenario, "a checkpoint")
     observer = observer or Silent()
     goes_on = checkpoint is not None and _goes_on(scenario, out, checkpoint, overwrite)
     settings = plain_torch() if scenario.backend.value.trains else plain_where_loaded()
-    with settings, interrupts() as signals, closing(observer):
+    with settings, interrupts() as signals, closing(observer), ExitStack() as backends:
         check_writable(out, overwrite, goes_on)
         started_s, facts = time.perf_counter(), provenance(command)
         if hasattr(scenario.backend.value, "prepare"):
             scenario.backend.value.prepare()
-        parts = assemble(scenario, load, build)
-        backend = scenario.backend.value.open(parts.make_trainer)
-        with signals.leaving(), closing(backend), taken(out, overwrite, goes_on) as folder:
+        first, *more = all_parts = assemble_all(scenario, load, build)
+        backend, *others = open_backends(all_parts, backends)
+        with signals.leaving(), backends, taken(out, overwrite, goes_on) as folder:
             if checkpoint and overwrite and not goes_on:
                 checkpoint.remove()
             recording = Recording(folder, observer, facts, started_s)
-            _run(lambda: Simulation(parts, backend, recording, checkpoint, answers), recording, signals)
+            also = list(zip(more, others, strict=True))
+            _run(lambda: Simulation(first, backend, recording, checkpoint, answers, also, scenario), recording, signals)
             run = open_run(out)
             if backend.trains and run.manifest["status"] == FINISHED:
                 remove_checkpoint(checkpoint_of(out))

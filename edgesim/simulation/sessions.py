@@ -1,0 +1,91 @@
+"""The parts of all trainings of a scenario, in one world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from edgesim.config.scenario import Scenario
+from edgesim.core.arrays import Ids
+from edgesim.core.backend import Backend
+from edgesim.core.errors import ConfigError, EdgesimError
+from edgesim.simulation.assembly import Assembly, Build, Load, assemble, build_network, load_data
+
+_T = TypeVar("_T")
+
+
+def assemble_all(scenario: Scenario, load: Load = load_data, build: Build = build_network) -> tuple[Assembly, ...]:
+    """Return what each training of a scenario is made of; all are in the world of the first. Raises as `assemble`.
+
+    A data set that several sessions have is loaded once.
+    """
+    once = _remembering(load)
+    found: list[Assembly] = []
+    for place, alone in enumerate(scenario.trainings):
+        parts = _named(scenario, place, lambda alone=alone: assemble(alone, once, build))
+        if found:
+            world = found[0]
+            parts = replace(
+                parts, fleet=world.fleet, shared=world.shared, availability=world.availability,
+                failures=world.failures, market=world.market,
+            )  # fmt: skip
+        found.append(parts)
+    _check_peers(found)
+    return tuple(found)
+
+
+def open_backends(all_parts: tuple[Assembly, ...], closes: ExitStack) -> list[Backend]:
+    """Return a backend for each training, which `closes` closes."""
+    return [closes.enter_context(closing(parts.scenario.backend.value.open(parts.make_trainer))) for parts in all_parts]
+
+
+def refuse_sessions(scenario: Scenario, what: str) -> None:
+    """Raise ConfigError if a scenario has several trainings; `what`: that works with one alone."""
+    if len(scenario.session) > 1:
+        raise ConfigError(
+            f"session: {what} works with one training, found {len(scenario.session)} sessions; leave all but one out"
+        )
+
+
+def _remembering(load: Load) -> Load:
+    known: dict[str, object] = {}
+
+    def once(scenario: Scenario) -> object:
+        name = repr(scenario.data and scenario.data.table())
+        if name not in known:
+            known[name] = load(scenario)
+        return known[name]
+
+    return once  # type: ignore[return-value]
+
+
+def _named(scenario: Scenario, place: int, make: Callable[[], _T]) -> _T:
+    """Return what is made for a session; what is refused says of which, if there are several."""
+    try:
+        return make()
+    except EdgesimError as error:
+        if len(scenario.session) < 2:
+            raise
+        raise type(error)(f"session.{place}: {error}") from error
+
+
+def _check_peers(found: list[Assembly]) -> None:
+    """Raise ConfigError if two trainings among peers may ask one device: it has one newest message to be fetched."""
+    among_peers = [parts for parts in found if parts.scenario.peers is not None]
+    for place, one in enumerate(among_peers):
+        for other in among_peers[:place]:
+            both = np.intersect1d(_ids(one), _ids(other))
+            if len(both):
+                names = f"{other.scenario.session_name} and {one.scenario.session_name}"
+                raise ConfigError(
+                    f"session: {names} exchange among peers and share device {both[0]}; give them disjoint devices"
+                )
+
+
+def _ids(parts: Assembly) -> Ids:
+    members = parts.setting.members
+    return np.arange(len(parts.fleet)) if members is None else members
