@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -70,7 +71,8 @@ def _named(scenario: Scenario, place: int, make: Callable[[], _T]) -> _T:
     except EdgesimError as error:
         if len(scenario.session) < 2:
             raise
-        raise type(error)(f"session.{place}: {error}") from error
+        key = re.split(r"[.:]", str(error), maxsplit=1)[0]
+        raise type(error)(f"session.{place}{'.' if key in Scenario.model_fields else ': '}{error}") from error
 
 
 def _check_peers(found: list[Assembly]) -> None:
