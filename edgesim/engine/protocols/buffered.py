@@ -167,7 +167,8 @@ class _Run:
         if self._rounds.stopped:
             return None
         if others:
-            return session.env.any_of([self._inbox.until(1, within_s=comes_s), session.world.any_end()])
+            ends = session.world.any_end()  # of jobs of this session too
+            return ends if comes_s == inf else session.env.any_of([session.env.timeout(comes_s), ends])
         if running or comes_s < inf:
             return self._inbox.until(1, within_s=comes_s)
         self._watchdog.nobody_comes(failing=bool(self._failed_at_once))
