@@ -191,7 +191,7 @@ def conform(table: str, frame: pd.DataFrame, where: str) -> pd.DataFrame:
     Raises ConfigError that names `where` and the columns if some are missing.
     """
     columns = TABLES[table]
-    later = {**dict.fromkeys(LATER_COLUMNS, 0.0), **dict.fromkeys(_SESSION, ONE_SESSION)}
+    later: dict[str, float | str] = {**dict.fromkeys(LATER_COLUMNS, 0.0), **dict.fromkeys(_SESSION, ONE_SESSION)}
     frame = frame.assign(**{name: later[name] for name in columns if name in later and name not in frame})
     missing = [name for name in columns if name not in frame]
     if missing:

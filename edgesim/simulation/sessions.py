@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -27,7 +28,7 @@ def assemble_all(scenario: Scenario, load: Load = load_data, build: Build = buil
     once = _remembering(load)
     found: list[Assembly] = []
     for place, alone in enumerate(scenario.trainings):
-        parts = _named(scenario, place, lambda alone=alone: assemble(alone, once, build))
+        parts = _named(scenario, place, partial(assemble, alone, once, build))
         if found:
             world = found[0]
             parts = replace(
