@@ -67,6 +67,5 @@ def _states(folder: Path, every_s: float) -> Iterator[Run]:
 def _opened(folder: Path) -> Run:
     """Return the run in a folder with the tables that are looked at."""
     run = open_run(folder, _TABLES)
-    for table in _TABLES:
-        run.table(table)
+    run.read(_TABLES)
     return run

@@ -266,6 +266,11 @@ class Run:
             self._read[table] = self._whole(table)
         return self._read[table]
 
+    def read(self, tables: Iterable[str]) -> None:
+        """Read tables now. Raises ConfigError as `table`."""
+        for table in tables:
+            self.table(table)
+
     @cached_property
     def _read(self) -> dict[str, pd.DataFrame]:
         """The tables that have been read."""
@@ -302,8 +307,7 @@ def open_run(path: str | Path, tables: Iterable[str] = TABLES) -> Run:
         run = Run(folder)
         try:
             if run.manifest.get("status") == RUNNING:
-                for table in tables:
-                    run.table(table)
+                run.read(tables)
             break
         except ConfigError:  # it may have gone on between two files
             continue

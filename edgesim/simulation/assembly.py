@@ -155,8 +155,6 @@ def assemble(
     with np.errstate(all="ignore"):  # what is not finite is refused below
         fleet = build_fleet(scenario)
     members = members_of(scenario, fleet)
-    level = fleet.level if members is None else fleet.level[members]
-    scenario.selection.value.check(level)
     _check_pairs(scenario)
     _check_protocol(scenario, fleet, members)
     _check_end(scenario, fleet)
@@ -167,9 +165,7 @@ def assemble(
     network = build(scenario, data)
     cost_profile = charged_profile(scenario, network.cost_profile, data)
     cost_profile.check_batch("training.batch", scenario.training.batch)
-    lr, floor = scenario.training.lr, scenario.training.lr_floor
-    if floor > lr:
-        raise ConfigError(f"training.lr_floor: must be at most training.lr, {lr:g}, got {floor:g}")
+    _check_rates(scenario.training.lr, scenario.training.lr_floor)
     setting = Setting(
         cost_profile=cost_profile,
         cost=scenario.cost.value,
@@ -197,6 +193,12 @@ def assemble(
         scenario, fleet, data, split, network, setting, shared, availability, failures, server_set,
         market_of(scenario, fleet),
     )  # fmt: skip
+
+
+def _check_rates(lr: float, floor: float) -> None:
+    """Raise ConfigError if a learning rate ends above where it begins."""
+    if floor > lr:
+        raise ConfigError(f"training.lr_floor: must be at most training.lr, {lr:g}, got {floor:g}")
 
 
 def _churn(scenario: Scenario, fleet: Fleet) -> tuple[Availability, Failure | None]:
@@ -270,6 +272,7 @@ def _check_protocol(scenario: Scenario, fleet: Fleet, members: Ids | None) -> No
     """Raise ConfigError if the protocol cannot work with so many devices, or peers lack what they need."""
     everybody = np.arange(len(fleet)) if members is None else members
     n = len(everybody)
+    scenario.selection.value.check(fleet.level if members is None else fleet.level[members])
     asked = len(scenario.selection.value.choose(everybody, fleet.level, Key(scenario.seed)))
     if hasattr(scenario.protocol.value, "check"):
         scenario.protocol.value.check(n, asked)
