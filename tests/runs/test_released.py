@@ -14,7 +14,7 @@ import pytest
 import edgesim
 from edgesim.core.errors import ConfigError
 from edgesim.records.manifest import NEXT, PARTS
-from edgesim.records.schema import TABLES, conform
+from edgesim.records.schema import TABLES, conform, recorded
 from edgesim.records.table import Table, new_tables
 from edgesim.records.writer import RunFolder, taken
 from edgesim.reports.critical_path import attributed
