@@ -16,7 +16,8 @@ from typing import TypeAlias
 import numpy as np
 
 from edgesim.core.rng import Key
-from edgesim.world.contention.fair import FairLinks, SharedLinks
+from edgesim.world.contention.base import SharedLinks
+from edgesim.world.contention.fair import FairLinks
 from edgesim.world.contention.fifo import FifoLinks
 from edgesim.world.topology.base import Access, Paths, Tier, TreePaths, Wire, random_regular
 from rows import Figures, Found, alone, compared, in_turns, of

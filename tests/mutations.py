@@ -67,7 +67,36 @@ MUTATIONS = (
     ),
     Mutation("a load charges a battery", "charge_w - load_w)", "charge_w + load_w)"),
     Mutation("power grows with the square of the frequency", "frequency_hz**3", "frequency_hz**2"),
+    Mutation(
+        "computing draws nothing from a peer's battery",
+        "self._loads.begin(job.device, job, job.prices.compute_j / job.prices.compute_s)",
+        "self._loads.begin(job.device, job, 0.0)",
+        ("engine",),
+    ),
+    Mutation(
+        "a device without a job sends on without power",
+        "if peer_job is None:  # it was sending what it made before\n            self._cut_off(device)",
+        "if peer_job is None:  # it was sending what it made before\n            pass",
+        ("engine",),
+    ),
     # seconds
+    Mutation(
+        "a message pauses for its sender's link alone",
+        "self.each.on(pairs[:, 0], now_s) & self.each.on(pairs[:, 1], now_s)",
+        "self.each.on(pairs[:, 0], now_s) & self.each.on(pairs[:, 0], now_s)",
+    ),
+    Mutation(
+        "a message begins anew after an outage",
+        "flow.sendings * (flow.nbytes - flow.moved_bytes)",
+        "flow.sendings * flow.nbytes",
+        ("engine",),
+    ),
+    Mutation(
+        "a free worker of the server stands by",
+        "heapreplace(free, (done + flops, worker))",
+        "heapreplace(free, (max(free)[0] + flops, worker))",
+        ("engine",),
+    ),
     Mutation(
         "uploads take the speed of downloads",
         "self.up_bps if up else self.down_bps)[rows]",
@@ -75,8 +104,8 @@ MUTATIONS = (
     ),
     Mutation(
         "own links have no latency",
-        "latency_s = self.latency_s[rows]\n        if self.jitter_s",
-        "latency_s = 0.0 * self.latency_s[rows]\n        if self.jitter_s",
+        "latency_s: Arr = self.latency_s[rows]\n        if self.jitter_s",
+        "latency_s: Arr = 0.0 * self.latency_s[rows]\n        if self.jitter_s",
     ),
     Mutation("jitter moves the mean latency", "* normal - variance / 2.0", "* normal + variance / 2.0"),
     Mutation("lost packets are sent again once at most", "packets * loss / (1.0 - loss)", "packets * loss"),
@@ -86,6 +115,13 @@ MUTATIONS = (
         "min(peer_job.fetched_s, flow.ends_s)",
     ),
     # protocols
+    Mutation("sessions draw alike", "_WORD * session_word", "_WORD * 0", ("engine",)),
+    Mutation(
+        "a session gives up while others have its devices",
+        "int(busy.sum()) > len(self.running)",
+        "int(busy.sum()) > len(busy)",
+        ("engine",),
+    ),
     Mutation("a run takes one round more", "self.session.round >= stop.rounds", "self.session.round > stop.rounds"),
     Mutation(
         "a completion exactly at the deadline is late",

@@ -18,6 +18,7 @@ from writing import code, escaped, keys_with_comments, sentence, table, words_wi
 
 from edgesim.cli.app import command_line
 from edgesim.cli.device import print_devices
+from edgesim.cli.link import print_links
 from edgesim.config import scenario
 from edgesim.config.describe import KeyFacts, PartFacts, describe, keys_of
 from edgesim.config.plugins import PACKAGES, find, places_of, plugins_of
@@ -205,8 +206,16 @@ def _closed_by(_: str) -> str:
 
 
 def _devices(_: str) -> str:
+    return _printed(print_devices)
+
+
+def _links(_: str) -> str:
+    return _printed(print_links)
+
+
+def _printed(view: Callable[[], None]) -> str:
     with redirect_stdout(io.StringIO()) as printed:
-        print_devices()
+        view()
     return f"```text\n{printed.getvalue().rstrip()}\n```\n"
 
 
@@ -215,4 +224,5 @@ INSERTS: Mapping[str, Callable[[str], str]] = {
     "outcomes": _outcomes,
     "closed_by": _closed_by,
     "devices": _devices,
+    "links": _links,
 }

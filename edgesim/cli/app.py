@@ -352,6 +352,14 @@ def device(
 
 
 @app.command()
+def link(name: Annotated[str, typer.Argument(help="A named link, such as lte.")], as_json: AsJson = False) -> None:
+    """Show every number of a link of the catalogue with its source."""
+    from edgesim.cli.link import print_link
+
+    print_link(name, as_json)
+
+
+@app.command()
 def calibrate(
     out: Annotated[Path | None, typer.Option(help="Profile file to write, NAME.toml.")] = None,
     models: Annotated[list[str] | None, typer.Option(help="A model; may be repeated. Default: all.")] = None,
@@ -370,6 +378,7 @@ def command_line() -> typer.core.TyperGroup:
     """Return all commands, with those of groups; added here, as a module only defines names when it is loaded."""
     from edgesim.cli.decide import add_to
     from edgesim.cli.delivery import COMMANDS
+    from edgesim.cli.import_trace import commands as trace_commands
     from edgesim.cli.report import report
     from edgesim.cli.study import commands as study_commands
 
@@ -378,6 +387,7 @@ def command_line() -> typer.core.TyperGroup:
     add_to(study_commands)
     app.command()(report)
     app.add_typer(study_commands, name="study")
+    app.add_typer(trace_commands, name="import-trace")
     group = typer.main.get_command(app)
     assert isinstance(group, typer.core.TyperGroup)
     return group

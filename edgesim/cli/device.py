@@ -7,7 +7,7 @@ from typing import Any
 
 from edgesim.cli.show import print_json, print_table
 from edgesim.config import profiles
-from edgesim.config.profiles import Profile
+from edgesim.config.profiles import Profile, Quantity
 from edgesim.reports.readable import text
 
 _SHOWN = ("memory", "idle", "busy", "battery", "up", "down")
@@ -29,12 +29,17 @@ def print_device(name: str, as_json: bool = False) -> None:
     Raises ConfigError if there is none.
     """
     profile = profiles.find(name)
+    print_quantities(profile.name, describe(profile), as_json)
+
+
+def print_quantities(name: str, described: Mapping[str, Any], as_json: bool) -> None:
+    """Print every number of an entry of a catalogue, with its source; `described`: the entry as plain values."""
     if as_json:
-        print_json(describe(profile))
+        print_json(described)
         return
-    rows = [{"quantity": key, **row} for key, row in describe(profile)["quantities"].items()]
+    rows = [{"quantity": key, **row} for key, row in described["quantities"].items()]
     headings = ("quantity", "value", "year", "source", "estimate")
-    print_table(rows, {heading: heading for heading in headings}, f"{profile.name}: {profile.title}")
+    print_table(rows, {heading: heading for heading in headings}, f"{name}: {described['title']}")
 
 
 def describe(profile: Profile) -> dict[str, Any]:
@@ -42,8 +47,13 @@ def describe(profile: Profile) -> dict[str, Any]:
 
     `estimate` says what the number was derived from; it is empty for a number that the source gives.
     """
-    si = profile.si
-    quantities = {
+    quantities = rows_of(profile.quantities, profile.si)
+    return {"title": profile.title, "flops_per_s": profile.flops_per_s, "quantities": quantities}
+
+
+def rows_of(quantities: Mapping[str, Quantity], si: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """Return quantities of a catalogue as plain values, by their names."""
+    return {
         key: {
             "value": str(quantity.text),
             "si": si[key],
@@ -51,9 +61,8 @@ def describe(profile: Profile) -> dict[str, Any]:
             "source": quantity.source,
             "estimate": quantity.derived,
         }
-        for key, quantity in profile.quantities.items()
+        for key, quantity in quantities.items()
     }
-    return {"title": profile.title, "flops_per_s": profile.flops_per_s, "quantities": quantities}
 
 
 def _row(profile: Profile) -> Mapping[str, Any]:

@@ -10,12 +10,12 @@ from edgesim.config.plugins import PACKAGES, meant, places_of
 from edgesim.core.errors import ConfigError
 from edgesim.files.reading import quoted
 
-_DEVICES = "devices"  # of the catalogue, which are no parts
+_DEVICES, _LINKS = "devices", "links"  # of the catalogues
 
 
 def kinds() -> list[str]:
     """Return what `list` lists, for completion in a shell."""
-    return [*PACKAGES, _DEVICES]
+    return [*PACKAGES, _DEVICES, _LINKS]
 
 
 def names_of_kind(context: typer.Context) -> list[str]:
@@ -30,8 +30,8 @@ def print_parts(kind: str | None, names: Sequence[str]) -> None:
     Raises ConfigError if there is no such kind, in the singular or the plural, or no such part.
     """
     wanted = None if kind is None else kind_of(kind)
-    if wanted == _DEVICES:
-        _print_devices(names)
+    if wanted in (_DEVICES, _LINKS):
+        _print_catalogue(wanted, names)
     elif wanted and names:
         for name in names:
             _print_part(wanted, name)
@@ -62,13 +62,15 @@ def _print_kind(kind: str) -> None:
     print_grid([Column(kind, list(places)), Column("what it is", summaries)])
 
 
-def _print_devices(names: Sequence[str]) -> None:
+def _print_catalogue(which: str, names: Sequence[str]) -> None:
     from edgesim.cli.device import print_device, print_devices
+    from edgesim.cli.link import print_link, print_links
 
+    one, every = (print_device, print_devices) if which == _DEVICES else (print_link, print_links)
     for name in names:
-        print_device(name)
+        one(name)
     if not names:
-        print_devices()
+        every()
 
 
 def _print_part(kind: str, name: str) -> None:

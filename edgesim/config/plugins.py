@@ -28,6 +28,7 @@ PACKAGES = {
     "model": "edgesim.learning.models",
     "cost": "edgesim.cost.models",
     "network": "edgesim.world.links",
+    "discipline": "edgesim.world.contention",
     "energy": "edgesim.world.energy",
     "slowdown": "edgesim.world.compute.slowdowns",
     "battery": "edgesim.world.batteries",
@@ -37,6 +38,7 @@ PACKAGES = {
     "failure": "edgesim.world.failures",
     "peers": "edgesim.world.peers",
     "topology": "edgesim.world.topology",
+    "mobility": "edgesim.world.mobility",
     "selection": "edgesim.engine.selection",
     "method": "edgesim.methods",
     "protocol": "edgesim.engine.protocols",
@@ -50,6 +52,7 @@ ASKED: Mapping[str, tuple[tuple[str, ...], Callable[[Iterable[bool]], bool]]] = 
     "model": ((), all),  # any torch.nn.Module, which is looked at where torch is known
     "cost": (("flops",), any),
     "network": (("build",), any),
+    "discipline": (("links",), any),
     "energy": (("columns",), any),
     "slowdown": (("build",), any),
     "battery": (("build",), any),
@@ -59,6 +62,7 @@ ASKED: Mapping[str, tuple[tuple[str, ...], Callable[[Iterable[bool]], bool]]] = 
     "failure": (("build",), any),
     "peers": (("graph",), any),
     "topology": (("paths",), any),
+    "mobility": (("moves",), any),
     "selection": (("check", "choose"), all),
     "method": ((), all),  # a Method of edgesim.core.method
     "protocol": (("protocol", "deadline_s", "check", "run"), all),
@@ -73,7 +77,11 @@ _VALUES = {"protocol", "deadline_s", "unit"}  # the others are functions
 _ALIASES: Mapping[str, Mapping[str, str]] = {
     "data": {"csv": "parquet", "numpy": "npz", "npy": "npz", "folder": "image_folder", "images": "image_folder"},
     "partition": {"dirichlet": "dirichlet_label", "noniid": "dirichlet_label", "non_iid": "dirichlet_label"},
-    "network": {"csv": "trace", "constant": "fixed", "wifi": "wireless", "none": "ideal"},
+    "network": {
+        "csv": "trace", "constant": "fixed", "none": "ideal", "4g": "lte", "nr": "5g", "wlan": "wifi", "wi-fi": "wifi",
+        "lan": "ethernet", "nb-iot": "nb_iot", "nbiot": "nb_iot", "lorawan": "lora", "satellite": "starlink",
+    },
+    "discipline": {"max_min": "fair", "processor_sharing": "fair", "queue": "fifo", "fcfs": "fifo"},
     "energy": {"constant": "power", "dvfs": "cpu"},
     "slowdown": {"csv": "replay", "trace": "replay", "exponential": "shifted_exponential", "lognormal": "log_normal"},
     "availability": {"csv": "trace", "daily": "diurnal", "random": "bernoulli", "churn": "sessions"},
@@ -81,7 +89,8 @@ _ALIASES: Mapping[str, Mapping[str, str]] = {
     "tariff": {"csv": "series", "trace": "series", "hourly": "daily", "flat": "constant"},
     "peers": {"csv": "file", "complete": "full", "clique": "full", "circle": "ring"},
     "topology": {"csv": "file", "regular": "random_regular"},
-    "selection": {"random": "uniform", "everybody": "all"},
+    "mobility": {"csv": "trace", "random": "markov"},
+    "selection": {"random": "uniform", "everybody": "all", "best_channel": "bc", "rpow_d": "power_of_choice"},
     "protocol": {"async": "buffered", "asynchronous": "buffered", "synchronous": "sync"},
     "backend": {"process": "workers", "processes": "workers", "parallel": "workers", "none": "null", "cpu": "serial"},
 }  # fmt: skip

@@ -123,7 +123,7 @@ class Profile(BaseModel):
     @property
     def si(self) -> dict[str, float]:
         """The numbers in SI units. Raises ValidationError, which names the quantity, for one that cannot be."""
-        return {key: _si(key, quantity) for key, quantity in self.quantities.items()}
+        return {key: si_number(QUANTITIES[key], key, quantity) for key, quantity in self.quantities.items()}
 
     @property
     def peak_flops_per_s(self) -> float | None:
@@ -279,8 +279,8 @@ def _files() -> dict[str, Traversable]:
     return {file.name.removesuffix(".toml"): file for file in files}
 
 
-def _si(key: str, quantity: Quantity) -> float:
-    kind = QUANTITIES[key]
+def si_number(kind: Any, key: str, quantity: Quantity) -> float:
+    """Return a quantity as an SI number of a type of `units`. Raises ValidationError at `key` if it is none."""
     # with its unit even if that is missing, as a bare number would pass for one in SI
     physical = any(isinstance(mark, Unit) for mark in get_args(kind))
     given = f"{quantity.value!r} {quantity.unit}" if physical else quantity.text

@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic import model_validator as validator
 from pydantic_core import CoreSchema, core_schema
 
+from edgesim.config.edges import Edges
 from edgesim.config.learning import Encodings, Evaluation, LocalTraining, Milestone, Stop
 from edgesim.config.plugin_fields import Chosen, Foreign, PartOf, plain, refusal_at, refusal_in
 from edgesim.config.prices import Prices
@@ -39,7 +40,7 @@ from edgesim.config.units import (
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import ONE_SESSION
 from edgesim.core.local_sgd import Training
-from edgesim.core.numbers import Count, PositiveNumber, PositiveShare
+from edgesim.core.numbers import Count, CountOrZero, PositiveNumber, PositiveShare
 from edgesim.files.reading import quoted
 
 __all__ = [
@@ -130,6 +131,9 @@ class FleetBlock(StrictTable):
     memory: Memory | None = None  # for training; None: never too small
     battery: Annotated[Chosen, PartOf("battery", "rechargeable")] | None = None  # None: it never empties
     zone: _Label | None = None  # where they are: whose electricity and carbon prices hold
+    edge: CountOrZero | None = None  # the edge server that they hang on, where `edges.assignment` is "column"
+    x: PerDevice[float] = 0.0  # where they are, in the unit of `edges.positions`
+    y: PerDevice[float] = 0.0  # likewise
     link: _Label | None = None  # what kind of link they have, whose price of data holds; None: their network's name
 
     @field_validator("name")
@@ -141,11 +145,16 @@ class FleetBlock(StrictTable):
 
 
 class Server(StrictTable):
-    """The server's speed (inf: its work takes no time), and the watts it draws idle and while it computes."""
+    """The server's workers and their speed (inf: its work takes no time), and the watts it draws idle and at work.
 
-    flops_per_s: FlopsPerSecondOrInf = float("inf")  # inf: its work takes no time
+    The updates of a merge wait in a queue for its `workers`, each of which averages one after the other; what a method
+    computes beside that follows when all are through, on one worker. Each session has one merge at a time worked on.
+    """
+
+    flops_per_s: FlopsPerSecondOrInf = float("inf")  # of each worker; inf: its work takes no time
+    workers: Count = 1  # that take updates from the queue at the same time
     idle: Watts = 0.0  # all the time
-    busy: Watts = 0.0  # while it computes
+    busy: Watts = 0.0  # while one worker computes; each of several adds as much to idle
 
     @validator(mode="after")
     def _busy_is_more(self) -> Server:
@@ -202,6 +211,7 @@ class Scenario(StrictTable):
     failures: _Failures = ()  # what breaks; all of them hold
     peers: Annotated[Chosen, PartOf("peers")] | None = None  # None: devices exchange nothing among themselves
     topology: Annotated[Chosen, PartOf("topology")] = _part("star")  # what lies beyond devices' own links
+    edges: Edges | None = None  # servers between devices and server; None: there are none
     encoding: Encodings = Encodings()  # how the numbers of a payload are written
     server: Server = Server()  # its speed and power
     prices: Prices | None = None  # what everything costs in money and carbon; None: it is not reckoned
@@ -243,6 +253,8 @@ class Scenario(StrictTable):
 
     @validator(mode="after")
     def _sessions_fit(self) -> Scenario:
+        if self.session and self.edges is not None:
+            raise refusal_in(("edges",), "edge servers train for a scenario without [[session]]; leave one of both out")
         blocks = [(block.name, block.count) for block in self.fleet]
         names = [each.name for each in self.session]
         for place, each in enumerate(self.session):

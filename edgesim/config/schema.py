@@ -75,7 +75,7 @@ def _shared(schema: Schema) -> Schema:
 
     def count(node: Schema) -> Schema:
         times[_form(node)] += 1
-        return _inside(node, count) if times[_form(node)] == 1 else node
+        return _inside(node, count) if times[_form(node)] == 1 or not _called(node) else node
 
     _inside(schema, count)
     names: dict[str, str] = {}

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import pint
-from annotated_types import Ge
+from annotated_types import Ge, Lt
 from pydantic import (
     ConfigDict,
     GetCoreSchemaHandler,
@@ -190,6 +190,7 @@ Watts: TypeAlias = Annotated[float, Unit("W", "a power", "0.5 W")]
 Joules: TypeAlias = Annotated[float, Unit("J", "an energy", "18.7 Wh")]
 PositiveJoules: TypeAlias = Annotated[float, Unit("J", "an energy", "10 kJ", positive=True)]
 JoulesPerBit: TypeAlias = Annotated[float, Unit("J/bit", "an energy per bit", "50 nJ/bit")]
+LossRate: TypeAlias = Annotated[float, Ge(0), Lt(1)]  # of packets
 
 
 @dataclass(frozen=True, slots=True)

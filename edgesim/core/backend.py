@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeGuard
 
+import numpy as np
+
 from edgesim.core.rng import Key
 from edgesim.core.task import Task
 from edgesim.core.update import ModelState, Update
@@ -35,6 +37,35 @@ class Assignment(NamedTuple):
         return None if self.steps is None else max(0, self.steps - steps)
 
 
+class Report(NamedTuple):
+    """How a device's training went, over the samples that it met, each as often as it was met."""
+
+    loss: float  # mean cross-entropy, of the weights as they were when the sample was met
+    square_loss: float  # mean of its square, sample by sample
+    accuracy: float  # share of them that were hits
+    norm: float  # of how far training moved the parameters, as one vector
+
+
+REPORT_NUMBERS = Report._fields
+REPORT_BYTES = 4 * len(REPORT_NUMBERS)  # on the link, beside the update
+
+
+class Reports(NamedTuple):
+    """Reports of several devices: arrays of shape (k,), named as those of a report."""
+
+    device: np.ndarray  # int64, distinct
+    loss: np.ndarray
+    square_loss: np.ndarray
+    accuracy: np.ndarray
+    norm: np.ndarray
+
+    @classmethod
+    def of(cls, reports: Mapping[int, Report]) -> Reports:
+        """Return the reports of devices."""
+        numbers = np.array(list(reports.values()), dtype=np.float64).reshape(len(reports), len(REPORT_NUMBERS))
+        return cls(np.array(list(reports), dtype=np.int64), *numbers.T.copy())
+
+
 class Result(NamedTuple):
     """What local training gave."""
 
@@ -43,6 +74,7 @@ class Result(NamedTuple):
     statistics: Mapping[str, Any]
     steps: int
     own_model: ModelState | None = None  # the device's model, where its body is something else
+    report: Report | None = None  # None: nobody asked for one, or nothing was trained
 
 
 class Backend(Protocol):

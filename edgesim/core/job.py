@@ -20,6 +20,7 @@ Outcome: TypeAlias = Literal[
     "lost",  # delivered, and lost by a server that restarted before the merge
     "crashed",  # the device crashed
     "offline",  # the device left
+    "moved",  # the device moved to another edge server, which got the update, or nobody
     "battery",  # the battery was empty
     "no_memory",  # refused: the device lacks the memory
     "stopped",  # at work when the run ended
@@ -49,6 +50,8 @@ class Prices(NamedTuple, Generic[Number]):
     up_latency_s: Number  # of up_s
     message_bytes: Number  # size of the update, whoever it is for: of a job of the server the same as up_bytes
     memory_bytes: Number  # that the device needs at the peak; 0 if nothing is trained
+    down_air_bytes: Number  # of down_bytes, as many as cross the air, with those that are sent again
+    up_air_bytes: Number  # of up_bytes
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -67,7 +70,9 @@ class Job:
     inputs: tuple[int, ...] = ()
     wait: Wait = NO_WAIT
     steps: int | None = None  # SGD steps after which the device stops; None: all
-    received: tuple[ModelRef, ...] = ()  # messages of peers that it starts from, known once it computes
+    to: int | None = None  # node of the edge server that gets the update; None: who asked
+    received: tuple[ModelRef, ...] = ()  # messages of peers that it starts from, for certain once it computes
+    partner: int | None = None  # the peer with which it has traded models
     ended: bool = False
     number: int = 0  # among the jobs of its session, as tables show it; `id` is that in the world
 

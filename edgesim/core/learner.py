@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from edgesim.core.backend import Score
+from edgesim.core.backend import Reports, Score
 from edgesim.core.job import Completion, Job
-from edgesim.core.task import Plan
+from edgesim.core.task import Order, Plan
 from edgesim.core.update import ModelRef
-from edgesim.core.view import View
+from edgesim.core.view import Turn, View
 
 _Value = TypeVar("_Value", covariant=True)
 _Ready = TypeVar("_Ready")
@@ -49,6 +49,16 @@ class Learner(Protocol):
         """Save the run, if it is time to; `settle` asks for all outstanding answers, which has to be before."""
 
 
+class LearnerOfPeers(Learner, Protocol):
+    """A learner of devices on their own clocks, as protocols with `own_clocks` see it."""
+
+    def next_order(self, turn: Turn) -> Order:
+        """Ask the method for the next job of a device."""
+
+    def finish(self, completions: Sequence[Completion]) -> None:
+        """Let jobs take effect now, in this order, on what devices keep."""
+
+
 class Answer(Protocol[_Value]):
     """What a learner was asked for, which may still be computed. Answers are got in the order of the questions."""
 
@@ -73,6 +83,9 @@ class Ready(Generic[_Ready]):
         return self._value
 
 
+NO_REPORTS = Reports.of({})
+
+
 class AggregationFacts(NamedTuple):
     """What is known of an aggregation without its model: whether it made one, and what it says of itself."""
 
@@ -86,3 +99,4 @@ class ServerStep(NamedTuple):
 
     model: ModelRef
     facts: Answer[AggregationFacts] = Ready(AggregationFacts())
+    reports: Answer[Reports] = Ready(NO_REPORTS)  # of the devices whose updates were aggregated, if anybody asks

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
+from edgesim.core.errors import ContractError
 from edgesim.core.local_sgd import Training
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
-from edgesim.core.task import Plan, Task
+from edgesim.core.task import Order, Plan, Task
 from edgesim.core.update import ModelState, Update
-from edgesim.core.view import Setting, View
+from edgesim.core.view import Setting, Turn, View
 
 Absent: TypeAlias = Literal["average_over_holders", "include_absent"]  # of updates that lack a parameter
 Fn: TypeAlias = Callable[..., Any]
@@ -199,6 +200,33 @@ class Method:
     def local(self, task: Task) -> LocalRule:
         """Return how a device carries out a task, a pure function of the task: plain SGD on the cross-entropy."""
         return LocalRule((LocalPhase(),) * len(task.local_sgd))
+
+    # --- devices on their own clocks -------------------------------------------------------------------------------
+
+    def next_order(self, state: Any, turn: Turn, key: Key) -> Order:
+        """Return the next job of a device on its own clock, a pure function of its arguments.
+
+        `key`: of this device's job of this number, so that no draw depends on the order of events. The task says by
+        `own_clock` how the device and its inputs exchange models.
+        """
+        raise ContractError(f"{type(self).__name__}: has no next_order(), which protocols without rounds ask for")
+
+    def traded(
+        self, first: ModelState, mine: ModelState | None, theirs: ModelState | None
+    ) -> tuple[ModelState, ModelState]:
+        """Return what a device and its peer keep once they have traded models, a pure function of its arguments.
+
+        `mine`, `theirs`: what they kept at that instant; None: nothing yet, they have the `first` model.
+        """
+        raise ContractError(f"{type(self).__name__}: a task has own_clock 'trade', but the method has no traded()")
+
+    def joined(self, first: ModelState, device_state: ModelState | None, trained: ModelState | None) -> Any:
+        """Return what a device on its own clock keeps once a job has ended, a pure function of its arguments.
+
+        `device_state`: what it keeps at that instant, which trades may have changed since the job began; None: nothing
+        yet, it has the `first` model. `trained`: the `new_device_state` of the job, which takes its place by default.
+        """
+        return device_state if trained is None else trained
 
     # --- what the server makes of updates -------------------------------------------------------------------------
 

@@ -10,7 +10,10 @@ from edgesim.core.rng import Key
 
 
 class Selection(Protocol):
-    """Who is asked: a frozen dataclass. `engine/selection/rules.py` has those that come with edgesim."""
+    """Who is asked: a frozen dataclass, as those of `engine/selection/rules.py`.
+
+    Rules that look at more than who is idle extend edgesim.core.selection.Informed.
+    """
 
     def check(self, level: Ids) -> None:
         """Raise ConfigError if the rule does not fit devices of these levels, shape (devices,)."""
@@ -24,6 +27,7 @@ class RoundProtocol(Protocol):
 
     protocol: str  # by which methods say what they run on, in `Needs.protocols`
     deadline_s: float  # of a round; inf if there is none
+    # `own_clocks`, if it is there and true: devices have no rounds, and the learner is a LearnerOfPeers
 
     def check(self, devices: int, asked: int) -> None:
         """Raise ConfigError if it cannot work with a fleet of so many devices, of which so many are asked."""

@@ -32,7 +32,8 @@ class Purpose(IntEnum):
     SERVER_SET = 14
     BOOTSTRAP = 15  # resamples of the statistics over a study's runs
     SEARCH = 16  # points of trials
-    SESSION = 17  # then a word of its name: all that one of several trainings draws for itself
+    EDGES = 17  # what an edge server decides, and who moves
+    SESSION = 18  # then a word of its name: all that one of several trainings draws for itself
 
 
 class PlanStream(IntEnum):

@@ -94,6 +94,9 @@ class Task:
     passes: tuple[Pass, ...] = (Pass(),)
     config: Mapping[str, float] = field(default_factory=dict)  # numbers and seeds, read by the method's own rule only
     mixing: Mapping[tuple[int, int], float] = field(default_factory=dict)  # (source, target) -> weight among peers
+    # of a peer without rounds: it fetches the models of its inputs and computes; or computes, and then trades models
+    # with its one input, which keeps another model from then on
+    own_clock: Literal["fetch", "trade"] | None = None
 
 
 class Wait(NamedTuple):

@@ -9,14 +9,15 @@ from edgesim.core.task import Task
 
 ModelState: TypeAlias = Mapping[str, Mapping[str, Any]]  # collection ("params", "buffers", own) -> name -> tensor
 
+AVERAGED = frozenset({"params", "buffers"})  # collections of which a mean makes sense whatever the method is
 SERVER = 0  # owner of the global model
 
 
 class ModelRef(NamedTuple):
     """A model or message by name; it may not have been computed yet."""
 
-    owner: int  # SERVER, or 1 + device id
-    version: int  # global models so far; of a device's message: the job that gave it, -1 for the first model
+    owner: int  # SERVER, 1 + device id, or the node of an edge server
+    version: int  # models of its owner so far; of a device's message: the job that gave it, -1 for the first model
 
 
 FIRST_MODEL = ModelRef(SERVER, 0)  # what every run and every device starts from

@@ -54,11 +54,17 @@ class Cost(NamedTuple):
     up_j: float
     peer_j: float
     link_j: float
-    senders: Sequence[SentFlow] = ()
+    senders: Sequence[FlowCost] = ()
+    receivers: Sequence[FlowCost] = ()  # of flows from its device
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that arrived for this job anywhere."""
+        return self.down_bytes + sum(flow.nbytes for flow in self.receivers)
 
 
-class SentFlow(NamedTuple):
-    """What a flow cost the device that sent it."""
+class FlowCost(NamedTuple):
+    """What a flow cost the device at its other end."""
 
     device: int
     nbytes: int
@@ -105,12 +111,15 @@ class Accounting:
             self._sent_bytes[sent.device] += sent.nbytes
             if sent.joules:
                 self.ledger.charge_sending(sent.device, sent.joules)
+        for received in cost.receivers:
+            self._received_bytes[received.device] += received.nbytes
+            self.ledger.charge_receiving(received.device, received.joules)
         if self._links_draw:
             self.ledger.charge_link(cost.link_j)
         self._received_bytes[device] += cost.down_bytes
         self._sent_bytes[device] += cost.up_bytes
         self.flops += cost.flops
-        self.down_bytes += cost.down_bytes
+        self.down_bytes += cost.received_bytes
         self.up_bytes += cost.up_bytes + cost.peer_bytes
         return cost
 
@@ -118,31 +127,43 @@ class Accounting:
         """Return what a job spent, in bytes, FLOPs and joules; nothing is charged."""
         prices, (down, compute, up) = job.prices, usage.shares
         down_bytes, up_bytes, peer_bytes, peer_j = int(down * prices.down_bytes), int(up * prices.up_bytes), 0, 0.0
-        senders: list[SentFlow] = []
+        senders: list[FlowCost] = []
+        receivers = [self._received(flow) for flow in usage.sent]
+        if receivers:
+            up_bytes += sum(received.nbytes for received in receivers)
+            peer_j += sum(received.joules for received in receivers)
         if usage.flows:
             senders = [self._sent(flow) for flow in usage.flows]
             peer_bytes = sum(sent.nbytes for sent in senders)
-            peer_j = sum((sent.joules for sent in senders), 0.0)
+            peer_j += sum((sent.joules for sent in senders), 0.0)
             down_bytes += peer_bytes
         link_j = 0.0
         if self._links_draw:  # what peers send crosses their own links, and the receiver's
             j_per_bit = self._fleet.j_per_bit
             link_j = 8.0 * float(j_per_bit[job.device]) * (down_bytes + up_bytes)
-            link_j += sum(8.0 * float(j_per_bit[sent.device]) * sent.nbytes for sent in senders)
+            link_j += sum(8.0 * float(j_per_bit[sent.device]) * sent.nbytes for sent in (*senders, *receivers))
         joules = joules_of(job, usage, self._fleet)
-        return Cost(compute * prices.flops, down_bytes, up_bytes, peer_bytes, *joules, peer_j, link_j, senders)
+        return Cost(
+            compute * prices.flops, down_bytes, up_bytes, peer_bytes, *joules, peer_j, link_j, senders, receivers
+        )
 
-    def _sent(self, flow: Flow) -> SentFlow:
+    def _sent(self, flow: Flow) -> FlowCost:
         """Return what a flow cost the device that sent it."""
         joules = flow.up_air_s * self._transmit_w[flow.source]
-        return SentFlow(flow.source, int(flow.moved_bytes), joules, flow.begins_s, flow.ends_s)
+        return FlowCost(flow.source, int(flow.moved_bytes), joules, flow.begins_s, flow.ends_s)
+
+    def _received(self, flow: Flow) -> FlowCost:
+        """Return what a flow cost the device that received it."""
+        joules = flow.down_air_s * float(self._fleet.receive_w[flow.target])
+        return FlowCost(flow.target, int(flow.moved_bytes), joules, flow.begins_s, flow.ends_s)
 
     def uses(self, job: Job, usage: Usage, cost: Cost, delivered: bool) -> Iterator[Use]:
         """Yield what devices used for a job, with the times of each activity, for the ledger of money and carbon."""
         down_s, compute_s, up_s = usage.seconds
         computes_s = job.sent_s + down_s + usage.wait_s
         sends_s = computes_s + compute_s
-        receiving, sending = (job.sent_s, computes_s), (sends_s, sends_s + up_s)
+        sending = (sends_s, sends_s + up_s)
+        receiving = sending if usage.sent else (job.sent_s, computes_s)  # a trade passes both ways at once
         j_per_byte = 8.0 * float(self._fleet.j_per_bit[job.device])
         yield Use(
             job.device,
@@ -157,8 +178,10 @@ class Accounting:
             down_s + compute_s + up_s,
             delivered,
         )
-        for sent in cost.senders:
-            network_j = 8.0 * float(self._fleet.j_per_bit[sent.device]) * sent.nbytes
-            ends_s = sent.ends_s if sent.ends_s < inf else computes_s  # one under way goes on until the device computes
-            times = (sent.begins_s, max(sent.begins_s, ends_s))
-            yield Use(sent.device, ((TRANSMIT, sent.joules, *times), (NETWORK, network_j, *times)), sent.nbytes)
+        until_s = sends_s + up_s if usage.sent else computes_s  # of a flow under way
+        for item, others in (TRANSMIT, cost.senders), (RECEIVE, cost.receivers):
+            for other in others:
+                network_j = 8.0 * float(self._fleet.j_per_bit[other.device]) * other.nbytes
+                ends_s = other.ends_s if other.ends_s < inf else until_s
+                times = (other.begins_s, max(other.begins_s, ends_s))
+                yield Use(other.device, ((item, other.joules, *times), (NETWORK, network_j, *times)), other.nbytes)

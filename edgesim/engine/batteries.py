@@ -24,6 +24,9 @@ class FleetBatteries:
     def __bool__(self) -> bool:
         return bool(self._blocks)
 
+    def __contains__(self, device: int) -> bool:
+        return any(block.first <= device < block.first + block.count for _, block in self._blocks)
+
     def on(self, now_s: float) -> np.ndarray:
         """Return which devices are on, bool, shape (devices,)."""
         mask = np.ones(len(self._fleet), dtype=bool)
@@ -44,6 +47,15 @@ class FleetBatteries:
         for batteries, block in self._blocks:
             on_s[block.first : block.first + block.count] = batteries.next_available(np.arange(block.count), now_s)
         return on_s
+
+    def stored_j(self, now_s: float) -> tuple[Arr, Arr]:
+        """Return the joules that batteries hold, and hold when full, shape (devices,); inf for devices without one."""
+        stored_j, capacity_j = np.full(len(self._fleet), inf), np.full(len(self._fleet), inf)
+        for batteries, block in self._blocks:
+            own = slice(block.first, block.first + block.count)
+            stored_j[own] = batteries.level(np.arange(block.count), now_s)
+            capacity_j[own] = batteries.capacity_j
+        return stored_j, capacity_j
 
     def lasting_s(self, ids: Ids, draws: Sequence[tuple[Arr, Arr]], now_s: float) -> Arr:
         """Return for how long devices can go through phases of (watts above idle, seconds), shape (k,).

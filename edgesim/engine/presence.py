@@ -38,6 +38,14 @@ class Presence:
         there = self._availability.on(now_s, self._occasion)
         return there & (self._batteries.on_from_s(now_s) <= now_s) if self._batteries else there
 
+    def until_s(self, device: int, now_s: float) -> float:
+        """Return until when a device can be reached, asked now; -inf: it cannot. Asking changes nothing."""
+        if self.everybody:
+            return inf
+        if not self.seen(now_s)[device]:
+            return -inf
+        return float(self._availability.until_s(np.array([device]), now_s)[0])
+
     def wait_s(self, now_s: float) -> float:
         """Return seconds until somebody is there or on who is not now, inf if never; to be asked after waiting."""
         self.new_occasion()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
+from edgesim.core.backend import REPORT_BYTES
 from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import Job, Prices
@@ -36,6 +37,8 @@ _BLAMED = {
     "up_bytes": ("an upload", "bytes", "model"),
     "message_bytes": ("a message", "bytes", "model"),
     "memory_bytes": ("training", "bytes", "model"),
+    "down_air_bytes": ("a download", "bytes", "network.loss"),
+    "up_air_bytes": ("an upload", "bytes", "network.loss"),
     "down_j": ("a download", "J", "energy.receive"),
     "compute_j": ("computing", "J", "energy"),
     "up_j": ("an upload", "J", "energy.transmit"),
@@ -177,7 +180,7 @@ class Pricer:
         work = self._work(task, ids)
         begin_s, nothing = np.full(len(ids), now_s), np.zeros(len(ids))
         needs_bytes = np.full(len(ids), float(memory_bytes(task, self._setting)))
-        message_bytes = np.full(len(ids), _nbytes(task.up, task, self._setting, self._setting.encoding_up))
+        message_bytes = np.full(len(ids), self._message_bytes(task))
         if task.start == "device":  # no transfer from or to the server
             compute_s, compute_j = self._compute(task, work, nothing, begin_s, draws)
             return Prices(
@@ -194,6 +197,8 @@ class Pricer:
                 up_latency_s=nothing,
                 message_bytes=message_bytes,
                 memory_bytes=needs_bytes,
+                down_air_bytes=nothing,
+                up_air_bytes=nothing,
             )
         down_bytes = np.full(len(ids), _nbytes(task.down, task, self._setting, self._setting.encoding_down))
         down_s, down_air_s, down_latency_s = self._transfer(down_bytes, False, begin_s, draws)
@@ -215,7 +220,14 @@ class Pricer:
             up_latency_s=up_latency_s,
             message_bytes=message_bytes,
             memory_bytes=needs_bytes,
+            down_air_bytes=fleet.air_bytes(ids, down_bytes, False, draws),
+            up_air_bytes=fleet.air_bytes(ids, message_bytes, True, draws),
         )
+
+    def _message_bytes(self, task: Task) -> float:
+        """Return the bytes of an update, with what its device reports beside it."""
+        report_bytes = REPORT_BYTES if self._setting.reports and task.local_sgd else 0
+        return report_bytes + _nbytes(task.up, task, self._setting, self._setting.encoding_up)
 
     def _work(self, task: Task, ids: Ids) -> _Work:
         samples, steps = amount(task, self._setting, ids)
@@ -250,13 +262,15 @@ def memory_bytes(task: Task, setting: Setting) -> int:
     return max(needs, default=0)
 
 
-def averaging_flops(jobs: Sequence[Job], setting: Setting) -> float:
-    """Return the FLOPs of a server that averages what jobs sent it: a multiplication and an addition a number."""
-    numbers = 0
+def averaging_flops(jobs: Sequence[Job], setting: Setting) -> list[float]:
+    """Return the FLOPs of a server that averages what each job sent it: a multiplication and an addition a number."""
+    flops = [0.0] * len(jobs)
     for task, where in _by_task(jobs):
         if task.start == "server":
-            numbers += len(where) * setting.cost_profile.numbers(task.up, task.submodel)
-    return 2.0 * numbers
+            of_each = 2.0 * setting.cost_profile.numbers(task.up, task.submodel)
+            for place in where:
+                flops[place] = of_each
+    return flops
 
 
 def _by_task(orders: Sequence[Order | Job]) -> Iterator[tuple[Task, list[int]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import inf, isfinite
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,12 +13,12 @@ import simpy
 from edgesim.config.scenario import Evaluation, Milestone, Server, Stop
 from edgesim.core.arrays import Arr
 from edgesim.core.backend import Score
-from edgesim.core.errors import ConfigError, ContractError
+from edgesim.core.errors import ContractError
 from edgesim.core.job import DELIVERED, Completion
 from edgesim.core.learner import AggregationFacts, Answer, ServerStep
 from edgesim.engine.accounting import Totals
 from edgesim.engine.divergence import Divergence, middle
-from edgesim.engine.pricing import averaging_flops
+from edgesim.engine.server_queue import merge_s, worked_s
 from edgesim.engine.session import Session
 from edgesim.records.rows import CostRow, EvaluationRow, MetricRow, RoundRow
 from edgesim.records.schema import CLOSED_BY, COSTS
@@ -52,6 +52,15 @@ class _Closed(NamedTuple):
     came: int  # updates
     rows: Mapping[str, int]  # of each table, once it was closed
     spent: Mapping[str, Arr] | None  # by the devices until then; None: it is settled at once
+
+
+class Tally(NamedTuple):
+    """Jobs of devices that ended in a round; of them those merged and those late; mean staleness of the merged."""
+
+    asked: int
+    used: int
+    late: int
+    staleness_mean: float
 
 
 class Rounds:
@@ -92,7 +101,8 @@ class Rounds:
         self._observer = observer
         self._best_accuracy = 0.0  # of all evaluations that are settled
         self._start_s = 0.0
-        self._works_since_s: float | None = None  # on a merge; None: the server has nothing to do
+        # since when the server is at a merge, and for how long each worker; None: it has nothing to do
+        self._works: tuple[float, list[float]] | None = None
         self._before = Totals()
         self._costs_before = session.world.costs_by_item()
 
@@ -113,25 +123,20 @@ class Rounds:
         `closed_by`: what ended the waiting, one of edgesim.records.schema.CLOSED_BY; `deadline_s`: that of the round,
         in seconds since it was sent out.
         """
-        if closed_by not in CLOSED_BY:
-            raise ContractError(f"closed_by must be one of {', '.join(CLOSED_BY)}, got {closed_by!r}")
+        check_closed_by(closed_by)
         session = self.session
-        server_s = 0.0
-        if self._server.flops_per_s < inf:  # updates that come while it works wait in their inbox
-            used = [a.job for a in completions if a.outcome in DELIVERED]
-            flops = result.facts.get().server_flops + averaging_flops(used, session.setting)
-            server_s = flops / self._server.flops_per_s
-            if not isfinite(server_s):
-                raise ConfigError(f"server.flops_per_s: a merge takes {server_s} s of the server, must be finite")
-        if server_s > 0:
-            self._works_since_s = session.now_s
+        workers_s = merge_s(
+            result, completions, session.setting, self._server.flops_per_s, self._server.workers, "server"
+        )
+        server_s = max(workers_s)
+        if server_s > 0:  # updates that come while it works wait in their inbox
+            self._works = (session.now_s, workers_s)
             yield session.env.timeout(server_s)
             if self.stopped:  # at this very instant; it has been charged
                 return
-            self._works_since_s = None
-            session.world.charge_server(server_s)
-        session.model = result.model
-        session.last = completions
+            self._works = None
+            session.world.charge_server(workers_s)
+        session.close_round(result, completions)
         costs = session.world.costs_by_item()
         totals = session.totals(costs)
         self._write_merge(result, completions, server_s, totals, closed_by, deadline_s)
@@ -156,8 +161,9 @@ class Rounds:
         """End the run; the protocol sees it at its next look at `stopped`. What the server is at is charged."""
         if not self.stopped:
             self.stop_reason = reason
-            if self._works_since_s is not None:
-                self.session.world.charge_server(self.session.now_s - self._works_since_s)
+            if self._works is not None:
+                since_s, workers_s = self._works
+                self.session.world.charge_server(worked_s(workers_s, self.session.now_s - since_s))
             self.ended.succeed(reason)
 
     def look_at(self, milestone: Milestone, now: simpy.Event) -> None:
@@ -177,10 +183,7 @@ class Rounds:
         closed_by: str,
         deadline_s: float,
     ) -> None:
-        session = self.session
-        used = [a for a in completions if a.outcome in DELIVERED]
-        late = sum(a.outcome == "late" for a in completions)
-        staleness = sum(a.staleness for a in used) / len(used) if used else 0.0
+        session, tally = self.session, self._tally(completions)
         spent = totals.since(self._before)
         self._tables["rounds"].append(
             RoundRow(
@@ -188,12 +191,12 @@ class Rounds:
                 version=result.model.version,
                 start_s=self._start_s,
                 now_s=session.now_s,
-                asked=len(completions),
-                used=len(used),
-                late=late,
+                asked=tally.asked,
+                used=tally.used,
+                late=tally.late,
                 closed_by=closed_by,
                 deadline_s=deadline_s,
-                staleness_mean=staleness,
+                staleness_mean=tally.staleness_mean,
                 server_s=server_s,
                 flops=spent.flops,
                 down_bytes=spent.down_bytes,
@@ -214,6 +217,12 @@ class Rounds:
         )
         self._before = totals
         self._start_s = session.now_s
+
+    def _tally(self, completions: Sequence[Completion]) -> Tally:
+        """Return how many jobs of devices ended in a round."""
+        used = [each for each in completions if each.outcome in DELIVERED]
+        staleness = sum(each.staleness for each in used) / len(used) if used else 0.0
+        return Tally(len(completions), len(used), sum(each.outcome == "late" for each in completions), staleness)
 
     def write_rest_of_costs(self) -> None:
         """Write what was spent after the last closed round, once the run has ended."""
@@ -320,6 +329,12 @@ class Rounds:
             self.end(f"cost {stop.cost.values[1]:g} {stop.cost.unit} spent")
         elif stop.rounds is not None and self.session.round >= stop.rounds:
             self.end(f"{stop.rounds} rounds done")
+
+
+def check_closed_by(closed_by: str) -> None:
+    """Raise ContractError unless a protocol says in a known word what ended the waiting."""
+    if closed_by not in CLOSED_BY:
+        raise ContractError(f"closed_by must be one of {', '.join(CLOSED_BY)}, got {closed_by!r}")
 
 
 def _is_ready(closed: _Closed) -> bool:

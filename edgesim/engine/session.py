@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +13,16 @@ import simpy
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ContractError
 from edgesim.core.job import DELIVERED, Completion, Job, Outcome
-from edgesim.core.learner import Learner
+from edgesim.core.learner import Learner, ServerStep
 from edgesim.core.rng import Key, Purpose
+from edgesim.core.selection import Informed
 from edgesim.core.task import Plan
-from edgesim.core.update import FIRST_MODEL
+from edgesim.core.update import FIRST_MODEL, ModelRef
 from edgesim.core.view import Setting
 from edgesim.engine.accounting import Cost, Totals
 from edgesim.engine.dispatcher import Dispatcher
-from edgesim.engine.in_flight import Running
+from edgesim.engine.history import History
+from edgesim.engine.in_flight import InFlight, Running, Spent
 from edgesim.engine.inbox import Inbox
 from edgesim.engine.presence import Presence
 from edgesim.engine.server_buffer import ServerBuffer
@@ -28,6 +32,45 @@ from edgesim.engine.view import FleetView, PeerGraphs
 from edgesim.engine.world import World
 from edgesim.records.rows import JobRow
 from edgesim.records.table import Table
+from edgesim.world.failures.base import Failure
+
+
+@dataclass
+class Edge:
+    """What makes a session that of an edge server: its place, its devices, and what it shares with other edges."""
+
+    index: int
+    node: int  # of the topology
+    members: np.ndarray  # which devices it may ask now, bool, shape (devices,)
+    trained: TrainedModels
+    presence: Presence  # of devices
+    failures: Failure | None  # of its own: restarts
+    cloud_round: Callable[[], int]  # rounds of the server so far
+    hand_over: Callable[[Completion, int], None]  # to the edge server that a device moved to; its row in the table
+
+
+def dispatcher_of(world: World, setting: Setting, session_word: int = 0) -> Dispatcher:
+    """Return what prices jobs of the devices of a world; `session_word` tells draws of sessions apart."""
+    return Dispatcher(
+        fleet=world.fleet,
+        setting=setting,
+        availability=world.availability,
+        failures=world.failures,
+        batteries=world.batteries,
+        counter=world.counter,
+        key=world.job_key,
+        due_known=world.due_known,
+        session_word=session_word,
+    )
+
+
+def _mask_of(setting: Setting) -> np.ndarray | None:
+    """Return which devices the training may ask, bool, shape (devices,); None: all."""
+    if setting.members is None:
+        return None
+    mask = np.zeros(len(setting.samples), dtype=bool)
+    mask[setting.members] = True
+    return mask
 
 
 class _AtWork(NamedTuple):
@@ -37,7 +80,12 @@ class _AtWork(NamedTuple):
 
 
 class Session:
-    """One federated training on a world, with one server. Others may share the world."""
+    """One federated training on a world, as one aggregator sees it: the server, or an edge server.
+
+    Others may share the world.
+    """
+
+    held_in = "jobs"  # the table with the rows of updates that the aggregator holds
 
     def __init__(
         self,
@@ -49,41 +97,41 @@ class Session:
         selection: Any,
         peers: Any,
         key: Key,
-        word: int = 0,
+        edge: Edge | None = None,
+        dispatcher: Any = None,
+        alone: bool = True,
     ) -> None:
-        """`peers`: the scenario's graph of peers; None: devices have none. `word`: tells draws of sessions apart."""
+        """`peers`: the scenario's graph of peers; None: devices have none. `edge`: None: this is the server's.
+
+        `dispatcher`: what prices the orders; None: one for jobs of devices. `alone`: no other shares the world.
+        """
         self.world = world
+        self.edge = edge
         self.learner = learner
         self.setting = setting
         self.tables = tables
-        self.model = FIRST_MODEL
+        self.model = FIRST_MODEL if edge is None else ModelRef(edge.node, 0)
         self.round = 0
         self.exchange = 0
         self.last: Sequence[Completion] = ()
+        self.visitors: list[Completion] = []  # with updates of devices that came from other edge servers
         self.running: dict[int, Job] = {}  # of this session, by id, ascending
-        self.presence = Presence(world.availability, world.batteries, setting.members)
+        self.presence: Presence = world.new_presence(setting.members) if edge is None else edge.presence
         self.nobody_fits = False  # the last plan asked for more memory than any device has
-        self.trained = TrainedModels(setting)
-        self.server_buffer = ServerBuffer(world.env, tables["jobs"], world.failures)
-        self._selection = selection
-        self._graphs = PeerGraphs(peers, key.at(Purpose.PEERS), setting.members)
-        self._dispatcher = Dispatcher(
-            fleet=world.fleet,
-            setting=setting,
-            availability=world.availability,
-            failures=world.failures,
-            batteries=world.batteries,
-            counter=world.counter,
-            key=world.job_key,
-            due_known=world.due_known,
-            session_word=word,
+        self.trained = TrainedModels(setting) if edge is None else edge.trained
+        self.server_buffer = ServerBuffer(
+            world.env, tables[self.held_in], world.failures if edge is None else edge.failures
         )
-        self._outsiders: np.ndarray | None = None
-        if setting.members is not None:
-            self._outsiders = np.ones(len(world.fleet), dtype=bool)
-            self._outsiders[setting.members] = False
-        self._flops, self._down_bytes, self._up_bytes = 0.0, 0, 0  # of the jobs that have ended
-        self._in_flight = world.new_in_flight()
+        self.members = _mask_of(setting) if edge is None else edge.members  # who may be asked, bool; None: all
+        self._selection = selection
+        self._weights: dict[int, float] = {}  # of running jobs whose updates do not count 1, by id
+        self._graphs = PeerGraphs(peers, key.at(Purpose.PEERS), setting.members)
+        self._dispatcher = dispatcher or dispatcher_of(world, setting)
+        self._history: History | None = None  # None: the selection does not look at it
+        if isinstance(selection, Informed):
+            self._history = History(selection, world, setting, self._dispatcher.draws_of_device)
+        self._alone = alone
+        self._ended = Spent()  # by jobs that have ended, unless there are no others
 
     @property
     def env(self) -> simpy.Environment:
@@ -118,34 +166,41 @@ class Session:
             places,
             only,
             hidden,
-            self._outsiders,
+            self.members,
+            self._history,
         )
 
     @property
     def others_at_work(self) -> bool:
         """Whether devices that this session may ask have jobs of other sessions: they will be free again."""
-        running = len(self.world.running)
-        if running == len(self.running):
+        if self._alone:
             return False
-        if self._outsiders is None:
-            return True
-        return int((self.world.busy & ~self._outsiders).sum()) > len(self.running)
+        busy = self.world.busy if self.members is None else self.world.busy & self.members
+        return int(busy.sum()) > len(self.running)
 
     def totals(self, costs: Arr | None = None) -> Totals:
         """Return what has been spent up to now: FLOPs and bytes of this session, joules, money and carbon of the world.
 
         `costs`: as `World.totals`, which raises the same.
         """
-        own = self.world.totals(costs)
-        if self._dispatcher.jobs == self.world.counter.jobs:  # all of the world's are of this session
-            return own
+        totals = self.world.totals(costs)
+        if self._alone:
+            return totals
         running: dict[int, Running] = {id_: _AtWork(job) for id_, job in self.running.items()}
         spent = self._in_flight.spent(running, self.world.env.now)
-        return own._replace(
-            flops=self._flops + spent.flops,
-            down_bytes=self._down_bytes + spent.down_bytes,
-            up_bytes=self._up_bytes + spent.up_bytes,
+        return totals._replace(
+            flops=self._ended.flops + spent.flops,
+            down_bytes=self._ended.down_bytes + spent.down_bytes,
+            up_bytes=self._ended.up_bytes + spent.up_bytes,
         )
+
+    @cached_property
+    def _in_flight(self) -> InFlight:
+        return self.world.new_in_flight()
+
+    def there_until_s(self, device: int) -> float:
+        """Return until when a device can be reached, asked now; -inf: it cannot. Asking changes nothing."""
+        return self.presence.until_s(device, self.world.env.now)
 
     def new_inbox(self) -> Inbox:
         """Return an empty inbox."""
@@ -156,10 +211,17 @@ class Session:
 
         Raises ContractError if the plan is empty or asks a device twice or while it is busy.
         """
+        history, weights = self._history, dict[int, float]()
+        if history is not None and history.weighs:
+            view = self.view()
+            counts = history.weights(view.places_of_idle, self.round)
+            weights = dict(zip(view.idle.tolist(), counts.tolist(), strict=True))
         self._occupy(plan)
         priced = self._dispatcher.price(plan, self.round, self.model, self.world.env.now)
         for job in priced.jobs:
             self.running[job.id] = job
+        if weights:
+            self._weights |= {job.id: weights[job.device] for job in priced.jobs if job.device in weights}
         self.nobody_fits = priced.nobody_fits
         self.world.start(priced, self, to)
         return priced.jobs
@@ -175,17 +237,39 @@ class Session:
     def job_ended(self, job: Job, outcome: Outcome, usage: Usage, cost: Cost) -> Completion:
         """Write the row of a job that has just ended and hold its update; return its completion."""
         del self.running[job.id]
-        self._flops += cost.flops
-        self._down_bytes += cost.down_bytes
-        self._up_bytes += cost.up_bytes + cost.peer_bytes
+        if not self._alone:
+            self._ended = self._ended.with_job(cost)
         delivered = outcome in DELIVERED
         if outcome != "no_memory":
             self.trained.add(job)
         row = self.tables["jobs"].append(self._row(job, outcome, usage, cost))
         if delivered:
             self.server_buffer.add(job, row)
-        staleness = self.model.version - job.base.version if job.task.start == "server" else 0
-        return Completion(job, self.world.env.now, outcome, staleness, usage.shares[1] == 1.0)
+        weight = self._weights.pop(job.id, 1.0) if self._weights else 1.0
+        staleness = self.staleness(job)
+        completion = Completion(job, self.world.env.now, outcome, staleness, usage.shares[1] == 1.0, weight)
+        if job.to is None or not delivered:
+            return completion
+        assert self.edge is not None
+        self.server_buffer.release([completion])
+        self.edge.hand_over(completion, row)
+        return completion._replace(outcome="moved")
+
+    def close_round(self, result: ServerStep, completions: Sequence[Completion]) -> None:
+        """Take over the model of a round that ends now, and note what became of its jobs."""
+        self.model = result.model
+        self.last = completions
+        if self._history is not None:
+            self._history.close_round(self.round, completions, result.reports)
+
+    def staleness(self, job: Job) -> int:
+        """Return how many models there have been since that which a job started from; 0 if it was another's."""
+        return self.model.version - job.base.version if job.base.owner == self.model.owner else 0
+
+    def take_visitors(self) -> list[Completion]:
+        """Return the completions with updates of devices that came from other edge servers, once."""
+        visitors, self.visitors = self.visitors, []
+        return visitors
 
     def _occupy(self, plan: Plan) -> None:
         """Mark the devices of a plan as busy."""
@@ -197,6 +281,10 @@ class Session:
                 raise ContractError(
                     f"round {self.round}: the method asked device {order.device}; there are 0 to {len(busy) - 1}"
                 )
+            if self.members is not None and not self.members[order.device]:
+                raise ContractError(
+                    f"round {self.round}: the method asked device {order.device}, which is none of those it may ask"
+                )
             if busy[order.device]:
                 raise ContractError(
                     f"round {self.round}: the method asked device {order.device} twice, or while it is busy"
@@ -207,10 +295,11 @@ class Session:
         task = job.task
         down_s, compute_s, up_s = usage.seconds
         lacks_s = 0.0 if outcome in DELIVERED else lacked_s(job, usage)
+        round_, edge = (job.round, -1) if self.edge is None else (self.edge.cloud_round(), self.edge.index)
         # in the order of the fields, a line for each group of them: by name it takes three times as long
         return JobRow(
-            job.number, job.device, job.round, job.base.version, task.name, task.submodel.shape_id, job.sent_s,
+            job.number, job.device, round_, job.base.version, task.name, task.submodel.shape_id, job.sent_s,
             down_s, compute_s, up_s, usage.link_wait_s, usage.wait_s, self.world.env.now, outcome, lacks_s,
             cost.flops, cost.down_bytes, cost.up_bytes, cost.peer_bytes,
-            cost.down_j, cost.compute_j, cost.up_j, cost.peer_j, cost.link_j,
+            cost.down_j, cost.compute_j, cost.up_j, cost.peer_j, cost.link_j, edge,
         )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import simpy
 
@@ -14,20 +14,41 @@ from edgesim.engine.rounds import Rounds
 from edgesim.engine.session import Session
 
 
+class Beside(Protocol):
+    """What goes on beside the protocol of a session, such as edge servers."""
+
+    def start(self, rounds: Rounds) -> list[simpy.Process]:
+        """Start it; return its processes. `rounds`: of the session."""
+
+    def stop(self) -> None:
+        """Bring it to an end, as the session has ended."""
+
+
 class SessionProcess:
     """A protocol at work in a session. When the session ends it is cut off, and leaves the world to the others."""
 
-    def __init__(self, session: Session, rounds: Rounds, protocol: Any, stop: Stop, start_s: float = 0.0) -> None:
-        """`start_s`: when it starts, on the clock of the world."""
+    def __init__(
+        self,
+        session: Session,
+        rounds: Rounds,
+        protocol: Any,
+        stop: Stop,
+        start_s: float = 0.0,
+        beside: Beside | None = None,
+    ) -> None:
+        """`start_s`: when it starts, on the clock of the world. `beside`: None: there is nothing but the protocol."""
         self.session = session
         self.rounds = rounds
         self.ended_s: float | None = None  # None: it has not
         self.totals: Totals | None = None  # what had been spent by then
         self._protocol = protocol
         self._start_s = start_s
+        self._beside = beside
         env = session.env
         rounds.ended.callbacks.append(lambda _: self._cut_off())
+        self._processes = [] if beside is None else beside.start(rounds)
         self._process = env.process(self._run())
+        self._processes.append(self._process)
         if stop.sim_time is not None:
             reason = f"{stop.sim_time:g} s simulated"
             timer = env.timeout(stop.sim_time)
@@ -38,9 +59,9 @@ class SessionProcess:
 
     @property
     def failure(self) -> BaseException | None:
-        """What the protocol raised; None: nothing."""
-        raised = self._process.value if self._process.triggered else None
-        return raised if isinstance(raised, BaseException) else None
+        """What the protocol raised, or what goes on beside it; None: nothing."""
+        raised = (process.value for process in self._processes if process.triggered)
+        return next((value for value in raised if isinstance(value, BaseException)), None)
 
     def _run(self) -> Generator[Any, Any, None]:
         try:
@@ -53,6 +74,8 @@ class SessionProcess:
     def _cut_off(self) -> None:
         """Charge the jobs in flight up to now."""
         self.rounds.settle()
+        if self._beside is not None:
+            self._beside.stop()
         self.session.abort(list(self.session.running.values()), "stopped")
         self.rounds.write_rest_of_costs()
         self.ended_s, self.totals = self.session.now_s, self.session.totals()

@@ -21,6 +21,7 @@ class Usage(NamedTuple):
     wait_s: float = 0.0  # for messages of peers, beside the seconds of the phases
     flows: Sequence[Flow] = ()  # of peers, to this job; all over
     rest_s: tuple[float, float] | None = None  # what is left of both transfers takes, with the links to themselves
+    sent: Sequence[Flow] = ()  # to a peer, of a job that trades models after it has computed; all over
 
 
 NO_USAGE = Usage((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))  # of a job that was refused

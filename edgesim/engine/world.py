@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import simpy
 
-from edgesim.core.arrays import Arr
+from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ContractError, LedgerError
 from edgesim.core.job import DELIVERED, ON_TIME_S, Completion, Job, Outcome
 from edgesim.core.rng import Key, Purpose
@@ -22,7 +22,10 @@ from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.dispatcher import JobCounter, PricedJobs
 from edgesim.engine.in_flight import InFlight
 from edgesim.engine.inbox import Inbox
+from edgesim.engine.presence import Presence
+from edgesim.engine.server_queue import spans
 from edgesim.engine.transport.router import Router
+from edgesim.engine.transport.transfers import Transfers
 from edgesim.engine.usage import NO_USAGE, Usage
 from edgesim.world.availability.base import Availability
 from edgesim.world.contention.network import SharedNetwork
@@ -38,6 +41,9 @@ class JobOwner(Protocol):
 
     def price_compute(self, job: Job, start_s: float) -> None:
         """Set what a job's computation takes if it starts at `start_s`, where that depends on the time."""
+
+    def there_until_s(self, device: int) -> float:
+        """Return until when a device can be reached, asked now; -inf: it cannot."""
 
     def job_ended(self, job: Job, outcome: Outcome, usage: Usage, cost: Cost) -> Completion:
         """Take note of the end of a job, which has been charged; return its completion."""
@@ -84,6 +90,7 @@ class World:
         self.due_known = shared is None  # the end of a job of the server follows from its prices
         self.job_key = key.at(Purpose.CHANNEL)  # of all that chance decides about a job
         self._next_end: simpy.Event | None = None
+        self.shared = shared
         self._router = Router(
             env=self.env,
             fleet=fleet,
@@ -92,6 +99,7 @@ class World:
             links_up=links_up,
             key=key.at(Purpose.PEERS),
             price_compute=lambda job, start_s: self.running[job.id].owner.price_compute(job, start_s),
+            owner_of=lambda job: self.running[job.id].owner,
             arrive=self._finish,
             fail=self._fail,
         )
@@ -101,9 +109,18 @@ class World:
         self._in_flight = self.new_in_flight()
 
     @property
+    def transfers(self) -> Transfers | None:
+        """Transfers over shared links; None: there are none."""
+        return self._router.transfers
+
+    @property
     def now_s(self) -> float:
         """Simulated seconds since the start."""
         return self.env.now
+
+    def new_presence(self, members: Ids | None) -> Presence:
+        """Return who can be reached, for one who asks devices on occasions of his own; `members`: as for `Presence`."""
+        return Presence(self.availability, self.batteries, members)
 
     def new_in_flight(self) -> InFlight:
         """Return what sums the spendings of running jobs, for one who asks of the same jobs again and again."""
@@ -142,11 +159,28 @@ class World:
             return np.zeros((0, len(COLUMNS)))
         return costs.items(self.now_s, self._in_flight.uses(self.running))
 
-    def charge_server(self, busy_s: float) -> None:
-        """Charge seconds of the server's work, which end now."""
-        self.ledger.charge_server(busy_s)
+    def charge_server(self, workers_s: Sequence[float]) -> None:
+        """Charge the seconds for which each of the server's workers was busy; all began when the longest did.
+
+        The longest ends now.
+        """
+        for busy_s, span_s in zip(workers_s, spans(workers_s, self.now_s), strict=True):
+            self.ledger.charge_server(busy_s)
+            if self.accounting.costs is not None:
+                self.accounting.costs.book_server(*span_s)
+
+    def charge_edge(self, edge: int, workers_s: Sequence[float]) -> None:
+        """Charge the seconds for which each of an edge server's workers was busy, as `charge_server` does."""
+        for busy_s, span_s in zip(workers_s, spans(workers_s, self.now_s), strict=True):
+            self.ledger.charge_edge(edge, busy_s)
+            if self.accounting.costs is not None:
+                self.accounting.costs.book_edge(edge, *span_s)
+
+    def charge_edge_link(self, edge: int, joules: float, since_s: float) -> None:
+        """Charge joules of the links between an edge server and the server, spent from `since_s` until now."""
+        self.ledger.charge_link(joules)
         if self.accounting.costs is not None:
-            self.accounting.costs.book_server(self.now_s - busy_s, self.now_s)
+            self.accounting.costs.book_edge_link(edge, joules, since_s, self.now_s)
 
     def _watch_prices(self, costs: CostLedger) -> Generator[simpy.Event]:
         at_s = costs.next_change_s(0.0)
@@ -185,6 +219,10 @@ class World:
             else:
                 aborted.append(self._end(job, why))
         return aborted
+
+    def fail(self, job: Job, outcome: Outcome) -> None:
+        """End a job before its time, charged up to now; its completion goes to its inbox."""
+        self._fail(job, outcome)
 
     def _finish(self, job: Job) -> None:
         """End a job that got through."""

@@ -65,7 +65,7 @@ def _of_csv(path: Path, needed: Sequence[str], optional: Sequence[str]) -> Rows:
         lines.append(line)
         for name, text in record.items():
             texts[name].append(text)
-    columns = {name: np.array([_number(text) for text in column]) for name, column in texts.items()}
+    columns = {name: np.array([number(text) for text in column]) for name, column in texts.items()}
     return Rows(path, "line", np.array(lines, dtype=np.int64), columns, texts)
 
 
@@ -89,7 +89,8 @@ def _check_header(path: Path, found: Sequence[str], needed: Sequence[str], optio
         raise DataError(f"{path}: needs the columns {', '.join(needed)}{more}; got {in_short(', '.join(found))}")
 
 
-def _number(text: str) -> float:
+def number(text: str) -> float:
+    """Return the number that a text is, nan if it is none."""
     try:
         return float(text)
     except ValueError:

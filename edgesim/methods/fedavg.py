@@ -20,7 +20,8 @@ class FedAvg(Method):
     """Federated averaging: plain local training, and the mean of the local models by data size.
 
     `aggregate_over`: "participants" normalises over the updates that arrived; "all" lets every absent device
-    count with the old model and its share of all data (the older form of the algorithm).
+    count with the old model and its share of all data (the older form of the algorithm). A selection whose weights
+    make what came count more than all data moves the model beyond the mean, in proportion.
     """
 
     aggregate_over: Literal["participants", "all"] = "participants"
@@ -33,10 +34,23 @@ class FedAvg(Method):
     ) -> Aggregate:
         """Return the mean of the models by data size, with the old model for absent devices if these count."""
         sizes = self.update_weights(updates, server.setting)
-        absent = float(server.setting.samples.sum()) - sum(sizes)
-        if self.aggregate_over == "all" and absent > 0:
+        everybody = float(server.setting.samples.sum())
+        absent = everybody - sum(sizes) if self.aggregate_over == "all" else 0.0
+        if absent > 0:
             updates, sizes = [*updates, updates[0]._replace(body=global_model)], [*sizes, absent]
-        return Aggregate(state, server.mean(global_model, updates, sizes))
+        mean = server.mean(global_model, updates, sizes)
+        return Aggregate(state, _beyond(global_model, mean, sum(sizes) / everybody) if absent < 0 else mean)
+
+
+def _beyond(old: ModelState, mean: ModelState, times: float) -> ModelState:
+    """Return the model that lies `times` as far from the old one as the mean does.
+
+    So far go updates that the selection lets count more than there are data.
+    """
+    return {
+        kind: {name: old[kind][name] + times * (new - old[kind][name]) for name, new in tensors.items()}
+        for kind, tensors in mean.items()
+    }
 
 
 PLUGINS = {"fedavg": FedAvg}

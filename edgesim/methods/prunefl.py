@@ -142,8 +142,9 @@ def seconds_of(setting: Setting) -> Seconds:
 
     The rest is what a round takes without any weight: other work, biases and running statistics, latency.
     """
+    setting = setting.of_members()
     cost_profile, speed = setting.cost_profile, float(setting.flops_per_s.mean())
-    samples = float(setting.samples.sum() / setting.devices) * setting.training.local_epochs
+    samples = float(setting.samples.mean()) * setting.training.local_epochs
     s_per_bit = 1 / float(setting.up_bps.mean()) + 1 / float(setting.down_bps.mean())
     empty = Submodel(nnz=tuple((layer.name, 0) for layer in cost_profile.layers if layer.weights))
     rest = samples * cost_profile.train_flops(empty, sparse="ideal") / speed + 2 * float(setting.latency_s.mean())

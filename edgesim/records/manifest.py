@@ -14,7 +14,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.files.reading import read_text
 from edgesim.records.checked import parse_manifest
 from edgesim.records.lock import is_held
-from edgesim.records.schema import LATER_TABLE
+from edgesim.records.schema import LATER_TABLES
 
 MANIFEST = "manifest.json"
 NEXT = ".next"  # a folder in a run folder: of files whose place in it is still taken by those of the state before
@@ -63,7 +63,7 @@ def files_of(table: str, manifest: Mapping[str, Any]) -> Sequence[str]:
     not know the table.
     """
     whole = f"{table}.parquet"
-    known = table != LATER_TABLE or whole in manifest.get("files", {})
+    known = table not in LATER_TABLES or whole in manifest.get("files", {})
     return list(manifest.get("parts", {}).get(table, [whole] if known else []))
 
 

@@ -33,6 +33,32 @@ class JobRow(NamedTuple):
     up_j: float
     peer_j: float
     link_j: float
+    edge: int
+
+
+class EdgeJobRow(NamedTuple):
+    """A row of the edges table."""
+
+    order: int
+    edge: int
+    round: int
+    base_version: int
+    sent_s: float
+    down_s: float
+    work_s: float
+    up_s: float
+    link_wait_s: float
+    end_s: float
+    outcome: str
+    rounds: int
+    asked: int
+    used: int
+    late: int
+    samples: int
+    server_s: float
+    down_bytes: int
+    up_bytes: int
+    link_j: float
 
 
 class RoundRow(NamedTuple):
@@ -112,6 +138,7 @@ ROWS: Mapping[str, type[tuple[object, ...]]] = {
     "evals": EvaluationRow,
     "metrics": MetricRow,
     "costs": CostRow,
+    "edges": EdgeJobRow,
 }
 
 

@@ -49,6 +49,7 @@ _SESSION = {
 DERIVED = frozenset(_CRITICAL)  # follow from the finished tables: edgesim.reports.critical_path.attributed
 
 SERVER_ROW = -1  # the server's device id in the tables; in other columns -1 is nobody
+FIRST_EDGE_ROW = -2  # that of the first edge server; those of the others lie below
 
 # What closed a round or filled a merge. The comments of this file are the reference of columns in the documentation.
 CLOSED_BY = (
@@ -57,6 +58,7 @@ CLOSED_BY = (
     "minimum",  # after the deadline, the last of the `minimum` updates, or that no job was left that could bring it
     "enough",  # the last of the updates that `over_selection` keeps
     "buffer",  # the update that filled the buffer
+    "updates",  # the last of the updates that `gossip` calls a round
     "other",  # a protocol from outside that does not say
 )
 
@@ -85,13 +87,15 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "lacked_s": REAL,
         "flops": REAL,  # FLOPs computed
         "down_bytes": INT,  # bytes received; among peers of all messages fetched
-        "up_bytes": INT,  # bytes that the device sent to the server in this job; 0 among peers, see `peer_bytes`
+        # bytes that the device sent to the server in this job, or in a trade of models to its peer; else 0 among peers
+        "up_bytes": INT,
         "peer_bytes": INT,  # of `down_bytes`, those that peers sent to it; 0 of a job of the server
         "down_j": REAL,  # joules of the device's radio in receiving
         "compute_j": REAL,  # joules of computing
-        "up_j": REAL,  # joules of the device's radio in sending; 0 among peers, see `peer_j`
-        "peer_j": REAL,  # joules of peers in sending to it
+        "up_j": REAL,  # joules of the device's radio in sending that; see `peer_j`
+        "peer_j": REAL,  # joules of peers in sending to it, and in a trade of models in receiving from it
         "link_j": REAL,  # joules of the network in carrying its bytes
+        "edge": INT,  # the edge server that asked; -1: the server itself
         **_SESSION,
     },
     # One row a closed round; total_*: of fleet, network and server from the start until now_s, jobs in flight included;
@@ -141,8 +145,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     },
     # One row a device over the whole run; bytes are those it received and sent, none for the server.
     "devices": {
-        "device": INT,  # which
-        "kind": TEXT,  # name of its fleet block; `server`
+        "device": INT,  # which; -2, -3, ...: edge servers
+        "kind": TEXT,  # name of its fleet block; `edge`, `server`
         "level": INT,  # the scenario's capability label
         "jobs": INT,  # jobs that it was asked to do
         "ok_jobs": INT,  # of these, those with the outcome `ok` or `partial`
@@ -172,12 +176,40 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         **COSTS,
         **_SESSION,
     },
+    # One row an order of the server to an edge server: to take its model, train it over its devices, and send it back.
+    "edges": {
+        "order": INT,  # number of the order, in the order of asking
+        "edge": INT,  # which edge server
+        "round": INT,  # rounds that were closed when it was asked
+        "base_version": INT,  # global models so far when it was asked
+        "sent_s": REAL,  # when it was asked
+        "down_s": REAL,  # seconds until it had the model: latency and transfer
+        "work_s": REAL,  # seconds of its rounds, and of its own work on them
+        "up_s": REAL,  # seconds of the upload
+        "link_wait_s": REAL,  # of `down_s` and `up_s`, what others on shared links cost
+        "end_s": REAL,  # when the order ended
+        "outcome": TEXT,  # how, as that of a job
+        "rounds": INT,  # rounds that it closed
+        "asked": INT,  # jobs of devices that ended in them
+        "used": INT,  # of these, those that were merged
+        "late": INT,  # of these, those with the outcome `late`
+        "samples": INT,  # training samples behind the merged updates: what its model counts
+        "server_s": REAL,  # of `work_s`, seconds of its own work on merges
+        "down_bytes": INT,  # bytes that it received
+        "up_bytes": INT,  # bytes that it sent
+        "link_j": REAL,  # joules of its links in carrying these
+        **_SESSION,
+    },
 }
 
-# What runs of earlier versions lack, who knew no prices: this table is empty, and these columns are 0. They had one
-# session, so that conform() can name it.
-LATER_TABLE = "costs"
-LATER_COLUMNS = frozenset(COSTS | _TOTAL_COSTS)
+# What runs of earlier versions lack: they knew neither prices nor edge servers, and had one training. These tables are
+# empty, and columns have these values.
+LATER_TABLES = frozenset({"costs", "edges"})
+LATER_COLUMNS: Mapping[str, float | str] = {
+    **dict.fromkeys(COSTS | _TOTAL_COSTS, 0.0),
+    "edge": -1,
+    **dict.fromkeys(_SESSION, ONE_SESSION),
+}
 
 
 def recorded(table: str) -> dict[str, str]:
@@ -191,8 +223,9 @@ def conform(table: str, frame: pd.DataFrame, where: str) -> pd.DataFrame:
     Raises ConfigError that names `where` and the columns if some are missing.
     """
     columns = TABLES[table]
-    later: dict[str, float | str] = {**dict.fromkeys(LATER_COLUMNS, 0.0), **dict.fromkeys(_SESSION, ONE_SESSION)}
-    frame = frame.assign(**{name: later[name] for name in columns if name in later and name not in frame})
+    frame = frame.assign(
+        **{name: LATER_COLUMNS[name] for name in columns if name in LATER_COLUMNS and name not in frame}
+    )
     missing = [name for name in columns if name not in frame]
     if missing:
         raise ConfigError(f"{where}: table {table!r} lacks {', '.join(missing)}")

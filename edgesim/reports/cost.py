@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from edgesim.core.errors import ConfigError
-from edgesim.records.schema import COSTS, SERVER_ROW
+from edgesim.records.schema import COSTS, FIRST_EDGE_ROW, SERVER_ROW
 from edgesim.reports.load import Run
 
 KEYS = ("item", "round", "device", "kind")
@@ -36,5 +36,11 @@ def cost_by(run: Run, by: str) -> pd.DataFrame:
         number = sums["round"].astype("Int64")
         return sums.assign(round=number.where(number >= 0) + 1)
     if by == "device":
-        sums["device"] = sums["device"].map(lambda device: "server" if device == SERVER_ROW else str(device))
+        sums["device"] = sums["device"].map(_whose)
     return sums.sort_values(["cost", "co2e_g"], ascending=False, kind="stable").reset_index(drop=True)
+
+
+def _whose(device: int) -> str:
+    if device <= FIRST_EDGE_ROW:
+        return f"edge server {FIRST_EDGE_ROW - device}"
+    return "server" if device == SERVER_ROW else str(device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from edgesim.core.errors import ConfigError
-from edgesim.records.schema import SERVER_ROW
+from edgesim.records.schema import FIRST_EDGE_ROW, SERVER_ROW
 from edgesim.reports.load import Run
 
 KEYS = ["device", "component", "activity", "job", "round"]
@@ -28,21 +28,24 @@ _NETWORK_USE = {"link_j": ("network", "carry")}
 def attribute_energy(run: Run) -> pd.DataFrame:
     """Return the joules of a run, one row for each device, component, activity, job and round that has any.
 
-    Columns: device (-1: the server), component (cpu, radio, base, network, server), activity (compute, receive,
-    transmit, idle, sleep, carry), job, round (from 0, as in the tables: the one that asked for the job or that the
-    server worked for), joules. Job and round are -1 where joules belong to none: idle and asleep, what a device sent
-    for jobs of others, and in an interrupted run all after the last closed round. What the network spent on a job's
+    Columns: device (-1: the server, below: edge servers), component (cpu, radio, base, network, edge, server), activity
+    (compute, receive, transmit, idle, sleep, carry), job, round (from 0, as in the tables: the one that asked for the
+    job or that the server worked for), joules. Job and round are -1 where joules belong to none: idle and asleep, what
+    a device sent for jobs of others, what edge servers worked, and in an interrupted run all after the last closed
+    round. What the network spent on a job's
     bytes stands with the job's device, although no device paid for it. All rows add up to the energy of the run.
     """
     accounts = _long(run.devices.assign(job=_NONE, round=_NONE), _DEVICE_USES)
     accounts.loc[accounts["device"] == SERVER_ROW, "component"] = "server"
+    accounts.loc[accounts["device"] <= FIRST_EDGE_ROW, "component"] = "edge"
     known = pd.concat([_long(run.jobs, _JOB_USES), _of_the_server(run)])
     rest = accounts.merge(
         known.groupby(_ACCOUNT, as_index=False)["joules"].sum(), "left", _ACCOUNT, suffixes=("", "_known")
     )
     left_j = rest["joules"] - rest["joules_known"].fillna(0.0)
     rest = rest.assign(joules=left_j.where(left_j.abs() > _ROUNDING * rest["joules"], 0.0))
-    found = pd.concat([known, _long(run.jobs, _NETWORK_USE), rest])[[*KEYS, "joules"]]
+    carried = [_long(run.jobs, _NETWORK_USE), _long(_as_jobs(run.edges), _NETWORK_USE)]
+    found = pd.concat([known, *carried, rest])[[*KEYS, "joules"]]
     return found[found["joules"] != 0].reset_index(drop=True)
 
 
@@ -66,7 +69,7 @@ def split_energy(run: Run) -> dict[str, float]:
     found, devices = attribute_energy(run), run.devices
     energy_j, idle = float(found["joules"].sum()), found["activity"].isin(_RESTING)
     idle_j = float(found["joules"][idle].sum())
-    never_asked = found["device"].isin(devices["device"][(devices["jobs"] == 0) & (devices["device"] != SERVER_ROW)])
+    never_asked = found["device"].isin(devices["device"][(devices["jobs"] == 0) & (devices["device"] >= 0)])
     bystanders_j = float(found["joules"][idle & never_asked].sum())
     return {
         "energy_j": energy_j,
@@ -74,6 +77,11 @@ def split_energy(run: Run) -> dict[str, float]:
         "idle_j": idle_j,
         "participant_j": energy_j - bystanders_j,
     }
+
+
+def _as_jobs(edges: pd.DataFrame) -> pd.DataFrame:
+    """Return the orders of edge servers with the columns of jobs that say whose they are."""
+    return edges.assign(device=FIRST_EDGE_ROW - edges["edge"], job=_NONE)
 
 
 def _of_the_server(run: Run) -> pd.DataFrame:

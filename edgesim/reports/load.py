@@ -154,6 +154,11 @@ class Run:
         """Return one row an item and closed round that money or carbon went to; none without prices."""
         return self._own("costs")
 
+    @cached_property
+    def edges(self) -> pd.DataFrame:
+        """Return one row an order of the server to an edge server; none without edge servers."""
+        return self._own("edges")
+
     def accuracy_curve(self, split: str = "test") -> pd.DataFrame:
         """Return a row an evaluation: rounds done, what had been spent by then, loss and accuracy of a split.
 

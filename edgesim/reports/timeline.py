@@ -201,15 +201,18 @@ def _span(device: int, track: int, kind: str, name: str, start_ns: int, end_ns: 
 
 def _power(jobs: pd.DataFrame, devices: pd.DataFrame, window: _Window, end_s: float) -> pd.DataFrame:
     starts, ends = _phase_intervals(jobs)
+    trades = ((jobs["peer_bytes"] > 0) & (jobs["up_bytes"] > 0)).to_numpy()  # both ways pass in the phase of the upload
+    fetched = np.where(trades, ends[:, 2], starts[:, 1])
+    starts[trades, 0], ends[trades, 0] = starts[trades, 2], ends[trades, 2]
     joules = jobs[[phase.joules for phase in _PHASES]].to_numpy(dtype=np.float64)
     seconds = (ends - starts) / 1e9
     watts = np.divide(joules, seconds, out=np.zeros_like(joules), where=seconds > 0)
-    fetching_s = (starts[:, 1] - starts[:, 0]) / 1e9
+    fetching_s = (fetched - starts[:, 0]) / 1e9
     peers_w = np.divide(jobs["peer_j"].to_numpy(), fetching_s, out=np.zeros(len(jobs)), where=fetching_s > 0)
-    idle_j = devices.loc[devices["device"] != SERVER_ROW, ["idle_j", "sleep_j"]].to_numpy().sum()
+    idle_j = devices.loc[devices["device"] >= 0, ["idle_j", "sleep_j"]].to_numpy().sum()
     idle_w = np.array([idle_j / end_s if end_s > 0 else 0.0])
     whole = (np.array([window.start_ns]), np.array([window.end_ns]), idle_w)
-    series = {"idle": whole, "upload to peers": (starts[:, 0], starts[:, 1], peers_w)}
+    series = {"idle": whole, "upload to peers": (starts[:, 0], fetched, peers_w)}
     return _levels(series | _by_phase(starts, ends, watts), window)
 
 

@@ -29,6 +29,11 @@ class Asked(Generic[_T]):
         """Whether nobody has to wait for it."""
         return self._known is not None or self._node.is_settled
 
+    @property
+    def is_got(self) -> bool:
+        """Whether it is known here, so that it has been kept."""
+        return self._known is not None
+
     def then(self, tell: Callable[[_T], None]) -> None:
         """Let somebody know of the answer, the first time that it is asked for."""
         self._then.append(tell)

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
 from edgesim.core.backend import Assignment, Backend, PersonalScoring, Result, Score, Scoring, works_ahead
 from edgesim.core.errors import ContractError
-from edgesim.core.job import DELIVERED, Completion, Job
+from edgesim.core.job import Completion, Job
 from edgesim.core.learner import AggregationFacts, Answer, Ready, ServerStep
 from edgesim.core.method import Aggregate, Method, ServerContext
 from edgesim.core.rng import Key, Purpose
@@ -22,13 +20,15 @@ from edgesim.core.task import Plan, Task
 from edgesim.core.update import FIRST_MODEL, SERVER, ModelRef, ModelState, Update
 from edgesim.core.view import Setting, View, without_world
 from edgesim.runtime.asked import Asked
+from edgesim.runtime.dependencies import as_used, delivered, seen_in
 from edgesim.runtime.graph import Graph, Node
 from edgesim.runtime.memo import Memo
 from edgesim.runtime.model_store import ModelStore
 from edgesim.runtime.pending import Pending
+from edgesim.runtime.report_nodes import ReportNodes
 
 _T = TypeVar("_T")
-_UNTRAINED = Task("first", start="device")  # of the message that a device has before it ever trained
+UNTRAINED = Task("first", start="device")  # of the message that a device has before it ever trained
 
 
 class _Aggregated(NamedTuple):
@@ -56,28 +56,34 @@ class FederatedLearner:
         self.method = method
         self.backend = backend
         self.trains = backend.trains
-        self.model = FIRST_MODEL
         self.memo = memo or Memo()
         self.graph = Graph(lambda: self.backend)
         self._setting = setting
         self._key = key
         self._tools = tools
-        self._plans_from = method.init(setting, key.at(Purpose.INIT, 1))  # without feedback, in all rounds
-        self._state = self.graph.given(self._plans_from, self.memo.name("state", self._plans_from))
         self._first = self.graph.given(first, self.memo.name("first"))
         self._kept: dict[int, Node] = {}  # what each device keeps: a model state, or None
         self._best: tuple[float, Node] = (-1.0, self._first)
-        self._reported = self._first  # the newest model of whose aggregation the answer has been asked for
-        self._newest: bytes | None = None  # aggregation
-        self._round = 0  # of it
         self._models = ModelStore()
         self._messages: dict[ModelRef, Node] = {}  # updates that peers can fetch
         self._among_peers = method.needs.peers is not None
+        self._reports = ReportNodes(self.graph, self.memo)
         self._pending = Pending(keeps=method.needs.device_state != "none")
-        if first is not None:
+        self._begin(SERVER, key)
+        if first is not None and self._among_peers:
+            self._models.pin(FIRST_MODEL)  # where devices start that have not trained yet
+
+    def _begin(self, owner: int, key: Key) -> None:
+        """Begin as an aggregator with the first model; `owner`: of its models, `key`: of what it decides itself."""
+        self.model = ModelRef(owner, 0)
+        self._decides = key
+        self._plans_from = self.method.init(self._setting, key.at(Purpose.INIT, 1))  # without feedback, in all rounds
+        self._state = self.graph.given(self._plans_from, self.memo.name("state", self._plans_from))
+        self._reported = self._first  # the newest model of whose aggregation the answer has been asked for
+        self._newest: bytes | None = None  # aggregation
+        self._round = 0  # of it
+        if self.graph.value(self._first) is not None:
             self._models.put(self.model, self._first)
-            if self._among_peers:
-                self._models.pin(FIRST_MODEL)  # where devices start that have not trained yet
 
     # --- what a run reports ---------------------------------------------------------------------------------------
 
@@ -111,11 +117,10 @@ class FederatedLearner:
 
     def plan(self, view: View) -> Plan:
         """Ask the method for the orders of the next exchange. Raises ContractError if it gives something else."""
-        key = self._key.at(Purpose.PLAN, view.round, view.exchange)
+        key = self._decides.at(Purpose.PLAN, view.round, view.exchange)
         if not (self.trains and self.method.needs.feedback):
             return self._promised(self.method.plan(self._plans_from, view, key), Plan, "plan")
-        id_ = self.memo.name_of_plan(self._state.id, *_facts_of(view)) if self.memo.keeps else None
-
+        id_ = self.memo.name_of_plan(*self._self, self._state.id, *seen_in(view)) if self.memo.keeps else None
         plan: Plan | None = self.memo.look_up(id_)
         if plan is None:
             state = self.memo.small(self._state, self.graph)
@@ -148,15 +153,15 @@ class FederatedLearner:
         """Let the method look at what an exchange delivered, if it does so before the next one of the round."""
         if not self.trains or not self.method.sees_exchanges:
             return
-        used = _delivered(completions)
+        used = delivered(completions)
         self._settle([c.job for c in used])
-        key = self._key.at(Purpose.MERGE, view.round, view.exchange)
-        server, results = self._server(view), [self._pending.result(c.job) for c in used]
+        key, server = self._decides.at(Purpose.MERGE, view.round, view.exchange), self._server(view)
+        results = [self._pending.result(c.job) for c in used]
 
         def make(state: Any, *results: Result) -> Any:
             return self.method.on_exchange(state, self._updates(used, results), server, key)
 
-        id_ = self.memo.name("exchange", self._state.id, view.round, view.exchange, _as_used(used, results))
+        id_ = self.memo.name("exchange", *self._self, self._state.id, view.round, view.exchange, as_used(used, results))
         self._state = self.graph.computed(id_, make, self._state, *results)
 
     def aggregate(self, completions: Sequence[Completion], view: View) -> ServerStep:
@@ -164,8 +169,8 @@ class FederatedLearner:
 
         Raises ContractError if the method gives no Aggregate.
         """
-        version = ModelRef(SERVER, self.model.version + 1)
-        used = _delivered(completions)
+        version = self.model._replace(version=self.model.version + 1)
+        used = delivered(completions)
         if not self.trains:
             self.model = version if used else self.model
             return ServerStep(self.model)
@@ -175,6 +180,7 @@ class FederatedLearner:
         self._state = self.graph.computed(self.memo.name("state of", node.id), lambda made: made.state, node)
         new = self.graph.computed(self.memo.name("model of", node.id), lambda made: made.model, node)
         facts = self.graph.computed(node.id, lambda made: made.step, node)
+        reports = self._reports.node([c.job for c in used], self._pending) if self._setting.reports else None
         # what devices keep too: so late jobs are trained with those of the round, and hold on to no old model
         wanted = [facts, self._state, new, *self._kept.values(), *self._messages.values()]
         step: Asked[AggregationFacts] = self._ask(node.id, facts, wanted)
@@ -187,9 +193,13 @@ class FederatedLearner:
             self._models.release(completion.job.base)
         self._forget_old_messages()
         self._newest = node.id
-        self.memo.reuse(node.id, self._nodes, self.method)
+        self._look_up_values(node)
         step.then(lambda _: self._report(model))
-        return ServerStep(self.model, self._answer(step))
+        return ServerStep(self.model, self._answer(step), self._reports.ask(reports, view.round, self.rounds_ahead))
+
+    def _look_up_values(self, newest: Node) -> None:
+        """Let values be read that earlier runs kept after an aggregation."""
+        self.memo.reuse(newest.id, self._nodes, self.method)
 
     def evaluate(self, model: ModelRef) -> Answer[Mapping[str, Score]]:
         """Score a global model; without training there is nothing to score. Remembers the best one."""
@@ -206,9 +216,7 @@ class FederatedLearner:
         if not self.trains:
             return Ready({})
         model = self._first if self._among_peers else self._models.get(self.model)
-        kept = dict(self._kept)
-        members = self._setting.members
-        devices = range(len(self._setting.samples)) if members is None else members.tolist()
+        kept, devices = dict(self._kept), self._setting.ids.tolist()
 
         def work(weights: ModelState, *of_devices: ModelState | None) -> PersonalScoring:
             memory = dict(zip(kept, of_devices, strict=True))
@@ -228,7 +236,13 @@ class FederatedLearner:
         """Save the run, if it is time to; `settle` asks for all outstanding answers, which has to be before."""
         if self.memo.is_due():
             settle()
+            self._reports.get_all()
             self.memo.save(self._newest, self._nodes(), self.graph, self.method)
+
+    @property
+    def _self(self) -> list[Any]:
+        """What names an aggregator in identities, unless it is the server: what it decides with."""
+        return [] if self.model.owner == SERVER else [self._decides.path]
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
@@ -242,10 +256,14 @@ class FederatedLearner:
             if self.method.needs.device_state != "none":
                 self._kept[job.device] = self._keeping(trained, kept)
             if job.task.start == "device":
-                id_ = self.memo.name("message", trained.id)
-                self._messages[ModelRef(1 + job.device, job.id)] = self.graph.computed(
-                    id_, lambda result, job=job: self._message_of(job, result)._replace(own_model=None), trained
-                )  # no peer may look at the device's own model
+                self._send(job, trained)
+
+    def _send(self, job: Job, trained: Node) -> None:
+        """Let peers fetch what a job gives, but for the device's own model."""
+        id_, ref = self.memo.name("message", trained.id), ModelRef(1 + job.device, job.id)
+        self._messages[ref] = self.graph.computed(
+            id_, lambda result: self._message_of(job, result)._replace(own_model=None), trained
+        )
 
     def _training(self, job: Job, base: Node, kept: Node | None, received: Sequence[Node]) -> Node:
         key = self._key_of(job)
@@ -268,18 +286,25 @@ class FederatedLearner:
 
     def _aggregation(self, used: Sequence[Completion], model: Node, view: View) -> Node:
         """Return the node of an aggregation, an _Aggregated."""
-        key, server = self._key.at(Purpose.MERGE, view.round), self._server(view)
         results = [self._pending.result(each.job) for each in used]
+        what = as_used(used, results)
+        return self._aggregated(what, results, lambda *given: self._updates(used, given), model, view)
 
-        def make(state: Any, old: ModelState, *results: Result) -> _Aggregated:
-            aggregate = self.method.aggregate(state, old, self._updates(used, results), server, key)
+    def _aggregated(
+        self, what: Any, nodes: Sequence[Node], updates: Callable[..., list[Update]], model: Node, view: View
+    ) -> Node:
+        """Return the node of an aggregation of the updates that are made of nodes; `what`: their identity."""
+        key, server = self._decides.at(Purpose.MERGE, view.round), self._server(view)
+
+        def make(state: Any, old: ModelState, *values: Any) -> _Aggregated:
+            aggregate = self.method.aggregate(state, old, updates(*values), server, key)
             aggregate = self._promised(aggregate, Aggregate, "aggregate")
             flops = aggregate.server_flops + (0.0 if self._tools is None else self._tools.take_flops())
             step = AggregationFacts(aggregate.model is not None, flops, aggregate.metrics)
             return _Aggregated(aggregate.state, old if aggregate.model is None else aggregate.model, step)
 
-        id_ = self.memo.name("aggregate", self._state.id, model.id, view.round, _as_used(used, results))
-        return self.graph.computed(id_, make, self._state, model, *results)
+        id_ = self.memo.name("aggregate", *self._self, self._state.id, model.id, view.round, what)
+        return self.graph.computed(id_, make, self._state, model, *nodes)
 
     def _ask(self, id_: bytes | None, node: Node, wanted: Sequence[Node]) -> Asked[Any]:
         """Return the answer to what a node gives: known, or `wanted` from now on."""
@@ -300,13 +325,11 @@ class FederatedLearner:
 
     def _compare(self, scores: Mapping[str, Score], model: Node) -> None:
         """Remember the first model with the highest accuracy."""
-        accuracy = scores["test"].accuracy if "test" in scores else -1.0
-        if accuracy > self._best[0]:
-            self._best = accuracy, model
+        if "test" in scores and scores["test"].accuracy > self._best[0]:
+            self._best = scores["test"].accuracy, model
 
     def _nodes(self) -> list[Node]:
         """Return all nodes that later ones may build on."""
-        results = self._pending.results.values()
         return [
             self._state,
             self._best[1],
@@ -314,7 +337,7 @@ class FederatedLearner:
             *self._models,
             *self._kept.values(),
             *self._messages.values(),
-            *results,
+            *self._pending.results.values(),
         ]
 
     def _message(self, ref: ModelRef) -> Node:
@@ -323,7 +346,7 @@ class FederatedLearner:
             return self._messages[ref]
         return self.graph.computed(
             self._first.id,
-            lambda first: Update(ref.owner - 1, -1, _UNTRAINED, first, 0, 0, 0, {}),
+            lambda first: Update(ref.owner - 1, -1, UNTRAINED, first, 0, 0, 0, {}),
             self._models.get(FIRST_MODEL),
         )
 
@@ -372,18 +395,3 @@ class FederatedLearner:
             article = "an" if cls.__name__[0] in "AEIOU" else "a"
             raise ContractError(f"{name}.{function}() must return {article} {cls.__name__}, got {type(given).__name__}")
         return given
-
-
-def _delivered(completions: Sequence[Completion]) -> list[Completion]:
-    return sorted((each for each in completions if each.outcome in DELIVERED), key=lambda each: each.job.id)
-
-
-def _as_used(used: Sequence[Completion], results: Sequence[Node]) -> list[Any]:
-    """Return what an aggregation depends on of its updates, beside what training gave."""
-    return [(each.job.device, each.staleness, each.weight, node.id) for each, node in zip(used, results, strict=True)]
-
-
-def _facts_of(view: View) -> list[Any]:
-    """Return what a plan may depend on beside the method's state."""
-    last = [(each.job.device, each.job.task, each.outcome, each.ended_s) for each in view.last]
-    return [view.round, view.exchange, view.version, view.now_s, view.free_places, np.asarray(view.idle), last]

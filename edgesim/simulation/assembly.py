@@ -10,37 +10,34 @@ import numpy as np
 
 from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Foreign, Scenario
-from edgesim.core.arrays import Arr, Ids
+from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
-from edgesim.core.limits import MOST_STEPS, check_steps
+from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key, Purpose
-from edgesim.core.task import Payload, Submodel, Task
-from edgesim.core.update import SERVER
 from edgesim.core.view import Setting
 from edgesim.cost.profile import CostProfile
 from edgesim.engine.finite import check_finite
-from edgesim.engine.pricing import Pricer
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split
 from edgesim.learning.models.base import ModelPlugin
 from edgesim.learning.server_rows import ServerRows
 from edgesim.learning.train.torch_settings import plain_where_loaded
-from edgesim.simulation.dealing import for_others, label_counts, members_of, partition, server_set_of
+from edgesim.simulation.choosing import asked_at_most, check_selection, wants_of
+from edgesim.simulation.dealing import counts_of, for_others, label_counts, members_of, partition, server_set_of
 from edgesim.simulation.network import Network, charged_profile, network_of
+from edgesim.simulation.outages import check_outages, check_prices
+from edgesim.simulation.tree import edge_servers, protocol_of_devices
 from edgesim.world.availability.base import Availability, all_of
 from edgesim.world.contention.network import SharedNetwork, shared_network
 from edgesim.world.failures.base import Failure, combine
 from edgesim.world.fleet import Fleet, build_fleet
 from edgesim.world.prices.market import Market, market_of
-from edgesim.world.processes.on_off import LAST_CELL, OnOff
 
 if TYPE_CHECKING:
     from torch import nn
 
     from edgesim.learning.server import ServerTools
     from edgesim.learning.train.trainer import Trainer
-
-_MOST_SHARED_OUTAGES = MOST_STEPS // 10  # in a round: each of them takes a transfer off its links, and puts it back
 
 Load: TypeAlias = Callable[[Scenario], Dataset | None]
 Build: TypeAlias = Callable[[Scenario, Dataset | None], Network]
@@ -61,6 +58,8 @@ class Assembly:
     failures: Failure | None
     server_set: ServerRows | None  # samples that the method's server has; None: it has none
     market: Market | None  # what everything costs; None: there are no prices
+    edge_of: Ids | None = None  # edge server of each device, shape (devices,); None: there are no edge servers
+    of_all: Scenario | None = None  # the scenario of all trainings in the world; None: of this one alone
 
     @property
     def session_word(self) -> int:
@@ -99,6 +98,7 @@ class Assembly:
             encoding_down=self.setting.encoding_down,
             personal_rows=[torch.from_numpy(own) for own in self.split.test or ()],
             public=public,
+            reports=self.setting.reports,
         )
 
     def make_tools(self) -> ServerTools | None:
@@ -155,6 +155,7 @@ def assemble(
     with np.errstate(all="ignore"):  # what is not finite is refused below
         fleet = build_fleet(scenario)
     members = members_of(scenario, fleet)
+    check_selection(scenario, fleet.level if members is None else fleet.level[members])
     _check_pairs(scenario)
     _check_protocol(scenario, fleet, members)
     _check_end(scenario, fleet)
@@ -165,7 +166,7 @@ def assemble(
     network = build(scenario, data)
     cost_profile = charged_profile(scenario, network.cost_profile, data)
     cost_profile.check_batch("training.batch", scenario.training.batch)
-    _check_rates(scenario.training.lr, scenario.training.lr_floor)
+    _check_rates(scenario)
     setting = Setting(
         cost_profile=cost_profile,
         cost=scenario.cost.value,
@@ -177,26 +178,25 @@ def assemble(
         down_bps=fleet.down_bps,
         latency_s=fleet.latency_s,
         memory_bytes=fleet.memory_bytes,
-        deadline_s=scenario.protocol.value.deadline_s,
+        deadline_s=protocol_of_devices(scenario)[1].value.deadline_s,
         labels=label_counts(scenario, data, split),
         encoding_up=scenario.encoding.up,
         encoding_down=scenario.encoding.down,
         speeds=fleet.full_speed_s if fleet.itemised else None,
+        reports="reports" in wants_of(scenario),
         members=members,
     )
     check_finite(scenario, fleet, setting, shared)
     availability, failures = _churn(scenario, fleet)
-    if shared is not None and failures is not None and failures.links is not None:
-        _check_shared_outages(scenario, fleet, failures.links, setting, shared)
-    _check_outages(fleet, setting, failures)
+    _check_outages(scenario, fleet, setting, failures, shared)
     return Assembly(
         scenario, fleet, data, split, network, setting, shared, availability, failures, server_set,
-        market_of(scenario, fleet),
+        market_of(scenario, fleet), edge_servers(scenario, shared, setting, counts_of(data, split)),
     )  # fmt: skip
 
 
-def _check_rates(lr: float, floor: float) -> None:
-    """Raise ConfigError if a learning rate ends above where it begins."""
+def _check_rates(scenario: Scenario) -> None:
+    lr, floor = scenario.training.lr, scenario.training.lr_floor
     if floor > lr:
         raise ConfigError(f"training.lr_floor: must be at most training.lr, {lr:g}, got {floor:g}")
 
@@ -215,66 +215,22 @@ def _churn(scenario: Scenario, fleet: Fleet) -> tuple[Availability, Failure | No
     return all_of(there), combine(broken) if broken else None
 
 
-def _check_outages(fleet: Fleet, setting: Setting, failures: Failure | None) -> None:
-    """Raise ConfigError if the whole model takes some device more outages or changes of load than can be gone through.
-
-    Whoever prices a job refuses the latter.
-    """
-    whole_model = Task(local_sgd=(setting.training.local_sgd(0),))
-    prices = Pricer(fleet, setting).of_devices(whole_model, np.arange(len(fleet)))
-    if failures is None or failures.links is None:
-        return
-    _check_told_apart(failures.links.mean_off_s, prices.down_s + prices.compute_s + prices.up_s)
-    air_s = np.maximum(prices.down_s - prices.down_latency_s, prices.up_s - prices.up_latency_s)
-    up_s = failures.links.mean_on_s
-    device = int(np.argmax(air_s / up_s))
-    link = f"the link of device {device}, up for {up_s[device]:g} s at a time,"
-    check_steps(
-        "failures.up", float(air_s[device] / up_s[device]), f"a model that takes {air_s[device]:g} s over {link}"
-    )
-
-
-def _check_told_apart(down_s: Arr, job_s: Arr) -> None:
-    """Raise ConfigError if an outage is too short to end: at the end of a job floats cannot tell it from nothing."""
-    if (late := job_s > LAST_CELL * down_s).any():
-        device = int(late.argmax())
-        raise ConfigError(
-            f"failures.down: {down_s[device]:g} s is too short to be told from nothing at the end of a job of "
-            f"{job_s[device]:g} s, as device {device} has"
-        )
-
-
-def _check_shared_outages(
-    scenario: Scenario, fleet: Fleet, links: OnOff, setting: Setting, shared: SharedNetwork
+def _check_outages(
+    scenario: Scenario, fleet: Fleet, setting: Setting, failures: Failure | None, shared: SharedNetwork | None
 ) -> None:
-    """Raise ConfigError if a round has more outages than can be gone through, one by one for every job.
-
-    A model takes as long as the slowest link of its path lets it if it has the link to itself. Of each fleet block
-    those devices are asked whose links go down most often or for the shortest time, and the first and last.
-    """
-    model_bits = 8.0 * setting.cost_profile.nbytes(Payload(), Submodel())
-    asked = len(scenario.selection.value.choose(np.arange(len(fleet)), fleet.level, Key(scenario.seed)))
-    latency_s = np.zeros(len(fleet))
-    for block in fleet.blocks:
-        own = slice(block.first, block.first + block.count)
-        worst = np.array([0, links.mean_on_s[own].argmin(), links.mean_off_s[own].argmin(), block.count - 1])
-        for device in (block.first + np.unique(worst)).tolist():
-            down, up = (SERVER, 1 + device), (1 + device, SERVER)
-            latency_s[device] = shared.paths.latency_s(*down) + shared.paths.latency_s(*up)
-            slowest_bps = min(shared.alone_bps(*down), shared.alone_bps(*up))
-            steps = asked * model_bits / slowest_bps / float(links.mean_on_s[device])
-            what = f"a round in which {asked} devices have outages as device {device}"
-            check_steps("failures.up", steps, what, most=_MOST_SHARED_OUTAGES)
-    _check_told_apart(links.mean_off_s, latency_s)
+    """Raise ConfigError if a device has more outages or changes of load than can be gone through."""
+    check_prices(fleet, setting)
+    if failures is not None and failures.links is not None:
+        peers = None if scenario.peers is None else _peer_graph(scenario, setting.devices)
+        if peers is not None and setting.members is not None:
+            peers = peers.placed(setting.members, len(fleet))
+        check_outages(scenario, fleet, failures.links, setting, shared, peers)
 
 
 def _check_protocol(scenario: Scenario, fleet: Fleet, members: Ids | None) -> None:
     """Raise ConfigError if the protocol cannot work with so many devices, or peers lack what they need."""
-    everybody = np.arange(len(fleet)) if members is None else members
-    n = len(everybody)
-    scenario.selection.value.check(fleet.level if members is None else fleet.level[members])
-    asked = len(scenario.selection.value.choose(everybody, fleet.level, Key(scenario.seed)))
-    if hasattr(scenario.protocol.value, "check"):
+    n, asked = len(fleet) if members is None else len(members), asked_at_most(scenario, fleet.level, members)
+    if hasattr(scenario.protocol.value, "check") and scenario.edges is None:  # else edge servers are what it asks
         scenario.protocol.value.check(n, asked)
     among_peers = scenario.method.value.needs.peers is not None
     if among_peers and scenario.peers is None:
@@ -283,12 +239,24 @@ def _check_protocol(scenario: Scenario, fleet: Fleet, members: Ids | None) -> No
         raise ConfigError(f"peers: {scenario.method.name} has a server, its devices exchange nothing among themselves")
     if scenario.peers is not None:
         _check_peers(scenario, n)
+    if getattr(scenario.protocol.value, "own_clocks", False):
+        _check_own_clocks(scenario, fleet)
     if all(block.new_batteries is None for block in fleet.blocks):
         return
-    if among_peers:
-        raise ConfigError("fleet.battery: batteries work in protocols with a server, not among peers")
     if (fleet.sleep_w != fleet.idle_w).any():
         raise ConfigError("energy.sleep: a device with a battery draws idle power while it is on; leave sleep out")
+
+
+def _check_own_clocks(scenario: Scenario, fleet: Fleet) -> None:
+    """Raise ConfigError if peers without rounds are given what only rounds have."""
+    assert scenario.peers is not None
+    if scenario.peers.value.redrawn:
+        raise ConfigError(
+            f"peers.name: {scenario.peers.name} is drawn anew every round, and peers on protocol "
+            f"{scenario.protocol.name} have no rounds; use a fixed one, such as ring or expander"
+        )
+    if any(block.new_batteries is not None for block in fleet.blocks):
+        raise ConfigError(f"fleet.battery: batteries do not work on protocol {scenario.protocol.name}")
 
 
 def _check_peers(scenario: Scenario, n: int) -> None:
@@ -301,11 +269,18 @@ def _check_peers(scenario: Scenario, n: int) -> None:
             f"peers.name: {scenario.peers.name} is drawn anew every round, a graph that {scenario.method.name} "
             "cannot use: its devices keep something of each neighbour's; use a fixed one, such as ring or expander"
         )
-    key = session_key(scenario).at(Purpose.PEERS)
-    method.check_peers(peers.graph(np.ones(n, dtype=bool), 0, key.at(0) if peers.redrawn else key))
+    method.check_peers(_peer_graph(scenario, n))
     for i, plugin in enumerate(scenario.failures):
         if not getattr(plugin.value, "among_peers", True):
             raise ConfigError(f"failures.{i}.name: {plugin.name} needs a server, found peers")
+
+
+def _peer_graph(scenario: Scenario, n: int) -> PeerGraph:
+    """Return who hears whom in the first round if all of n devices are there."""
+    assert scenario.peers is not None
+    peers, key = scenario.peers.value, session_key(scenario).at(Purpose.PEERS)
+    graph: PeerGraph = peers.graph(np.ones(n, dtype=bool), 0, key.at(0) if peers.redrawn else key)
+    return graph
 
 
 def _check_end(scenario: Scenario, fleet: Fleet) -> None:
@@ -325,10 +300,11 @@ def _check_end(scenario: Scenario, fleet: Fleet) -> None:
 
 def _check_pairs(scenario: Scenario) -> None:
     """Raise ConfigError if method, protocol and backend cannot work together."""
-    needs, protocol = scenario.method.value.needs, scenario.protocol.value.protocol
+    key, chosen = protocol_of_devices(scenario)
+    needs, protocol = scenario.method.value.needs, chosen.value.protocol
     if protocol not in needs.protocols:
         raise ConfigError(
-            f"protocol.name: {scenario.method.name} runs on {', '.join(sorted(needs.protocols))}, found {protocol}"
+            f"{key}.name: {scenario.method.name} runs on {', '.join(sorted(needs.protocols))}, found {protocol}"
         )
     if scenario.backend.value.trains:
         return

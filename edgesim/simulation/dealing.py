@@ -13,6 +13,7 @@ from edgesim.core.rng import Key, Purpose
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split, local_tests
 from edgesim.learning.server_rows import ServerRows, draw_server_rows
+from edgesim.simulation.choosing import wants_of
 from edgesim.world.fleet import Fleet
 
 
@@ -100,8 +101,14 @@ def _dealt(
 
 
 def label_counts(scenario: Scenario, data: Dataset | None, split: Split | None) -> np.ndarray | None:
-    """Return label counts, shape (devices, classes), if the method asks devices to report them."""
-    if "labels" not in scenario.method.value.needs.metadata or data is None or split is None:
+    """Return label counts, shape (devices, classes), if the method or the selection asks devices to report them."""
+    wanted = scenario.method.value.needs.metadata | wants_of(scenario)
+    return counts_of(data, split) if "labels" in wanted else None
+
+
+def counts_of(data: Dataset | None, split: Split | None) -> np.ndarray | None:
+    """Return label counts, shape (devices, classes); None where no device holds samples."""
+    if data is None or split is None:
         return None
     labels = data.labels("train")
     counts = np.stack([np.bincount(labels[shard], minlength=data.classes) for shard in split.train])

@@ -103,13 +103,17 @@ def estimate_of(parts: Assembly, speed: Callable[[Assembly], float] | None = Non
     ConfigError if the trial ends before its first round.
     """
     scenario, start = parts.scenario, timed(parts)
-    view, everyone = start.session.view(), of_everybody(start)
-    first = start.learner.plan(view if len(view.idle) else everyone)
+    learner, view, everyone = (
+        start.trainings[0].asks_devices.learner,
+        start.trainings[0].asks_devices.view(),
+        of_everybody(start),
+    )
+    first = learner.plan(view if len(view.idle) else everyone)
     if scenario.method.value.needs.peers is not None:
         trial, typical = _trial(parts, len(first.orders))
         jobs = of_peers(trial)
     else:
-        typical, jobs = _typical_round(parts, first), priced(parts, start.learner.plan(everyone))
+        typical, jobs = _typical_round(parts, first), priced(parts, learner.plan(everyone))
     return Estimate(by_block(parts, jobs), _totals(parts, typical, _rounds(scenario.stop, typical), speed))
 
 

@@ -154,7 +154,7 @@ class Releasing:
     def _jobs(self, folder: RunFolder) -> None:
         self._settle_rounds()
         training, jobs = self._training, self._training.tables["jobs"]
-        amendable = training.session.server_buffer.first_row
+        amendable = (training.tree or training.session.server_buffer).first_row
         final = jobs.committed if amendable is None else min(jobs.committed, amendable)
         while final - (since := training.released.rows("jobs")) >= PART_ROWS:
             part = self._part(folder, "jobs", jobs.frame(since=since, until=since + PART_ROWS))
@@ -178,7 +178,9 @@ class Releasing:
 
     def _rows(self, name: str, folder: RunFolder) -> None:
         training, table = self._training, self._training.tables[name]
-        while table.committed - (since := training.released.rows(name)) >= PART_ROWS:
+        amendable = training.session.server_buffer.first_row if name == training.session.held_in else None
+        final = table.committed if amendable is None else min(table.committed, amendable)
+        while final - (since := training.released.rows(name)) >= PART_ROWS:
             part = self._part(folder, name, table.frame(since=since, until=since + PART_ROWS))
             training.released = training.released.with_part(name, part)
             table.release(since + PART_ROWS)

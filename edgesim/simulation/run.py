@@ -28,7 +28,7 @@ from edgesim.engine.world import World
 from edgesim.files.atomic import checkpoint_of, remove_checkpoint
 from edgesim.learning.train.torch_settings import plain_torch, plain_where_loaded
 from edgesim.records.manifest import FINISHED, read_manifest
-from edgesim.records.schema import SERVER_ROW
+from edgesim.records.schema import FIRST_EDGE_ROW, SERVER_ROW
 from edgesim.records.writer import check_writable, taken
 from edgesim.reports.load import Run, open_run
 from edgesim.runtime.backends.null import NullBackend
@@ -40,6 +40,7 @@ from edgesim.simulation.recording import Recording
 from edgesim.simulation.released import JobCounts, Released
 from edgesim.simulation.sessions import assemble_all, open_backends, refuse_sessions
 from edgesim.simulation.training import Training
+from edgesim.simulation.tree import edge_power
 from edgesim.world.energy.ledger import EnergyLedger
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, UPLOAD
 from edgesim.world.prices.ledger import CostLedger
@@ -103,16 +104,14 @@ class Simulation:
         checkpoint: Checkpoint | None = None,
         answers: Answers | None = None,
         others: Sequence[tuple[Assembly, Backend]] = (),
-        whole: Scenario | None = None,
     ) -> None:
         """`answers`: of runs before this one; what this one finds is added. Nothing is looked up without training.
 
-        `others`: the parts and backends of more trainings in the same world, which is that of `parts`; `whole`: the
-        scenario of them all.
+        `others`: the parts and backends of more trainings in the same world, which is that of `parts`.
         """
         scenario = parts.scenario
         self.parts = parts
-        self.scenario = whole or scenario
+        self.scenario = parts.of_all or scenario
         self.totals: Mapping[str, float] | None = None  # seconds, and what was spent in them, once the run has ended
         server = scenario.server
         fleet, batteries = parts.fleet, FleetBatteries(parts.fleet)
@@ -123,15 +122,17 @@ class Simulation:
             return np.where(sleeps, parts.availability.off_s(now_s), 0.0)
 
         self.ledger = EnergyLedger(
-            fleet.idle_w, server.idle, server.busy, off_s, fleet.sleep_w, asleep_s if sleeps.any() else None
-        )
+            fleet.idle_w, server.idle, server.busy, off_s, fleet.sleep_w, asleep_s if sleeps.any() else None,
+            edge_power(scenario),
+        )  # fmt: skip
         self.costs = CostLedger(parts.market, self.ledger) if parts.market else None
         self.world = World(
             fleet=fleet, ledger=self.ledger, availability=parts.availability, batteries=batteries,
             key=Key(scenario.seed), shared=parts.shared, failures=parts.failures, costs=self.costs,
         )  # fmt: skip
-        first = Training(self.world, parts, backend, observer, self._spent, checkpoint, answers)
-        more = [Training(self.world, *each, observer, self._spent, None, answers) for each in others]
+        alone = not others
+        first = Training(self.world, parts, backend, observer, self._spent, checkpoint, answers, alone=alone)
+        more = [Training(self.world, *each, observer, self._spent, None, answers, alone=alone) for each in others]
         self.trainings = (first, *more)
         self.learner, self.session, self.rounds = first.learner, first.session, first.rounds
         self.tables, self.releasing = first.tables, first.releasing
@@ -162,16 +163,16 @@ class Simulation:
 
         Unless the run has finished they are as of the newest round that has all its answers, if it went on without.
         """
-        fleet, n = self.parts.fleet, len(self.parts.fleet)
+        fleet, n, edges = self.parts.fleet, len(self.parts.fleet), len(self.ledger.edge_busy_s)
         alone = len(self.trainings) == 1  # else rounds are not settled in the order in which they are closed
         spent = self.rounds.settled_spent if alone and not finished else None
         counts = self._job_counts(committed_only=spent is not None)
         return {
-            "device": np.append(np.arange(n), SERVER_ROW),
-            "kind": np.append(np.array(fleet.kinds, dtype=object)[fleet.kind], "server"),
-            "level": np.append(fleet.level, 0),
-            "jobs": np.append(counts.jobs, 0),
-            "ok_jobs": np.append(counts.ok_jobs, 0),
+            "device": np.concatenate([np.arange(n), FIRST_EDGE_ROW - np.arange(edges), [SERVER_ROW]]),
+            "kind": np.concatenate([np.array(fleet.kinds, dtype=object)[fleet.kind], ["edge"] * edges, ["server"]]),
+            "level": np.append(fleet.level, [0] * (edges + 1)),
+            "jobs": np.append(counts.jobs, [0] * (edges + 1)),
+            "ok_jobs": np.append(counts.ok_jobs, [0] * (edges + 1)),
             **(spent or self._spent()),
         }
 
@@ -180,7 +181,7 @@ class Simulation:
 
         Keys: now_s, devices, busy, away (that are not busy and cannot be reached), running (jobs).
         """
-        world, presence = self.world, self.session.presence
+        world, presence = self.world, self.trainings[0].asks_devices.presence
         idle = ~world.busy
         away = 0 if presence.everybody else int((idle & ~presence.seen(world.now_s)).sum())
         devices, busy = len(self.parts.fleet), int(world.busy.sum())
@@ -190,24 +191,27 @@ class Simulation:
         """Return what the devices have spent so far, the server last: columns of the devices table."""
         now_s = self.world.now_s
         server_idle_j, server_busy_j = self.ledger.server_j(now_s)
-        joules = self.ledger.activity_j
+        edges_idle_j, edges_busy_j = self.ledger.edges_j(now_s)
+        joules, none = self.ledger.activity_j, np.zeros(len(edges_idle_j) + 1)
+        busy_s = self.ledger.edge_busy_s, [self.ledger.server_busy_s]
         return {
-            "busy_s": np.append(self.ledger.busy_s, self.ledger.server_busy_s),
-            "down_bytes": np.append(self.world.accounting.received_bytes, 0),
-            "up_bytes": np.append(self.world.accounting.sent_bytes, 0),
-            "down_j": np.append(joules[:, DOWNLOAD], 0.0),
-            "compute_j": np.append(joules[:, COMPUTATION], server_busy_j),
-            "up_j": np.append(joules[:, UPLOAD], 0.0),
-            "idle_j": np.append(self.ledger.idle_j(now_s), server_idle_j),
-            "sleep_j": np.append(self.ledger.sleep_j(now_s), 0.0),
+            "busy_s": np.concatenate([self.ledger.busy_s, *busy_s]),
+            "down_bytes": np.append(self.world.accounting.received_bytes, none.astype(np.int64)),
+            "up_bytes": np.append(self.world.accounting.sent_bytes, none.astype(np.int64)),
+            "down_j": np.append(joules[:, DOWNLOAD], none),
+            "compute_j": np.concatenate([joules[:, COMPUTATION], edges_busy_j, [server_busy_j]]),
+            "up_j": np.append(joules[:, UPLOAD], none),
+            "idle_j": np.concatenate([self.ledger.idle_j(now_s), edges_idle_j, [server_idle_j]]),
+            "sleep_j": np.append(self.ledger.sleep_j(now_s), none),
             **self._costs(now_s),
         }
 
     def _costs(self, now_s: float) -> Mapping[str, Arr]:
         """Return what the devices have cost so far, the server last."""
         if self.costs is None:
-            return dict.fromkeys(COLUMNS, np.broadcast_to(0.0, (len(self.parts.fleet) + 1,)))
-        costs = np.vstack([self.costs.devices(now_s), self.costs.server(now_s)])
+            rows = len(self.parts.fleet) + len(self.ledger.edge_busy_s) + 1
+            return dict.fromkeys(COLUMNS, np.broadcast_to(0.0, (rows,)))
+        costs = np.vstack([self.costs.devices(now_s), self.costs.edges(now_s), self.costs.server(now_s)])
         return dict(zip(COLUMNS, costs.T, strict=True))
 
     def _check_ledger(self) -> None:
@@ -261,6 +265,8 @@ def simulate(
     `load` and `build`: as for `check`. Raises FolderBusy if another process is at work in the folder, and ConfigError
     or DataError before anything is written, but for what cannot be written.
     """
+    if checkpoint is not None and scenario.edges is not None:
+        raise ConfigError("edges: a run with edge servers cannot be saved on the way; leave --checkpoint out")
     if is_loading_main():
         sys.exit(1)  # whoever started this process says why
     if out is None:
@@ -282,7 +288,7 @@ def simulate(
                 checkpoint.remove()
             recording = Recording(folder, observer, facts, started_s)
             also = list(zip(more, others, strict=True))
-            _run(lambda: Simulation(first, backend, recording, checkpoint, answers, also, scenario), recording, signals)
+            _run(lambda: Simulation(first, backend, recording, checkpoint, answers, also), recording, signals)
             run = open_run(out)
             if backend.trains and run.manifest["status"] == FINISHED:
                 remove_checkpoint(checkpoint_of(out))

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from itertools import combinations
 from typing import TypeVar
 
 import numpy as np
 
-from edgesim.config.scenario import Scenario
-from edgesim.core.arrays import Ids
+from edgesim.config.scenario import Scenario, SessionTable
 from edgesim.core.backend import Backend
 from edgesim.core.errors import ConfigError, EdgesimError
+from edgesim.engine.batteries import FleetBatteries
 from edgesim.simulation.assembly import Assembly, Build, Load, assemble, build_network, load_data
 
 _T = TypeVar("_T")
@@ -35,7 +36,7 @@ def assemble_all(scenario: Scenario, load: Load = load_data, build: Build = buil
                 parts, fleet=world.fleet, shared=world.shared, availability=world.availability,
                 failures=world.failures, market=world.market,
             )  # fmt: skip
-        found.append(parts)
+        found.append(replace(parts, of_all=scenario))
     _check_peers(found)
     return tuple(found)
 
@@ -73,22 +74,29 @@ def _named(scenario: Scenario, place: int, make: Callable[[], _T]) -> _T:
         if len(scenario.session) < 2:
             raise
         key = re.split(r"[.:]", str(error), maxsplit=1)[0]
-        raise type(error)(f"session.{place}{'.' if key in Scenario.model_fields else ': '}{error}") from error
+        raise type(error)(f"session.{place}{'.' if key in SessionTable.model_fields else ': '}{error}") from error
 
 
 def _check_peers(found: list[Assembly]) -> None:
-    """Raise ConfigError if two trainings among peers may ask one device: it has one newest message to be fetched."""
-    among_peers = [parts for parts in found if parts.scenario.peers is not None]
-    for place, one in enumerate(among_peers):
-        for other in among_peers[:place]:
-            both = np.intersect1d(_ids(one), _ids(other))
-            if len(both):
-                names = f"{other.scenario.session_name} and {one.scenario.session_name}"
-                raise ConfigError(
-                    f"session: {names} exchange among peers and share device {both[0]}; give them disjoint devices"
-                )
+    """Raise ConfigError if a device of a training among peers is one of another, and cannot serve both.
 
-
-def _ids(parts: Assembly) -> Ids:
-    members = parts.setting.members
-    return np.arange(len(parts.fleet)) if members is None else members
+    It has one newest message to be fetched, and to a job of a server its battery is nobody else's.
+    """
+    for one, other in combinations(found, 2):
+        among_peers = [parts for parts in (one, other) if parts.scenario.peers is not None]
+        if not among_peers:
+            continue
+        both = np.intersect1d(one.setting.ids, other.setting.ids)
+        names = f"{one.scenario.session_name} and {other.scenario.session_name}"
+        if len(both) and len(among_peers) == 2:
+            raise ConfigError(
+                f"session: {names} exchange among peers and share device {both[0]}; give them disjoint devices"
+            )
+        batteries = FleetBatteries(one.fleet)
+        drained = next((device for device in both.tolist() if device in batteries), None)
+        if drained is not None:
+            name = among_peers[0].scenario.session_name
+            raise ConfigError(
+                f"session: {names} share device {drained}, which has a battery, and {name} exchanges among peers; "
+                "give them disjoint devices"
+            )

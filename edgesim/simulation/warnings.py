@@ -43,7 +43,7 @@ def of_parts(parts: Any) -> list[str]:
     if parts.scenario.method.value.needs.peers is not None:
         return []
     start = timed(parts)
-    plan = start.learner.plan(of_everybody(start))
+    plan = start.trainings[0].asks_devices.learner.plan(of_everybody(start))
     return [*_one_part(parts, plan), *_deadline(parts, plan)]
 
 
@@ -78,9 +78,10 @@ def _without_training(given: _Given) -> Iterator[str]:
 
 
 def _server_power(given: _Given) -> Iterator[str]:
-    """Watts of a server that is never busy."""
-    if given.wrote("server", "busy") and given.scenario.server.flops_per_s == float("inf"):
-        yield "server.busy: has no effect without server.flops_per_s, as the server's work takes no time"
+    """Watts and workers of a server that is never busy."""
+    for key in ("busy", "workers"):
+        if given.wrote("server", key) and given.scenario.server.flops_per_s == float("inf"):
+            yield f"server.{key}: has no effect without server.flops_per_s, as the server's work takes no time"
 
 
 def _deadline_keys(given: _Given) -> Iterator[str]:
@@ -143,8 +144,9 @@ def _deadline(parts: Any, plan: Any) -> Iterator[str]:
     """A fixed deadline that nobody can meet, or that changes nothing as nobody can miss it."""
     from edgesim.core.job import ON_TIME_S
     from edgesim.simulation.job_sample import priced
+    from edgesim.simulation.tree import protocol_of_devices
 
-    limit_s = parts.setting.deadline_s
+    limit_s, (key, _) = parts.setting.deadline_s, protocol_of_devices(parts.scenario)
     if limit_s == float("inf"):
         return
     jobs = priced(parts, plan)
@@ -153,12 +155,12 @@ def _deadline(parts: Any, plan: Any) -> Iterator[str]:
     kind = [parts.fleet.kinds[parts.fleet.kind[job["device"]]] for job in (first, last)]
     if first["seconds"] > limit_s + ON_TIME_S:
         yield (
-            f"protocol.deadline: nobody can meet {limit_s:g} s: the shortest job{tried}, of {kind[0]}, "
+            f"{key}.deadline: nobody can meet {limit_s:g} s: the shortest job{tried}, of {kind[0]}, "
             f"takes {first['seconds']:.3g} s"
         )
     elif last["seconds"] <= limit_s + ON_TIME_S and _certain(parts, plan) and not _follows_deadline(parts, jobs):
         yield (
-            f"protocol.deadline: nobody can miss {limit_s:g} s: the longest job{tried}, of {kind[1]}, "
+            f"{key}.deadline: nobody can miss {limit_s:g} s: the longest job{tried}, of {kind[1]}, "
             f"takes {last['seconds']:.3g} s"
         )
 
@@ -176,7 +178,7 @@ def _follows_deadline(parts: Any, jobs: Any) -> bool:
     setting = replace(parts.setting, deadline_s=2.0 * parts.setting.deadline_s)
     later = replace(parts, setting=setting)
     start = timed(later)
-    others = priced(later, start.learner.plan(of_everybody(start)))
+    others = priced(later, start.trainings[0].asks_devices.learner.plan(of_everybody(start)))
     return bool(len(others) != len(jobs) or (others["seconds"].to_numpy() != jobs["seconds"].to_numpy()).any())
 
 

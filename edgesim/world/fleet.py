@@ -22,7 +22,7 @@ from edgesim.world.compute.governors.cpu import CpuArrays
 from edgesim.world.compute.governors.dvfs import Governor
 from edgesim.world.compute.slowdowns.base import Slowdown
 from edgesim.world.energy.constant import COLUMNS
-from edgesim.world.links.base import Links
+from edgesim.world.links.base import ImpairedLinks, Links
 
 _LINKS = ("up_bps", "down_bps", "latency_s", "j_per_bit", "steady", "transfer")
 _DEVICE_BYTES = 500  # of a run, measured with a million devices
@@ -49,6 +49,11 @@ class Block:
     def steady(self) -> bool:
         """Whether transfers and computations take as long at any time and for every job."""
         return self.links.steady and self.slowdown.steady
+
+    @property
+    def impaired_links(self) -> ImpairedLinks | None:
+        """The links, if their latency varies or packets get lost; those from outside do not say."""
+        return self.links if isinstance(self.links, ImpairedLinks) and self.links.impaired else None
 
     def cycles(self, rows: Ids, flops: Arr, items: Mapping[str, Arr] | None) -> Arr:
         """Return the cycles of every core, shape (k,), that work takes: all of it gets slower with the frequency."""
@@ -83,6 +88,7 @@ class Fleet:
     receive_w: Arr
     memory_bytes: Arr  # inf: no limit
     steady: bool  # prices depend neither on time nor on draws
+    impaired: bool  # the latency of some device's links varies, or packets get lost
     itemised: bool  # some device has a speed for each kind of layer, or overheads
 
     def __len__(self) -> int:
@@ -94,6 +100,24 @@ class Fleet:
         for block, at, rows in self._by_block(ids):
             seconds[at], air_s[at] = block.links.transfer(rows, nbytes[at], up, now_s[at], _some(draws, at))
         return seconds, air_s
+
+    def delay_s(self, ids: Ids, up: bool, draws: Draws) -> Arr:
+        """Return the latencies of transfers, shape (k,), drawn where they vary."""
+        delay_s: Arr = self.latency_s[ids]
+        for block, at, rows in self._by_block(ids):
+            if (links := block.impaired_links) is not None:
+                delay_s[at] = links.delay_s(rows, up, _some(draws, at))
+        return delay_s
+
+    def air_bytes(self, ids: Ids, nbytes: Arr, up: bool, draws: Draws) -> Arr:
+        """Return the bytes that cross the air for so many bytes of payload, with those sent again, shape (k,)."""
+        if not self.impaired:
+            return nbytes
+        air_bytes = np.array(nbytes)
+        for block, at, rows in self._by_block(ids):
+            if (links := block.impaired_links) is not None:
+                air_bytes[at] *= links.sendings(rows, nbytes[at], up, _some(draws, at))
+        return air_bytes
 
     def compute(
         self,
@@ -165,6 +189,7 @@ def build_fleet(scenario: Scenario) -> Fleet:
         kinds=tuple(block.name for block in scenario.fleet),
         blocks=tuple(blocks),
         steady=all(block.steady for block in blocks),
+        impaired=any(block.impaired_links for block in blocks),
         itemised=any(block.seconds_per is not None for block in blocks),
         **joined,
     )
@@ -201,9 +226,15 @@ def _block(
         "down_bps": links.down_bps,
         "latency_s": links.latency_s,
         "j_per_bit": links.j_per_bit,
-        **{name: powers[name] for name in ("idle_w", "sleep_w", "transmit_w", "receive_w")},
+        **{name: powers[name] for name in ("idle_w", "sleep_w")},
+        **{name: _with_radio(powers[name], getattr(links, name, None)) for name in ("transmit_w", "receive_w")},
         "memory_bytes": np.full(n, np.inf if given.memory is None else given.memory),
     }
+
+
+def _with_radio(own_w: Arr, links_w: Arr | None) -> Arr:
+    """Return powers of devices' radios, those of their links where the energy model has none, shape (n,)."""
+    return own_w if links_w is None else np.where(own_w > 0, own_w, links_w)
 
 
 def _batteries(given: FleetBlock, idle_w: Arr, key: Key, path: str) -> Callable[[], Batteries] | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edgesim.config.load import load_scenario
+from edgesim.config.scenario import Scenario
+from edgesim.config.session import OF_THE_WORLD, SessionTable
 from edgesim.core.errors import ConfigError
 from edgesim.simulation.sessions import assemble_all
 from tests.conftest import timing_scenario
@@ -48,11 +50,26 @@ ALLOWED = (
         ([{"stop": {"cost": "5 EUR"}}], "session.0.stop: cost is 5 EUR, but the section prices names none"),
         ([{}, {"selection": {"name": "uniform", "count": 3}, "devices": "board"}],
          "session.1.selection.count: must be at most the 1 devices of the fleet, found 3"),
+        ([{"edges": {"rounds": 2}}],
+         f"session.0.edges: belongs to the scenario, whose world all sessions share (allowed here: {ALLOWED})"),
         ([{}, {"training": {"lr": -1}}], "session.1.training.lr: must be greater than 0, got -1"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_that_names_the_key(session, message):
     assert refusal(session) == message
+
+
+def test_edge_servers_train_for_one_scenario():
+    message = "edges: edge servers train for a scenario without [[session]]; leave one of both out"
+    for sessions in ([{}], [{}, {}]):
+        assert refusal(sessions, edges={"rounds": 2}, topology={"name": "tree", "edge_servers": 2}) == message
+
+
+def test_every_key_is_of_the_world_or_of_a_session():
+    """A key that is neither would be an unknown one in a session, and no mistake could name it."""
+    own = set(SessionTable.model_fields) - {"devices", "start"}
+    assert own | (OF_THE_WORLD - {"extends"}) == set(Scenario.model_fields)
+    assert own & OF_THE_WORLD == set()
 
 
 def test_the_name_of_a_session_is_fit_for_files():

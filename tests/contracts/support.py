@@ -37,6 +37,7 @@ COORDINATORS: dict[str, dict[str, Any]] = {
     "deadline": {"name": "deadline", "deadline": "1.5 s"},
     "over_selection": {"name": "over_selection", "keep": 4},
     "buffered": {"name": "buffered", "concurrency": 4, "buffer": 4},
+    "gossip": {"name": "gossip"},
 }
 # Arguments of methods whose defaults are for other networks: these have no hidden linear layer.
 ARGUMENTS: dict[str, dict[str, Any]] = {"feddrop": {"channels": "all"}}
@@ -100,7 +101,7 @@ FORESEEABLE = [(method, protocol) for method, protocol in CLAIMS if not needs_of
 
 def hardest(method: str) -> dict[str, Any]:
     """Return a protocol that a method runs on: if it can be, one that leaves updates out."""
-    return COORDINATORS[next((name for name in ("deadline", "buffered") if name in claims(method)), "sync")]
+    return COORDINATORS[next((name for name in ("deadline", "buffered") if name in claims(method)), claims(method)[0])]
 
 
 def mixed_scenario(**changes: Any) -> edgesim.Scenario:
@@ -262,17 +263,25 @@ class Devices:
     def __init__(self, simulation: Simulation) -> None:
         self.memory: dict[int, ModelState] = {}
         self.trained = 0
+        self._before: dict[int, ModelState | None] = {}  # what devices on their own clocks kept as their jobs began
         self._messages: dict[ModelRef, Update] = {}
         self._learner = simulation.learner
         self._backend = simulation.learner.backend
         self._really_end = simulation.world._end
         simulation.world._end = self._end
+        self._really_start = simulation.learner.start
+        simulation.learner.start = self._start  # type: ignore[method-assign]
+
+    def _start(self, jobs: Sequence[Job]) -> None:
+        self._before |= {job.id: self.memory.get(job.device) for job in jobs if job.task.own_clock}
+        self._really_start(jobs)
 
     def _end(self, job: Job, outcome: Outcome) -> Completion:
         completion = self._really_end(job, outcome)
         learner, first = self._learner, self._learner._message
         heard = [self._messages[ref] if ref.version >= 0 else learner.graph.value(first(ref)) for ref in job.received]
-        own, base = self.memory.get(job.device), learner.graph.value(learner._models.get(job.base))
+        own = self._before[job.id] if job.task.own_clock else self.memory.get(job.device)
+        base = learner.graph.value(learner._models.get(job.base))
         key = learner._key_of(job)
         result = self._backend._trainer.run(
             Assignment(job.id, job.device, job.task, key, base, own, heard, job.steps)
@@ -280,10 +289,22 @@ class Devices:
         self._backend.done[job.id] = result
         self._messages[ModelRef(1 + job.device, job.id)] = learner._message_of(job, result)
         self.trained += 1
+        if job.task.own_clock:
+            self._change(completion, result, base)
+            return completion
         changes = {"none": False, "computed": completion.computed, "delivered": outcome in DELIVERED}
         if changes[learner.method.needs.device_state] and result.new_device_state is not None:
             self.memory[job.device] = result.new_device_state
         return completion
+
+    def _change(self, completion: Completion, result: Result, first: ModelState) -> None:
+        """Let a job of a device on its own clock take effect, on the peer with which it traded too."""
+        job, method, memory = completion.job, self._learner.method, self.memory
+        if job.partner is not None:
+            mine, theirs = method.traded(first, memory.get(job.device), memory.get(job.partner))
+            memory[job.device], memory[job.partner] = mine, theirs
+        if completion.outcome in DELIVERED or (completion.computed and job.task.own_clock == "fetch"):
+            memory[job.device] = method.joined(first, memory.get(job.device), result.new_device_state)
 
 
 def run_eagerly(scenario: edgesim.Scenario) -> tuple[Simulation, Devices]:

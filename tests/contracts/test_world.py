@@ -16,6 +16,7 @@ from edgesim.config.plugins import PACKAGES, plugins_of
 from edgesim.core.job import Prices
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.rng import Draws, Key
+from edgesim.core.selection import Informed
 from edgesim.core.task import Order, Pass, Payload, Submodel, Task
 from edgesim.engine.pricing import Pricer
 from edgesim.simulation.assembly import assemble
@@ -57,6 +58,8 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     },
     ("topology", "tree"): {"edge_servers": 2, "edge_up": "2 Mbit/s"},
     ("topology", "random_regular"): {"degree": 2},
+    ("mobility", "markov"): {"stay": "2 s"},
+    ("mobility", "trace"): {"file": str(FILES / "moves.csv")},
     ("topology", "file"): {"file": str(FILES / "links.csv")},
     ("availability", "bernoulli"): {"p": {"uniform": [0.2, 0.9]}},
     ("availability", "sessions"): {"on": {"uniform": ["5 s", "20 s"]}, "off": "5 s"},
@@ -83,7 +86,7 @@ def parts(kind: str) -> list[tuple[str, dict[str, Any]]]:
 
 every_of = {
     kind: pytest.mark.parametrize("table", [pytest.param(table, id=name) for name, table in parts(kind)])
-    for kind in ("availability", "failure", "peers")
+    for kind in ("availability", "failure", "peers", "discipline")
 }
 
 
@@ -268,6 +271,50 @@ def test_asking_who_hears_whom_changes_nothing(table):
         assert not graph.sources.flags.writeable
 
 
+TRANSFER = st.tuples(
+    st.integers(0, 20), st.sets(st.sampled_from("abc"), min_size=1), st.integers(0, 60), st.integers(1, 99)
+)  # second of its start, links, bytes, and seconds after which it is dropped if it is still under way
+
+
+@every_of["discipline"]
+@settings(max_examples=examples(60), deadline=None)
+@given(transfers=st.lists(TRANSFER, min_size=1, max_size=8))
+def test_links_carry_no_more_than_they_can(table, transfers):
+    """Whatever the discipline: no link is overloaded, no transfer is faster than alone, and all of its bytes move.
+
+    Asking changes nothing, and what was dropped had moved at most all of it.
+    """
+    speeds = {"a": 8.0, "b": 16.0, "c": 40.0}  # bit/s
+    links = chosen("discipline", table).links(speeds)
+    events = [(start_s, "start", flow) for flow, (start_s, *_) in enumerate(transfers)]
+    events = sorted(
+        events + [(start_s + lasts_s, "drop", flow) for flow, (start_s, *_, lasts_s) in enumerate(transfers)]
+    )
+    moved = {}  # bytes of those under way
+    while events:
+        done = links.next_done()
+        at_s, what, flow = (*done[:1], "end", done[1]) if done and done[0] <= events[0][0] else events.pop(0)
+        before, moved = moved, {each: links.moved_bytes(each, at_s) for each in moved}
+        assert moved == {each: links.moved_bytes(each, at_s) for each in moved}
+        assert all(before[each] - 1e-9 <= moved[each] <= transfers[each][2] + 1e-9 for each in moved)
+        start_s, path, nbytes, _ = transfers[flow]
+        if what == "start":
+            links.admit(flow, sorted(path), float(nbytes), float(at_s))
+            moved[flow] = 0.0
+        elif what == "end":
+            links.finish(flow, at_s)
+            assert moved.pop(flow) == pytest.approx(nbytes)
+            assert at_s - start_s >= 8 * nbytes / min(speeds[link] for link in path) - 1e-9
+        elif flow in moved:
+            assert links.drop(flow, float(at_s)) == moved.pop(flow)
+        assert links.busy == len(moved)
+        assert links.next_done() == links.next_done()
+        for link, bps in speeds.items():
+            rates = [links.rate_bps(each) for each in moved if link in transfers[each][1] and transfers[each][2]]
+            assert sum(rates) <= bps * (1 + 1e-9)
+    assert links.busy == 0
+
+
 def world_of(kind: str, table: dict[str, Any]) -> dict[str, Any]:
     """Return the changes of a scenario in which a part of a kind has work to do."""
     cpu = {"frequency": {"uniform": ["1 GHz", "2 GHz"]}, "flops_per_cycle": 4, "efficiency": 0.01}
@@ -278,15 +325,21 @@ def world_of(kind: str, table: dict[str, Any]) -> dict[str, Any]:
         "failure": {"failures": [table]},
         "peers": {"peers": table, "method": "dfedavg"},
         "topology": {"topology": table, "network": {"name": "shared", **LINK}},
+        "discipline": {"network": {"name": "shared", **LINK, "discipline": table}},
         "governor": {"fleet": [{**block, "cpu": {**block["cpu"], "governor": table}}]},
         "battery": {"fleet": [{**block, "battery": table}]},
         "cost": {"cost": table, "method": "fedpmt"},
+        "mobility": {
+            "edges": {"mobility": table, "handover": "new"},
+            "topology": {"name": "tree", "edge_servers": 3},
+            "network": {"name": "shared", **LINK},
+        },
         "tariff": {"prices": {"electricity": table}},
     }.get(kind, {kind: table})
 
 
 WORLDS = ("cost", "network", "energy", "slowdown", "governor", "battery", "availability", "failure", "peers")
-WORLDS += ("topology", "tariff")
+WORLDS += ("topology", "tariff", "discipline", "mobility")
 
 
 @pytest.mark.parametrize(("kind", "table"), [pytest.param(k, t, id=f"{k} {n}") for k in WORLDS for n, t in parts(k)])
@@ -317,8 +370,12 @@ def test_choices_are_idle_distinct_and_repeatable(table):
 
 
 def test_examples_cover_every_selection():
-    """A selection that edgesim ships has to be tried here, as has every other part of the world; none is made up."""
-    assert {table["name"] for table in SELECTIONS} == set(plugins_of("selection"))
+    """A selection that edgesim ships has to be tried here, as has every other part of the world; none is made up.
+
+    Those that look at what is known of devices are tried in test_known.py.
+    """
+    plain = {name for name, cls in plugins_of("selection").items() if not issubclass(cls, Informed)}
+    assert {table["name"] for table in SELECTIONS} == plain
     assert {(kind, name) for kind, name in EXAMPLES if name not in plugins_of(kind)} == set()
     assert {kind for kind, package in PACKAGES.items() if ".world." in package or ".cost." in package} == set(WORLDS)
 

@@ -27,6 +27,7 @@ WRITTEN = "runs/"  # by commands
 PAGES = ROOT / "docs"
 NOT_OURS = {
     "cautious.py",
+    "to_json.py",
     "pandas.py",
     "tables/first/golden.toml",
     "tables/alone/golden.toml",

@@ -114,15 +114,16 @@ def test_every_command_is_there_with_its_options() -> None:
     page = generated()["reference/commands.md"]
     root: Any = command_line()
     named = {name for name in root.commands if not getattr(root.commands[name], "commands", None)}
-    named |= {f"study {name}" for name in root.commands["study"].commands}
+    named |= {f"{group} {name}" for group in ("study", "import-trace") for name in root.commands[group].commands}
     assert set(re.findall(r"^## edgesim (.*)$", page, re.MULTILINE)) == named
     assert [row for row in rows_of(page, "argument or option") if not row[1]] == []
     assert "`--checkpoint TIME`" in section("reference/commands.md", "edgesim run")
 
 
-def test_the_page_of_devices_shows_the_catalogue() -> None:
+@pytest.mark.parametrize("catalogue", ["devices", "links"])
+def test_the_page_of_a_catalogue_shows_it(catalogue: str) -> None:
     """As `edgesim list devices` prints it."""
-    assert call("list", "devices").out.rstrip() in generated()["reference/devices.md"]
+    assert call("list", catalogue).out.rstrip() in generated()[f"reference/{catalogue}.md"]
 
 
 def test_every_piece_that_a_page_asks_for_is_put_in() -> None:

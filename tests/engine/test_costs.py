@@ -21,10 +21,10 @@ from edgesim.simulation.run import check, simulate
 from edgesim.world.prices.ledger import ITEMS
 from tests.conftest import timing_scenario
 from tests.engine import priced
-from tests.engine.test_churn_properties import ALIKE, Seen, among_peers, quick, trace, with_rounds, without_rounds
+from tests.engine.test_churn_properties import ALIKE, Seen, among_peers, with_rounds, without_rounds
 from tests.sizes import examples
 
-__all__ = ["quick", "trace"]  # fixtures
+pytestmark = pytest.mark.usefixtures("few_tries")
 
 KWH_J = 3.6e6
 HOUR_S = 3600.0

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from edgesim.engine.server_queue import worked_s, workers_flops
 from edgesim.simulation.run import simulate
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
 
@@ -60,3 +64,89 @@ def test_a_server_that_gets_nothing_does_nothing():
         timing_scenario(protocol={"name": "deadline", "deadline": "1 s"}, server={"flops_per_s": SPEED})
     )
     assert frames(run)["rounds"][["used", "server_s"]].to_numpy().tolist() == [[0, 0.0]]
+
+
+# --- several workers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("updates", "own", "workers", "expected"),
+    [
+        ([3, 1, 1, 2], 0, 1, [7]),
+        ([3, 1, 1, 2], 5, 1, [12]),
+        ([3, 1, 1, 2], 0, 2, [3, 4]),  # the second worker: 0-1, 1-2, and the last one 2-4
+        ([3, 1, 1, 2], 5, 2, [3, 9]),  # when all are through at 4, it goes on alone
+        ([2, 2, 2], 0, 2, [4, 2]),  # both are free at 2: the first takes the third
+        ([3, 3], 1, 4, [4, 3, 0, 0]),
+        ([], 6, 3, [6, 0, 0]),
+    ],
+)
+def test_who_takes_which_update(updates, own, workers, expected):
+    """Schedules by hand: in their order, to whoever is free first; the method's own work follows."""
+    assert workers_flops(updates, own, workers) == expected
+
+
+@given(count=st.integers(0, 40), workers=st.integers(1, 9), each=st.floats(1, 1e9))
+def test_equal_updates_take_turns(count, workers, each):
+    """Closed form: of n equal updates c workers do ceil(n / c) in a row."""
+    assert max(workers_flops([each] * count, 0.0, workers)) == pytest.approx(-(-count // workers) * each)
+
+
+@given(updates=st.lists(st.floats(0, 100), min_size=1, max_size=30), workers=st.integers(1, 9))
+def test_no_schedule_is_far_from_the_best(updates, workers):
+    """Graham 1969: list scheduling lasts at most total / c + (1 - 1 / c) longest, and no less than either bound."""
+    loads = workers_flops(updates, 0.0, workers)
+    assert sum(loads) == pytest.approx(sum(updates))
+    mean, longest = sum(updates) / workers, max(updates)
+    assert max(mean, longest) * (1 - 1e-9) <= max(loads) <= (mean + (1 - 1 / workers) * longest) * (1 + 1e-9) + 1e-9
+
+
+def test_what_workers_have_done_by_a_moment():
+    """Of 3 s and 1 s: after 0.5 s half a second each, after 2 s the second has nothing to do."""
+    assert [worked_s([3.0, 1.0], at_s) for at_s in (0.5, 2.0, 3.0)] == [[0.5, 0.5], [2.0, 1.0], [3.0, 1.0]]
+
+
+THREE = {"fleet": [{"count": 3, "cpu": {"flops_per_s": "1 GFLOP/s"}}]}
+AT_WORK = {"flops_per_s": SPEED, "idle": "2 W", "busy": "5 W"}
+
+
+@pytest.mark.parametrize(("workers", "in_a_row"), [(1, 3), (2, 2), (3, 1), (7, 1)])
+def test_several_workers_average_at_the_same_time(workers, in_a_row):
+    """Three updates of P numbers: 2P FLOPs each, in turns; each busy worker adds 3 W, so joules are the same."""
+    run = simulate_null(timing_scenario(**THREE, server={**AT_WORK, "workers": workers}))
+    rounds, update_s = frames(run)["rounds"], 2 * params_of(run) / SPEED
+    assert rounds["server_s"].tolist() == pytest.approx([in_a_row * update_s], rel=1e-12)
+    assert run.ledger.server_j(run.session.now_s)[1] == pytest.approx(3 * 3 * update_s, rel=1e-12)
+
+
+def test_a_run_that_ends_in_mid_merge_charges_each_worker():
+    """Two workers, three updates: after 1.5 updates' time one has worked all of it, the other one update's time."""
+    given = {**THREE, "server": {**AT_WORK, "workers": 2}}
+    whole = simulate_null(timing_scenario(**given))
+    merge, update_s = frames(whole)["rounds"].iloc[0], 2 * params_of(whole) / SPEED
+    ends_s = float(merge["now_s"] - 0.5 * update_s)
+    run = simulate_null(timing_scenario(**given, stop={"sim_time": ends_s}))
+    assert run.ledger.server_j(ends_s) == pytest.approx((2 * ends_s, 3 * 2.5 * update_s))
+
+
+def test_unequal_updates_are_taken_in_the_order_in_which_they_came():
+    """Submodels of five levels on two workers, against a queue worked through here."""
+    run = simulate_null(timing_scenario(method="heterofl", server={**AT_WORK, "workers": 2}))
+    tables = frames(run)
+    flops = 2 * tables["jobs"].sort_values("end_s")["up_bytes"].to_numpy() / 4
+    free_s = np.zeros(2)
+    for each in flops:
+        free_s[free_s.argmin()] += each / SPEED
+    assert len(set(flops)) == 5
+    assert tables["rounds"]["server_s"].tolist() == pytest.approx([free_s.max()], rel=1e-12)
+
+
+def test_one_update_a_merge_leaves_nothing_to_share():
+    """FedAsync merges one update at a time, and a merge has the global model to itself: more workers stand by."""
+    given = {"method": "fedasync", "protocol": {"name": "buffered", "concurrency": 3, "buffer": 1}, **THREE}
+    one, four = (
+        frames(simulate_null(timing_scenario(**given, stop={"rounds": 6}, server={**AT_WORK, "workers": workers})))
+        for workers in (1, 4)
+    )
+    for name, table in one.items():
+        pd.testing.assert_frame_equal(table, four[name], check_exact=True)

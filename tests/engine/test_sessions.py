@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ import pandas as pd
 import pytest
 
 import edgesim
-from edgesim.core.errors import ConfigError
+from edgesim.core.errors import ConfigError, ContractError
+from edgesim.core.task import Order, Plan, Task
 from edgesim.engine.session import Session
+from edgesim.runtime.answers import Answers
 from edgesim.runtime.backends.null import NullBackend
-from edgesim.simulation.run import Silent, Simulation
+from edgesim.simulation.run import Silent, Simulation, simulate
 from edgesim.simulation.sessions import assemble_all
 from tests.conftest import digits_scenario, timing_scenario
 
@@ -20,8 +23,10 @@ BITS = 8 * 4 * 567_858  # CNN-CIFAR10, one way
 SECOND = 7.3806e8  # FLOP/s at which a device trains 500 samples in 10 s
 POWER = {"name": "power", "idle": "2 W", "busy": "5 W", "transmit": "1 W", "receive": "0.5 W"}
 RADIO = {"name": "wireless", "bandwidth": "1 MHz", "distance_m": {"uniform": [100, 900]}, "fading": "per_transfer"}
+FIXED = {"name": "fixed", "up": {"uniform": ["1 Mbit/s", "4 Mbit/s"]}, "down": "8 Mbit/s"}
 SPREAD = {"count": 6, "cpu": {"flops_per_s": {"uniform": [1e8, 1e9]}}}
 HALVES = [{"name": "left", **SPREAD}, {"name": "right", **SPREAD}]
+BATTERY = {"capacity": "400 J", "level": 0.5, "charge": "4 W", "windows": [["0 h", "24 h"]]}
 # Columns of rounds that tell joules and money of the whole world, and the only ones in which halves differ.
 OF_THE_WORLD = {
     *("energy_j", "active_j", "idle_j", "participant_j"),
@@ -29,7 +34,7 @@ OF_THE_WORLD = {
     *(f"total_{name}" for name in ("cost_low", "cost", "cost_high", "co2e_low_g", "co2e_g", "co2e_high_g")),
 }
 WORLDS: dict[str, dict[str, Any]] = {
-    "fixed": {"network": {"name": "fixed", "up": {"uniform": ["1 Mbit/s", "4 Mbit/s"]}, "down": "8 Mbit/s"}},
+    "fixed": {"network": FIXED},
     "draws": {"network": RADIO, "slowdown": {"name": "log_normal", "sigma": 0.5}},
     "asked anew": {"availability": {"name": "bernoulli", "p": 0.5}},
     "churn": {
@@ -50,6 +55,18 @@ WORLDS: dict[str, dict[str, Any]] = {
         "stop": {"sim_time": "400 s"},
     },
     "out of time": {"stop": {"sim_time": "111 s"}},
+    "batteries": {
+        "fleet": [{**half, "battery": BATTERY} for half in HALVES],
+        "selection": {"name": "battery_aware", "count": 3, "reserve": 0.2},
+    },
+    "by channel": {"network": RADIO, "selection": {"name": "proportional_fair", "count": 3}},
+    "in turns": {"selection": {"name": "round_robin", "count": 2}, "network": "lte"},
+    "expected": {"selection": {"name": "fedcs", "count": 4, "deadline": "60 s", "candidates": 5}},
+    "outages": {"network": FIXED, "failures": {"name": "link_outage", "up": "20 s", "down": "4 s"}},
+    "queue": {
+        "network": {**FIXED, "latency": "30 ms", "jitter": "20 ms", "loss": 0.02},
+        "server": {"flops_per_s": "1 MFLOP/s", "workers": 2, "idle": "10 W", "busy": "20 W"},
+    },
 }
 
 
@@ -57,7 +74,7 @@ def timed(scenario: edgesim.Scenario) -> Simulation:
     """Run the trainings of a timing-only scenario in memory."""
     first, *more = assemble_all(scenario)
     also = [(parts, NullBackend()) for parts in more]
-    simulation = Simulation(first, NullBackend(), Silent(), others=also, whole=scenario)
+    simulation = Simulation(first, NullBackend(), Silent(), others=also)
     simulation.run()
     return simulation
 
@@ -88,6 +105,15 @@ def test_on_disjoint_halves_each_is_as_if_it_were_alone(world):
         assert both.trainings[place].rounds.stop_reason == alone.rounds.stop_reason
     assert set(table(both, "jobs", 0)["device"]) <= set(range(6))
     assert set(table(both, "jobs", 1)["device"]) <= set(range(6, 12))
+
+
+def test_one_session_that_draws_nothing_is_its_scenario():
+    """Its name gives it random streams of its own; where nothing is drawn from them, all tables are the scenario's."""
+    base = {"fleet": HALVES, "energy": POWER, "network": FIXED, "stop": {"rounds": 3}, "selection": "all"}
+    plain, named = timed(timing_scenario(**base)), timed(timing_scenario(**base, session=[{"name": "only"}]))
+    for name in ("jobs", "rounds"):
+        pd.testing.assert_frame_equal(table(named, name), table(plain, name), check_exact=True)
+    assert named.totals == plain.totals
 
 
 def test_halves_learn_what_they_learn_alone(tmp_path):
@@ -228,7 +254,7 @@ def test_who_has_stopped_leaves_the_world_to_the_others(monkeypatch):
     first: list[Session] = []
     scenario = timing_scenario(fleet=fleet, session=sessions, stop={"sim_time": "52 s"})
     parts, *more = assemble_all(scenario)
-    simulation = Simulation(parts, NullBackend(), Silent(), others=[(more[0], NullBackend())], whole=scenario)
+    simulation = Simulation(parts, NullBackend(), Silent(), others=[(more[0], NullBackend())])
     first.append(simulation.session)
     simulation.run()
     assert all(at_s <= 25 for at_s, who in asked if who == "a")
@@ -239,17 +265,110 @@ def test_who_has_stopped_leaves_the_world_to_the_others(monkeypatch):
     assert simulation.world.now_s == pytest.approx(52)
 
 
-def test_peers_of_two_sessions_need_devices_of_their_own():
-    """A device has one newest message, so two sessions among peers may not share it; apart they work."""
-    base = {"fleet": HALVES, "method": "dpsgd", "selection": "all", "peers": "ring", "stop": {"rounds": 2}}
-    with pytest.raises(ConfigError, match=r"session: session1 and session2 exchange among peers and share device 0"):
-        assemble_all(timing_scenario(**base, session=[{}, {}]))
-    apart = timing_scenario(**base, session=[{"devices": "left"}, {"devices": "right"}])
-    both = timed(apart)
+PEERS: dict[str, dict[str, Any]] = {
+    "rounds": {"method": "dpsgd", "peers": "ring"},
+    "waits": {"method": "dfedavg", "peers": "exponential"},
+    "trades": {"method": "adpsgd", "protocol": "gossip", "peers": "ring"},
+    "fetches": {"method": "aedfl", "protocol": "gossip", "peers": "ring"},
+}
+
+
+@pytest.mark.parametrize("kind", PEERS)
+@pytest.mark.parametrize("world", ["steady", "churn", "asked anew", "outages"])
+def test_peers_of_two_sessions_on_devices_of_their_own_are_as_if_alone(kind, world):
+    """Every job and round, but for the joules of the world; whoever shares a device is refused."""
+    churn = {"availability": {"name": "sessions", "on": "60 s", "off": "30 s"}}
+    given = {**WORLDS, "steady": {}, "churn": churn}[world]
+    base = {
+        "fleet": HALVES,
+        "energy": POWER,
+        "network": FIXED,
+        "selection": "all",
+        "stop": {"rounds": 3},
+        **PEERS[kind],
+    }
+    halves = [{"devices": "left"}, {"devices": "right"}]
+    both = timed(apart := timing_scenario(**{**base, **given}, session=halves))
     for place in (0, 1):
         alone = timed(apart.trainings[place])
         assert differing(table(both, "jobs", place), table(alone, "jobs")) == set()
-    assert set(table(both, "jobs", 1)["device"]) == set(range(6, 12))
+        assert differing(table(both, "rounds", place), table(alone, "rounds")) <= OF_THE_WORLD
+        asked = set(table(both, "jobs", place)["device"])
+        assert asked <= set(range(6 * place, 6 * place + 6)) and (len(asked) == 6 or world == "asked anew")
+    with pytest.raises(ConfigError, match=r"^session: session1 and session2 exchange among peers and share device 0; "):
+        assemble_all(timing_scenario(**base, session=[{}, {}]))
+
+
+@pytest.mark.parametrize("kind", PEERS)
+def test_peers_share_devices_with_a_server(kind):
+    """No two jobs of a device overlap, both sessions get through, and the joules of all jobs are the world's."""
+    server = {"name": "server", "method": "fedavg", "protocol": "sync", "selection": {"name": "uniform", "count": 4}}
+    peers = {"name": "peers", "devices": "left", **PEERS[kind], "selection": "all"}
+    base = {"fleet": HALVES, "energy": POWER, "network": FIXED, "stop": {"rounds": 4}}
+    both = timed(timing_scenario(**base, session=[peers, server]))
+    assert [each.rounds.stop_reason for each in both.trainings] == ["4 rounds done"] * 2
+    jobs = pd.concat([table(both, "jobs", 0), table(both, "jobs", 1)]).sort_values(["device", "sent_s"])
+    for _, own in jobs.groupby("device"):
+        assert (own["end_s"].to_numpy()[:-1] <= own["sent_s"].to_numpy()[1:] + 1e-9).all()
+    jobs_j = jobs[["down_j", "compute_j", "up_j", "peer_j"]].to_numpy().sum()
+    assert both.totals is not None
+    assert both.totals["energy_j"] == pytest.approx(jobs_j + 12 * 2.0 * both.world.now_s, rel=1e-9)
+
+
+def test_peers_share_no_battery_with_a_server():
+    """Named in one line, with the first device that both may ask; without a battery there nothing is refused."""
+    peers = {"name": "p", "devices": [[2, 8]], "method": "dpsgd", "peers": "ring", "selection": "all"}
+    base = {"energy": POWER, "session": [{"name": "s", "devices": "right"}, peers]}
+    powered = [HALVES[0], {**HALVES[1], "battery": BATTERY}]
+    with pytest.raises(ConfigError) as caught:
+        assemble_all(timing_scenario(**base, fleet=powered))
+    assert str(caught.value) == (
+        "session: s and p share device 6, which has a battery, and p exchanges among peers; give them disjoint devices"
+    )
+    assert len(assemble_all(timing_scenario(**base, fleet=[{**HALVES[0], "battery": BATTERY}, HALVES[1]]))) == 2
+
+
+def test_a_battery_is_emptied_by_both():
+    """By hand: 120 J, 5 W at work, jobs of 10 s by turns: it is empty after 24 s, in the first session's second."""
+    fleet = [{"count": 1, "cpu": {"flops_per_s": SECOND}, "battery": {"capacity": "120 J", "charge": "0 W"}}]
+    both = timed(timing_scenario(fleet=fleet, energy=POWER, stop={"rounds": 9}, session=[{}, {}]))
+    jobs = pd.concat([table(both, "jobs", 0), table(both, "jobs", 1)]).sort_values("sent_s")
+    assert jobs["outcome"].tolist() == ["ok", "ok", "battery"]
+    assert jobs["end_s"].tolist() == pytest.approx([10, 20, 24])
+    assert both.totals is not None
+    assert both.totals["energy_j"] == pytest.approx(120)
+    reasons = {each.rounds.stop_reason for each in both.trainings}
+    assert reasons == {"no device can take part any more: none is there and on, and none will ever be again"}
+
+
+def test_a_selection_sees_the_devices_of_its_session_alone():
+    """A fraction is one of them, tiers are made of them, and a method cannot ask anybody else."""
+    sessions = [{"devices": [[2, 3], [8, 11]], "selection": {"name": "uniform", "fraction": 0.5}}]
+    half = timed(timing_scenario(fleet=HALVES, stop={"rounds": 8}, session=sessions))
+    jobs = table(half, "jobs")
+    assert (jobs.groupby("round").size() == 3).all()
+    assert set(jobs["device"]) == {2, 3, 8, 9, 10, 11}
+    setting = half.session.setting.of_members()
+    assert setting.flops_per_s.tolist() == half.world.fleet.flops_per_s[[2, 3, 8, 9, 10, 11]].tolist()
+    with pytest.raises(ContractError, match="asked device 4, which is none of those it may ask"):
+        half.session.dispatch(Plan((Order(4, Task("any")),)), half.session.new_inbox())
+
+
+def test_what_was_known_with_other_sessions_is_not_taken(tmp_path):
+    """A session chooses by batteries, which the other one drains: its plans are those of a run that knows nothing."""
+    power = [{"count": 4, "cpu": {"flops_per_s": "50 MFLOP/s"}, "battery": {"capacity": "100 J", "charge": "0 W"}}]
+    first = {"name": "a", "selection": {"name": "battery_aware", "count": 2}}
+    worlds = [[first], [first, {"name": "b", "devices": [[0, 1]]}], [first, {"name": "b", "devices": [[2, 3]]}]]
+    asked = []
+    for place, sessions in enumerate(worlds):
+        scenario = digits_scenario(fleet=power, stop={"rounds": 4}, session=sessions, selection="all")
+        fresh = edgesim.run(scenario, out=tmp_path / f"fresh{place}").session("a")
+        with closing(Answers(tmp_path)) as answers:
+            again = simulate(scenario, tmp_path / f"again{place}", None, answers=answers).session("a")
+        pd.testing.assert_frame_equal(again.jobs, fresh.jobs, check_exact=True)
+        pd.testing.assert_frame_equal(again.evals, fresh.evals, check_exact=True)
+        asked.append(fresh.jobs["device"].tolist())
+    assert asked[0] != asked[1] != asked[2]
 
 
 @pytest.mark.workers

@@ -53,6 +53,46 @@ def test_in_order_of_arrival():
     assert jobs["down_s"].tolist() == pytest.approx([0.1 + k * BITS / 2e6 for k in (1, 2, 3, 4)])
 
 
+def test_a_discipline_from_outside():
+    """Links of which half the speed can be had take twice as long, whoever is on them."""
+    limits = {"name": "star", "server_up": "2 Mbit/s", "server_down": "2 Mbit/s"}
+    half = {"name": "tests.plugins.contention:Derated", "efficiency": 0.5}
+    fair, derated = (
+        equal_devices(4, network={**ACCESS, "discipline": discipline}, topology=limits)
+        for discipline in ({"name": "fair"}, half)
+    )
+    for way in ("down_s", "up_s"):
+        assert (derated[way] - 0.1).to_numpy() == pytest.approx(2 * (fair[way] - 0.1).to_numpy(), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("discipline", "says"),
+    [
+        ("tests.plugins.contention:NoLinks", "network.discipline.name: tests.plugins.contention:NoLinks.links() must "),
+        ("tests.plugins.tariffs:Turns", "discipline.name: tests.plugins.tariffs:Turns must be a dataclass with links"),
+        ("fairest", "discipline.name: unknown discipline 'fairest'; did you mean 'fair'"),
+        ({"name": "fair", "weight": 2}, "unknown key"),
+    ],
+)
+def test_a_discipline_that_is_none(discipline, says):
+    """One line that says what was asked for."""
+    with pytest.raises(ConfigError) as error:
+        jobs_of(network={**ACCESS, "discipline": discipline})
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_blocks_share_links_in_one_way():
+    """Two disciplines in a fleet are none; the same one, written in two forms, is one."""
+
+    def of(*disciplines):
+        return [{"cpu": {"flops_per_s": 1e9}, "network": {**ACCESS, "discipline": each}} for each in disciplines]
+
+    with pytest.raises(ConfigError, match="blocks must all have shared links of one discipline, or none"):
+        jobs_of(fleet=of("fair", "fifo"), network=ACCESS)
+    assert len(jobs_of(fleet=of("fifo", {"name": "fifo"}), network=ACCESS)) == 2
+
+
 def test_a_late_starter_slows_the_first():
     """By hand: A (10 s of computing) uploads alone at 1 Mbit/s until B (20 s) comes; then both have half."""
     fleet = [{"cpu": {"flops_per_s": 7.3806e8}}, {"cpu": {"flops_per_s": 3.6903e8}}]

@@ -24,6 +24,7 @@ POWER = {
     "name": "power", "idle": {"uniform": ["1 W", "2 W"]}, "busy": "5 W", "transmit": "1 W", "receive": "0.5 W",
     "sleep": "0.1 W",
 }  # fmt: skip
+AWAKE = {key: watts for key, watts in POWER.items() if key != "sleep"}  # as whoever has a battery is
 LINKS = {"name": "fixed", "up": "1 Mbit/s", "down": "4 Mbit/s", "latency": "0.1 s", "energy_per_bit": "1 uJ/bit"}
 SHARED = {"name": "shared", "up": "2 Mbit/s", "down": "8 Mbit/s", "latency": "0.1 s"}
 TREE = {"name": "tree", "edge_servers": 2, "edge_up": "3 Mbit/s"}
@@ -33,6 +34,7 @@ BUFFERED = {"name": "buffered", "concurrency": 5, "buffer": 2}
 KEPT = {"name": "deadline", "deadline": "9 s", "late": "keep"}
 SIX = {"name": "uniform", "count": 6}
 PEERS = {"method": {"name": "dfedavg", "reuse": 2}, "peers": {"name": "random", "degree": 3}}
+TRADES = {"method": "adpsgd", "protocol": "gossip", "peers": "ring"}
 OUTAGES = [{"name": "link_outage", "up": "30 s", "down": "2 s"}]
 SERVER = {"flops_per_s": "10 MFLOP/s", "idle": "3 W", "busy": "20 W"}
 SPENT = ("flops", "down_bytes", "up_bytes", "energy_j", "active_j", "idle_j", "participant_j", *COSTS)
@@ -63,6 +65,15 @@ RUNS: dict[str, dict[str, Any]] = {
     "shared links that fail": {"method": "fedbuff", "protocol": BUFFERED, "network": SHARED, "failures": OUTAGES},
     "peers": PEERS,
     "peers, shared links": {**PEERS, "network": SHARED},
+    "peers, links that fail": {**PEERS, "failures": OUTAGES},
+    "peers, shared links that fail": {**PEERS, "network": SHARED, "failures": OUTAGES},
+    "peers with batteries": {
+        **PEERS,
+        "energy": AWAKE,
+        "fleet": [{**FLEET[0], "battery": {"capacity": {"uniform": ["60 J", "4 kJ"]}}}],
+    },
+    "trades": TRADES,
+    "trades, shared links": {**TRADES, "network": SHARED},
     "peers that compute at their own times": {**PEERS, "slowdown": {"name": "log_normal", "sigma": 0.5}},
 }
 
@@ -129,8 +140,11 @@ def test_at_any_instant_it_is_what_breaking_off_would_charge(name, at_s):
 @pytest.mark.parametrize(
     "name",
     thinned(
-        ["buffered", "buffered, many at work", "buffered, shared links", "peers", "peers, shared links"],
-        ["buffered", "buffered, shared links", "peers"],
+        [
+            *("buffered", "buffered, many at work", "buffered, shared links", "peers", "peers, shared links"),
+            *("peers, links that fail", "peers, shared links that fail", "peers with batteries"),
+        ],
+        ["buffered", "buffered, shared links", "peers", "peers with batteries"],
     ),
 )
 def test_asking_changes_nothing(name, monkeypatch):

@@ -26,7 +26,8 @@ def listed(edges: str) -> Bad:
 
 def of(method: str, bad: Bad, says: str, keys: str = "") -> Bad:
     """The same with a method, and what is said then."""
-    return bad._replace(says=says, overrides=[f"method={{name='{method}'{keys}}}", *bad.overrides])
+    protocol = [] if "sync" in METHODS[method].needs.protocols else ["protocol=gossip"]
+    return bad._replace(says=says, overrides=[f"method={{name='{method}'{keys}}}", *protocol, *bad.overrides])
 
 
 def graph(keys: str) -> Bad:

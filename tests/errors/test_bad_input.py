@@ -68,7 +68,7 @@ KEYS = {
     "unknown key": Bad("networc: unknown key; did you mean 'network'? (allowed: seed, name, data", ["networc.up=5"]),
     "nested key": Bad("stop.round: unknown key; did you mean 'rounds'? (allowed: rounds, accuracy", ["stop.round=3"]),
     "key of a part": Bad(
-        "network.upp: unknown key; did you mean 'up'? (allowed: energy_per_bit, up", ["network.upp=5"]
+        "network.upp: unknown key; did you mean 'up'? (allowed: energy_per_bit, latency", ["network.upp=5"]
     ),
     "key of a block": Bad("fleet.0.cout: unknown key; did you mean 'count'? (allowed: count", ["fleet.0.cout=3"]),
     "key of another part": Bad("network.up: unknown key (allowed: none)", ["network={name='ideal', up=5}"]),
@@ -249,9 +249,9 @@ TOGETHER = {
     ),
     "too few peers": Bad("peers.degree: must be below the 4 devices, got 4", ["method=dfedavg", EXPANDER + "4}"]),
     "odd degree": Bad("peers.degree: must be a multiple of 2, got 3", ["method=dfedavg", EXPANDER + "3}"]),
-    "batteries among peers": Bad(
-        "fleet.battery: batteries work in protocols with a server, not among peers",
-        ["method=dfedavg", "peers=ring", "fleet.0.battery.capacity='5 Wh'"],
+    "batteries that sleep among peers": Bad(
+        "energy.sleep: a device with a battery draws idle power while it is on; leave sleep out",
+        ["method=dfedavg", "peers=ring", "fleet.0.battery.capacity='5 Wh'", "energy.sleep='0.1 W'"],
     ),
     "links cut twice": Bad("failures: only one of them may cut the links, found 2", [f"failures=[{CUT}, {CUT}]"]),
     "leaves before it joins": Bad(

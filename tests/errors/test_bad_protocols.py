@@ -97,17 +97,13 @@ PAIRS = {
         "method.mixing: metropolis needs peers that hear each other, but device 1 hears device 0 and not the other way",
         ["method={name='dfedavg', mixing='metropolis'}", "peers=exponential"],
     ),
-    "batteries among peers": Bad(
-        "fleet.battery: batteries work in protocols with a server, not",
-        [DFEDAVG, RING, "fleet.0.battery.capacity='5 Wh'"],
-    ),
     "restarts of no server": Bad(
         "failures.1.name: server_restart needs a server, found peers",
         [DFEDAVG, RING, "failures=[{name='crash', probability=0.1}, {name='server_restart', mean_time='1 h'}]"],
     ),
-    "links to no server": Bad(
-        "failures.0.name: link_outage needs a server, found peers",
-        [DFEDAVG, RING, "failures={name='link_outage', up=9, down=1}"],
+    "outages of peers without end": Bad(
+        "failures.up: a model that takes ",
+        [DFEDAVG, RING, "failures={name='link_outage', up='1 ns', down=1}"],
     ),
     "battery and sleep": Bad(
         "energy.sleep: a device with a battery draws idle power while it is on; leave sleep out",

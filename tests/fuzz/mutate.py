@@ -128,8 +128,9 @@ def _sections(table: dict[str, Any]) -> list[tuple[Any, str, str]]:
     """Return container, key and kind of every place where a part stands or may stand."""
     of_blocks = {"network": "network", "energy": "energy", "slowdown": "slowdown", "battery": "battery"}
     found: list[tuple[Any, str, str]] = [
-        (table, kind, kind) for kind in PACKAGES if kind not in ("battery", "governor")
+        (table, kind, kind) for kind in PACKAGES if kind not in ("battery", "governor", "discipline")
     ]
+    found += [(table["network"], "discipline", "discipline")] if isinstance(table.get("network"), dict) else []
     for block in table["fleet"] if isinstance(table.get("fleet"), list) else ():
         if isinstance(block, dict):
             found += [(block, key, kind) for key, kind in of_blocks.items()]

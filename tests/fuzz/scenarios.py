@@ -97,7 +97,7 @@ def _unsound(run) -> Iterator[tuple[str, str]]:
     """Yield what no table may hold: times, sizes, powers and counts that are negative or not finite."""
     for name in ("jobs", "rounds", "devices"):
         table = run.table(name).select_dtypes("number")
-        for column in table.columns.difference(["device", "deadline_s"]):
+        for column in table.columns.difference(["device", "deadline_s", "edge"]):
             values = table[column].to_numpy(dtype=float, na_value=0.0)
             if len(values) and not ((values >= 0) & (values < math.inf)).all():
                 bad = values[~((values >= 0) & (values < math.inf))][0]

@@ -21,7 +21,7 @@ from edgesim.core.task import Plan, Task
 from edgesim.core.update import SERVER, ModelRef
 from edgesim.runtime.learner import FederatedLearner
 
-SETTING = SimpleNamespace(samples=np.array([10, 20, 30]))
+SETTING = SimpleNamespace(samples=np.array([10, 20, 30]), reports=False)
 VIEW = SimpleNamespace(round=4, exchange=1, setting=SETTING)
 ONE_EPOCH = (LocalSGD(batch=1, lr=0.1, epochs=1),)
 TRAIN = Task(local_sgd=ONE_EPOCH)

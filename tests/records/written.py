@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from edgesim.records.manifest import MANIFEST, sealed
-from edgesim.records.schema import TABLES, conform
+from edgesim.records.schema import LATER_COLUMNS, TABLES, conform
 from edgesim.records.table import Table
 from edgesim.records.writer import taken
 from edgesim.reports.critical_path import attributed
@@ -19,11 +19,11 @@ from edgesim.reports.load import Run, open_run
 
 
 class _Filled(Table):
-    """A table whose rows may lack their last columns, which then are 0: those of money and carbon."""
+    """A table whose rows may lack their last columns: then there is no money, no carbon, and no edge server."""
 
     def append(self, row: tuple[Any, ...]) -> int:
         """Add one row."""
-        return super().append((*row, *[0.0] * (len(self.columns) - len(row))))
+        return super().append((*row, *[LATER_COLUMNS[name] for name in list(self.columns)[len(row) :]]))
 
 
 def new_tables() -> dict[str, Table]:

@@ -25,12 +25,12 @@ def skip_without_data(err: str) -> None:
 
 
 def small(path: Path) -> list[str]:
-    """Return the options that make a scenario train only briefly: two rounds, 20 samples a device."""
+    """Return the options that make a scenario train only briefly: two rounds, 20 samples a device, some to spare."""
     scenario = edgesim.load(path)
     devices = sum(block.count for block in scenario.fleet)
     changes = ["stop={rounds=2}", "backend=serial"]
     if "samples_per_device" in scenario.partition.args:
-        changes += ["partition.samples_per_device=20", f"data.train_limit={20 * devices}", "data.test_limit=100"]
+        changes += ["partition.samples_per_device=20", f"data.train_limit={25 * devices}", "data.test_limit=100"]
     return [word for change in changes for word in ("--set", change)]
 
 
@@ -78,9 +78,7 @@ def test_a_scenario_runs_without_its_data(path: Path, tmp_path: Path, monkeypatc
     assert (run.manifest["status"], run.saved_weights) == ("finished", [])
     for each in run.views:
         assert len(each.rounds) == 2
-        assert (each.jobs["flops"][each.jobs["outcome"] != "stopped"] > 0).all() and (
-            each.table("rounds")["total_energy_j"] > 0
-        ).all()
+        assert (each.jobs["flops"] > 0).all() and (each.rounds["energy_j"] > 0).all()
 
 
 def test_fashion_mnist_says_which_package_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

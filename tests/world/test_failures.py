@@ -21,6 +21,7 @@ from edgesim.world.failures.crash import Crash
 from edgesim.world.failures.link_outage import LinkOutage
 from edgesim.world.failures.partial_work import PartialWork
 from edgesim.world.failures.server_restart import ServerRestart
+from edgesim.world.processes.on_off import BothOn
 from tests.sizes import examples
 
 KEY = Key(23)
@@ -233,6 +234,30 @@ def test_pauses_add_up_as_second_by_second(changes, seconds, start):
     rows = np.arange(len(changes))
     taken_s = stretched_s(Schedule(changes), rows, np.full(len(rows), float(seconds)), float(start))
     assert taken_s.tolist() == [ticks_of(instants, seconds, start) for instants in changes]
+
+
+PAIR = st.lists(st.lists(st.integers(1, 40), max_size=6, unique=True).map(sorted), min_size=2, max_size=2)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(changes=PAIR, seconds=st.integers(0, 20), start=st.integers(0, 45))
+def test_a_pair_is_on_while_both_its_ends_are(changes, seconds, start):
+    """In whole seconds, against a clock that goes through one after the other; pairs in both orders are the same."""
+    changes = [instants[: len(instants) // 2 * 2] for instants in changes]
+    both, pairs = BothOn(Schedule(changes)), np.array([[0, 1], [1, 0]])
+
+    def up(second):
+        return all(sum(c <= second for c in instants) % 2 == 0 for instants in changes)
+
+    now, left = start, seconds
+    while left:
+        left -= up(now)
+        now += 1
+    taken_s = stretched_s(both, pairs, np.full(2, float(seconds)), float(start))
+    assert taken_s.tolist() == [now - start] * 2
+    ends_s = np.full(2, float(start + 10))
+    assert both.on_s(pairs, ends_s, np.full(2, float(start))).tolist() == [sum(map(up, range(start, start + 10)))] * 2
+    assert both.on(pairs, ends_s).tolist() == [up(start + 10)] * 2
 
 
 def test_links_go_down_and_come_back():

@@ -132,8 +132,11 @@ NETWORKS: dict[str, dict[str, Any]] = {
         "distance_m": {"uniform": [50, 900]},
         "fading": "per_transfer",
         "shadowing_db": 8,
+        "latency": "20 ms",
+        "jitter": "5 ms",
+        "loss": 0.1,
     },
-    "trace": {},
+    "trace": {"latency": "20 ms", "jitter": "5 ms", "loss": {"choice": [0.0, 0.3]}},
 }
 
 
@@ -144,7 +147,7 @@ def test_transfers_of_many_are_those_of_each(name, up, tmp_path):
     file = tmp_path / "rates.csv"
     file.write_text("time_s,up_bps,down_bps,device\n0,8e5,9e5,0\n0,7e5,5e5,1\n60,0,1e5,0\n3,1e5,2e6,1\n")
     maker = {"fixed": lambda: fixed(**NETWORKS["fixed"]), "wireless": lambda: plugin(Wireless, **NETWORKS["wireless"])}
-    network = maker.get(name, lambda: plugin(Trace, file=file))()
+    network = maker.get(name, lambda: plugin(Trace, file=file, **NETWORKS["trace"]))()
     links = network.build(20, KEY, "network")
     rows, nbytes = np.array([3, 19, 0, 7, 8]), np.array([1e4, 2e6, 30.0, 1e5, 0.0])
     now_s = np.array([0.0, 3.0, 70.0, 1e5, 2.0])

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from edgesim.core.errors import ConfigError, ContractError
 from edgesim.core.rng import Key
-from edgesim.world.contention.fair import FairLinks, Link, SharedLinks
+from edgesim.world.contention.base import Link, SharedLinks
+from edgesim.world.contention.fair import FairLinks
 from edgesim.world.contention.fifo import FifoLinks
 from edgesim.world.topology.base import Access, Tier, TreePaths, Wire
 from tests.sizes import examples

@@ -150,6 +150,8 @@ class _Run:
     def _collect(self) -> None:
         if len(self._inbox):
             self._queue.extend(self._inbox.take())
+        if self._session.visitors:
+            self._queue.extend(self._session.take_visitors())
 
     # --- WAIT ---------------------------------------------------------------------------------------------------
 
@@ -211,7 +213,7 @@ class _Run:
         if session.server_buffer.losses:
             completion = session.server_buffer.with_losses([completion])[0]
         job, ended_s, outcome, _, computed, _ = completion
-        staleness = session.model.version - job.base.version
+        staleness = session.staleness(job)
         if outcome in DELIVERED and staleness > self._most_stale:
             session.server_buffer.release([completion], "stale")
             outcome = "stale"

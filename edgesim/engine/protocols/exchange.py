@@ -74,7 +74,7 @@ def run_rounds(session: Session, rounds: Rounds, policy: Policy) -> Generator[An
             ended = yield from _exchange(session, policy, closes_s, late, still_late)
             completions += ended.completions
             more, closed_by = ended.more, ended.closed_by or closed_by
-        completions += _collect_late(session, late, policy.late_weight)
+        completions += _collect_late(session, late, policy.late_weight) + session.take_visitors()
         late = still_late
         policy.learn(completions)
         used = _enough(session, session.server_buffer.with_losses(completions), policy.minimum)
@@ -180,7 +180,9 @@ def _first(session: Session, ended: list[Completion], enough: int) -> list[Compl
 def _collect_late(session: Session, late: _Asked, weight: float) -> list[Completion]:
     """Return the completions of the last round's late jobs; those that are still not there are cancelled now."""
     cancelled = session.abort(late.jobs, "late")
-    ended = [completion._replace(weight=weight) for inbox in late.inboxes for completion in inbox.take()]
+    ended = [
+        completion._replace(weight=weight * completion.weight) for inbox in late.inboxes for completion in inbox.take()
+    ]
     session.learner.cancel([a for a in [*ended, *cancelled] if a.outcome not in DELIVERED])
     return ended + cancelled
 

@@ -1,4 +1,7 @@
-"""Messages between devices: over links of their own, where their end is known at once, or over shared links."""
+"""Messages between devices: over links of their own, where their end is known at once, or over shared links.
+
+A message stands still while the link of its sender or of its receiver is down. While bits flow both radios are on.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,15 @@ import numpy as np
 import simpy
 
 from edgesim.core.arrays import Arr, Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.limits import check_steps
 from edgesim.core.rng import Draws, Key
+from edgesim.engine.transport.loads import BatteryLoads
 from edgesim.engine.transport.transfers import Transfers, unless_whole
 from edgesim.world.contention.network import SharedNetwork
+from edgesim.world.failures.base import stretched_s
 from edgesim.world.fleet import Fleet
+from edgesim.world.processes.on_off import BothOn, OnOff
 
 There: TypeAlias = Callable[["Flow"], None]
 _FETCHED, _AWAITED, _SENDER, _RECEIVER = 1, 2, 0, 1  # streams; never renumber
@@ -33,19 +41,20 @@ class Flow:
     up_air_s: float = 0.0  # of the sender's radio, as far as this message has it on
     down_air_s: float = 0.0  # of the receiver's
     fresh: bool = False  # did not exist when the round started
-    moved_bytes: float = 0.0  # so far, once it has ended or was broken off
+    sendings: float = 1.0  # how often a byte crosses shared links on average, as packets get lost
+    moved_bytes: float = 0.0  # once it has ended, was broken off or a link went down
     over: bool = False
 
-    def stop(self, now_s: float) -> None:
-        """End or break off a flow whose end is known: what it moved is in proportion to its time on air."""
-        if self.over:
-            return
+    @property
+    def ends(self) -> tuple[int, int]:
+        """The devices at its ends."""
+        return self.source, self.target
+
+    def stop(self, now_s: float, share: float) -> None:
+        """End or break off a flow whose end is known, of which this share has moved; so it is of its time on air."""
         self.over = True
-        self.moved_bytes = self.nbytes
+        self.moved_bytes = share * self.nbytes
         if now_s < self.ends_s:
-            on_air_s = max(0.0, now_s - self.begins_s)
-            share = on_air_s / (self.ends_s - self.begins_s) if on_air_s else 0.0
-            self.moved_bytes *= share
             self.up_air_s *= share
             self.down_air_s *= share
             self.ends_s = now_s
@@ -74,10 +83,16 @@ class DedicatedFlows:
     latencies.
     """
 
-    def __init__(self, env: simpy.Environment, fleet: Fleet, key: Key) -> None:
+    def __init__(
+        self, env: simpy.Environment, fleet: Fleet, key: Key, loads: BatteryLoads, links_up: OnOff | None
+    ) -> None:
+        """`links_up`: of each device; None: links never fail."""
         self._env = env
         self._fleet = fleet
         self._key = key
+        self._loads = loads
+        self._links_up = None if links_up is None else BothOn(links_up)
+        self._drawing: dict[Flow, tuple[float, float]] = {}  # to come or on air -> watts of sender and receiver
         # the same numbers: one of them costs a third this way, and most flows are started one by one
         self._latency_s, self._up_bps, self._down_bps = fleet.latency_s.data, fleet.up_bps.data, fleet.down_bps.data
 
@@ -93,8 +108,13 @@ class DedicatedFlows:
         latency_s, air_s = up[0] + into[0][place], np.maximum(up[1], into[1][place])
         share = np.divide(sizes, total_bytes[targets], out=np.zeros(len(sizes)), where=total_bytes[targets] > 0)
         begins_s = self._env.now + latency_s
-        columns = (sources, targets, sizes, begins_s, begins_s + air_s, up[1], into[1][place] * share)
-        return [Flow(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+        lasts_s = self._with_pauses_s(np.stack([sources, targets], axis=1), air_s, begins_s)
+        columns = (sources, targets, sizes, begins_s, begins_s + lasts_s, up[1], into[1][place] * share)
+        flows = [Flow(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+        if self._loads:
+            for flow, seconds in zip(flows, air_s.tolist(), strict=True):
+                self._draw(flow, seconds)
+        return flows
 
     def one(self, source: int, target: int, nbytes: float, occasion: int, there: There) -> Flow:
         """Start the flow of a fresh message now."""
@@ -107,21 +127,92 @@ class DedicatedFlows:
         else:
             latency_s = self._latency_s[source] + self._latency_s[target]
             up_air_s, down_air_s = 8.0 * nbytes / self._up_bps[source], 8.0 * nbytes / self._down_bps[target]
-        begins_s = self._env.now + latency_s
-        ends_s = begins_s + max(up_air_s, down_air_s)
-        return Flow(source, target, nbytes, begins_s, ends_s, up_air_s, down_air_s, fresh=True)
+        begins_s, air_s = self._env.now + latency_s, max(up_air_s, down_air_s)
+        lasts_s = air_s
+        if self._links_up is not None:
+            lasts_s = float(self._with_pauses_s(np.array([[source, target]]), np.array([air_s]), begins_s)[0])
+        flow = Flow(source, target, nbytes, begins_s, begins_s + lasts_s, up_air_s, down_air_s, fresh=True)
+        if self._loads:
+            self._draw(flow, air_s)
+        return flow
 
     def stop(self, flows: Iterable[Flow]) -> None:
         """Break off those of these flows that have not ended; book what they moved."""
-        now_s = self._env.now
         for flow in flows:
-            flow.stop(now_s)
+            if not flow.over:
+                flow.stop(self._env.now, self._moved_share(flow))
+                self._off_air(flow)
 
     def so_far(self, flows: Iterable[Flow]) -> list[Flow]:
         """Return these flows as they would be if they were broken off now; asking changes nothing."""
         copies = [replace(flow) for flow in flows]
-        self.stop(copies)
+        for flow in copies:
+            if not flow.over:
+                flow.stop(self._env.now, self._moved_share(flow))
         return copies
+
+    def _moved_share(self, flow: Flow) -> float:
+        """Return which share of a flow has moved up to now: nothing moves while a link is down."""
+        now_s = self._env.now
+        if now_s >= flow.ends_s:
+            return 1.0
+        if now_s <= flow.begins_s:
+            return 0.0
+        if self._links_up is None:
+            return (now_s - flow.begins_s) / (flow.ends_s - flow.begins_s)
+        pair = np.array([flow.ends])
+        so_far_s, all_s = (
+            float(self._links_up.on_s(pair, until_s, flow.begins_s)[0]) for until_s in (now_s, flow.ends_s)
+        )
+        return min(1.0, so_far_s / all_s) if all_s > 0 else 0.0
+
+    def _with_pauses_s(self, pairs: Ids, air_s: Arr, begins_s: Arr | float) -> Arr:
+        """Return seconds from first to last bit, shape (k,), of flows between pairs of devices, shape (k, 2)."""
+        if self._links_up is None:
+            return air_s
+        spans = air_s * (1.0 / self._links_up.each.mean_on_s[pairs]).sum(axis=1)
+        check_steps("failures.up", float(spans.max(initial=0.0)), "a message over links that are up for so short")
+        lasts_s = stretched_s(self._links_up, pairs, air_s, begins_s)
+        if not np.isfinite(lasts_s).all():
+            raise _too_short(self._env.now)
+        return lasts_s
+
+    # --- batteries ----------------------------------------------------------------------------------------------
+
+    def _draw(self, flow: Flow, air_s: float) -> None:
+        """Let both ends of a flow, on air for so many seconds, draw their power as long as it flows."""
+        if air_s > 0 and any(device in self._loads for device in flow.ends):
+            transmit_w, receive_w = self._fleet.transmit_w[flow.source], self._fleet.receive_w[flow.target]
+            # a radio that is faster than the other end is on for a share of the time
+            up_w, down_w = float(transmit_w) * flow.up_air_s / air_s, float(receive_w) * flow.down_air_s / air_s
+            self._drawing[flow] = (up_w, down_w)
+            self._at(flow.begins_s, lambda: self._on_air(flow))
+            self._at(flow.ends_s, lambda: self._off_air(flow))
+
+    def _on_air(self, flow: Flow) -> None:
+        """Let a flow draw from now on if both links are up, and look again when that changes."""
+        if flow not in self._drawing:
+            return
+        up = True
+        if self._links_up is not None:
+            pair = np.array([flow.ends])
+            up = bool(self._links_up.on(pair, self._env.now)[0])
+            changes_s = float(self._links_up.next_change_s(pair, self._env.now)[0])
+            if changes_s < flow.ends_s:
+                self._at(changes_s, lambda: self._on_air(flow))
+        for device, watts in zip(flow.ends, self._drawing[flow], strict=True):
+            if up:
+                self._loads.begin(device, flow, watts)
+            else:
+                self._loads.end(device, flow)
+
+    def _off_air(self, flow: Flow) -> None:
+        if self._drawing.pop(flow, None) is not None:
+            for device in flow.ends:
+                self._loads.end(device, flow)
+
+    def _at(self, at_s: float, then: Callable[[], None]) -> None:
+        self._env.timeout(max(0.0, at_s - self._env.now)).callbacks.append(lambda _: then())
 
     def _fleet_leg(self, ids: Ids, sizes: Arr, up: bool, draws: Draws) -> tuple[Arr, Arr]:
         """Return latencies and seconds on air, both of shape (k,), of one direction of transfers that start now."""
@@ -130,31 +221,45 @@ class DedicatedFlows:
 
 
 class SharedFlows:
-    """Flows over shared links, from sender to receiver."""
+    """Flows over shared links, from sender to receiver; a packet lost at either end is sent again all the way."""
 
-    def __init__(self, env: simpy.Environment, network: SharedNetwork, transfers: Transfers) -> None:
+    def __init__(
+        self,
+        env: simpy.Environment,
+        network: SharedNetwork,
+        transfers: Transfers,
+        fleet: Fleet,
+        key: Key,
+        loads: BatteryLoads,
+        links_up: OnOff | None,
+    ) -> None:
+        """`links_up`: of each device; None: links never fail."""
         self._env = env
+        self._fleet = fleet
+        self._key = key
         self._network = network
         self._transfers = transfers
+        self._links_up = None if links_up is None else BothOn(links_up)
         self._on_air: dict[Flow, int] = {}  # flows on the links, and their numbers there
         self._started = 0
-        self._sending = _Radios(env)
-        self._receiving = _Radios(env)
+        self._sending = _Radios(env, loads, fleet.transmit_w)
+        self._receiving = _Radios(env, loads, fleet.receive_w)
 
     def together(self, sources: Ids, targets: Ids, sizes: Arr, occasion: int, there: There) -> list[Flow]:
         """Start flows of existing messages now."""
         rows = zip(sources.tolist(), targets.tolist(), sizes.tolist(), strict=True)
-        return [self._start(source, target, nbytes, False, there) for source, target, nbytes in rows]
+        return [self._start(source, target, nbytes, occasion, False, there) for source, target, nbytes in rows]
 
     def one(self, source: int, target: int, nbytes: float, occasion: int, there: There) -> Flow:
         """Start the flow of a fresh message now."""
-        return self._start(source, target, nbytes, True, there)
+        return self._start(source, target, nbytes, occasion, True, there)
 
     def stop(self, flows: Iterable[Flow]) -> None:
         """Break off those of these flows that have not ended; book what they moved."""
         for flow in flows:
             if flow in self._on_air:
-                self._land(flow, unless_whole(self._transfers.drop(self._on_air[flow]), flow.nbytes))
+                moved_bytes = flow.moved_bytes + self._transfers.drop(self._on_air[flow]) / flow.sendings
+                self._land(flow, unless_whole(moved_bytes, flow.nbytes))
             elif not flow.over:
                 flow.over, flow.ends_s = True, self._env.now
 
@@ -163,39 +268,79 @@ class SharedFlows:
         return [self._as_of_now(flow) if flow in self._on_air else flow for flow in flows]
 
     def _as_of_now(self, flow: Flow) -> Flow:
+        moved_bytes = flow.moved_bytes + self._transfers.moved_bytes(self._on_air[flow]) / flow.sendings
         return replace(
             flow,
-            moved_bytes=unless_whole(self._transfers.moved_bytes(self._on_air[flow]), flow.nbytes),
+            moved_bytes=unless_whole(moved_bytes, flow.nbytes),
             up_air_s=flow.up_air_s + self._sending.so_far_s(flow.source),
             down_air_s=flow.down_air_s + self._receiving.so_far_s(flow.target),
         )
 
-    def _start(self, source: int, target: int, nbytes: float, fresh: bool, there: There) -> Flow:
-        latency_s = self._network.paths.latency_s(1 + source, 1 + target)
-        flow = Flow(source, target, nbytes, self._env.now + latency_s, inf, fresh=fresh)
-        self._env.timeout(latency_s).callbacks.append(lambda _: self._begin(flow, there))
+    def _start(self, source: int, target: int, nbytes: float, occasion: int, fresh: bool, there: There) -> Flow:
+        latency_s, sendings = self._network.paths.latency_s(1 + source, 1 + target), 1.0
+        if self._fleet.impaired:
+            key = self._key.at(_AWAITED if fresh else _FETCHED)
+            for up, end, device, other in ((True, _SENDER, source, target), (False, _RECEIVER, target, source)):
+                ids, nth = np.array([device]), np.array([occasion * len(self._fleet) + other])
+                draws = Draws(key.at(end), ids, nth)
+                late_s = self._fleet.delay_s(ids, up, draws) - self._fleet.latency_s[ids]
+                latency_s = max(0.0, latency_s + float(late_s[0]))
+                if nbytes:
+                    sendings *= float(self._fleet.air_bytes(ids, np.array([float(nbytes)]), up, draws)[0]) / nbytes
+        flow = Flow(source, target, nbytes, self._env.now + latency_s, inf, fresh=fresh, sendings=sendings)
+        self._env.timeout(latency_s).callbacks.append(lambda _: self._look(flow, there))
         return flow
 
-    def _begin(self, flow: Flow, there: There) -> None:
+    def _look(self, flow: Flow, there: There) -> None:
+        """Let a flow go on or stand still, as the links of its ends are up or not, and look again when that changes."""
         if flow.over:
             return
+        up = self._are_up(flow, there)
+        if up and flow not in self._on_air:
+            self._go_on(flow, there)
+        elif not up and flow in self._on_air:
+            flow.moved_bytes += self._transfers.drop(self._on_air[flow]) / flow.sendings
+            self._take_off(flow)
+
+    def _are_up(self, flow: Flow, there: There) -> bool:
+        if self._links_up is None:
+            return True
+        pair, now_s = np.array([flow.ends]), self._env.now
+        up, changes_s = bool(self._links_up.on(pair, now_s)[0]), float(self._links_up.next_change_s(pair, now_s)[0])
+        if changes_s < inf:
+            self._env.timeout(changes_s - now_s).callbacks.append(lambda _: self._look(flow, there))
+        elif not up:
+            raise _too_short(now_s)
+        return up
+
+    def _go_on(self, flow: Flow, there: There) -> None:
+        """Put what is left of a flow on the links."""
         self._started += 1
         number = self._on_air[flow] = -self._started  # those of jobs are positive
-        flow.up_air_s = -self._sending.each_s(flow.source, 1)
-        flow.down_air_s = -self._receiving.each_s(flow.target, 1)
+        flow.up_air_s -= self._sending.each_s(flow.source, 1)
+        flow.down_air_s -= self._receiving.each_s(flow.target, 1)
         path = self._network.limits(1 + flow.source, 1 + flow.target)
-        self._transfers.start(number, path, flow.nbytes, partial(self._arrived, flow, there))
+        left_bytes = max(0.0, flow.sendings * (flow.nbytes - flow.moved_bytes))
+        self._transfers.start(number, path, left_bytes, partial(self._arrived, flow, there))
 
     def _arrived(self, flow: Flow, there: There) -> None:
         self._land(flow, flow.nbytes)
         there(flow)
 
     def _land(self, flow: Flow, moved_bytes: float) -> None:
-        """Take a flow off the links."""
-        del self._on_air[flow]
+        """End a flow on the links, through or broken off."""
+        self._take_off(flow)
         flow.moved_bytes, flow.over, flow.ends_s = moved_bytes, True, self._env.now
+
+    def _take_off(self, flow: Flow) -> None:
+        """Take a flow off the links, with its share of the time for which the radios were on."""
+        del self._on_air[flow]
         flow.up_air_s += self._sending.each_s(flow.source, -1)
         flow.down_air_s += self._receiving.each_s(flow.target, -1)
+
+
+def _too_short(now_s: float) -> ConfigError:
+    return ConfigError(f"failures.down: is too short to be told from nothing after {now_s:g} s")
 
 
 _OFF = (0, 0.0, 0.0)  # a radio with no message
@@ -204,16 +349,24 @@ _OFF = (0, 0.0, 0.0)  # a radio with no message
 class _Radios:
     """Time on air of devices in one direction: a radio is on once, however many messages pass; they share its time."""
 
-    def __init__(self, env: simpy.Environment) -> None:
+    def __init__(self, env: simpy.Environment, loads: BatteryLoads, watts: Arr) -> None:
+        """`watts`: of each device while its radio is on, above idle."""
         self._env = env
+        self._loads = loads
+        self._watts = watts
         self._on: dict[int, tuple[int, float, float]] = {}  # device -> messages, seconds of each so far, until when
 
     def each_s(self, device: int, change: int) -> float:
         """Let one message more (1) or less (-1) pass; return what each has had that was there since the radio is on."""
         each_s = self.so_far_s(device)
-        messages = self._on.pop(device, _OFF)[0] + change
+        before = self._on.pop(device, _OFF)[0]
+        messages = before + change
         if messages:
             self._on[device] = (messages, each_s, self._env.now)
+        if not before:
+            self._loads.begin(device, self, float(self._watts[device]))
+        elif not messages:
+            self._loads.end(device, self)
         return each_s
 
     def so_far_s(self, device: int) -> float:

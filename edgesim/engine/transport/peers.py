@@ -1,7 +1,7 @@
 """Jobs of peers: a device fetches messages of others, waits for those still to come, computes, and its message exists.
 
 All inputs start to flow when the round does. Computing begins once they are there and the wait is settled. A message
-that others wait for flows to them as soon as it exists.
+that others wait for flows to them as soon as it exists. A device whose battery empties ends like one that leaves.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from edgesim.core.job import ON_TIME_S, Job, Outcome
 from edgesim.core.update import ModelRef
 from edgesim.engine.interruptions import UNINTERRUPTED, Interruption
 from edgesim.engine.transport.flows import Flow, Flows
+from edgesim.engine.transport.loads import BatteryLoads
 from edgesim.engine.usage import Usage
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD
 
@@ -53,9 +54,11 @@ class PeerExchange:
         price_compute: Callable[[Job, float], None],
         arrive: Callable[[Job], None],
         fail: Callable[[Job, Outcome], None],
+        loads: BatteryLoads,
     ) -> None:
         self._env = env
         self._flows = flows
+        self._loads = loads
         self._price_compute = price_compute  # of a job that starts to compute at a given time
         self._arrive = arrive
         self._fail = fail
@@ -84,12 +87,14 @@ class PeerExchange:
                 job, interruption, inputs, set(job.wait.peers).difference(refused), job.sent_s, job.prices.compute_s
             )
             self._jobs[job.device] = peer_job
+            self._loads.begin(job.device, job, 0.0)  # a device that waits draws idle power, and may empty by that
+            job.received = tuple(sorted(inputs.values()))  # messages that must not be forgotten until it computes
             self._sent[job.device] = [flow for flow in self._sent.get(job.device, ()) if not flow.over]
             for peer in peer_job.awaited:
                 self._waiters.setdefault(peer, []).append(peer_job)
             self._foresee(peer_job)
         if edges:
-            self._fetch(edges, jobs[0].round)
+            self._fetch(edges, jobs[0].nth if jobs[0].task.own_clock else jobs[0].round)
         for job in jobs:
             self._consider(self._jobs[job.device])
 
@@ -97,6 +102,7 @@ class PeerExchange:
         """Forget a job, through or broken off, and tell those who wait for it; return what it spent up to now."""
         peer_job = self._jobs.pop(job.device)
         self._flows.stop(peer_job.flows)
+        self._loads.end(job.device, job)
         usage = self._usage(peer_job, peer_job.flows)
         if peer_job.computed:
             self._newest[job.device] = (job.id, job.prices.message_bytes)
@@ -105,6 +111,14 @@ class PeerExchange:
         for waiter in self._waiters.pop(job.device, ()):
             self._tell(waiter, job, through)
         return usage
+
+    def battery_empty(self, device: int) -> None:
+        """Take note that a device is without power; what it has done at this very instant is done."""
+        peer_job = self._jobs.get(device)
+        if peer_job is None:  # it was sending what it made before
+            self._cut_off(device)
+        else:
+            self._go(peer_job, "battery")
 
     def so_far(self, job: Job) -> Usage:
         """Return what a job would have spent if it were broken off now; asking changes nothing."""
@@ -190,6 +204,8 @@ class PeerExchange:
             return
         job, interruption = peer_job.job, peer_job.interruption
         self._price_compute(job, start_s)
+        if job.device in self._loads:
+            self._at(start_s, lambda: self._draw(peer_job) if peer_job.starts_s == start_s else None)
         self._at(
             start_s + job.prices.compute_s, lambda: self._computed(peer_job) if peer_job.starts_s == start_s else None
         )
@@ -197,6 +213,12 @@ class PeerExchange:
             slower = job.prices.compute_s / peer_job.foreseen_s if peer_job.foreseen_s > 0 else 1.0
             crashes_s = start_s + slower * interruption.crashes_s  # after the same share of the work
             self._at(crashes_s, lambda: self._crash(peer_job) if peer_job.starts_s == start_s else None)
+
+    def _draw(self, peer_job: _PeerJob) -> None:
+        """Let a device that starts to compute draw what it takes."""
+        job = peer_job.job
+        if not job.ended and job.prices.compute_s > 0:
+            self._loads.begin(job.device, job, job.prices.compute_j / job.prices.compute_s)
 
     def _computed(self, peer_job: _PeerJob) -> None:
         job = peer_job.job
@@ -215,7 +237,7 @@ class PeerExchange:
 
     def _foresee(self, peer_job: _PeerJob) -> None:
         """Let come what does not depend on when the job computes."""
-        self._at(peer_job.interruption.leaves_s, lambda: self._leave(peer_job))
+        self._at(peer_job.interruption.leaves_s, lambda: self._go(peer_job, "offline"))
         if peer_job.interruption.phase in (SENT, DOWNLOAD):
             self._at(self._env.now + peer_job.interruption.crashes_s, lambda: self._crash(peer_job))
 
@@ -223,14 +245,14 @@ class PeerExchange:
         if not peer_job.job.ended:
             self._fail(peer_job.job, "crashed")
 
-    def _leave(self, peer_job: _PeerJob) -> None:
+    def _go(self, peer_job: _PeerJob, outcome: Outcome) -> None:
         """Let a device go, which may have done its job, be it at this very instant, and be sending what it made."""
         if peer_job.starts_s + peer_job.job.prices.compute_s <= self._env.now + ON_TIME_S:
             self._computed(peer_job)
         if peer_job.job.ended:
             self._cut_off(peer_job.job.device)
         else:
-            self._fail(peer_job.job, "offline")
+            self._fail(peer_job.job, outcome)
 
     def _cut_off(self, device: int) -> None:
         """Break off what a device is sending; whoever would have received it goes on without."""

@@ -13,8 +13,10 @@ from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.dispatcher import PricedJobs
 from edgesim.engine.transport.dedicated import DedicatedLinks
 from edgesim.engine.transport.flows import DedicatedFlows, Flows, SharedFlows
+from edgesim.engine.transport.loads import BatteryLoads
 from edgesim.engine.transport.peers import PeerExchange
 from edgesim.engine.transport.shared import ContendedLinks
+from edgesim.engine.transport.trades import Owner, Trades
 from edgesim.engine.transport.transfers import Transfers
 from edgesim.engine.usage import Usage
 from edgesim.world.contention.network import SharedNetwork
@@ -38,21 +40,25 @@ class Router:
         links_up: OnOff | None,
         key: Key,
         price_compute: Callable[[Job, float], None],
+        owner_of: Callable[[Job], Owner],
         arrive: Callable[[Job], None],
         fail: Callable[[Job, Outcome], None],
     ) -> None:
         self._server: DedicatedLinks | ContendedLinks
+        self.transfers: Transfers | None = None  # over shared links; None: there are none
         flows: Flows
+        loads = BatteryLoads(env, batteries, lambda device: self._peers.battery_empty(device))
         if shared is None:
             self._server = DedicatedLinks(env, fleet, batteries, links_up, arrive, fail)
-            flows = DedicatedFlows(env, fleet, key)
+            flows = DedicatedFlows(env, fleet, key, loads, links_up)
         else:
-            transfers = Transfers(env, shared.links)
+            transfers = self.transfers = Transfers(env, shared.links)
             self._server = ContendedLinks(
                 env, shared, transfers, fleet, batteries, links_up, price_compute, arrive, fail
             )
-            flows = SharedFlows(env, shared, transfers)
-        self._peers = PeerExchange(env, flows, price_compute, arrive, fail)
+            flows = SharedFlows(env, shared, transfers, fleet, key, loads, links_up)
+        self._peers = PeerExchange(env, flows, price_compute, arrive, fail, loads)
+        self._trades = Trades(env, flows, owner_of, arrive, fail)
 
     def start(self, priced: PricedJobs) -> None:
         """Send off the jobs that fit."""
@@ -60,6 +66,8 @@ class Router:
         for place, (job, fits) in enumerate(zip(priced.jobs, priced.fits, strict=True)):
             if not fits:
                 refused.append(job.device)
+            elif job.task.own_clock == "trade":
+                self._trades.start(job, None if priced.interruptions is None else priced.interruptions[place])
             elif job.task.start == "device":
                 among_peers.append(place)
             else:
@@ -82,5 +90,7 @@ class Router:
         """Return what a job would have spent if it were broken off now; asking changes nothing."""
         return self._of(job).so_far(job)
 
-    def _of(self, job: Job) -> DedicatedLinks | ContendedLinks | PeerExchange:
-        return self._server if job.task.start == "server" else self._peers
+    def _of(self, job: Job) -> DedicatedLinks | ContendedLinks | PeerExchange | Trades:
+        if job.task.start == "server":
+            return self._server
+        return self._trades if job.task.own_clock == "trade" else self._peers

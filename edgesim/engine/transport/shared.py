@@ -34,7 +34,7 @@ class _Progress:
     since_s: float = 0.0
     seconds: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     shares: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    moved_bytes: float = 0.0  # in this phase, before the link was last down
+    moved_bytes: float = 0.0  # on air in this phase, before the link was last down
     latency_s: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # of the transfers that have begun
     down_s: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # with the device's link down
     down_since_s: float = inf
@@ -134,8 +134,16 @@ class ContendedLinks:
             self._after(job.prices.compute_s, progress, phase, lambda: self._leave(progress))
         else:
             self._draw(progress, 0.0)
-            progress.latency_s[phase] = self._paths.latency_s(*_ends(job, phase))
+            progress.latency_s[phase] = self._latency_s(job, phase)
             self._after(progress.latency_s[phase], progress, phase, lambda: self._send(progress))
+
+    def _latency_s(self, job: Job, phase: int) -> float:
+        """Return the latency of a transfer: that of its path, in which the device's access has the one drawn."""
+        latency_s = self._paths.latency_s(*_ends(job, phase))
+        if self._fleet.impaired:
+            drawn_s = job.prices.down_latency_s if phase == DOWNLOAD else job.prices.up_latency_s
+            latency_s = max(0.0, latency_s + drawn_s - float(self._fleet.latency_s[job.device]))
+        return latency_s
 
     def _after(self, seconds: float, progress: _Progress, phase: int | None, then: Callable[[], None]) -> None:
         """Call `then` after `seconds` if the job is still under way, and in this phase (None: in any)."""
@@ -194,7 +202,7 @@ class ContendedLinks:
             if changes_s < inf:
                 self._after(changes_s - now_s, progress, phase, lambda: self._pause(progress))
         self._draw(progress, float(powers_w[job.device]))
-        left_bytes = _nbytes(job, phase) - progress.moved_bytes
+        left_bytes = max(0.0, _air_bytes(job, phase) - progress.moved_bytes)  # rounding must not make it negative
         path = self._network.limits(*_ends(job, phase))
         self._transfers.start(_flow(job, phase), path, left_bytes, lambda: self._leave(progress))
 
@@ -220,24 +228,25 @@ class ContendedLinks:
         job, phase = progress.job, progress.phase
         if phase == COMPUTATION:
             return min(1.0, seconds / job.prices.compute_s) if job.prices.compute_s > 0 else 0.0
-        nbytes = _nbytes(job, phase)
+        nbytes = _air_bytes(job, phase)
         moved_bytes = progress.moved_bytes + self._transfers.moved_bytes(_flow(job, phase))
         return unless_whole(moved_bytes, nbytes) / nbytes if nbytes else 0.0
 
     def _alone_s(self, job: Job, phase: int, share: float) -> float:
         """Return seconds on air that a share of a transfer takes with the links to itself."""
-        bits = 8.0 * share * _nbytes(job, phase)
+        bits = 8.0 * share * _air_bytes(job, phase)
         return bits / self._network.alone_bps(*_ends(job, phase))
 
 
 def _ends(job: Job, phase: int) -> tuple[int, int]:
     server, device = job.base.owner, 1 + job.device
-    return (server, device) if phase == DOWNLOAD else (device, server)
+    return (server, device) if phase == DOWNLOAD else (device, server if job.to is None else job.to)
 
 
 def _flow(job: Job, phase: int) -> int:
     return 2 * job.id + (phase == UPLOAD)
 
 
-def _nbytes(job: Job, phase: int) -> float:
-    return job.prices.down_bytes if phase == DOWNLOAD else job.prices.up_bytes
+def _air_bytes(job: Job, phase: int) -> float:
+    """Return the bytes that a transfer takes on its links, those that are sent again among them."""
+    return job.prices.down_air_bytes if phase == DOWNLOAD else job.prices.up_air_bytes

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import simpy
 
 from edgesim.core.errors import ConfigError
-from edgesim.world.contention.fair import SharedLinks
+from edgesim.world.contention.base import SharedLinks
 from edgesim.world.topology.base import Hop
 
 _WHOLE = 1e-9  # what is missing from a transfer by less than this share of its bytes is what rounding leaves

@@ -10,13 +10,11 @@ from torch import Tensor
 
 from edgesim.core.errors import ContractError
 from edgesim.core.method import Absent
-from edgesim.core.update import ModelState, Update
+from edgesim.core.update import AVERAGED, ModelState, Update
 from edgesim.cost.profile import CostProfile
 from edgesim.learning.aggregate.entry_mean import HeldTensor, mean_by_entry
 from edgesim.learning.codec.packed import numbers_of
 from edgesim.learning.submodel.slicing import Cut
-
-AVERAGED = frozenset({"params", "buffers"})  # collections for which a mean makes sense
 
 
 def mean_of_holders(

@@ -87,9 +87,10 @@ def check_fits(module: nn.Module, input_shape: Sequence[int], classes: int) -> N
 
 
 def _tried(module: nn.Module, input_shape: Sequence[int]) -> Any:
-    """Return what a network gives for two inputs. A large one computes nothing: but that loads torch's compiler."""
+    """Return what a network gives for two inputs; a large one computes nothing, though that loads torch's compiler."""
     named = (*module.named_parameters(), *module.named_buffers())
-    if sum(value.numel() for _, value in named) > _QUICK or math.prod(input_shape) > _QUICK:
+    numbers = max(sum(value.numel() for _, value in named), math.prod(input_shape))
+    if numbers > _QUICK or any(value.device.type != "cpu" for _, value in named):
         return applied(module, on_meta(module), torch.empty(2, *input_shape, device="meta"))
     with seeded(Key(0)), torch.no_grad():
         return applied(module, {name: value.clone() for name, value in named}, torch.zeros(2, *input_shape))

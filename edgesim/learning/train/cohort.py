@@ -79,11 +79,11 @@ class _Lane:
         return StackedJob(ready.assignment, ready.rule, context, local, stream)
 
     def _result(self, job: StackedJob) -> Result:
-        finished = Finished(job.local.weights)
+        finished, report = Finished(job.local.weights), self.trainer.report(job.context, job.local)
         if job.rule.on_finish:
             with job.stream.read():
                 finished = job.rule.on_finish(job.local, job.context)
-        return self.trainer.result(job.assignment, finished, job.steps)
+        return self.trainer.result(job.assignment, finished, job.steps, report)
 
 
 class Cohort:

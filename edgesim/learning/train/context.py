@@ -16,6 +16,7 @@ from edgesim.core.update import ModelState, Update
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.build import applied
 from edgesim.learning.submodel.slicing import corners
+from edgesim.learning.train.meter import Meter
 
 _FIRST = "first_weights"  # attribute of a network that has got other weights than those it was made with
 
@@ -67,6 +68,7 @@ class Context:
         self._device = next(module.parameters()).device
         self._bound: ModelState = {}
         self._public = public
+        self.meter: Meter | None = None  # of losses, if the device is to report them
         self._set_modes()
 
     @property
@@ -126,12 +128,14 @@ class Context:
         Weights without any use those of the model received.
         """
         if w is self._bound:
-            return self._module(x)
+            logits: Tensor = self._module(x)
+            if self.meter is not None:
+                self.meter.see(x, logits)
+            return logits
         buffers = w.get("buffers", self.global_model.get("buffers", {}))
         if buffers is not self._bound.get("buffers"):
             buffers = {name: buffer.clone() for name, buffer in buffers.items()}
-        logits: Tensor = applied(self._module, {**w["params"], **buffers}, x)
-        return logits
+        return applied(self._module, {**w["params"], **buffers}, x)
 
     def features(self, w: ModelState, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits of weights `w` and what enters the last of their layers, shape (batch, features)."""

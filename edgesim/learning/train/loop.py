@@ -102,7 +102,8 @@ def run_local_sgd(
     order = batch_order(key.at(0), len(context.shard), local_sgd, context.drop_single, context.shard.device)
     steps = 0
     for positions in islice(order, most):
-        grads = _gradients(local, context.batch(positions, augmenting), phase, context, trained)
+        batch = context.batch(positions, augmenting)
+        grads = _metered(local, batch, phase, context, trained)
         with torch.no_grad():
             _descend(trained, grads, momenta, local_sgd)
             if phase.after_step:
@@ -128,6 +129,24 @@ def _descend(trained: list[Tensor], grads: list[Tensor], momenta: list[Tensor], 
             momenta += [g.detach().clone() for g in grads]
         grads = momenta
     torch._foreach_add_(trained, grads, alpha=-local_sgd.lr)
+
+
+def _metered(
+    local: LocalState, batch: Batch, phase: LocalPhase, context: Context, trained: list[Tensor]
+) -> list[Tensor]:
+    """Return gradients; the losses that they come from are noted if the device is to report them.
+
+    A rule that never runs the whole batch through the weights being trained has it run once more, as in a test.
+    """
+    if context.meter is None:
+        return _gradients(local, batch, phase, context, trained)
+    context.meter.expect(batch.x)
+    grads = _gradients(local, batch, phase, context, trained)
+    if not context.meter.has_seen:
+        with context.as_in_a_test(), torch.no_grad():
+            context.forward(local.weights, batch.x)
+    context.meter.note(batch.y)
+    return grads
 
 
 def _gradients(

@@ -60,7 +60,10 @@ def run_stacked_sgd(jobs: Sequence[StackedJob], place: int, network: StackedNetw
         if active != stack.active:
             stack.bind(active, jobs[0].context.trained, task.submodel.frozen)
         x, y, share = batches.at(step)
-        losses = F.cross_entropy(network(x), y, reduction="none")
+        logits = network(x)
+        losses = F.cross_entropy(logits, y, reduction="none")
+        if jobs[0].context.meter is not None:
+            _note(jobs[:active], batches.sizes(step), logits.detach(), losses, y)
         grads = network.gradients((losses * share).sum())
         each = list(zip(jobs[:active], phases[:active], strict=True)) if hooked else []
         for row, (job, phase) in enumerate(each):
@@ -72,6 +75,14 @@ def run_stacked_sgd(jobs: Sequence[StackedJob], place: int, network: StackedNetw
     stack.give_back(jobs)
     for job, steps in zip(jobs, batches.lengths, strict=True):
         job.steps += steps
+
+
+def _note(jobs: Sequence[StackedJob], sizes: Sequence[int], logits: Tensor, losses: Tensor, y: Tensor) -> None:
+    """Let each job note the losses of its own samples, which come before what a short batch is filled up with."""
+    rows = (each.reshape(len(jobs), -1, *each.shape[1:]) for each in (logits, losses, y))
+    for job, size, *own in zip(jobs, sizes, *rows, strict=True):
+        assert job.context.meter is not None
+        job.context.meter.add(*(each[:size] for each in own))
 
 
 def _adjust(grads: list[Tensor], job: StackedJob, phase: LocalPhase) -> None:
@@ -158,6 +169,11 @@ class _Batches:
     def active(self, step: int) -> int:
         """Return how many jobs take this step."""
         return int(np.count_nonzero(self._sizes[step]))
+
+    def sizes(self, step: int) -> list[int]:
+        """Return the samples of each job that takes this step."""
+        sizes: list[int] = self._sizes[step, : self.active(step)].tolist()
+        return sizes
 
     def at(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return samples and labels of a step, job after job, and what each sample's loss counts in its job's mean."""

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from edgesim.core.backend import Assignment, Result, Score
+from edgesim.core.backend import Assignment, Report, Result, Score
 from edgesim.core.encoding import FLOAT32, Encoding
 from edgesim.core.errors import ContractError
 from edgesim.core.method import Finished, LocalRule, LocalState, Method
@@ -26,6 +26,7 @@ from edgesim.learning.models.seeding import seeded
 from edgesim.learning.submodel.slicing import extract, thinner
 from edgesim.learning.train.context import Context, PublicRows, copy_for, load
 from edgesim.learning.train.loop import run_local_sgd
+from edgesim.learning.train.meter import Meter
 
 CHUNK = 100  # test samples evaluated at once: fits the cache; fixed, as sums must not depend on who computes them
 
@@ -64,6 +65,7 @@ class Trainer:
     encoding_up: Encoding = FLOAT32  # of payloads that name none
     encoding_down: Encoding = FLOAT32
     public: PublicRows | None = None  # samples that the server shares with all devices
+    reports: bool = False  # whether devices report how their training went
 
     def run(self, assignment: Assignment) -> Result:
         """Train one assignment and return what the device sends and keeps."""
@@ -75,8 +77,9 @@ class Trainer:
             for place, (sgd, phase) in enumerate(zip(task.local_sgd, rule.phases, strict=True)):
                 local = phase.on_enter(local, context) if phase.on_enter else local
                 steps += run_local_sgd(local, sgd, phase, context, key.at(place), assignment.left_after(steps))
+            report = self.report(context, local)
             finished = rule.on_finish(local, context) if rule.on_finish else Finished(local.weights)
-        return self.result(assignment, finished, steps)
+        return self.result(assignment, finished, steps, report)
 
     def rule(self, task: Task) -> LocalRule:
         """Return how the method has a task carried out. Raises ContractError if that is no LocalRule."""
@@ -101,13 +104,21 @@ class Trainer:
         shard, drop_single = self.shards[assignment.device], self.cost_profile.drop_single
         shard = shard.to(self._device, non_blocking=True)
         given = assignment._replace(global_model=received)
-        return Context(module, self._resident, shard, given, drop_single, self.public)
+        context = Context(module, self._resident, shard, given, drop_single, self.public)
+        context.meter = Meter() if self.reports else None
+        return context
 
-    def result(self, assignment: Assignment, finished: Finished, steps: int) -> Result:
+    def report(self, context: Context, local: LocalState) -> Report | None:
+        """Return how a job's training went, once it is over; None if nobody wants to know."""
+        if context.meter is None:
+            return None
+        return context.meter.report(local.weights["params"], context.global_model["params"])
+
+    def result(self, assignment: Assignment, finished: Finished, steps: int, report: Report | None = None) -> Result:
         """Return what a job that has ended gives."""
         sent = uplinked(finished.body, assignment.task, self.encoding_up, assignment.key)
         body, kept = packed(sent, finished.new_device_state)
-        return Result(body, kept, finished.statistics, steps, finished.own_model)
+        return Result(body, kept, finished.statistics, steps, finished.own_model, report)
 
     @cached_property
     def _device(self) -> torch.device:

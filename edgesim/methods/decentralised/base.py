@@ -185,8 +185,22 @@ def check_reuse(graph: PeerGraph, reuse: int | None, hint: str = "") -> None:
 # --- a whole method but for what a device does ------------------------------------------------------------------
 
 
+class OwnModelMethod(Method):
+    """Methods whose devices keep models of their own, of which a run reports the mean."""
+
+    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
+        """Return the model that a device has, the first one if it has not changed it yet."""
+        return global_model if device_state is None else device_state
+
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return the plain mean of the devices' models."""
+        return mean_of_peers(state, global_model, updates, server)
+
+
 @dataclass(frozen=True, kw_only=True)
-class MixingMethod(Method):
+class MixingMethod(OwnModelMethod):
     """What methods of peers have in common; each adds what a device does and how far it goes in a round.
 
     `mixing`: "uniform" weighs all models that a device has alike, "samples" by their devices' data; "metropolis" is
@@ -203,16 +217,6 @@ class MixingMethod(Method):
     def check_peers(self, graph: PeerGraph) -> None:
         """Raise ConfigError if the mixing does not fit who hears whom."""
         check_mixing(graph, self.mixing)
-
-    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the model that a device trained last, the first one if it never trained."""
-        return global_model if device_state is None else device_state
-
-    def aggregate(
-        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
-    ) -> Aggregate:
-        """Return the plain mean of the devices' models."""
-        return mean_of_peers(state, global_model, updates, server)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,6 +68,11 @@ class Batteries:
     def __len__(self) -> int:
         return len(self._since_s)
 
+    @property
+    def capacity_j(self) -> Arr:
+        """The joules that batteries hold when they are full, shape (n,)."""
+        return self._a.capacity_j
+
     def level(self, ids: Ids, now_s: Arr | float) -> Arr:
         """Return the joules stored, shape (k,)."""
         state = self._at(ids, now_s)

@@ -1,4 +1,4 @@
-"""Links shared by the transfers that cross them: state machines that own no clock. Here: the fair discipline.
+"""Links shared max-min fairly by the transfers that cross them: a state machine that owns no clock.
 
 All changes of one instant are settled together, when time moves on or somebody asks what they led to. A settling costs
 time in proportion to the contended links and shared paths connected to the change, not to the transfers in
@@ -8,113 +8,21 @@ them, and links without a transfer have no state at all.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
-from edgesim.core.errors import ConfigError, ContractError
+from edgesim.world.contention.base import (
+    Capacities,
+    Link,
+    SharedLinks,
+    check_end,
+    check_order,
+    check_start,
+    check_under_way,
+)
 from edgesim.world.contention.paths import GRAINS, Agenda, Flow, Line, SharedPath, connected, fill
-
-Link: TypeAlias = Hashable
-
-
-class SharedLinks(Protocol):
-    """What the event loop sees of shared links, whatever the discipline. Seconds are absolute and never go back."""
-
-    @property
-    def busy(self) -> int:
-        """Number of transfers under way."""
-
-    def queue_length(self, link: Link) -> int:
-        """Return the number of transfers under way whose path crosses a link, those that wait included."""
-
-    def admit(self, flow: int, path: Sequence[Link], nbytes: float, now_s: float) -> None:
-        """Start a transfer of `nbytes`.
-
-        Raises ContractError if `flow` is under way, a link comes twice, `nbytes` is negative or time goes back;
-        ConfigError if a link does not exist.
-        """
-
-    def drop(self, flow: int, now_s: float) -> float:
-        """Abort a transfer; return the bytes it has moved. Raises ContractError if it is not under way."""
-
-    def next_done(self) -> tuple[float, int] | None:
-        """Return second and flow of the next end if nothing changes before; None if no transfer moves.
-
-        Of several ends at one second, that of the lowest flow comes first.
-        """
-
-    def finish(self, flow: int, now_s: float) -> None:
-        """End a transfer at the second that `next_done` gave.
-
-        Raises ContractError if it is not under way or due more than 1e-9 s (relative, after the first second) from now.
-        """
-
-    def rate_bps(self, flow: int) -> float:
-        """Return the rate of a transfer from the last change on."""
-
-    def moved_bytes(self, flow: int, now_s: float) -> float:
-        """Return the bytes that a transfer has moved by `now_s`, not earlier than the last change."""
-
-    def set_capacity(self, link: Link, bps: float, now_s: float) -> None:
-        """Change the speed of a link; at 0 its transfers wait. Raises ConfigError if it is below 0 or NaN."""
-
-
-class Capacities:
-    """Bits per second of links, looked up when first needed, with the changes made since."""
-
-    def __init__(self, bps: Mapping[Any, float]) -> None:
-        self._bps = bps
-        self._changed: dict[Link, float] = {}
-
-    def __getitem__(self, link: Link) -> float:
-        """Return the speed of a link. Raises ConfigError if there is no such link or its speed is impossible."""
-        if link in self._changed:
-            return self._changed[link]
-        try:
-            bps = self._bps[link]
-        except KeyError as error:
-            raise ConfigError(f"topology: link {link!r} does not exist") from error
-        return _possible(link, bps)
-
-    def change(self, link: Link, bps: float) -> None:
-        """Set the speed of a link. Raises ConfigError as reading does."""
-        if self[link] != bps:
-            self._changed[link] = _possible(link, bps)
-
-
-def _possible(link: Link, bps: float) -> float:
-    if not bps >= 0:
-        raise ConfigError(f"topology: the capacity of link {link!r} must be at least 0 bit/s, got {bps!r}")
-    return float(bps)
-
-
-def check_order(before_s: float, now_s: float) -> None:
-    """Raise ContractError if time goes back."""
-    if not now_s >= before_s:
-        raise ContractError(f"links were asked about {now_s!r} s after they had come to {before_s!r} s")
-
-
-def check_start(flow: int, under_way: Collection[int], path: Sequence[Link], nbytes: float) -> None:
-    """Raise ContractError if a transfer cannot start."""
-    if flow in under_way:
-        raise ContractError(f"transfer {flow} is under way already")
-    if len(set(path)) < len(path):
-        raise ContractError(f"transfer {flow} crosses a link twice: {list(path)}")
-    if not 0 <= nbytes < math.inf:
-        raise ContractError(f"transfer {flow} must have at least 0 bytes, got {nbytes!r}")
-
-
-def check_under_way(flow: int, under_way: Collection[int]) -> None:
-    """Raise ContractError if there is no such transfer."""
-    if flow not in under_way:
-        raise ContractError(f"transfer {flow} is not under way")
-
-
-def check_end(flow: int, due_s: float, now_s: float) -> None:
-    """Raise ContractError unless a transfer that ends now is due, within 1e-9 relative."""
-    if not abs(due_s - now_s) <= 1e-9 * max(1.0, abs(now_s)):
-        raise ContractError(f"transfer {flow} was ended at {now_s!r} s but is due at {due_s!r} s")
 
 
 class FairLinks:
@@ -305,3 +213,18 @@ class FairLinks:
         shared_path.lead, shared_path.stamp = lead, -1
         if lead is not None:
             self._ends.enter(*lead, shared_path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fair:
+    """Every transfer gets its max-min fair share over its whole path.
+
+    Source: Bertsekas and Gallager, Data Networks, 2nd ed., section 6.5.2.
+    """
+
+    def links(self, capacity_bps: Mapping[Any, float]) -> SharedLinks:
+        """Return links of these speeds, in bit/s, without a transfer."""
+        return FairLinks(capacity_bps)
+
+
+PLUGINS = {"fair": Fair}

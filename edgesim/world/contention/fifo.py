@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from edgesim.world.contention.fair import Capacities, Link, check_end, check_order, check_start, check_under_way
+from edgesim.world.contention.base import (
+    Capacities,
+    Link,
+    SharedLinks,
+    check_end,
+    check_order,
+    check_start,
+    check_under_way,
+)
 from edgesim.world.contention.paths import Agenda
 
 
@@ -145,3 +153,15 @@ class FifoLinks:
             heir.ahead -= 1
             if not heir.ahead:
                 self._serve(heir)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fifo:
+    """Transfers pass one at a time in the order in which they came; one that waits holds its place on all its links."""
+
+    def links(self, capacity_bps: Mapping[Any, float]) -> SharedLinks:
+        """Return links of these speeds, in bit/s, without a transfer."""
+        return FifoLinks(capacity_bps)
+
+
+PLUGINS = {"fifo": Fifo}

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
+from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Scenario
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key, Purpose
-from edgesim.world.contention.fair import FairLinks, SharedLinks
-from edgesim.world.contention.fifo import FifoLinks
+from edgesim.world.contention.base import SharedLinks
 from edgesim.world.fleet import Fleet
 from edgesim.world.topology.base import Access, Hop, Paths
 
-_DISCIPLINES: dict[str, Callable[[Mapping[Any, float]], SharedLinks]] = {"fair": FairLinks, "fifo": FifoLinks}
+_OFFERS = ("admit", "drop", "next_done", "finish", "moved_bytes")  # what the event loop asks of shared links
 
 
 @dataclass(frozen=True)
@@ -41,14 +39,14 @@ def shared_network(scenario: Scenario, fleet: Fleet) -> SharedNetwork | None:
     cannot reach the server.
     """
     networks = [block.network or scenario.network for block in scenario.fleet]
-    disciplines = {getattr(network.value, "discipline", None) for network in networks}
-    if len(disciplines) > 1:
+    discipline = getattr(networks[0].value, "discipline", None)
+    if any(getattr(network.value, "discipline", None) != discipline for network in networks):
         raise ConfigError("fleet.network: blocks must all have shared links of one discipline, or none")
-    discipline = disciplines.pop()
     if discipline is None:
         if not scenario.topology.value.only_access:
             raise ConfigError("topology.name: links beyond the devices' own need network.name = 'shared'")
         return None
     access = Access(fleet.up_bps, fleet.down_bps, fleet.latency_s)
     paths = scenario.topology.value.paths(access, Key(scenario.seed).at(Purpose.CHANNEL))
-    return SharedNetwork(_DISCIPLINES[discipline](paths.capacity_bps), paths)
+    links = built(discipline, "network.discipline", _OFFERS, paths.capacity_bps, by="links")
+    return SharedNetwork(links, paths)

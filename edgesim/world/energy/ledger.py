@@ -24,6 +24,14 @@ class Joules(NamedTuple):
     participant_j: float  # all but the idle and sleeping power of devices that were never asked
 
 
+class EdgePower(NamedTuple):
+    """How many edge servers there are, and the watts of each: all the time, and while it computes."""
+
+    edges: int
+    idle_w: float
+    busy_w: float
+
+
 class EnergyLedger:
     """Exact integral of piecewise constant power.
 
@@ -39,7 +47,9 @@ class EnergyLedger:
         off_s: Callable[[float], Arr] | None = None,
         sleep_w: Arr | None = None,
         asleep_s: Callable[[float], Arr] | None = None,
+        edges: EdgePower | None = None,
     ) -> None:
+        """`edges`: of edge servers; None: there are none."""
         self._columns = np.zeros((len(idle_w), _COLUMNS))
         # the same numbers: to add to one of them costs a third this way
         self._spent: memoryview[Any] = self._columns.reshape(-1).data
@@ -52,6 +62,8 @@ class EnergyLedger:
         self._fleet_idle_w = float(idle_w.sum())
         self._server_w = (server_idle_w, server_busy_w)
         self._spent_j = 0.0
+        self._edge_w = edges or EdgePower(0, 0.0, 0.0)
+        self.edge_busy_s = np.zeros(self._edge_w.edges)
 
     @property
     def activity_j(self) -> np.ndarray:
@@ -87,9 +99,18 @@ class EnergyLedger:
         self._spent[_COLUMNS * device + UPLOAD] += up_j
         self._spent_j += up_j
 
+    def charge_receiving(self, device: int, down_j: float) -> None:
+        """Add what a device spent on receiving beside its own jobs."""
+        self._spent[_COLUMNS * device + DOWNLOAD] += down_j
+        self._spent_j += down_j
+
     def charge_server(self, busy_s: float) -> None:
         """Add seconds of server work."""
         self.server_busy_s += busy_s
+
+    def charge_edge(self, edge: int, busy_s: float) -> None:
+        """Add seconds of work of an edge server."""
+        self.edge_busy_s[edge] += busy_s
 
     def charge_link(self, joules: float) -> None:
         """Add what links took."""
@@ -117,6 +138,16 @@ class EnergyLedger:
         """Return the server's idle joules and what its work added, until `horizon_s`."""
         return self._server_w[0] * horizon_s, self.server_work_j(self.server_busy_s)
 
+    def edges_j(self, horizon_s: float) -> tuple[Arr, Arr]:
+        """Return the idle joules of each edge server and what its work added, until `horizon_s`, shape (edges,)."""
+        power = self._edge_w
+        idle_j = np.full(power.edges, power.idle_w * horizon_s)
+        return idle_j, (power.busy_w - power.idle_w) * self.edge_busy_s
+
+    def edge_work_j(self, busy_s: float) -> float:
+        """Return the joules that so many seconds of an edge server's work add to its idle power."""
+        return (self._edge_w.busy_w - self._edge_w.idle_w) * busy_s
+
     def server_work_j(self, busy_s: float) -> float:
         """Return the joules that so many seconds of the server's work add to its idle power."""
         idle_w, busy_w = self._server_w
@@ -134,6 +165,9 @@ class EnergyLedger:
             idle_j, sleep_j = self.idle_j(now_s), self.sleep_j(now_s)
             resting_j, bystanders_j = float(idle_j.sum() + sleep_j.sum()), float((idle_j + sleep_j)[~asked].sum())
         server_idle_j, server_busy_j = self.server_j(now_s)
+        if self._edge_w.edges:
+            edges_idle_j, edges_busy_j = self.edges_j(now_s)
+            server_idle_j, server_busy_j = server_idle_j + edges_idle_j.sum(), server_busy_j + edges_busy_j.sum()
         energy_j = self._spent_j + resting_j + self.link_j + (server_idle_j + server_busy_j) + in_flight_j
         active_j = self._spent_j + self.link_j + server_busy_j + in_flight_j
         return Joules(energy_j, active_j, resting_j + server_idle_j, energy_j - bystanders_j)

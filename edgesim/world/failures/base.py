@@ -11,7 +11,7 @@ import numpy as np
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Draws, Key
-from edgesim.world.processes.on_off import OnOff
+from edgesim.world.processes.on_off import BothOn, OnOff
 
 DOWNLOAD, COMPUTATION, UPLOAD = 0, 1, 2  # rows of `phases_s`
 SENT = -1  # no phase: seconds are counted from when the job was sent
@@ -99,10 +99,11 @@ def combine(failures: Sequence[Failure]) -> Failure:
     return _Several(parts=tuple(failures), links=next(iter(links), None))
 
 
-def stretched_s(links: OnOff, rows: Ids, seconds: Arr, start_s: Arr | float) -> Arr:
+def stretched_s(links: OnOff | BothOn, rows: Ids, seconds: Arr, start_s: Arr | float) -> Arr:
     """Return seconds, shape (k,), that transfers of `seconds` take from `start_s` on: they pause while a link is down.
 
-    `rows`: the device of each transfer, shape (k,). One without length takes no time, even over a link that is down.
+    `rows`: the device of each transfer, shape (k,), or with BothOn the devices at its ends, shape (k, 2). One without
+    length takes no time, even over a link that is down.
     """
     stretched, left_s = np.array(seconds, dtype=np.float64), np.array(seconds, dtype=np.float64)
     now_s = np.array(np.broadcast_to(start_s, left_s.shape), dtype=np.float64)

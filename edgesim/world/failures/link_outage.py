@@ -15,12 +15,12 @@ from edgesim.world.processes.on_off import OnOff
 class LinkOutage:
     """The link of a device is up and down by turns, for exponential times with the means `up` and `down`.
 
-    While it is down nothing is lost, but its transfers stand still. At the start of the run it is up with probability
-    up / (up + down). Source: the two-state channel of Gilbert, "Capacity of a Burst-Noise Channel", Bell System
-    Technical Journal 39 (1960), in continuous time.
+    While it is down nothing is lost, but its transfers stand still; among peers those that it sends and those that it
+    receives. At the start of the run it is up with probability up / (up + down). Source: the two-state channel of
+    Gilbert, "Capacity of a Burst-Noise Channel", Bell System Technical Journal 39 (1960), in continuous time.
     """
 
-    among_peers: ClassVar[bool] = False  # it has to do with the server and the way to it
+    among_peers: ClassVar[bool] = True  # a message stands still while the link of either end is down
     up: PerDevice[Seconds]
     down: PerDevice[Seconds]
 

@@ -62,7 +62,7 @@ class ServerRestart:
     Times count from the start of the run. Updates that arrived since the last merge are lost.
     """
 
-    among_peers: ClassVar[bool] = False  # it has to do with the server and the way to it
+    among_peers: ClassVar[bool] = False  # who have no server that could lose what it holds
     mean_time: Seconds | None = None
     at: Annotated[tuple[Seconds, ...], MinLen(1)] | None = None
 

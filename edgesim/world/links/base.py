@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from edgesim.core.rng import Draws
 MTU_BYTES = 1500.0  # packets of an Ethernet frame; what is lost is sent again packet by packet
 
 # Sub-streams of a job's draws; never renumber.
-_UP, _DOWN, BOTH_WAYS = 0, 1, 2
+_UP, _DOWN, BOTH_WAYS, BESIDE_FADING = 0, 1, 2, 3
 _JITTER, _LOSS, _PACKETS = 0, 1, 4  # a normal number of stream s takes the uniform streams 2s and 2s + 1
 
 _FEW_PACKETS = 32
@@ -51,8 +51,11 @@ class Links(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SteadyLinks:
-    """Constant rates; latency may vary and packets may get lost. Arrays of shape (n,)."""
+class ImpairedLinks:
+    """Links whose latency may vary and whose packets may get lost. Arrays of shape (n,); None: it does not.
+
+    `transmit_w` and `receive_w` are what their radio adds to a device, where its energy model has no such power.
+    """
 
     up_bps: Arr
     down_bps: Arr
@@ -60,23 +63,53 @@ class SteadyLinks:
     j_per_bit: Arr
     jitter_s: Arr | None = None
     loss: Arr | None = None
+    transmit_w: Arr | None = None
+    receive_w: Arr | None = None
+    apart: ClassVar[tuple[int, ...]] = ()  # the sub-stream of the draws, where the links draw other things too
+
+    @property
+    def impaired(self) -> bool:
+        """Whether latency or the number of sendings is drawn for every transfer."""
+        return self.jitter_s is not None or self.loss is not None
+
+    def delay_s(self, rows: Ids, up: bool, draws: Draws) -> Arr:
+        """Return the seconds before the first bit flows, shape (k,)."""
+        latency_s: Arr = self.latency_s[rows]
+        if self.jitter_s is None:
+            return latency_s
+        return _jittered(latency_s, self.jitter_s[rows], self._one_way(draws, up).normal(_JITTER))
+
+    def sendings(self, rows: Ids, nbytes: Arr, up: bool, draws: Draws) -> Arr:
+        """Return how often a byte of each transfer is sent on average, at least 1, shape (k,).
+
+        Its mean is 1 / (1 - loss), as each sending of a packet of 1500 bytes gets lost by itself.
+        """
+        if self.loss is None:
+            return np.ones(len(rows))
+        packets = np.ceil(nbytes / MTU_BYTES)
+        again = retransmissions(packets, self.loss[rows], self._one_way(draws, up))
+        sendings: Arr = 1.0 + again / np.maximum(packets, 1.0)
+        return sendings
+
+    def _one_way(self, draws: Draws, up: bool) -> Draws:
+        return directed(replace(draws, key=draws.key.at(*self.apart)), up)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SteadyLinks(ImpairedLinks):
+    """Constant rates; latency may vary and packets may get lost."""
 
     @property
     def steady(self) -> bool:
         """Whether neither latency nor packets vary."""
-        return self.jitter_s is None and self.loss is None
+        return not self.impaired
 
     def transfer(self, rows: Ids, nbytes: Arr, up: bool, now_s: Arr | float, draws: Draws) -> tuple[Arr, Arr]:
         """Return seconds of whole transfers and those with the radio on; lost packets keep it on for longer."""
-        one_way = directed(draws, up)
         air_s = 8.0 * nbytes / (self.up_bps if up else self.down_bps)[rows]
-        latency_s = self.latency_s[rows]
-        if self.jitter_s is not None:
-            latency_s = _jittered(latency_s, self.jitter_s[rows], one_way.normal(_JITTER))
         if self.loss is not None:
-            packets = np.ceil(nbytes / MTU_BYTES)
-            air_s = air_s * (1.0 + retransmissions(packets, self.loss[rows], one_way) / np.maximum(packets, 1.0))
-        return latency_s + air_s, air_s
+            air_s = air_s * self.sendings(rows, nbytes, up, draws)
+        return self.delay_s(rows, up, draws) + air_s, air_s
 
 
 def directed(draws: Draws, up: bool) -> Draws:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from edgesim.config.units import Delay, Hertz, PerDevice, Unit, draw
+from edgesim.config.units import Hertz, PerDevice, Unit, draw
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.numbers import NonNegativeNumber, PositiveNumber
 from edgesim.core.rng import Draws, Key
-from edgesim.world.links.analytic import Metered
-from edgesim.world.links.base import BOTH_WAYS, Links, directed
+from edgesim.world.links.analytic import Impaired
+from edgesim.world.links.base import BESIDE_FADING, BOTH_WAYS, ImpairedLinks, Links, directed
 from edgesim.world.links.path_loss import MODELS, Site
 
 _DBM = re.compile(r"\s*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))\s*dBm\s*")
@@ -64,29 +64,28 @@ _FADING = {"none": _unfaded, "per_round": _rayleigh_of_job, "per_transfer": _ray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WirelessLinks:
+class WirelessLinks(ImpairedLinks):
     """Rates of bandwidth x log2(1 + signal to noise x fading). Arrays of shape (n,); nominal rates are unfaded."""
 
-    up_bps: Arr
-    down_bps: Arr
-    latency_s: Arr
-    j_per_bit: Arr
     up_hz: Arr
     down_hz: Arr
     up_snr: Arr  # a ratio
     down_snr: Arr
     gain: Callable[[Draws, bool], Arr]
+    apart: ClassVar[tuple[int, ...]] = (BESIDE_FADING,)
 
     @property
     def steady(self) -> bool:
-        """Whether nothing fades."""
-        return self.gain is _unfaded
+        """Whether nothing fades, varies or gets lost."""
+        return self.gain is _unfaded and not self.impaired
 
     def transfer(self, rows: Ids, nbytes: Arr, up: bool, now_s: Arr | float, draws: Draws) -> tuple[Arr, Arr]:
         """Return seconds of whole transfers, and those after the latency; the channel stays as it is meanwhile."""
         band_hz, snr = (self.up_hz, self.up_snr) if up else (self.down_hz, self.down_snr)
         air_s = 8.0 * nbytes / shannon_bps(band_hz[rows], snr[rows] * self.gain(draws, up))
-        return self.latency_s[rows] + air_s, air_s
+        if self.loss is not None:
+            air_s = air_s * self.sendings(rows, nbytes, up, draws)
+        return self.delay_s(rows, up, draws) + air_s, air_s
 
 
 def shannon_bps(band_hz: Arr, snr: Arr) -> Arr:
@@ -99,7 +98,7 @@ def shannon_bps(band_hz: Arr, snr: Arr) -> Arr:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wireless(Metered):
+class Wireless(Impaired):
     """Shannon rate B log2(1 + p h / (N0 B)) of each direction, h from path loss, shadowing and fading.
 
     `bandwidth` (and `down_bandwidth`, if it differs) is what a device has for itself; `power` is that of a device,
@@ -124,7 +123,7 @@ class Wireless(Metered):
     reference_m: Metres = 1.0  # distance from which log_distance counts
     shadowing_db: NonNegativeNumber = 0.0
     fading: Literal["none", "per_round", "per_transfer"] = "none"
-    latency: PerDevice[Delay] = 0.0  # of every transfer
+    streams: ClassVar[Mapping[str, int]] = {"jitter": 7, "loss": 8}
 
     def build(self, n: int, key: Key, path: str) -> Links:
         """Return the links of n devices.
@@ -145,13 +144,12 @@ class Wireless(Metered):
         return WirelessLinks(
             up_bps=up_bps,
             down_bps=down_bps,
-            latency_s=draw(self.latency, n, key.at(2).numpy(), f"{path}.latency"),
-            j_per_bit=self.j_per_bit(n, key, path),
             up_hz=up_hz,
             down_hz=down_hz,
             up_snr=up_snr,
             down_snr=down_snr,
             gain=_FADING[self.fading],
+            **self.impairments(n, key, path),
         )
 
     def _loss_db(self, n: int, key: Key, path: str) -> Arr:

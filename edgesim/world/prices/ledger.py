@@ -56,6 +56,7 @@ class CostLedger:
         self._known_s = 0.0
         self._known = {IDLE: np.zeros((devices, 6)), SLEEP: np.zeros((devices, 6))}
         self._known_j = {IDLE: np.zeros(devices), SLEEP: np.zeros(devices)}
+        self._edges = np.zeros((len(energy.edge_busy_s), 6))  # of each edge server's work and links
         self._changes = 0
         self._steady = all(zone.steady for zone in market.zones)
 
@@ -110,6 +111,19 @@ class CostLedger:
         joules = self._energy.server_work_j(to_s - from_s)
         self._items[SERVER] += joules * self._market.server_zone.mean(from_s, to_s)
 
+    def book_edge(self, edge: int, from_s: float, to_s: float) -> None:
+        """Book the joules that an edge server's work added to its idle power over [from_s, to_s]."""
+        self._book_edge(edge, SERVER, self._energy.edge_work_j(to_s - from_s), from_s, to_s)
+
+    def book_edge_link(self, edge: int, joules: float, from_s: float, to_s: float) -> None:
+        """Book the joules of the links between an edge server and the server."""
+        self._book_edge(edge, NETWORK, joules, from_s, to_s)
+
+    def _book_edge(self, edge: int, item: int, joules: float, from_s: float, to_s: float) -> None:
+        cost = joules * self._market.server_zone.mean(from_s, to_s)
+        self._items[item] += cost
+        self._edges[edge] += cost
+
     # --- what it all comes to -----------------------------------------------------------------------------------
 
     def items(self, now_s: float, in_flight: Sequence[Use] = ()) -> Cost:
@@ -120,7 +134,7 @@ class CostLedger:
                 items[item] += cost
         for item in (IDLE, SLEEP):
             items[item] += self._resting_total(item, now_s)
-        items[SERVER] += self._server_idle(now_s)
+        items[SERVER] += self._server_idle(now_s) + self._edges_idle(now_s).sum(axis=0)
         items[SERVER_HOURS] += now_s * self._market.server_per_s
         return items
 
@@ -131,6 +145,15 @@ class CostLedger:
     def server(self, now_s: float) -> Cost:
         """Return what the server has cost by `now_s`, shape (6,)."""
         cost: Cost = self._items[SERVER] + self._server_idle(now_s) + now_s * self._market.server_per_s
+        return cost
+
+    def edges(self, now_s: float) -> Cost:
+        """Return what each edge server has cost by `now_s`, at the prices of the server's zone, shape (edges, 6)."""
+        cost: Cost = self._edges + self._edges_idle(now_s)
+        return cost
+
+    def _edges_idle(self, now_s: float) -> Cost:
+        cost: Cost = self._energy.edges_j(now_s)[0][:, np.newaxis] * self._market.server_zone.mean(0.0, now_s)
         return cost
 
     def _server_idle(self, now_s: float) -> Cost:

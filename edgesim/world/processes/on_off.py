@@ -118,3 +118,37 @@ class OnOff:
         # a row stays off until it is switched on: those points are as far apart as its times off are long
         mean_s = self.mean_off_s if on else self.mean_on_s
         return _Points(self.key.at(int(on)), np.minimum(mean_s, _MOST / _MEAN_COUNT) * _MEAN_COUNT)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BothOn:
+    """Pairs of rows of on/off processes, on while both rows are; pairs have shape (k, 2) where rows have (k,)."""
+
+    each: OnOff
+
+    def on(self, pairs: Ids, now_s: Arr | float) -> np.ndarray:
+        """Return which pairs are on at `now_s`, bool, shape (k,)."""
+        both: np.ndarray = self.each.on(pairs[:, 0], now_s) & self.each.on(pairs[:, 1], now_s)
+        return both
+
+    def next_change_s(self, pairs: Ids, now_s: Arr | float) -> Arr:
+        """Return the first instant after `now_s` at which a row of each pair changes, shape (k,).
+
+        A pair that is off may stay so.
+        """
+        first, second = (self.each.next_change_s(pairs[:, end], now_s) for end in (0, 1))
+        soonest_s: Arr = np.minimum(first, second)
+        return soonest_s
+
+    def on_s(self, pairs: Ids, now_s: Arr | float, since_s: Arr | float = 0.0) -> Arr:
+        """Return seconds of [since_s, now_s] in which pairs are on, shape (k,); visits every change between the two."""
+        end_s = np.broadcast_to(np.float64(now_s), len(pairs))
+        at_s, total_s = np.array(np.broadcast_to(np.float64(since_s), len(pairs))), np.zeros(len(pairs))
+        todo = np.flatnonzero(at_s < end_s)
+        while len(todo):
+            on = self.on(pairs[todo], at_s[todo])
+            until_s = np.minimum(self.next_change_s(pairs[todo], at_s[todo]), end_s[todo])
+            total_s[todo] += np.where(on, until_s - at_s[todo], 0.0)
+            at_s[todo] = until_s
+            todo = todo[until_s < end_s[todo]]
+        return total_s

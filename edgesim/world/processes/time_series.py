@@ -115,7 +115,11 @@ def read_series(path: Path, names: Sequence[str], repeat: bool) -> list[RateSeri
     without it there is one. Raises DataError that names file and line unless every series starts at 0 with rising
     times, its rates are finite and not below 0, and some rate above 0 goes on for ever.
     """
-    rows = read_rows(path, ("time_s", *names), optional=("device",))
+    return series_of(read_rows(path, ("time_s", *names), optional=("device",)), names, repeat)
+
+
+def series_of(rows: Rows, names: Sequence[str], repeat: bool) -> list[RateSeries]:
+    """Return for each of the columns `names` the series of its devices, and raise DataError, as `read_series`."""
     device = rows.columns.get("device", np.zeros(len(rows.numbers)))
     _check_values(rows, names)
     groups = [np.flatnonzero(device == label) for label in np.unique(device)]

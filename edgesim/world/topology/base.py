@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
 from edgesim.config.units import BitsPerSecondOrInf, Delay, reason
-from edgesim.core.arrays import Arr
+from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.numbers import CountOrZero
 from edgesim.core.rng import Key
@@ -104,6 +104,18 @@ class TreePaths:
             self._levels.append((self.nodes, tier.servers))
             self.nodes += tier.servers
         self._levels.append((self.hub, 1))
+        self._place: Ids | None = None  # of each device among the nodes above it; None: neighbours share one
+
+    def assign(self, place: Ids) -> None:
+        """Hang each device on one of the nodes above the devices, by its place among them, shape (devices,).
+
+        The array is read whenever a path is asked for, so that devices move when it changes.
+        """
+        self._place = place
+
+    def tier_node(self, place: int) -> int:
+        """Return the node of an edge server of the lowest tier by its place in it."""
+        return self._levels[1][0] + place
 
     @property
     def capacity_bps(self) -> Mapping[Any, float]:
@@ -132,6 +144,8 @@ class TreePaths:
             return self.hub
         level = self._level(node)
         (first, count), (above, parents) = self._levels[level : level + 2]
+        if level == 0 and self._place is not None:
+            return above + int(self._place[node - 1])
         return above + (node - first) * parents // count
 
     def wire(self, node: int) -> Wire:

@@ -1,0 +1,114 @@
+"""The commands of `import-trace`: files that others publish become files that scenarios name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from edgesim.files.traces.columns import Columns
+
+commands = typer.Typer(help="Turn traces that others publish into files that scenarios name.", no_args_is_help=True)
+
+JsonFile = Annotated[Path, typer.Argument(metavar="FILE", help="A JSON file.")]
+Out = Annotated[Path, typer.Option(metavar="FILE", help="What to write: CSV, or parquet if its name ends so.")]
+Most = Annotated[int | None, typer.Option("--devices", min=1, help="Only so many, the first ones. Default: all.")]
+Length = Annotated[str | None, typer.Option(metavar="TIME", help="Until when, such as 14 d.")]
+
+
+@commands.command("fedscale-capacity")
+def fedscale_capacity(
+    file: JsonFile,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The fleet to write, a CSV file.")],
+    forward: Annotated[
+        str, typer.Option(metavar="FLOP", help="Of a forward pass of the model that was timed, such as '0.6 GFLOP'.")
+    ],
+    devices: Most = None,
+) -> None:
+    """Turn FedScale's client_device_capacity, in JSON, into a fleet: a block a client with its speed and rates."""
+    from edgesim.core.errors import ConfigError
+    from edgesim.files.traces.fedscale import fleet_of
+
+    if out.suffix == ".parquet":
+        raise ConfigError(f"--out: a fleet is a CSV file, got {out}")
+    forward_flops = _quantity("--forward", forward, "FLOP", "an amount of computation", "0.6 GFLOP")
+    _write(fleet_of(file, forward_flops, devices), out)
+
+
+@commands.command("fedscale-behaviour")
+def fedscale_behaviour(file: JsonFile, out: Out, devices: Most = None, length: Length = None) -> None:
+    """Turn FedScale's client_behave_trace, in JSON, into when devices are there; traces begin anew until --length."""
+    from edgesim.files.traces.fedscale import availability_of
+
+    _write(availability_of(file, _length_s(length), devices), out)
+
+
+@commands.command("flash")
+def flash(
+    file: JsonFile,
+    out: Out,
+    needs: Annotated[
+        str, typer.Option(metavar="STATES", help="Of locked, screen_off, wifi, charged; with commas: all of them.")
+    ] = "locked,wifi,charged",
+    start: Annotated[
+        str | None,
+        typer.Option(metavar="DATE", help="Time 0, such as '2020-01-31 00:00:00'. Default: the first message."),
+    ] = None,
+    length: Length = None,
+    devices: Most = None,
+) -> None:
+    """Turn states of phones, as FLASH has them, into when devices are there."""
+    from edgesim.core.errors import ConfigError
+    from edgesim.files.traces.flash import STATES, availability_of, date_s
+
+    states = [state.strip() for state in needs.split(",")]
+    if unknown := [state for state in states if state not in STATES]:
+        raise ConfigError(f"--needs: {unknown[0]!r} is no state of a phone (known: {', '.join(STATES)})")
+    if start is not None and date_s(start) is None:
+        raise ConfigError(f"--start: must be a date such as 2020-01-31 23:23:40, got {start!r}")
+    _write(availability_of(file, states, start, _length_s(length), devices), out)
+
+
+@commands.command("google-cluster")
+def google_cluster(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV files of the table task_usage.")],
+    out: Out,
+    machines: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The table machine_events, a CSV file: CPUs of machines.")
+    ] = None,
+    least: Annotated[
+        float, typer.Option(min=0.001, max=1, help="The share of its speed that a machine has left at least.")
+    ] = 0.05,
+    devices: Most = None,
+) -> None:
+    """Turn the CPU load of machines, as in Google's cluster trace of 2011, into speeds of devices."""
+    from edgesim.files.traces.google_cluster import speeds_of
+
+    _write(speeds_of(files, machines, least, devices), out)
+
+
+def _write(columns: Columns, out: Path) -> None:
+    from edgesim.cli.out import check_new_file
+    from edgesim.files.traces.columns import write_columns
+
+    check_new_file(out, "--out")
+    write_columns(columns, out.resolve())
+    rows = len(next(iter(columns.values())))
+    devices = len(set(columns["device"])) if "device" in columns else rows
+    print(f"{out}: {rows} rows of {devices} devices")
+
+
+def _length_s(length: str | None) -> float | None:
+    return None if length is None else _quantity("--length", length, "s", "a time", "14 d")
+
+
+def _quantity(option: str, text: str, symbol: str, what: str, example: str) -> float:
+    from edgesim.config.units import Unit
+    from edgesim.core.errors import ConfigError
+
+    try:
+        return Unit(symbol, what, example, positive=True).read(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from error

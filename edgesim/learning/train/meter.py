@@ -1,0 +1,65 @@
+"""Notes the losses that a device meets while it trains. What is trained does not change by it, not by a bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from edgesim.core.backend import Report
+
+
+class Meter:
+    """Sums the losses of batches, sample by sample, from the logits that training works out anyway."""
+
+    def __init__(self) -> None:
+        self._samples = 0
+        self._sums: Tensor | None = None  # of losses, of their squares, and of hits: float64, shape (3,)
+        self._x: Tensor | None = None
+        self._logits: Tensor | None = None
+
+    def expect(self, x: Tensor) -> None:
+        """Wait for the logits of these samples."""
+        self._x, self._logits = x, None
+
+    def see(self, x: Tensor, logits: Tensor) -> None:
+        """Take logits of the weights being trained: those that it waits for, the first time that they come."""
+        if x is self._x and self._logits is None:
+            self._logits = logits.detach()
+
+    @property
+    def has_seen(self) -> bool:
+        """Whether the logits that it waits for have come."""
+        return self._logits is not None
+
+    def note(self, y: Tensor) -> None:
+        """Add what the logits that have come say of the labels of their samples, int64, shape (batch,)."""
+        logits, self._x, self._logits = self._logits, None, None
+        if logits is not None:
+            self.add(logits, F.cross_entropy(logits, y, reduction="none"), y)
+
+    def add(self, logits: Tensor, losses: Tensor, y: Tensor) -> None:
+        """Add the losses and hits of samples: logits (batch, classes), losses and labels (batch,)."""
+        losses = losses.detach().double()
+        sums = torch.stack([losses.sum(), losses.square().sum(), (logits.argmax(1) == y).sum()])
+        self._sums = sums if self._sums is None else self._sums + sums
+        self._samples += len(y)
+
+    def report(self, trained: Mapping[str, Tensor], received: Mapping[str, Tensor]) -> Report | None:
+        """Return the report of a device that trained one set of parameters from another; None if it met no sample.
+
+        Parameters that only one of them has are left out of the norm.
+        """
+        if self._sums is None:
+            return None
+        loss, square_loss, hits = (self._sums / self._samples).tolist()
+        moves = [
+            (w.detach() - received[name].to(w)).double().square().sum()
+            for name, w in trained.items()
+            if name in received and received[name].shape == w.shape
+        ]
+        norm = math.sqrt(float(torch.stack(moves).sum())) if moves else 0.0
+        return Report(loss, square_loss, hits, norm)

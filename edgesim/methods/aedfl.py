@@ -1,0 +1,261 @@
+"""AEDFL: asynchronous peers that weigh models by staleness and by learned trust, and train ever sparser networks.
+
+Source: Liu et al., "AEDFL: Efficient Asynchronous Decentralized Federated Learning with Heterogeneous Devices", arXiv
+2312.10935. Of the paper, title and abstract could be read when this was written: asynchronous decentralised training
+with an aggregation of models, a dynamic staleness-aware model update, and adaptive sparse training. Its formulas could
+not be checked: those below are a reading of these three, and each is a key with a default of ours. With `weights =
+"divergence"` neighbours count as in FedDHAD (arXiv 2507.10430), whose Table 7 combines the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from annotated_types import Ge, Lt
+from torch import Tensor
+
+from edgesim.core.arrays import Arr
+from edgesim.core.errors import ConfigError
+from edgesim.core.local_sgd import Training
+from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
+from edgesim.core.numbers import Count, CountOrZero, NonNegativeNumber, PositiveNumber
+from edgesim.core.rng import Key
+from edgesim.core.task import TENSORS, Order, Payload, Submodel, Task, TensorSpec
+from edgesim.core.update import ModelState
+from edgesim.core.view import Setting, Turn
+from edgesim.learning.aggregate.mean import is_finite
+from edgesim.learning.codec.transfer import on_cpu
+from edgesim.learning.submodel import masks
+from edgesim.learning.train.context import Context
+from edgesim.methods.decentralised.own_clocks import OwnClockMethod
+from edgesim.methods.weighting.dynamic import js_divergence, shares_of
+
+Weights: TypeAlias = Literal["equal", "samples", "divergence"]
+_CLOCK = TensorSpec("clock", (1,), "int32")
+_MODEL = ("params", "buffers")
+_TRUST = "trust"  # collection of what a device keeps: neighbour -> log of its learned weight
+_MOST_TRUST = math.log(10.0)  # a neighbour may count ten times as much as by itself, or a tenth
+
+
+@dataclass(frozen=True, kw_only=True)
+class AEDFL(OwnClockMethod):
+    """Device i fetches the newest models of its neighbours, mixes them with its own, and trains from there.
+
+    The weight of model k in the mix is proportional to m_k exp(v_k) / (s_k + 1)^`staleness_a`. Its staleness s_k comes
+    from clocks that travel with models, 4 bytes each: a job sets its device's clock to the latest that it has seen, its
+    own among them, plus 1; s_k is the latest clock in the mix less that of k. A device that was long at work finds its
+    own model stale. `weights` gives m_k: the same for all, the samples of k's device, or those over the
+    Jensen-Shannon divergence of its labels from those of all devices, at least `d_min`. v_k is kept for each neighbour
+    (a device's own is 0), starts at 0 and learns: with m the way that a device trained and d_k that from the mix to
+    model k, v_k grows by `learn` p_k m d_k / (|m| |d_k|), p_k being the weight; that is a step down the loss at the
+    mix, whose derivative in v_k is p_k g d_k, without lengths. |v_k| stays below log 10.
+
+    After `prune_from` jobs of its own a device trains under a mask, of the largest weights of each tensor of the mix:
+    the share of zeros rises over `prune_over` jobs to `sparsity`, fast at first, as 1 - (1 - j / `prune_over`)^3, and
+    is divided among tensors by ERK. A weight is mixed over the models that have it, those in which it is not 0. What
+    zeros save in bytes says `encoding.up`, in FLOPs `cost`, as for other sparse methods. Models that are not finite
+    are left out.
+    """
+
+    fan_in: Count | None = None  # neighbours whose models a device fetches for a job, at random; unset: all
+    """Unseen how the paper chooses neighbours; the FedDHAD paper says that its graph is exponential."""
+    weights: Weights = "samples"
+    """FedAvg's weights, as usual. `"divergence"` is the combination with FedDHAD: FedDH's weights with v = 1 and b = 0,
+    as its learned degrees need a server; the learned v_k takes their place.
+    """
+    d_min: PositiveNumber = 0.01
+    """That of FedJS and FedDH here."""
+    staleness_a: NonNegativeNumber = 0.5  # 0: staleness plays no part
+    """The usual power of asynchronous methods, FedAsync's among them; unseen what the paper has."""
+    learn: NonNegativeNumber = 0.1  # 0: weights do not learn
+    """Unseen; "dynamic" in the abstract is read as learned, as in other work of the authors."""
+    sparsity: Annotated[float, Ge(0), Lt(1)] = 0.5  # in the end; 0: models stay whole
+    """Unseen; the abstract has up to 42.3 % less computation."""
+    prune_from: CountOrZero = 20
+    """Unseen: as in other sparse training, some jobs without it."""
+    prune_over: Count = 20
+    """Unseen; the cubic rise is that of Zhu and Gupta, "To prune, or not to prune" (2017)."""
+    needs: ClassVar[Needs] = Needs(
+        protocols=frozenset({"gossip"}), device_state="computed", peers="any", metadata=frozenset({"labels"})
+    )
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return what every device counts. Raises ConfigError without labels to weigh by, or where no mask fits."""
+        super().init(setting, key)
+        if self.weights == "divergence" and setting.labels is None:
+            raise ConfigError("method.weights: 'divergence' weighs devices by their labels, found no data set")
+        if self.sparsity:
+            masks.weight_shapes(setting.cost_profile)
+        return {"sizes": self._sizes(setting)}
+
+    def _sizes(self, setting: Setting) -> Arr:
+        """Return what every device counts by its data, shape (devices,)."""
+        samples = setting.samples.astype(np.float64)
+        if self.weights == "equal":
+            return np.ones(len(samples))
+        if self.weights == "samples":
+            return samples
+        assert setting.labels is not None
+        mean = setting.labels.sum(axis=0) / setting.labels.sum()
+        sizes: Arr = samples / np.maximum(js_divergence(shares_of(setting.labels), mean), self.d_min)
+        return sizes
+
+    def next_order(self, state: Any, turn: Turn, key: Key) -> Order:
+        """Ask a device to fetch, mix and train."""
+        heard = turn.neighbours
+        if self.fan_in is not None and self.fan_in < len(heard):
+            heard = np.sort(key.numpy().choice(heard, self.fan_in, replace=False))
+        inputs, share = tuple(heard.tolist()), self.share_at(turn.nth)
+        task = _task(turn.setting.training, turn.round, _nonzeros(turn.setting, share) if share else ())
+        if self.weights == "equal":
+            return Order(turn.device, task, inputs)
+        sizes = {(k, turn.device): float(state["sizes"][k]) for k in (*inputs, turn.device)}
+        return Order(turn.device, replace(task, mixing=sizes), inputs)
+
+    def share_at(self, nth: int) -> float:
+        """Return the share of zeros in a device's job of this number, counted from 0."""
+        done = min(max(0, nth + 1 - self.prune_from), self.prune_over) / self.prune_over
+        return self.sparsity * (1 - (1 - done) ** 3)
+
+    def local(self, task: Task) -> LocalRule:
+        """Return SGD from the mix, under a mask where the task has one."""
+        phase = LocalPhase(adjust_gradients=_under_mask if task.submodel.nnz else None)
+        return LocalRule(
+            (phase,), on_start=partial(_mixed, method=self), on_finish=partial(_finished, learn=self.learn)
+        )
+
+    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
+        """Return the model that a device trained last, the first one if it never trained."""
+        return global_model if device_state is None else {kind: device_state[kind] for kind in _MODEL}
+
+
+@lru_cache(maxsize=256)
+def _task(training: Training, round_: int, nnz: tuple[tuple[str, int], ...]) -> Task:
+    """Return the task of a round and a mask: one object, by which the engine knows it again."""
+    return Task(
+        start="device",
+        local_sgd=(training.local_sgd(round_),),
+        submodel=Submodel("sparse", nnz=nnz) if nnz else Submodel(),
+        up=Payload(tensors=(_CLOCK,)),
+        own_clock="fetch",
+    )
+
+
+def _nonzeros(setting: Setting, share: float) -> tuple[tuple[str, int], ...]:
+    shapes = masks.weight_shapes(setting.cost_profile)
+    return masks.nonzeros(masks.kept_counts(shapes, masks.densities(shapes, share, "erk")))
+
+
+# --- on a device ------------------------------------------------------------------------------------------------
+
+
+class _Model(NamedTuple):
+    """A model that a device has for its mix."""
+
+    device: int
+    model: ModelState
+    clock: int
+    sparse: bool = False  # trained under a mask: what is 0 is not there
+
+
+@dataclass(slots=True)
+class _Mix:
+    """Scratch of a job: what it mixed, with which weights, and what came of it."""
+
+    models: Sequence[_Model]
+    weights: Sequence[float]
+    model: ModelState  # the mix
+    clock: int  # the latest
+    mask: Mapping[str, Tensor]  # none: the whole model is trained
+
+
+def mix_weights(sizes: Sequence[float], clocks: Sequence[int], trust: Sequence[float], a: float) -> list[float]:
+    """Return the weights of models in a mix, which add up to 1: size exp(trust) / (latest clock - clock + 1)^a."""
+    latest = max(clocks)
+    raw = [m * math.exp(v) * (latest - c + 1.0) ** -a for m, c, v in zip(sizes, clocks, trust, strict=True)]
+    return [each / sum(raw) for each in raw]
+
+
+def _mixed(context: Context, method: AEDFL) -> LocalState:
+    models, trust = _models(context), _trust(context)
+    sizes = [context.task.mixing.get((each.device, context.device), 1.0) for each in models]
+    clocks = [each.clock for each in models]
+    weights = mix_weights(sizes, clocks, [trust.get(each.device, 0.0) for each in models], method.staleness_a)
+    bodies = [each.model for each in models]
+    held = [masks.support(each.model["params"]) if each.sparse else {} for each in models]
+    mean = masks.masked_mean(bodies, held, weights)
+    counts = masks.counts_in(context.task.submodel)
+    mask = masks.by_magnitude(mean["params"], counts) if counts else {}
+    w = context.copy(masks.applied(mean, mask))
+    on_device = {name: m.to(w["params"][name].device) for name, m in mask.items()}
+    return LocalState(w, _Mix(models, weights, on_cpu(mean), max(clocks), on_device))
+
+
+def _models(context: Context) -> list[_Model]:
+    """Return what a device has and what it received, all that is finite, by device; its own at least."""
+    kept = context.device_state
+    sparse = kept is not None and bool(context.task.submodel.nnz)  # a whole one has no zeros to speak of
+    own = _Model(context.device, _plain(context.global_model if kept is None else kept), _clock_in(kept), sparse)
+    others = [_Model(m.device, _plain(m.body), _clock_in(m.body), bool(m.task.submodel.nnz)) for m in context.received]
+    usable = [each for each in (own, *others) if is_finite(each.model)] or [own]
+    return sorted(usable, key=lambda each: each.device)
+
+
+def _plain(body: ModelState) -> dict[str, dict[str, Tensor]]:
+    return on_cpu({kind: dict(body[kind]) for kind in _MODEL})
+
+
+def _clock_in(body: ModelState | None) -> int:
+    """Return the clock that came with a model, 0 with the first one."""
+    return int(body[TENSORS][_CLOCK.name][0]) if body is not None and TENSORS in body else 0
+
+
+def _trust(context: Context) -> dict[int, float]:
+    kept = context.device_state
+    return {int(peer): float(v) for peer, v in ({} if kept is None else kept[_TRUST]).items()}
+
+
+def _under_mask(grads: Sequence[Tensor], local: LocalState, context: Context) -> list[Tensor]:
+    return masks.masked_gradients(grads, local, context)
+
+
+def _finished(local: LocalState, context: Context, learn: float) -> Finished:
+    """Return the trained model with its clock; for oneself also what the neighbours are worth."""
+    scratch: _Mix = local.scratch
+    clock = {_CLOCK.name: torch.tensor([scratch.clock + 1], dtype=torch.int32)}
+    sent = {**local.weights, TENSORS: clock}
+    trust = learned(_trust(context), context.device, scratch, on_cpu(local.weights)["params"], learn)
+    kept = {str(peer): torch.tensor(v, dtype=torch.float64) for peer, v in sorted(trust.items())}
+    return Finished(sent, {**on_cpu(local.weights), TENSORS: clock, _TRUST: kept})
+
+
+def learned(
+    trust: Mapping[int, float], device: int, mix: _Mix, after: Mapping[str, Tensor], learn: float
+) -> dict[int, float]:
+    """Return the trust of a device in its neighbours after a job that came from a mix to the parameters `after`."""
+    found, base = dict(trust), mix.model["params"]
+    way = {name: after[name].double() - base[name].double() for name in after}
+    for each, p in zip(mix.models, mix.weights, strict=True):
+        if each.device == device:
+            continue
+        aside = {name: each.model["params"][name].double() - base[name].double() for name in after}
+        step = learn * p * _cosine(way, aside)
+        found[each.device] = min(_MOST_TRUST, max(-_MOST_TRUST, found.get(each.device, 0.0) + step))
+    return found
+
+
+def _cosine(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """Return the cosine of the angle between two ways, 0 if one of them leads nowhere or to no finite end."""
+    product = sum(float((a[name] * b[name]).sum()) for name in a)
+    lengths = [math.sqrt(sum(float((t * t).sum()) for t in each.values())) for each in (a, b)]
+    cosine = product / (lengths[0] * lengths[1]) if all(lengths) else 0.0
+    return cosine if math.isfinite(cosine) else 0.0
+
+
+PLUGINS = {"aedfl": AEDFL}

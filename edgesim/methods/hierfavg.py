@@ -1,0 +1,40 @@
+"""HierFAVG: federated averaging over a tree, in which edge servers average often and the server averages seldom.
+
+Source: Liu, Zhang, Song and Letaief, "Client-Edge-Cloud Hierarchical Federated Learning" (ICC 2020), algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from edgesim.core.local_sgd import Training
+from edgesim.core.method import Method
+from edgesim.core.numbers import Count
+from edgesim.core.task import Task
+from edgesim.core.view import View
+
+
+@dataclass(frozen=True, kw_only=True)
+class HierFAVG(Method):
+    """`kappa_1` steps of local SGD between two averages of an edge server, weighted by data size.
+
+    The paper's kappa_2, averages of an edge server between two of the server, is `edges.rounds` of the scenario. The
+    learning rate decays with every round of an edge server.
+    """
+
+    kappa_1: Count = 6
+    """The paper's experiments on MNIST take 6 to 60 local steps between two averages of an edge server."""
+
+    def task(self, view: View) -> Task:
+        """Return the task of so many steps on the whole model."""
+        return _steps(view.setting.training, view.round, self.kappa_1)
+
+
+@lru_cache(maxsize=64)
+def _steps(training: Training, round_: int, steps: int) -> Task:
+    """Return the task of a round: one object, by which the engine knows it again."""
+    return Task(local_sgd=(replace(training.local_sgd(round_), epochs=0, steps=steps),))
+
+
+PLUGINS = {"hierfavg": HierFAVG}

@@ -1,0 +1,55 @@
+"""Whether the selection rule of a scenario fits its fleet, method, protocol and backend."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from edgesim.config.scenario import Scenario
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
+from edgesim.core.selection import Informed, Want, check_wants
+
+
+def wants_of(scenario: Scenario) -> frozenset[Want]:
+    """Return what the selection rule has to know beside who is idle and the history of jobs."""
+    rule = scenario.selection.value
+    return rule.needs if isinstance(rule, Informed) else frozenset()
+
+
+def asked_at_most(scenario: Scenario, level: Ids, members: Ids | None) -> int:
+    """Return how many devices a round asks if all are idle. `level`: of all devices; `members`: who may be asked."""
+    own = level if members is None else level[members]
+    return asked_among(scenario, np.arange(len(own)), own)
+
+
+def asked_among(scenario: Scenario, idle: Ids, level: Ids) -> int:
+    """Return how many devices a round asks if only these are idle; `level`: of all devices."""
+    rule = scenario.selection.value
+    return rule.most(len(idle)) if isinstance(rule, Informed) else len(rule.choose(idle, level, Key(scenario.seed)))
+
+
+def check_selection(scenario: Scenario, level: Ids) -> None:
+    """Raise ConfigError if the rule does not fit devices of these levels, or cannot be told what it needs to know."""
+    rule, name = scenario.selection.value, scenario.selection.name
+    rule.check(level)
+    if not isinstance(rule, Informed):
+        return
+    if type(rule).choose is Informed.choose:
+        raise ConfigError(f"selection.name: {name} must have a choose() of its own, has that of Informed")
+    check_wants(rule)
+    protocol = (scenario.protocol if scenario.edges is None else scenario.edges.protocol).value.protocol
+    if rule.protocols and protocol not in rule.protocols:
+        raise ConfigError(
+            f"selection.name: {name} works with the protocols {', '.join(sorted(rule.protocols))}, found {protocol}"
+        )
+    if scenario.method.value.needs.peers is not None:
+        raise ConfigError(
+            f"selection.name: {name} looks at what a server knows; {scenario.method.name} has peers, use 'all'"
+        )
+    if "reports" in rule.needs and not scenario.backend.value.trains:
+        raise ConfigError(
+            f"backend.name: selection {name} chooses by training results, which {scenario.backend.name} does not have"
+        )
+    if "labels" in rule.needs and scenario.data is None:
+        raise ConfigError(f"data: the selection {name} looks at labels, which need a data set")
