@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Annotated, Any, TypeAlias
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from pydantic import BeforeValidator, Strict, StringConstraints
 from pydantic import model_validator as validator
 
@@ -26,6 +26,8 @@ OF_THE_WORLD = frozenset(
     }
 )
 OWN = ("name", "devices", "start")  # keys of a session that no scenario has
+
+_LATEST_S = 1e9  # thirty years: much later, floats would not tell the ends of short jobs apart
 
 Block: TypeAlias = tuple[str, int]  # name and count of a fleet block
 
@@ -55,7 +57,7 @@ class SessionTable(StrictTable):
 
     name: _SessionName  # in tables and file names, of letters, digits, _ and -; session1, ... unless given
     devices: _Devices | None = None  # whom it may ask: fleet blocks by name, and pairs [first, last] of ids; None: all
-    start: Delay = 0.0  # when it begins, on the clock of the world
+    start: Annotated[Delay, Le(_LATEST_S)] = 0.0  # when it begins, on the clock of the world; at most 1e9 s
     data: Annotated[Chosen, PartOf("data")] | None = None
     partition: Annotated[Chosen, PartOf("partition")] | None = None  # over its own devices
     data_seed: Annotated[int, Ge(0)] | None = None

@@ -90,7 +90,7 @@ class _Brief(Silent):
 
 def estimate(scenario: Scenario) -> Estimate:
     """Return what a scenario will cost, as `estimate_of` does. Raises ConfigError or DataError as `assemble` does."""
-    refuse_sessions(scenario, "an estimate")
+    refuse_sessions(scenario, "estimate:")
     return estimate_of(assemble(scenario))
 
 

@@ -272,7 +272,7 @@ def simulate(
     if out is None:
         return _simulate_for_now(scenario, observer, checkpoint, answers)
     if checkpoint is not None:
-        refuse_sessions(scenario, "a checkpoint")
+        refuse_sessions(scenario, "session: a checkpoint")
     observer = observer or Silent()
     goes_on = checkpoint is not None and _goes_on(scenario, out, checkpoint, overwrite)
     settings = plain_torch() if scenario.backend.value.trains else plain_where_loaded()

@@ -47,11 +47,10 @@ def open_backends(all_parts: tuple[Assembly, ...], closes: ExitStack) -> list[Ba
 
 
 def refuse_sessions(scenario: Scenario, what: str) -> None:
-    """Raise ConfigError if a scenario has several trainings; `what`: that works with one alone."""
+    """Raise ConfigError if a scenario has several trainings; `what` begins the line: it works with one alone."""
     if len(scenario.session) > 1:
-        raise ConfigError(
-            f"session: {what} works with one training, found {len(scenario.session)} sessions; leave all but one out"
-        )
+        count = len(scenario.session)
+        raise ConfigError(f"{what} works with one training, found {count} sessions; leave all but one out")
 
 
 def _remembering(load: Load) -> Load:

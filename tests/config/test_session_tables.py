@@ -50,6 +50,7 @@ ALLOWED = (
         ([{"stop": {"cost": "5 EUR"}}], "session.0.stop: cost is 5 EUR, but the section prices names none"),
         ([{}, {"selection": {"name": "uniform", "count": 3}, "devices": "board"}],
          "session.1.selection.count: must be at most the 1 devices of the fleet, found 3"),
+        ([{"start": 1e18}], "session.0.start: must be less than or equal to 1000000000, got 1e+18"),
         ([{"edges": {"rounds": 2}}],
          f"session.0.edges: belongs to the scenario, whose world all sessions share (allowed here: {ALLOWED})"),
         ([{}, {"training": {"lr": -1}}], "session.1.training.lr: must be greater than 0, got -1"),
