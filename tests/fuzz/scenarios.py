@@ -71,8 +71,8 @@ def judged(text: bytes, folder: Path) -> tuple[str, str]:
         return _refused(error)
     host_s = 0.0
     try:
-        totals = estimate(scenario).totals
-        host_s = math.inf if totals["host_minutes"] is None else 60.0 * totals["host_minutes"]
+        minutes = [estimate(alone).totals["host_minutes"] for alone in scenario.trainings]  # of each session by itself
+        host_s = sum(math.inf if each is None else 60.0 * each for each in minutes)
     except ConfigError as error:
         if not str(error).startswith("estimate: "):
             return "fault", f"estimate refuses what validate accepts: {error}"
