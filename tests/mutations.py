@@ -115,6 +115,13 @@ MUTATIONS = (
         "min(peer_job.fetched_s, flow.ends_s)",
     ),
     # protocols
+    Mutation("sessions draw alike", "_WORD * session_word", "_WORD * 0", ("engine",)),
+    Mutation(
+        "a session gives up while others have its devices",
+        "int(busy.sum()) > len(self.running)",
+        "int(busy.sum()) > len(busy)",
+        ("engine",),
+    ),
     Mutation("a run takes one round more", "self.session.round >= stop.rounds", "self.session.round > stop.rounds"),
     Mutation(
         "a completion exactly at the deadline is late",

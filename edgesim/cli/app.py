@@ -26,6 +26,7 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="K=V", help="Override a key of the scenario; may be repeated.")
 ]
 OneRun = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+InSession = Annotated[str | None, typer.Option("--session", metavar="NAME", help="Which session, of a run of several.")]
 RoundNumber = Annotated[int, typer.Option("--round", min=1, help="Which round, 1 for the first.")]
 Folders = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, folders of them, or patterns.")]
 
@@ -259,15 +260,16 @@ def trace(
     out: Annotated[Path, typer.Option(help="The JSON file to write.")] = Path("trace.json"),
     rounds: Annotated[str | None, typer.Option(metavar="A:B", help="Only these rounds, counted from 1.")] = None,
     devices: Annotated[int | None, typer.Option(min=1, help="Only so many devices: those longest at work.")] = None,
+    session: InSession = None,
 ) -> None:
     """Write a run as a timeline for ui.perfetto.dev or chrome://tracing (trace-event format)."""
     from edgesim.cli.explain import parse_rounds
-    from edgesim.cli.opened import opened
+    from edgesim.cli.opened import one_session
     from edgesim.cli.out import check_file
     from edgesim.reports.timeline import write_trace
 
     check_file(out)
-    print(write_trace(opened(run), out, parse_rounds(rounds) if rounds else None, devices))
+    print(write_trace(one_session(run, session), out, parse_rounds(rounds) if rounds else None, devices))
 
 
 @app.command()
@@ -277,21 +279,22 @@ def gantt(
     out: Annotated[Path, typer.Option(help="File name without its ending; a PNG and an SVG are written.")] = Path(
         "round"
     ),
+    session: InSession = None,
 ) -> None:
     """Draw one round: what each device did when, and who was waited for."""
     from edgesim.cli.figures import gantt as draw
 
-    for path in draw(run, number, out):
+    for path in draw(run, number, out, session):
         print(path)
 
 
 @app.command()
-def explain(run: OneRun, number: RoundNumber) -> None:
+def explain(run: OneRun, number: RoundNumber, session: InSession = None) -> None:
     """Say why a round took as long as it did: what ended it, and where its seconds went."""
-    from edgesim.cli.opened import opened
+    from edgesim.cli.opened import one_session
     from edgesim.reports.explain import explain as in_words
 
-    print(in_words(opened(run), number))
+    print(in_words(one_session(run, session), number))
 
 
 @app.command()
@@ -301,12 +304,13 @@ def energy(
         str, typer.Option(metavar="KEYS", help="Of device, kind, component, activity, job, round; with commas.")
     ] = "component,activity",
     as_json: AsJson = False,
+    session: InSession = None,
 ) -> None:
     """Say what a run's joules were spent on: sums and shares."""
     from edgesim.cli.energy import print_energy
-    from edgesim.cli.opened import opened
+    from edgesim.cli.opened import one_session
 
-    print_energy(opened(run), by, as_json)
+    print_energy(one_session(run, session), by, as_json)
 
 
 @app.command()
@@ -314,12 +318,13 @@ def cost(
     run: OneRun,
     by: Annotated[str, typer.Option(metavar="KEY", help="Of item, round, device, kind: one.")] = "item",
     as_json: AsJson = False,
+    session: InSession = None,
 ) -> None:
     """Say what a run cost in money and carbon, by the scenario's prices: sums and shares."""
     from edgesim.cli.cost import print_cost
-    from edgesim.cli.opened import opened
+    from edgesim.cli.opened import one_session
 
-    print_cost(opened(run), by, as_json)
+    print_cost(one_session(run, session), by, as_json)
 
 
 @app.command()
@@ -327,12 +332,13 @@ def devices(
     run: OneRun,
     each: Annotated[bool, typer.Option("--each", help="A row for each device instead of each kind.")] = False,
     as_json: AsJson = False,
+    session: InSession = None,
 ) -> None:
     """Say who took part in a run: jobs, how many were late, mean times, bytes and joules of each kind of device."""
     from edgesim.cli.devices import print_participation
-    from edgesim.cli.opened import opened
+    from edgesim.cli.opened import one_session
 
-    print_participation(opened(run), each, as_json)
+    print_participation(one_session(run, session), each, as_json)
 
 
 @app.command()

@@ -14,6 +14,9 @@ from edgesim.cli.tolerances import Tolerances
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Between two looks.")] = 1.0,
+    session: Annotated[
+        str | None, typer.Option("--session", metavar="NAME", help="Which session, of a run of several.")
+    ] = None,
 ) -> None:
     """Show a run that goes on in another process, until it ends; the exit code is 0 if it finished, else 1.
 
@@ -21,7 +24,7 @@ def watch(
     """
     from edgesim.cli.watch import watch as look
 
-    look(run, every)
+    look(run, every, session)
 
 
 def diff(

@@ -74,12 +74,15 @@ def plot_study(
     return draw(kind, wanted, out or Path(kind), formats, title)
 
 
-def gantt(folder: Path, number: int, out: Path) -> list[Path]:
-    """Draw a round, 1 for the first; return the files. Raises ConfigError before that if they cannot be written."""
-    from edgesim.cli.opened import opened
+def gantt(folder: Path, number: int, out: Path, session: str | None = None) -> list[Path]:
+    """Draw a round, 1 for the first; return the files. Raises ConfigError before that if they cannot be written.
+
+    `session`: whose round, of a run of several.
+    """
+    from edgesim.cli.opened import one_session
     from edgesim.reports.figures import paths_of
     from edgesim.reports.gantt import plot_round
 
     for path in paths_of(out):
         check_file(path)
-    return plot_round(opened(folder), number, out)
+    return plot_round(one_session(folder, session), number, out)

@@ -46,7 +46,8 @@ def replay_run(
     with closing(Answers(before.folder.parent, reads=not fresh)) as answers:
         after = simulate(scenario, target, observer, answers=answers, overwrite=overwrite, command=sys.argv)
     if not as_json:
-        print_note(_trained(before, after))
+        for was, now in zip(before.views, after.views, strict=True):
+            print_note(_trained(was, now) if now.chosen is None else f"{now.chosen}: {_trained(was, now)}")
     report(after, as_json, quiet, resumable=False)
 
 

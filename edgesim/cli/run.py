@@ -23,7 +23,7 @@ from edgesim.reports.stats import summary
 from edgesim.runtime.interrupts import INTERRUPTED
 from edgesim.simulation.fingerprint import data_digest, stamp_of
 from edgesim.simulation.live import Display, Glance, LiveView, stderr_console
-from edgesim.simulation.progress import Limits, ProgressLine
+from edgesim.simulation.progress import Limits, ProgressLine, ProgressOfSessions
 from edgesim.simulation.run import simulate
 from edgesim.simulation.warnings import of_text
 
@@ -65,8 +65,13 @@ def run_scenario(
     report(finished, as_json, quiet, resumable=saved is not None and saved.file.exists())
 
 
-def _observer(scenario: Scenario, folder: Path, warnings: Sequence[str], live: bool) -> ProgressLine | LiveView:
+def _observer(
+    scenario: Scenario, folder: Path, warnings: Sequence[str], live: bool
+) -> ProgressLine | ProgressOfSessions | LiveView:
     limits, console = Limits.of(scenario.stop), stderr_console()
+    if scenario.session:
+        of_each = {alone.session_name: Limits.of(alone.stop) for alone in scenario.trainings}
+        return ProgressOfSessions(of_each, console, warnings)
     if not (live and console.is_interactive):
         return ProgressLine(limits, console, warnings=warnings)
     return LiveView(Glance(folder.name, scenario.method.name, RUNNING, limits), Display(console), warnings)
@@ -99,12 +104,13 @@ def report(finished: Run, as_json: bool, quiet: bool, resumable: bool) -> None:
     """Print what a run reached; one that did not finish ends the command with its exit code."""
     manifest = finished.manifest
     if as_json:
-        show.print_json(summary(finished))
+        sessions = {view.chosen: summary(view) for view in finished.views if view.chosen}
+        show.print_json({"sessions": sessions} if sessions else summary(finished))
         show.print_note(f"run folder: {finished.folder}")
     elif quiet:
         print(finished.folder)
     else:
-        show.print_runs([finished])
+        show.print_runs(finished.views)
         if finished.charged_as:
             print(f"learned by {finished.learned_by}, charged as {finished.charged_as}")
         print(f"run folder: {finished.folder}")

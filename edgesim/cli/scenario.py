@@ -23,11 +23,14 @@ def checked(file: Path, overrides: Sequence[str]) -> tuple[Scenario, Layers, lis
 
     Raises ConfigError or DataError if it cannot be run.
     """
-    from edgesim.simulation.run import check  # loads torch
+    from edgesim.simulation.run import check_all  # loads torch
 
     scenario, layers = load_scenario(file, overrides), Layers.of(file, overrides)
-    assembly = check(scenario)
-    return scenario, layers, [*of_text(scenario, layers), *of_parts(assembly)]
+    found = of_text(scenario, layers)
+    for place, parts in enumerate(check_all(scenario)):
+        where = f"session.{place}." if scenario.session else ""
+        found += [f"{where}{line}" for line in of_parts(parts)]
+    return scenario, layers, found
 
 
 def warn(lines: Sequence[str]) -> None:
@@ -67,6 +70,12 @@ def _rest(scenario: Scenario, layers: Layers) -> list[dict[str, Any]]:
             if found or key == "name":
                 where, written = found or ("default", value)
                 rows.append({"key": f"{section}.{key}", "value": written, "origin": where})
+    for place, session in enumerate(table.get("session", ())):
+        for key, value in session.items():
+            found = layers.find("session", str(place), key)
+            if found or key == "name":
+                where, written = found or ("default", value)
+                rows.append({"key": f"session.{place}.{key}", "value": written, "origin": where})
     return rows
 
 

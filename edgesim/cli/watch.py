@@ -22,14 +22,16 @@ _TABLES = ("devices", "rounds", "evals")  # jobs may be many millions, and nothi
 _READING = 20  # reading takes at most one of so many seconds
 
 
-def watch(folder: Path, every_s: float) -> None:
+def watch(folder: Path, every_s: float, session: str | None = None) -> None:
     """Show the run in a folder until it ends; the command then ends with 0 if it finished, else with 1.
 
-    `every_s`: seconds between two looks. Raises ConfigError if there is no run, and nobody is about to begin one.
+    `every_s`: seconds between two looks. `session`: which, of a run of several. Raises ConfigError if there is no run,
+    and nobody is about to begin one, or none of the sessions is named.
     """
     run: Run | None = None
     with closing(Display(Console(file=sys.stdout, markup=False, highlight=False))) as display:
-        for run in _states(folder, every_s):
+        for whole in _states(folder, every_s):
+            run = whole if session is None else whole.session(session)
             display.show(glance_of(run))
     if run is None:
         raise ConfigError(f"{folder}: the run that was about to begin there has ended without a trace")
@@ -65,6 +67,5 @@ def _states(folder: Path, every_s: float) -> Iterator[Run]:
 def _opened(folder: Path) -> Run:
     """Return the run in a folder with the tables that are looked at."""
     run = open_run(folder, _TABLES)
-    for table in _TABLES:
-        vars(run)[table] = run.table(table)
+    run.read(_TABLES)
     return run

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from edgesim.config.merging import merged
 from edgesim.config.paths import FileText, located
 from edgesim.config.plugin_fields import as_table
-from edgesim.config.plugins import PACKAGES
 from edgesim.config.profiles import with_profile
 from edgesim.config.scenario import FleetBlock, Scenario
 from edgesim.config.toml_file import parse_toml, read_toml
@@ -85,25 +85,7 @@ def _extended(table: dict[str, Any], files: tuple[Path, ...]) -> dict[str, Any]:
     if path in files:
         chain = " -> ".join(file.name for file in (*files, path))
         raise ConfigError(f"extends: {chain} never ends")
-    return _merged(_read_toml(path, files), table)
-
-
-def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with the sections of `top` laid over it.
-
-    Tables merge one level deep, so that a distribution or another inner table is replaced as a whole. A part of
-    another name replaces its section, as the keys of the old part mean nothing to the new one.
-    """
-    merged = dict(base)
-    for key, section in top.items():
-        old = as_table(base.get(key)) if key in PACKAGES else base.get(key)
-        same = isinstance(section, Mapping) and section.get("name", _name_of(old)) == _name_of(old)
-        merged[key] = {**old, **section} if same and isinstance(old, Mapping) else section
-    return merged
-
-
-def _name_of(section: Any) -> Any:
-    return section.get("name") if isinstance(section, Mapping) else None
+    return merged(_read_toml(path, files), table)
 
 
 def _read_fleet(path: Path) -> Iterator[FleetBlock]:
@@ -163,7 +145,7 @@ def _replaced(value: Any, path: Sequence[str], new: Any, above: str = "") -> Any
     table = as_table(value) if isinstance(value, str) else value
     table = table if isinstance(table, Mapping) else {}
     if rest == ["name"]:
-        return _merged(table, {key: {"name": new}})
+        return merged(table, {key: {"name": new}})
     return {**table, key: _replaced(table.get(key), rest, new, here)}
 
 

@@ -101,7 +101,12 @@ def plain(value: Any) -> Any:
 
 def refusal_at(key: str, message: str, found: Any) -> ValidationError:
     """Return a refusal of the value `found` of one key of a table."""
-    details = InitErrorDetails(type=refusal(message), loc=(key,), input=found)
+    return refusal_in((key,), message, found)
+
+
+def refusal_in(path: tuple[str | int, ...], message: str, found: Any = None) -> ValidationError:
+    """Return a refusal of the value `found` at a path of keys of a table, such as ("session", 0, "name")."""
+    details = InitErrorDetails(type=refusal(message), loc=path, input=found)
     return ValidationError.from_exception_data("table", [details])
 
 

@@ -7,10 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Ge, Le, MinLen
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
@@ -21,10 +20,11 @@ from pydantic import model_validator as validator
 from pydantic_core import CoreSchema, core_schema
 
 from edgesim.config.edges import Edges
-from edgesim.config.money import Payment
-from edgesim.config.plugin_fields import Chosen, Foreign, PartOf, plain, read_dataclass, refusal_at
+from edgesim.config.learning import Encodings, Evaluation, LocalTraining, Milestone, Stop
+from edgesim.config.plugin_fields import Chosen, Foreign, PartOf, plain, refusal_at, refusal_in
 from edgesim.config.prices import Prices
 from edgesim.config.profiles import LAYER_KINDS, with_profile
+from edgesim.config.session import SessionTable, with_sessions
 from edgesim.config.strict_table import StrictTable
 from edgesim.config.units import (
     BytesPerSecond,
@@ -34,17 +34,28 @@ from edgesim.config.units import (
     Hertz,
     Memory,
     PerDevice,
-    PositiveJoules,
-    Seconds,
     Watts,
     refusal,
 )
-from edgesim.core.encoding import FLOAT32, NAMED_BITS, Encoding
+from edgesim.core.errors import ConfigError
+from edgesim.core.job import ONE_SESSION
 from edgesim.core.local_sgd import Training
 from edgesim.core.numbers import Count, CountOrZero, PositiveNumber, PositiveShare
 from edgesim.files.reading import quoted
 
-__all__ = ["Chosen", "Cpu", "Evaluation", "FleetBlock", "Foreign", "Scenario", "Server", "Stop"]
+__all__ = [
+    "Chosen",
+    "Cpu",
+    "Encodings",
+    "Evaluation",
+    "FleetBlock",
+    "Foreign",
+    "Milestone",
+    "Scenario",
+    "Server",
+    "SessionTable",
+    "Stop",
+]
 
 
 _LONGEST_NAME = 1000
@@ -137,7 +148,7 @@ class Server(StrictTable):
     """The server's workers and their speed (inf: its work takes no time), and the watts it draws idle and at work.
 
     The updates of a merge wait in a queue for its `workers`, each of which averages one after the other; what a method
-    computes beside that follows when all are through, on one worker. One merge at a time is worked on.
+    computes beside that follows when all are through, on one worker. Each session has one merge at a time worked on.
     """
 
     flops_per_s: FlopsPerSecondOrInf = float("inf")  # of each worker; inf: its work takes no time
@@ -150,82 +161,6 @@ class Server(StrictTable):
         if self.flops_per_s < float("inf") and self.busy < self.idle:  # else it is never busy
             raise refusal_at("busy", f"must be at least idle, {self.idle:g} W, got {self.busy:g} W", self.busy)
         return self
-
-
-class _EncodingForm:
-    """Marks an Encoding that a scenario may write as the name of its values, if that says all."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(self.read, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"anyOf": [{"enum": list(NAMED_BITS)}, handler(schema)]}
-
-    @staticmethod
-    def read(given: Any) -> Encoding:
-        """Return the encoding that a table or a bare name stands for. Raises ValidationError at the key at fault."""
-        if isinstance(given, Encoding):
-            return given
-        table = {"values": given} if isinstance(given, str) else given
-        value: Encoding = read_dataclass(Encoding, table)[0]
-        return value
-
-
-class Encodings(StrictTable):
-    """How payloads are written that their method leaves to the scenario: `up` from devices, `down` from the server."""
-
-    up: Annotated[Encoding, _EncodingForm()] = FLOAT32
-    down: Annotated[Encoding, _EncodingForm()] = FLOAT32
-
-
-def _ascending(targets: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(sorted(set(targets)))
-
-
-class Evaluation(StrictTable):
-    """Test the global model every `every` rounds; `targets` are accuracies whose first reach is reported.
-
-    `last`: and after each of so many last rounds, where `stop.rounds` says which these are; at least after the last.
-    `personal`: also test what each device would use itself, on a test set with the class mix of its training data.
-    """
-
-    every: Count = 1
-    last: Count = 1
-    personal: bool = False
-    targets: Annotated[tuple[Annotated[float, Gt(0), Lt(1)], ...], Strict(False), AfterValidator(_ascending)] = ()
-
-
-class Milestone(StrictTable):
-    """A test accuracy that the global model must have had by a simulated time, else the run ends then."""
-
-    sim_time: Seconds  # when it is looked at
-    accuracy: PositiveShare  # the least that the best evaluation so far must have
-
-
-class Stop(StrictTable):
-    """A run ends when the first of these is reached: rounds, test accuracy, simulated seconds, joules, money.
-
-    It also ends at a milestone that it has missed; they need one of the others beside them.
-    """
-
-    rounds: Count | None = None  # so many rounds
-    accuracy: PositiveShare | None = None  # test accuracy of the global model, a share
-    sim_time: Seconds | None = None  # simulated time
-    energy: PositiveJoules | None = None  # joules of everything, idle power included
-    cost: Payment | None = None  # what everything has cost, by the section prices, such as "5 EUR"
-    milestones: Annotated[tuple[Milestone, ...], Strict(False)] = ()  # accuracies by simulated times
-
-    @validator(mode="after")
-    def _at_least_one(self) -> Stop:
-        ends = [name for name in type(self).model_fields if name != "milestones"]
-        if all(getattr(self, name) is None for name in ends):
-            raise refusal(f"needs at least one of {', '.join(ends)}")
-        return self
-
-
-def _read_training(given: Any) -> Training:
-    value: Training = given if isinstance(given, Training) else read_dataclass(Training, given)[0]
-    return value
 
 
 def _part(name: str) -> Any:
@@ -252,7 +187,6 @@ _Availabilities: TypeAlias = Annotated[
     tuple[Annotated[Chosen, PartOf("availability")], ...], Strict(False), _OneOrMore()
 ]
 _Failures: TypeAlias = Annotated[tuple[Annotated[Chosen, PartOf("failure")], ...], Strict(False), _OneOrMore()]
-_Training: TypeAlias = Annotated[Training, BeforeValidator(_read_training)]
 
 
 class Scenario(StrictTable):
@@ -264,7 +198,7 @@ class Scenario(StrictTable):
     data_seed: Annotated[int, Ge(0)] | None = None  # of the partition alone; None: seed
     partition: Annotated[Chosen, PartOf("partition")]  # which device holds which samples
     model: Annotated[Chosen, PartOf("model")]  # the network that is trained
-    training: _Training = Training()  # local training of a device
+    training: LocalTraining = Training()  # local training of a device
     cost: Annotated[Chosen, PartOf("cost")] = _part("measured")  # how the FLOPs of a job are counted
     network: Annotated[Chosen, PartOf("network")] = _part("ideal")  # the links of the devices
     energy: Annotated[Chosen, PartOf("energy")] = _part("none")  # what devices draw
@@ -285,6 +219,19 @@ class Scenario(StrictTable):
     stop: Stop  # when the run ends
     weights: Literal["both", "final", "best", "none"] = "both"  # models to keep in the run folder: of its end, the best
     fleet: Annotated[tuple[FleetBlock, ...], Strict(False)]  # one block for each kind of device, or a CSV file
+    session: Annotated[tuple[SessionTable, ...], Strict(False)] = ()  # several trainings; none: the scenario is the one
+
+    @validator(mode="before")
+    @classmethod
+    def _overlay(cls, given: Any) -> Any:
+        return with_sessions(given)
+
+    @field_validator("session", mode="before")
+    @classmethod
+    def _tables(cls, given: Any) -> Any:
+        if not isinstance(given, list | tuple):
+            raise refusal(f"must be a list of tables, each headed [[session]], got {quoted(given)}")
+        return given
 
     @field_validator("fleet", mode="before")
     @classmethod
@@ -298,22 +245,60 @@ class Scenario(StrictTable):
 
     @validator(mode="after")
     def _cost_is_known(self) -> Scenario:
-        limit = self.stop.cost
-        if limit is None:
-            return self
-        currency = self.prices and self.prices.currency
-        if currency != limit.unit:
-            known = f"the prices are in {currency}" if currency else "the section prices names none"
-            raise refusal_at("stop", f"cost is {limit.values[1]:g} {limit.unit}, but {known}", limit.table())
+        _check_currency(self.stop, self.prices, ("stop",))
+        for place, each in enumerate(self.session):
+            if each.stop is not None:
+                _check_currency(each.stop, self.prices, ("session", place, "stop"))
         return self
+
+    @validator(mode="after")
+    def _sessions_fit(self) -> Scenario:
+        if self.session and self.edges is not None:
+            raise refusal_in(("edges",), "edge servers train for a scenario without [[session]]; leave one of both out")
+        blocks = [(block.name, block.count) for block in self.fleet]
+        names = [each.name for each in self.session]
+        for place, each in enumerate(self.session):
+            if each.name in names[:place]:
+                raise refusal_in(("session", place, "name"), f"{quoted(each.name)} is the name of another session")
+            try:
+                each.spans(blocks)
+            except ConfigError as error:
+                raise refusal_in(("session", place, "devices"), str(error)) from error
+            ends_s = (each.stop or self.stop).sim_time
+            if ends_s is not None and each.start >= ends_s:
+                message = f"must be before stop.sim_time, {ends_s:g} s, got {each.start:g} s"
+                raise refusal_in(("session", place, "start"), message)
+        return self
+
+    @property
+    def trainings(self) -> tuple[Scenario, ...]:
+        """The scenario of each training as if it were alone in the world: of one without sessions itself.
+
+        Each is a scenario of one session, whose sections stand in their usual places too.
+        """
+        alone = (self.model_copy(update={**each.overrides, "session": (each,)}) for each in self.session)
+        return tuple(alone) or (self,)
+
+    @property
+    def session_name(self) -> str:
+        """The name of the first training."""
+        return self.session[0].name if self.session else ONE_SESSION
 
     def canonical(self) -> dict[str, Any]:
         """Return the scenario as JSON, defaults explicit, in SI; `load_scenario` gives an equal scenario for it."""
         table: dict[str, Any] = plain(self.model_dump())
-        return table
+        sessions = [{k: v for k, v in each.items() if v is not None} for each in table.pop("session")]
+        return {**table, "session": sessions} if sessions else table
 
     def digest(self) -> str:
         """Return the SHA-256, in hex, of the canonical scenario without what changes no result: backend and weights."""
         decisive = {key: value for key, value in self.canonical().items() if key not in ("backend", "weights")}
         text = json.dumps(decisive, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check_currency(stop: Stop, prices: Prices | None, where: tuple[str | int, ...]) -> None:
+    limit, currency = stop.cost, prices and prices.currency
+    if limit is not None and currency != limit.unit:
+        known = f"the prices are in {currency}" if currency else "the section prices names none"
+        raise refusal_in(where, f"cost is {limit.values[1]:g} {limit.unit}, but {known}", limit.table())

@@ -31,6 +31,13 @@ def json_schema() -> Schema:
     block = schema["$defs"]["FleetBlock"]
     block["properties"]["profile"] = {"type": "string", "description": "a device of the catalogue, or a file of one"}
     block["anyOf"] = [{"required": block.pop("required")}, {"required": ["profile"]}]
+    session = schema["$defs"]["SessionTable"]
+    session["properties"] |= {
+        key: properties[key] for key in session["properties"] if key in properties and key != "name"
+    }
+    devices = session["properties"]["devices"]
+    session["properties"]["devices"] = {"anyOf": [devices, {"type": "string", "description": "a fleet block"}]}
+    del session["required"]  # a name is given to those that have none
     dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     return {**dialect, **_shared(_untitled(plain(schema)))}
 
@@ -68,7 +75,7 @@ def _shared(schema: Schema) -> Schema:
 
     def count(node: Schema) -> Schema:
         times[_form(node)] += 1
-        return _inside(node, count) if times[_form(node)] == 1 else node
+        return _inside(node, count) if times[_form(node)] == 1 or not _called(node) else node
 
     _inside(schema, count)
     names: dict[str, str] = {}

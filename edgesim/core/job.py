@@ -26,6 +26,7 @@ Outcome: TypeAlias = Literal[
     "stopped",  # at work when the run ended
 ]
 DELIVERED = frozenset({"ok", "partial"})
+ONE_SESSION = "session1"  # the name of the training of a run that has no others
 ON_TIME_S = 1e-9  # what happens this soon after an instant, such as a deadline, happens at it
 
 
@@ -73,6 +74,7 @@ class Job:
     received: tuple[ModelRef, ...] = ()  # messages of peers that it starts from, for certain once it computes
     partner: int | None = None  # the peer with which it has traded models
     ended: bool = False
+    number: int = 0  # among the jobs of its session, as tables show it; `id` is that in the world
 
 
 class Completion(NamedTuple):

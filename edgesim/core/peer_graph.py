@@ -79,6 +79,10 @@ class PeerGraph:
         """Return this graph without the edges of devices that are not online; `online`: bool, shape (n,)."""
         return self.kept(online[self.sources] & online[self.targets])
 
+    def placed(self, ids: Ids, n: int) -> PeerGraph:
+        """Return this graph with its devices in the places `ids`, ascending, of a larger fleet of n devices."""
+        return PeerGraph(_first(ids[self.targets], n), ids[self.sources])
+
     def kept(self, edges: np.ndarray) -> PeerGraph:
         """Return the graph of some of its edges; `edges`: bool, of the shape of `sources`."""
         return PeerGraph(_first(self.targets[edges], self.devices), self.sources[edges])

@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     BOOTSTRAP = 15  # resamples of the statistics over a study's runs
     SEARCH = 16  # points of trials
     EDGES = 17  # what an edge server decides, and who moves
+    SESSION = 18  # then a word of its name: all that one of several trainings draws for itself
 
 
 class PlanStream(IntEnum):

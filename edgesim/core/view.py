@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, cast
+
+import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.cost_model import CostModel
@@ -37,8 +39,42 @@ class Setting:
     encoding_down: Encoding = FLOAT32  # and from the server
     speeds: Speeds | None = None  # devices, FLOPs and their terms -> seconds at full speed; None: by flops_per_s alone
     reports: bool = False  # devices say with each update how their training went, see edgesim.core.backend.Report
+    members: Ids | None = None  # the devices that this training may ask, ascending; None: all
+
+    @property
+    def devices(self) -> int:
+        """How many devices this training may ask; the others of the fleet hold no samples of it."""
+        return len(self.ids)
+
+    @property
+    def ids(self) -> Ids:
+        """Return the devices that this training may ask, ascending."""
+        return np.arange(len(self.samples)) if self.members is None else self.members
+
+    def of_members(self) -> Setting:
+        """Return this setting as if there were no other devices than the members, who go by their places among them."""
+        members, speeds = self.members, self.speeds
+        if members is None:
+            return self
+        own: dict[str, Any] = {
+            name: getattr(self, name)[members] for name in _BY_DEVICE if getattr(self, name) is not None
+        }
+        for column in own.values():
+            column.setflags(write=False)
+        if speeds is not None:
+            own["speeds"] = lambda places, flops, terms: speeds(members[places], flops, terms)
+        return replace(self, **own, members=None)
+
+    def by_device(self, of_members: Arr) -> Arr:
+        """Return values of the members, by place, with one entry a device: 0 for the others, who have none."""
+        if self.members is None:
+            return of_members
+        values: Arr = np.zeros(len(self.samples), dtype=of_members.dtype)
+        values[self.members] = of_members
+        return values
 
 
+_BY_DEVICE = ("samples", "level", "flops_per_s", "up_bps", "down_bps", "latency_s", "memory_bytes", "labels")
 _WORLD = frozenset(
     {"cost", "flops_per_s", "up_bps", "down_bps", "latency_s", "memory_bytes", "deadline_s", "speeds"}
 )  # facts of a Setting that no trained weight follows from, unless a method looks at them
@@ -57,6 +93,9 @@ class _WithoutWorld:
         if name in _WORLD:
             raise ContractError(f"{self._method}: reads setting.{name} on the server, but needs.clock is not set")
         return getattr(self._setting, name)
+
+    def of_members(self) -> Setting:
+        return without_world(self._setting.of_members(), self._method)
 
 
 def without_world(setting: Setting, method: str) -> Setting:

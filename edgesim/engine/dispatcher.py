@@ -54,8 +54,15 @@ class PricedJobs:
     nobody_fits: bool  # the smallest job needs more memory than any device has
 
 
+_WORD = 2**32  # jobs of a device in a session, at most: what lies above tells sessions apart
+
+
 class Dispatcher:
-    """Prices orders. Keys and draws count a device's own jobs, so they do not depend on the order of events."""
+    """Prices orders of a session.
+
+    Keys and draws count the jobs that a device had of this session, so they depend neither on the order of events nor
+    on what other sessions do.
+    """
 
     def __init__(
         self,
@@ -68,8 +75,12 @@ class Dispatcher:
         counter: JobCounter,
         key: Key,
         due_known: bool,
+        session_word: int = 0,
     ) -> None:
-        """`due_known`: links are dedicated, so that the end of a job of the server follows from its prices."""
+        """`due_known`: links are dedicated, so that the end of a job of the server follows from its prices.
+
+        `session_word`: below 2**31, tells draws of sessions apart.
+        """
         self._fleet = fleet
         self._interruptions = Interruptions(availability, failures)
         self._failures = failures
@@ -79,10 +90,14 @@ class Dispatcher:
         self._due_known = due_known
         self._pricer = Pricer(fleet, setting, None if failures is None else failures.links)
         self._draws = failures is not None or not self._pricer.steady  # anything about a job is left to chance
-        # jobs of each device that train: here and below one number of a memoryview costs a third of one of an array
+        self._jobs = 0  # of this session
+        self.draws_of_device = np.full(len(fleet), _WORD * session_word, dtype=np.int64)  # which its next job's are
+        # of each device, then those that train: one number of a memoryview costs a third of one of an array
+        self._one_of_device = self.draws_of_device.data
         self._trainings = np.zeros(len(fleet), dtype=np.int64).data
         self._memory_bytes = fleet.memory_bytes.data
-        self._largest_bytes = float(fleet.memory_bytes.max())
+        own = slice(None) if setting.members is None else setting.members
+        self._largest_bytes = float(fleet.memory_bytes[own].max())
 
     def price(self, plan: Plan, round_: int, model: ModelRef, now_s: float) -> PricedJobs:
         """Return the jobs of a plan that are sent now, from this global model."""
@@ -110,7 +125,7 @@ class Dispatcher:
         """
         if self._fleet.steady:
             return
-        draws = Draws(self._key, np.array([job.device]), self._counter.of_device[[job.device]] - 1)
+        draws = Draws(self._key, np.array([job.device]), self.draws_of_device[[job.device]] - 1)
         compute_s, compute_j = self._pricer.compute(job, start_s, draws)
         job.prices = job.prices._replace(compute_s=compute_s, compute_j=compute_j)
 
@@ -138,14 +153,17 @@ class Dispatcher:
             inputs=order.inputs,
             wait=order.wait,
             steps=limit,
+            number=self._jobs,
         )
+        self._jobs += 1
+        self._one_of_device[device] += 1
         self._trainings[device] += bool(task.local_sgd)
         return job
 
     def _draws_of(self, orders: Sequence[Order]) -> Draws:
         """Return the random numbers of jobs that have not been counted yet."""
         devices = _devices(orders)
-        return Draws(self._key, devices, self._counter.of_device[devices])
+        return Draws(self._key, devices, self.draws_of_device[devices])
 
     def _cut_short(
         self, orders: Sequence[Order], draws: Draws | None

@@ -1,4 +1,7 @@
-"""What the server learns of its devices in a run, for selection rules that look at it. Others leave no trace here."""
+"""What the server learns of its devices in a run, for selection rules that look at it. Others leave no trace here.
+
+Devices go by their places among those that the training may ask: to its rule there are no others.
+"""
 
 from __future__ import annotations
 
@@ -44,18 +47,23 @@ class _Closed(NamedTuple):
 class History:
     """Jobs and reports of all devices so far, and what a rule makes of them round by round."""
 
-    def __init__(self, rule: Informed, world: World, setting: Setting) -> None:
-        n = len(setting.samples)
+    def __init__(self, rule: Informed, world: World, setting: Setting, draws_of_device: Ids) -> None:
+        """`draws_of_device`: which those of each device's next job are, shape (devices,), kept up to date."""
+        n = setting.devices
+        self._ids = setting.ids
+        self._place_of = np.zeros(len(setting.samples), dtype=np.int64)
+        self._place_of[self._ids] = np.arange(n)
+        self._draws_of_device = draws_of_device
         self._rule = rule
         self._world = world
-        self._setting = setting
+        self._setting = setting = setting.of_members()
         self._closed: deque[_Closed] = deque()  # and not looked at yet
         self._asked, self._delivered = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
         self._last_asked, self._last_delivered = np.full(n, -1), np.full(n, -1)
         self._seconds = np.full(n, np.nan)
         self._reported = np.full((len(REPORT_NUMBERS), n), np.nan)
         self._last: Ids = np.zeros(0, dtype=np.int64)
-        self._expected = expected_of(world.fleet, setting)
+        self._expected = expected_of(world.fleet, setting, self._ids)
         self._facts: dict[str, Any] = {}  # copies of all that, as long as it stays
         self._state: Any = None
         self._state = rule.start(self._known(self._moment(0)))
@@ -67,7 +75,7 @@ class History:
             self._learn(self._closed.popleft())
 
     def choose(self, idle: Ids, round_: int, key: Key) -> Ids:
-        """Return whom the rule asks now; waits for the reports of all closed rounds."""
+        """Return whom the rule asks now, of `idle`, by place; waits for the reports of all closed rounds."""
         return self._rule.choose(idle, self._now_known(round_), key)
 
     @property
@@ -75,10 +83,9 @@ class History:
         """Whether the rule says how much updates count."""
         return self._rule.weighs
 
-    def weights(self, idle: Ids, round_: int) -> dict[int, float]:
-        """Return what the update of each idle device would count, by device."""
-        weights = self._rule.weights(idle, self._now_known(round_))
-        return dict(zip(idle.tolist(), weights.tolist(), strict=True))
+    def weights(self, idle: Ids, round_: int) -> Arr:
+        """Return what the update of each of `idle`, by place, would count."""
+        return self._rule.weights(idle, self._now_known(round_))
 
     def _now_known(self, round_: int) -> Known:
         while self._closed:
@@ -87,17 +94,18 @@ class History:
 
     def _learn(self, closed: _Closed) -> None:
         for each in sorted(closed.completions, key=lambda each: each.job.id):
-            device = each.job.device
-            self._asked[device] += 1
-            self._last_asked[device] = closed.round
+            place = self._place_of[each.job.device]
+            self._asked[place] += 1
+            self._last_asked[place] = closed.round
             if each.outcome in DELIVERED:
-                self._delivered[device] += 1
-                self._last_delivered[device] = closed.round
-                self._seconds[device] = each.ended_s - each.job.sent_s
+                self._delivered[place] += 1
+                self._last_delivered[place] = closed.round
+                self._seconds[place] = each.ended_s - each.job.sent_s
         reports = closed.reports.get()
         numbers = np.array([getattr(reports, name) for name in REPORT_NUMBERS])
-        self._reported[:, reports.device] = np.where(np.isfinite(numbers), numbers, np.nan)
-        self._last = np.unique(np.array([each.job.device for each in closed.completions], dtype=np.int64))
+        self._reported[:, self._place_of[reports.device]] = np.where(np.isfinite(numbers), numbers, np.nan)
+        ended = np.array([each.job.device for each in closed.completions], dtype=np.int64)
+        self._last = np.unique(self._place_of[ended])
         self._facts = {}
         self._state = self._rule.learn(self._known(closed.now))
 
@@ -122,16 +130,16 @@ class History:
 
     def _up_bps(self, now_s: float) -> Arr:
         """Return bits a second at which each device's next job would send the model if it began to now."""
-        fleet, ids = self._world.fleet, np.arange(len(self._seconds))
+        fleet, ids = self._world.fleet, self._ids
         model_bytes = np.full(len(ids), float(_model_bytes(self._setting, up=True)))
-        draws = Draws(self._world.job_key, ids, self._world.counter.of_device.copy())
+        draws = Draws(self._world.job_key, ids, self._draws_of_device[ids])
         _, air_s = fleet.transfer_s(ids, model_bytes, True, np.full(len(ids), now_s), draws)
         rates: Arr = np.divide(8.0 * model_bytes, air_s, out=np.full(len(ids), np.inf), where=air_s > 0)
         return rates
 
     def _batteries(self, now_s: float) -> Battery:
         stored_j, capacity_j = self._world.batteries.stored_j(now_s)
-        return Battery(stored_j, capacity_j)
+        return Battery(stored_j[self._ids], capacity_j[self._ids])
 
 
 def _kept(column: Arr) -> Arr:
@@ -141,13 +149,15 @@ def _kept(column: Arr) -> Arr:
     return copy
 
 
-def expected_of(fleet: Fleet, setting: Setting) -> Expected:
-    """Return what the server expects of a job that trains the whole model: at full speed, without any slow-down."""
-    ids = np.arange(len(setting.samples))
-    compute_s = full_speed_s(Task(local_sgd=(setting.training.local_sgd(0),)), setting, ids)
+def expected_of(fleet: Fleet, setting: Setting, ids: Ids) -> Expected:
+    """Return what the server expects of a job that trains the whole model: at full speed, without any slow-down.
+
+    `setting`: of no other devices than `ids`, which are those of the fleet, ascending.
+    """
+    compute_s = full_speed_s(Task(local_sgd=(setting.training.local_sgd(0),)), setting, np.arange(len(ids)))
     air_s = [8.0 * _model_bytes(setting, up) / bps for up, bps in ((False, setting.down_bps), (True, setting.up_bps))]
-    watts = np.concatenate([block.cpu.compute_w(block.cpu.max_hz) for block in fleet.blocks])
-    joules = watts * compute_s + fleet.receive_w * air_s[0] + fleet.transmit_w * air_s[1]
+    watts = np.concatenate([block.cpu.compute_w(block.cpu.max_hz) for block in fleet.blocks])[ids]
+    joules = watts * compute_s + fleet.receive_w[ids] * air_s[0] + fleet.transmit_w[ids] * air_s[1]
     up_bytes = _model_bytes(setting, up=True)
     return Expected(air_s[0] + setting.latency_s, compute_s, air_s[1] + setting.latency_s, joules, up_bytes)
 

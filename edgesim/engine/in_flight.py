@@ -10,7 +10,7 @@ import numpy as np
 
 from edgesim.core.arrays import Arr
 from edgesim.core.job import ON_TIME_S, Job, Prices
-from edgesim.engine.accounting import Accounting
+from edgesim.engine.accounting import Accounting, Cost
 from edgesim.engine.transport.router import Router
 from edgesim.world.fleet import Fleet
 from edgesim.world.prices.ledger import Use
@@ -45,6 +45,14 @@ class Spent(NamedTuple):
     down_bytes: int = 0
     up_bytes: int = 0
     joules: float = 0.0
+
+    def with_job(self, cost: Cost) -> Spent:
+        """Return this with what a job has spent, but for its joules, which are charged to the world."""
+        return self._replace(
+            flops=self.flops + cost.flops,
+            down_bytes=self.down_bytes + cost.received_bytes,
+            up_bytes=self.up_bytes + cost.up_bytes + cost.peer_bytes,
+        )
 
 
 class InFlight:

@@ -6,6 +6,7 @@ from math import inf
 
 import numpy as np
 
+from edgesim.core.arrays import Ids
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.world.availability.base import Availability
 
@@ -13,9 +14,13 @@ from edgesim.world.availability.base import Availability
 class Presence:
     """Which devices can be reached now, and when that changes."""
 
-    def __init__(self, availability: Availability, batteries: FleetBatteries | None) -> None:
+    def __init__(
+        self, availability: Availability, batteries: FleetBatteries | None, members: Ids | None = None
+    ) -> None:
+        """`members`: the devices whose coming is waited for, ascending; None: all."""
         self._availability = availability
         self._batteries = batteries
+        self._members = members
         self._occasion = 0
         self.everybody = availability.unbroken and not batteries  # always there and on
 
@@ -33,16 +38,27 @@ class Presence:
         there = self._availability.on(now_s, self._occasion)
         return there & (self._batteries.on_from_s(now_s) <= now_s) if self._batteries else there
 
+    def until_s(self, device: int, now_s: float) -> float:
+        """Return until when a device can be reached, asked now; -inf: it cannot. Asking changes nothing."""
+        if self.everybody:
+            return inf
+        if not self.seen(now_s)[device]:
+            return -inf
+        return float(self._availability.until_s(np.array([device]), now_s)[0])
+
     def wait_s(self, now_s: float) -> float:
         """Return seconds until somebody is there or on who is not now, inf if never; to be asked after waiting."""
         self.new_occasion()
-        back_s = self._back_s(self._batteries, now_s) if self._batteries else self._availability.next_on_s(now_s)
+        everybody = self._members is None and not self._batteries
+        back_s = self._availability.next_on_s(now_s) if everybody else self._back_s(now_s)
         return back_s - now_s if back_s < inf else inf
 
-    def _back_s(self, batteries: FleetBatteries, now_s: float) -> float:
+    def _back_s(self, now_s: float) -> float:
         """Return when the next device comes whose battery is on then, unless it empties before."""
-        on_s = batteries.on_from_s(now_s)
+        on_s = self._batteries.on_from_s(now_s) if self._batteries else np.full(self._availability.n, now_s)
         ids = np.flatnonzero(on_s < inf)
+        if self._members is not None:
+            ids = np.intersect1d(ids, self._members, assume_unique=True)
         there_s = self._availability.on_from_s(ids, on_s[ids])
         back_s = there_s[there_s > now_s].min(initial=inf)
         if self._availability.retry_s < inf:

@@ -138,7 +138,7 @@ class Rounds:
             session.world.charge_server(workers_s)
         session.close_round(result, completions)
         costs = session.world.costs_by_item()
-        totals = session.world.totals(costs)
+        totals = session.totals(costs)
         self._write_merge(result, completions, server_s, totals, closed_by, deadline_s)
         self._write_costs(session.round, costs)
         session.learner.save(lambda: self._settle_all(result))  # a longer run that goes on may not score this model

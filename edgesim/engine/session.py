@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
 
+from edgesim.core.arrays import Arr
 from edgesim.core.errors import ContractError
 from edgesim.core.job import DELIVERED, Completion, Job, Outcome
 from edgesim.core.learner import Learner, ServerStep
@@ -17,10 +19,12 @@ from edgesim.core.selection import Informed
 from edgesim.core.task import Plan
 from edgesim.core.update import FIRST_MODEL, ModelRef
 from edgesim.core.view import Setting
-from edgesim.engine.accounting import Cost
+from edgesim.engine.accounting import Cost, Totals
 from edgesim.engine.dispatcher import Dispatcher
 from edgesim.engine.history import History
+from edgesim.engine.in_flight import InFlight, Running, Spent
 from edgesim.engine.inbox import Inbox
+from edgesim.engine.presence import Presence
 from edgesim.engine.server_buffer import ServerBuffer
 from edgesim.engine.trained_models import TrainedModels
 from edgesim.engine.usage import Usage, lacked_s
@@ -39,13 +43,14 @@ class Edge:
     node: int  # of the topology
     members: np.ndarray  # which devices it may ask now, bool, shape (devices,)
     trained: TrainedModels
+    presence: Presence  # of devices
     failures: Failure | None  # of its own: restarts
     cloud_round: Callable[[], int]  # rounds of the server so far
     hand_over: Callable[[Completion, int], None]  # to the edge server that a device moved to; its row in the table
 
 
-def dispatcher_of(world: World, setting: Setting) -> Dispatcher:
-    """Return what prices jobs of the devices of a world."""
+def dispatcher_of(world: World, setting: Setting, session_word: int = 0) -> Dispatcher:
+    """Return what prices jobs of the devices of a world; `session_word` tells draws of sessions apart."""
     return Dispatcher(
         fleet=world.fleet,
         setting=setting,
@@ -55,11 +60,30 @@ def dispatcher_of(world: World, setting: Setting) -> Dispatcher:
         counter=world.counter,
         key=world.job_key,
         due_known=world.due_known,
+        session_word=session_word,
     )
 
 
+def _mask_of(setting: Setting) -> np.ndarray | None:
+    """Return which devices the training may ask, bool, shape (devices,); None: all."""
+    if setting.members is None:
+        return None
+    mask = np.zeros(len(setting.samples), dtype=bool)
+    mask[setting.members] = True
+    return mask
+
+
+class _AtWork(NamedTuple):
+    """A job at work."""
+
+    job: Job
+
+
 class Session:
-    """One federated training on a world, as one aggregator sees it: the server, or an edge server."""
+    """One federated training on a world, as one aggregator sees it: the server, or an edge server.
+
+    Others may share the world.
+    """
 
     held_in = "jobs"  # the table with the rows of updates that the aggregator holds
 
@@ -75,10 +99,11 @@ class Session:
         key: Key,
         edge: Edge | None = None,
         dispatcher: Any = None,
+        alone: bool = True,
     ) -> None:
         """`peers`: the scenario's graph of peers; None: devices have none. `edge`: None: this is the server's.
 
-        `dispatcher`: what prices the orders; None: one for jobs of devices.
+        `dispatcher`: what prices the orders; None: one for jobs of devices. `alone`: no other shares the world.
         """
         self.world = world
         self.edge = edge
@@ -91,17 +116,22 @@ class Session:
         self.last: Sequence[Completion] = ()
         self.visitors: list[Completion] = []  # with updates of devices that came from other edge servers
         self.running: dict[int, Job] = {}  # of this session, by id, ascending
+        self.presence: Presence = world.new_presence(setting.members) if edge is None else edge.presence
         self.nobody_fits = False  # the last plan asked for more memory than any device has
         self.trained = TrainedModels(setting) if edge is None else edge.trained
         self.server_buffer = ServerBuffer(
             world.env, tables[self.held_in], world.failures if edge is None else edge.failures
         )
+        self.members = _mask_of(setting) if edge is None else edge.members  # who may be asked, bool; None: all
         self._selection = selection
-        self._history = History(selection, world, setting) if isinstance(selection, Informed) else None
         self._weights: dict[int, float] = {}  # of running jobs whose updates do not count 1, by id
-        self._graphs = PeerGraphs(peers, key.at(Purpose.PEERS))
-        self._members = None if edge is None else edge.members
+        self._graphs = PeerGraphs(peers, key.at(Purpose.PEERS), setting.members)
         self._dispatcher = dispatcher or dispatcher_of(world, setting)
+        self._history: History | None = None  # None: the selection does not look at it
+        if isinstance(selection, Informed):
+            self._history = History(selection, world, setting, self._dispatcher.draws_of_device)
+        self._alone = alone
+        self._ended = Spent()  # by jobs that have ended, unless there are no others
 
     @property
     def env(self) -> simpy.Environment:
@@ -128,7 +158,7 @@ class Session:
             self.round,
             self.exchange,
             self.last,
-            world.presence,
+            self.presence,
             world.busy,
             len(world.running),
             self._selection,
@@ -136,9 +166,41 @@ class Session:
             places,
             only,
             hidden,
-            self._members,
+            self.members,
             self._history,
         )
+
+    @property
+    def others_at_work(self) -> bool:
+        """Whether devices that this session may ask have jobs of other sessions: they will be free again."""
+        if self._alone:
+            return False
+        busy = self.world.busy if self.members is None else self.world.busy & self.members
+        return int(busy.sum()) > len(self.running)
+
+    def totals(self, costs: Arr | None = None) -> Totals:
+        """Return what has been spent up to now: FLOPs and bytes of this session, joules, money and carbon of the world.
+
+        `costs`: as `World.totals`, which raises the same.
+        """
+        totals = self.world.totals(costs)
+        if self._alone:
+            return totals
+        running: dict[int, Running] = {id_: _AtWork(job) for id_, job in self.running.items()}
+        spent = self._in_flight.spent(running, self.world.env.now)
+        return totals._replace(
+            flops=self._ended.flops + spent.flops,
+            down_bytes=self._ended.down_bytes + spent.down_bytes,
+            up_bytes=self._ended.up_bytes + spent.up_bytes,
+        )
+
+    @cached_property
+    def _in_flight(self) -> InFlight:
+        return self.world.new_in_flight()
+
+    def there_until_s(self, device: int) -> float:
+        """Return until when a device can be reached, asked now; -inf: it cannot. Asking changes nothing."""
+        return self.presence.until_s(device, self.world.env.now)
 
     def new_inbox(self) -> Inbox:
         """Return an empty inbox."""
@@ -151,7 +213,9 @@ class Session:
         """
         history, weights = self._history, dict[int, float]()
         if history is not None and history.weighs:
-            weights = history.weights(self.view().idle, self.round)
+            view = self.view()
+            counts = history.weights(view.places_of_idle, self.round)
+            weights = dict(zip(view.idle.tolist(), counts.tolist(), strict=True))
         self._occupy(plan)
         priced = self._dispatcher.price(plan, self.round, self.model, self.world.env.now)
         for job in priced.jobs:
@@ -173,6 +237,8 @@ class Session:
     def job_ended(self, job: Job, outcome: Outcome, usage: Usage, cost: Cost) -> Completion:
         """Write the row of a job that has just ended and hold its update; return its completion."""
         del self.running[job.id]
+        if not self._alone:
+            self._ended = self._ended.with_job(cost)
         delivered = outcome in DELIVERED
         if outcome != "no_memory":
             self.trained.add(job)
@@ -215,6 +281,10 @@ class Session:
                 raise ContractError(
                     f"round {self.round}: the method asked device {order.device}; there are 0 to {len(busy) - 1}"
                 )
+            if self.members is not None and not self.members[order.device]:
+                raise ContractError(
+                    f"round {self.round}: the method asked device {order.device}, which is none of those it may ask"
+                )
             if busy[order.device]:
                 raise ContractError(
                     f"round {self.round}: the method asked device {order.device} twice, or while it is busy"
@@ -228,7 +298,7 @@ class Session:
         round_, edge = (job.round, -1) if self.edge is None else (self.edge.cloud_round(), self.edge.index)
         # in the order of the fields, a line for each group of them: by name it takes three times as long
         return JobRow(
-            job.id, job.device, round_, job.base.version, task.name, task.submodel.shape_id, job.sent_s,
+            job.number, job.device, round_, job.base.version, task.name, task.submodel.shape_id, job.sent_s,
             down_s, compute_s, up_s, usage.link_wait_s, usage.wait_s, self.world.env.now, outcome, lacks_s,
             cost.flops, cost.down_bytes, cost.up_bytes, cost.peer_bytes,
             cost.down_j, cost.compute_j, cost.up_j, cost.peer_j, cost.link_j, edge,

@@ -29,12 +29,14 @@ class PeerGraphs:
 
     peers: Any  # None: devices have no peers
     key: Key
+    members: Ids | None = None  # the devices that may take part, ascending, among whom it is drawn; None: all
 
     def of_round(self, online: np.ndarray, round_: int) -> PeerGraph:
         """Return the graph of a round over the devices that are there, bool, shape (devices,)."""
         key = self.key.at(round_) if self.peers.redrawn else self.key
-        graph: PeerGraph = self.peers.graph(online, round_, key)
-        return graph
+        there = online if self.members is None else online[self.members]
+        graph: PeerGraph = self.peers.graph(there, round_, key)
+        return graph if self.members is None else graph.placed(self.members, len(online))
 
 
 @dataclass
@@ -59,7 +61,7 @@ class FleetView:
     only: int | None = None  # the one device that may be asked, if it can
     hidden: tuple[int, ...] = ()  # devices that may not be asked
     members: np.ndarray | None = None  # those that this aggregator may ask, bool, shape (devices,); None: all
-    history: History | None = None  # of all devices; None: the selection does not look at it
+    history: History | None = None  # of jobs; None: the selection does not look at it
 
     @cached_property
     def reachable(self) -> np.ndarray:
@@ -80,6 +82,12 @@ class FleetView:
         return ids
 
     @cached_property
+    def places_of_idle(self) -> Ids:
+        """The idle devices by their places among those of the session, which are all that its selection knows."""
+        members = self.setting.members
+        return self.idle if members is None else np.searchsorted(members, self.idle)
+
+    @cached_property
     def peers(self) -> PeerGraph:
         """Whom each device hears in this round."""
         return self.graphs.of_round(self.reachable, self.round)
@@ -96,13 +104,15 @@ class FleetView:
         places = idle if self.places is None else min(self.places, idle)
         if places < idle and isinstance(self.selection, All):
             return self._some_idle(places, key)
-        chosen: Ids
-        if self.history is None:
-            chosen = self.selection.choose(self.idle, self.setting.level, key)
+        members, among, level = self.setting.members, self.places_of_idle, self.setting.level
+        if self.history is not None:
+            chosen = self.history.choose(among, self.round, key)
         else:
-            chosen = self.history.choose(self.idle, self.round, key)
-        if chosen is not self.idle:
-            self._check(chosen)
+            chosen = self.selection.choose(among, level if members is None else level[members], key)
+        if chosen is not among:
+            self._check(chosen, among)
+        if members is not None:
+            chosen = members[chosen]
         if len(chosen) <= places:
             return chosen
         return np.sort(key.at(_PLACES).numpy().choice(chosen, places, replace=False))
@@ -110,14 +120,16 @@ class FleetView:
     def _some_idle(self, count: int, key: Key) -> Ids:
         """Return so many of the idle devices at random, fewer than there are.
 
-        They are the first idle ones among draws of all devices, so that nobody need list the idle, which would cost
-        more than all else in a large fleet. Where draw after draw hits none, the rest is drawn from the idle after all.
+        They are the first idle ones among draws of all devices of the session, so that nobody need list the idle, which
+        would cost more than all else in a large fleet. Where draw after draw hits none, the rest is drawn from the idle
+        after all.
         """
-        devices, taken = len(self.busy), self.busy if self._simple else ~self.reachable
+        members, taken = self.setting.members, self.busy if self._simple else ~self.reachable
+        devices = len(self.busy) if members is None else len(members)
         found: list[int] = []
         misses = 0
         for word in key.words():
-            device = word % devices
+            device = word % devices if members is None else int(members[word % devices])
             if taken[device] or device in found:
                 misses += 1
             else:
@@ -131,13 +143,13 @@ class FleetView:
                 break
         return np.array(found if count == 1 else sorted(found), dtype=np.int64)
 
-    def _check(self, chosen: Any) -> None:
+    def _check(self, chosen: Any, idle: Ids) -> None:
         rule = type(self.selection).__name__
         if not (isinstance(chosen, np.ndarray) and chosen.ndim == 1 and chosen.dtype.kind == "i"):
             raise ContractError(f"{rule}.choose() must return an array of device ids, got {chosen!r}")
-        places = np.searchsorted(self.idle, chosen)
-        known = places < len(self.idle)
-        known[known] = self.idle[places[known]] == chosen[known]
+        places = np.searchsorted(idle, chosen)
+        known = places < len(idle)
+        known[known] = idle[places[known]] == chosen[known]
         strangers = chosen[~known]
         if len(strangers) or (np.diff(chosen) <= 0).any():
             found = f"device {strangers[0]}, which is not idle" if len(strangers) else f"{chosen.tolist()}"

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import simpy
 
-from edgesim.core.arrays import Arr
+from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ContractError, LedgerError
 from edgesim.core.job import DELIVERED, ON_TIME_S, Completion, Job, Outcome
 from edgesim.core.rng import Key, Purpose
@@ -41,6 +41,9 @@ class JobOwner(Protocol):
 
     def price_compute(self, job: Job, start_s: float) -> None:
         """Set what a job's computation takes if it starts at `start_s`, where that depends on the time."""
+
+    def there_until_s(self, device: int) -> float:
+        """Return until when a device can be reached, asked now; -inf: it cannot."""
 
     def job_ended(self, job: Job, outcome: Outcome, usage: Usage, cost: Cost) -> Completion:
         """Take note of the end of a job, which has been charged; return its completion."""
@@ -80,7 +83,6 @@ class World:
         self.availability = availability
         self.batteries = batteries
         self.failures = failures
-        self.presence = Presence(availability, batteries)
         self.accounting = Accounting(fleet, ledger, costs)
         self.counter = JobCounter(len(fleet))
         self.busy = np.zeros(len(fleet), dtype=bool)
@@ -97,13 +99,14 @@ class World:
             links_up=links_up,
             key=key.at(Purpose.PEERS),
             price_compute=lambda job, start_s: self.running[job.id].owner.price_compute(job, start_s),
-            there_until_s=self._there_until_s,
+            owner_of=lambda job: self.running[job.id].owner,
             arrive=self._finish,
             fail=self._fail,
         )
         if costs is not None and costs.looks_at_changes:
             self.env.process(self._watch_prices(costs))
-        self._in_flight = InFlight(fleet, self.accounting, self._router, shared is None and links_up is None)
+        self._steady_links = shared is None and links_up is None
+        self._in_flight = self.new_in_flight()
 
     @property
     def transfers(self) -> Transfers | None:
@@ -114,6 +117,14 @@ class World:
     def now_s(self) -> float:
         """Simulated seconds since the start."""
         return self.env.now
+
+    def new_presence(self, members: Ids | None) -> Presence:
+        """Return who can be reached, for one who asks devices on occasions of his own; `members`: as for `Presence`."""
+        return Presence(self.availability, self.batteries, members)
+
+    def new_in_flight(self) -> InFlight:
+        """Return what sums the spendings of running jobs, for one who asks of the same jobs again and again."""
+        return InFlight(self.fleet, self.accounting, self._router, self._steady_links)
 
     def totals(self, costs: Arr | None = None) -> Totals:
         """Return what has been spent up to now, by jobs that still run too; asking changes nothing.
@@ -177,14 +188,6 @@ class World:
             yield self.env.timeout(max(0.0, at_s - self.now_s))
             costs.price_changed(at_s)
             at_s = costs.next_change_s(at_s)
-
-    def _there_until_s(self, device: int) -> float:
-        """Return until when a device can be reached, asked now; -inf: it cannot. Asking changes nothing."""
-        if self.presence.everybody:
-            return inf
-        if not self.presence.seen(self.now_s)[device]:
-            return -inf
-        return float(self.availability.until_s(np.array([device]), self.now_s)[0])
 
     def any_end(self) -> simpy.Event:
         """Return an event that fires when the next job ends."""

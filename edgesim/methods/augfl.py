@@ -159,7 +159,7 @@ class AugFL(Method):
         if self.lam:
             new, flops = self._taught(new, server.tools)
             pull = server.tools.gradient(global_model, soft=Soft(new["logits"], self.temperature))
-        devices = len(server.setting.samples)
+        devices = server.setting.devices
         mean, count = self._mean(new, devices)
         step = self.lam / (self.rho * count)
         params = {n: (t - step * pull[n] if pull else t).to(global_model["params"][n].dtype) for n, t in mean.items()}

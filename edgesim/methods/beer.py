@@ -108,7 +108,7 @@ class BEER(Method):
 
 def _in_step(view: View) -> bool:
     """Return whether every device is there and did its job in the round before, if there was one."""
-    devices = len(view.setting.samples)
+    devices = view.setting.devices
     before = [a for a in view.last if a.outcome in DELIVERED and a.job.round == view.round - 1]
     return len(view.idle) == devices and (view.round == 0 or len(before) == devices)
 

@@ -79,7 +79,7 @@ class FedDrop(MeanByEntry):
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the share that each level keeps. Raises ConfigError if keep, widths, levels or model do not fit."""
-        cost_profile, levels = setting.cost_profile, int(setting.level.max())
+        cost_profile, levels = setting.cost_profile, int(setting.of_members().level.max())
         keep = self._shares(cost_profile, levels)
         if not all(0 < share <= 1 for share in keep):
             raise ConfigError(f"method.keep: shares must be in (0, 1], found {list(keep)}")

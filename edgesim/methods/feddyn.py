@@ -58,10 +58,11 @@ class FedDyn(Method):
 
     def task(self, view: View) -> Task:
         """Return the training of the whole model, with the work of the regulariser."""
+        mean_samples = float(view.setting.samples.sum() / view.setting.devices)
         return replace(
             super().task(view),
             passes=(Pass(), Pass("param_step", times=4.0)),
-            config={"mean_samples": float(view.setting.samples.mean())} if self.scale_alpha else {},
+            config={"mean_samples": mean_samples} if self.scale_alpha else {},
         )
 
     def local(self, task: Task) -> LocalRule:
@@ -74,7 +75,7 @@ class FedDyn(Method):
         """Return the mean of the arrived models, moved on; the old model stays if it is not finite."""
         weights = [update.weight for update in updates]
         mean = server.mean(global_model, updates, weights)
-        share = sum(weights) / len(server.setting.samples)
+        share = sum(weights) / server.setting.devices
         moved = {name: share * (mean["params"][name].double() - old) for name, old in global_model["params"].items()}
         if state["moved"]:
             moved = {name: before + moved[name] for name, before in state["moved"].items()}

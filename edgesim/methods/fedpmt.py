@@ -64,10 +64,10 @@ class FedPMT(MeanByEntry):
         setting.cost.check(widths=len(depths))
         if self.rule == "deadline":
             return {"width": self._within_memory(self._widths_by_deadline(setting), setting)}
-        if setting.level.max() > len(depths):
+        highest = setting.of_members().level.max()
+        if highest > len(depths):
             raise ConfigError(
-                f"fleet.level: method.rule 'fixed' needs levels up to the {len(depths)} widths, "
-                f"found {setting.level.max()}"
+                f"fleet.level: method.rule 'fixed' needs levels up to the {len(depths)} widths, found {highest}"
             )
         return {"width": self._within_memory(setting.level, setting)}
 

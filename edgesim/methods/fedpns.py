@@ -48,9 +48,9 @@ class FedPNS(OptimalAggregation):
     def init(self, setting: Setting, key: Key) -> Any:
         """Return each device's probability, and how often its update arrived and was labelled, shape (devices,)."""
         super().init(setting, key)
-        devices = len(setting.samples)
-        never = np.zeros(devices, dtype=np.int64)
-        return {"probability": np.full(devices, 1 / devices), "selected": never, "labelled": never}
+        probability = setting.by_device(np.full(setting.devices, 1 / setting.devices))
+        never = np.zeros(len(probability), dtype=np.int64)
+        return {"probability": probability, "selected": never, "labelled": never}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask devices drawn by probability to train the whole model; only those that can be reached now."""
@@ -70,9 +70,14 @@ class FedPNS(OptimalAggregation):
         new["selected"][arrived] += 1
         new["labelled"][labelled] += 1
         share = new["labelled"][labelled] / new["selected"][labelled]
-        probability = lowered(state["probability"], labelled, np.minimum((share + self.beta) ** self.alpha, 1.0))
-        metrics = {**merged.metrics, "probability": dict(enumerate(probability.tolist()))}
-        return merged._replace(state={"probability": probability, **new}, metrics=metrics)
+        everybody = server.setting.ids
+        probability = lowered(
+            state["probability"][everybody],
+            np.searchsorted(everybody, labelled),
+            np.minimum((share + self.beta) ** self.alpha, 1.0),
+        )
+        metrics = {**merged.metrics, "probability": dict(zip(everybody.tolist(), probability.tolist(), strict=True))}
+        return merged._replace(state={"probability": server.setting.by_device(probability), **new}, metrics=metrics)
 
 
 def draw(probability: Arr, among: Ids, count: int, key: Key) -> Ids:

@@ -88,18 +88,19 @@ class Ordered(MeanByEntry):
 
     def _tiers(self, setting: Setting, key: Key) -> Ids:
         """Return the rank of every device's largest width, shape (devices,)."""
-        devices, count = len(setting.samples), len(self.widths)
+        own, count = setting.of_members(), len(self.widths)
+        devices = own.devices
         if self.tiers == "level":
-            if setting.level.max() != count:
+            if own.level.max() != count:
                 raise ConfigError(
                     f"fleet.level: method.tiers 'level' needs levels up to the {count} of method.widths, the last of "
-                    f"which is the whole model; found levels up to {setting.level.max()}"
+                    f"which is the whole model; found levels up to {own.level.max()}"
                 )
             return setting.level
-        slowness = key.numpy().random(devices) if self.tiers == "random" else -setting.flops_per_s
+        slowness = key.numpy().random(devices) if self.tiers == "random" else -own.flops_per_s
         place = np.empty(devices, dtype=np.int64)
         place[np.argsort(slowness, kind="stable")] = np.arange(devices)
-        return count - place * count // devices  # the first always has the whole model
+        return setting.by_device(count - place * count // devices)  # the first always has the whole model
 
     def _submodel(self, rank: int, setting: Setting) -> Submodel:
         width = self.widths[rank - 1]

@@ -68,11 +68,11 @@ class HeteroFL(Method):
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the rank of every device's rate, from 1, if it stays. Raises ConfigError if keys do not fit."""
         self._check(setting)
-        devices = len(setting.samples)
+        devices = setting.devices
         if self.tiers == "level":
             return {"rank": setting.level.tolist()}
         places = key.numpy().permutation(devices)
-        return {"rank": self._ranks((places + 0.5) / devices).tolist()}
+        return {"rank": setting.by_device(self._ranks((places + 0.5) / devices)).tolist()}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices to train the part of their rate."""
@@ -120,10 +120,9 @@ class HeteroFL(Method):
             )
         if self.tiers == "level" and self.proportions is not None:
             raise ConfigError("method.proportions: are those of rates that are drawn, found method.tiers 'level'")
-        if self.tiers == "level" and setting.level.max() > count:
-            raise ConfigError(
-                f"fleet.level: method.rates has a rate for {count} levels, found level {setting.level.max()}"
-            )
+        highest = setting.of_members().level.max()
+        if self.tiers == "level" and highest > count:
+            raise ConfigError(f"fleet.level: method.rates has a rate for {count} levels, found level {highest}")
         if self.rates[0] < 1 and not setting.cost_profile.groups:
             raise ConfigError(
                 f"model.name: {setting.cost_profile.model} has no hidden unit to leave out; "

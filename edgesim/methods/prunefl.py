@@ -142,6 +142,7 @@ def seconds_of(setting: Setting) -> Seconds:
 
     The rest is what a round takes without any weight: other work, biases and running statistics, latency.
     """
+    setting = setting.of_members()
     cost_profile, speed = setting.cost_profile, float(setting.flops_per_s.mean())
     samples = float(setting.samples.mean()) * setting.training.local_epochs
     s_per_bit = 1 / float(setting.up_bps.mean()) + 1 / float(setting.down_bps.mean())

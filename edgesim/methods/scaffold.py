@@ -86,7 +86,7 @@ class Scaffold(Method):
         mean = server.mean({kind: global_model[kind] for kind in _MODEL}, [_only(m, _MODEL) for m in updates], weights)
         params = {name: _gone(old, mean["params"][name], self.eta_g) for name, old in global_model["params"].items()}
         model = {"params": params, "buffers": mean["buffers"]}
-        share = sum(m.weight for m in updates) / len(server.setting.samples)
+        share = sum(m.weight for m in updates) / server.setting.devices
         control = _moved_control(global_model, updates, weights, share)
         return Aggregate(state, {**model, "control": control} if control else model)
 

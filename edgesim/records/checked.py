@@ -79,9 +79,9 @@ def _begun(sentence: str) -> str:
 # --- tables -----------------------------------------------------------------------------------------------------
 
 _ONCE: Mapping[str, Sequence[str]] = {
-    "jobs": ["job"],
-    "rounds": ["round"],
-    "evals": ["round", "split"],
+    "jobs": ["session", "job"],
+    "rounds": ["session", "round"],
+    "evals": ["session", "round", "split"],
     "devices": ["device"],
 }
 _ROUNDING_S = 1e-6  # differences of sums may be that much below 0
@@ -90,7 +90,7 @@ _CHOICES: Mapping[str, Mapping[str, Sequence[str]]] = {"rounds": {"closed_by": C
 _NEED_NOT_BE_NUMBERS = {"loss", "accuracy", "value"}  # of a model that diverged, or a method's own
 # What is no earlier, or no smaller, than what.
 _ORDER: Mapping[str, Sequence[tuple[str, str]]] = {"jobs": [("sent_s", "end_s")], "rounds": [("start_s", "now_s")]}
-_RISING: Mapping[str, Sequence[str]] = {"rounds": ["round", "now_s"]}  # from row to row
+_RISING: Mapping[str, Sequence[str]] = {"rounds": ["round", "now_s"]}  # from row to row of a session
 _DEVICES: Mapping[str, str] = {"jobs": "device", "rounds": "critical_device"}
 
 
@@ -146,7 +146,8 @@ def _check_values(table: str, frame: pd.DataFrame, path: Path) -> None:
     for first, second in _ORDER.get(table, ()):
         _require(frame[first] <= frame[second], frame, path, [first, second], "must not go backwards")
     for name in _RISING.get(table, ()):
-        _require(~(frame[name].diff() < 0), frame, path, [name], "must not fall from row to row")
+        falls = frame.groupby("session")[name].diff() < 0
+        _require(~falls, frame, path, [name], "must not fall from row to row")
 
 
 def check_devices(table: str, frame: pd.DataFrame, devices: pd.DataFrame, path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.job import ONE_SESSION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +42,10 @@ _TOTAL_COSTS = {
     "total_co2e_g": REAL,  # all of them typical
     "total_co2e_high_g": REAL,  # all of them high
 }
+_SESSION = {
+    # of which training: its name in the scenario, `session1` of a scenario without sections `[[session]]`
+    "session": TEXT,
+}
 DERIVED = frozenset(_CRITICAL)  # follow from the finished tables: edgesim.reports.critical_path.attributed
 
 SERVER_ROW = -1  # the server's device id in the tables; in other columns -1 is nobody
@@ -61,7 +66,7 @@ CLOSED_BY = (
 TABLES: Mapping[str, Mapping[str, str]] = {
     # One row a job. An aborted job shows the seconds, bytes, FLOPs and joules it really spent.
     "jobs": {
-        "job": INT,  # number of the job, in the order of asking
+        "job": INT,  # number of the job in its session, in the order of asking
         "device": INT,  # who was asked
         "round": INT,  # rounds that were closed when it was asked
         "base_version": INT,  # global models so far when it was asked: that which it starts from; 0 among peers
@@ -91,6 +96,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "peer_j": REAL,  # joules of peers in sending to it, and in a trade of models in receiving from it
         "link_j": REAL,  # joules of the network in carrying its bytes
         "edge": INT,  # the edge server that asked; -1: the server itself
+        **_SESSION,
     },
     # One row a closed round; total_*: of fleet, network and server from the start until now_s, jobs in flight included;
     # the others what was spent since the row before. energy_j = active_j + idle_j.
@@ -124,6 +130,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "total_idle_j": REAL,  # the same since the start
         "total_participant_j": REAL,  # the same since the start
         **_TOTAL_COSTS,
+        **_SESSION,
     },
     # One row an evaluation and split. Evaluating takes no simulated time.
     "evals": {
@@ -134,6 +141,7 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "loss": REAL,  # mean cross-entropy
         "accuracy": REAL,  # share of right answers
         "samples": INT,  # test samples; of personal splits the sum over devices
+        **_SESSION,
     },
     # One row a device over the whole run; bytes are those it received and sent, none for the server.
     "devices": {
@@ -159,12 +167,14 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "name": TEXT,  # what
         "device": INT,  # whose; -1 for a number of the whole round
         "value": REAL,  # how much
+        **_SESSION,
     },
     # What money and carbon went to: one row an item and closed round, of all since the row before; none without prices.
     "costs": {
         "round": INT,  # number of the round; -1: after the last closed one
         "item": TEXT,  # on what, see below
         **COSTS,
+        **_SESSION,
     },
     # One row an order of the server to an edge server: to take its model, train it over its devices, and send it back.
     "edges": {
@@ -188,18 +198,23 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "down_bytes": INT,  # bytes that it received
         "up_bytes": INT,  # bytes that it sent
         "link_j": REAL,  # joules of its links in carrying these
+        **_SESSION,
     },
 }
 
-# What runs of earlier versions lack: they knew neither prices nor edge servers. These tables are empty, and columns
-# have these values.
+# What runs of earlier versions lack: they knew neither prices nor edge servers, and had one training. These tables are
+# empty, and columns have these values.
 LATER_TABLES = frozenset({"costs", "edges"})
-LATER_COLUMNS: Mapping[str, float] = dict.fromkeys(COSTS | _TOTAL_COSTS, 0.0) | {"edge": -1}
+LATER_COLUMNS: Mapping[str, float | str] = {
+    **dict.fromkeys(COSTS | _TOTAL_COSTS, 0.0),
+    "edge": -1,
+    **dict.fromkeys(_SESSION, ONE_SESSION),
+}
 
 
 def recorded(table: str) -> dict[str, str]:
     """Return the columns that the rows of a table have while a run goes on, in order with their types."""
-    return {name: dtype for name, dtype in TABLES[table].items() if name not in DERIVED}
+    return {name: dtype for name, dtype in TABLES[table].items() if name not in DERIVED and name not in _SESSION}
 
 
 def conform(table: str, frame: pd.DataFrame, where: str) -> pd.DataFrame:

@@ -200,7 +200,7 @@ def _settle(folder: Path) -> None:
     for path in (folder / NEXT).glob("*"):
         if digest_of(path) == digests.get(path.name):
             path.replace(folder / path.name)
-    ours = [f"{which}.safetensors" for which in WEIGHTS]
+    ours = [path.name for which in WEIGHTS for path in folder.glob(f"*{which}.safetensors")]
     ours += [f"{table}{rest}.parquet" for table in TABLES for rest in ("", ".rest")]
     ours += [f"{PARTS}/{path.name}" for path in (folder / PARTS).glob("*")]
     for name in ours:

@@ -13,7 +13,8 @@ import pandas as pd
 from safetensors.numpy import load
 
 from edgesim.core.errors import ConfigError
-from edgesim.files.reading import reading
+from edgesim.core.job import ONE_SESSION
+from edgesim.files.reading import quoted, reading
 from edgesim.records.checked import check_devices, read_table
 from edgesim.records.manifest import MANIFEST, RUNNING, files_of, lies, read_file, read_manifest
 from edgesim.records.schema import TABLES
@@ -28,22 +29,60 @@ _LOOKS = 5  # at a run that goes on: each of its states is there for seconds
 
 @dataclass(frozen=True)
 class Run:
-    """A run. Tables are read when first asked for; columns and units are those of edgesim.records.schema."""
+    """A run. Tables are read when first asked for; columns and units are those of edgesim.records.schema.
+
+    Of a run of several sessions `session` gives one, of which all is told as of a run; only `devices`, and joules and
+    money, are those of the whole world. Without that choice rounds, jobs and what follows from them are refused.
+    """
 
     folder: Path
+    chosen: str | None = None  # the session that is looked at; None: all
 
     @property
     def name(self) -> str:
-        """Return the folder's name: unlike the scenario's it tells runs of one scenario apart."""
-        return self.folder.resolve().name
+        """Return the folder's name: unlike the scenario's it tells runs of one scenario apart. Then the session's."""
+        own = self.folder.resolve().name
+        return own if self.chosen is None else f"{own}:{self.chosen}"
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
         """Return what manifest.json says: scenario, versions, status, host seconds, the SHA-256 of each file.
 
-        The status of a run that ended without a word, as by SIGKILL, is "cut off". Raises ConfigError if it is damaged.
+        The status of a run that ended without a word, as by SIGKILL, is "cut off". Of a session its scenario, reason to
+        stop and totals are its own. Raises ConfigError if it is damaged.
         """
-        return read_manifest(self.folder)
+        if self._of is not None:
+            whole = self._of.manifest
+            return {**whole, **whole["sessions"][self.chosen]}
+        whole = read_manifest(self.folder)
+        sessions = whole.get("sessions") or {}
+        return {**whole, **next(iter(sessions.values()))} if len(sessions) == 1 else whole
+
+    @cached_property
+    def sessions(self) -> tuple[str, ...]:
+        """Return the names of the trainings of the run, in the order of its scenario."""
+        return tuple((self.manifest if self._of is None else self._of.manifest).get("sessions") or (ONE_SESSION,))
+
+    @property
+    def views(self) -> tuple[Run, ...]:
+        """Return each session of the run, or of a run of one training, as of a session, the run itself."""
+        return (self,) if self.chosen or len(self.sessions) == 1 else tuple(map(self.session, self.sessions))
+
+    def session(self, name: str) -> Run:
+        """Return the run as one of its sessions saw it. Raises ConfigError if it has no session of this name."""
+        whole = self._of or self
+        if name not in whole.sessions:
+            raise ConfigError(f"{whole.name}: has no session {quoted(name)} (there are {', '.join(whole.sessions)})")
+        if len(whole.sessions) == 1:
+            return whole
+        found = Run(self.folder, name)
+        vars(found)["_of"] = whole
+        return found
+
+    @cached_property
+    def _of(self) -> Run | None:
+        """The run whose session this is; None: it is a run."""
+        return None if self.chosen is None else Run(self.folder)
 
     @property
     def status(self) -> str:
@@ -88,17 +127,17 @@ class Run:
     @cached_property
     def jobs(self) -> pd.DataFrame:
         """Return one row a job."""
-        return self.table("jobs")
+        return self._own("jobs")
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
         """Return one row a closed round."""
-        return self.table("rounds")
+        return self._own("rounds")
 
     @cached_property
     def evals(self) -> pd.DataFrame:
         """Return one row an evaluation and split."""
-        return self.table("evals")
+        return self._own("evals")
 
     @cached_property
     def devices(self) -> pd.DataFrame:
@@ -108,17 +147,17 @@ class Run:
     @cached_property
     def metrics(self) -> pd.DataFrame:
         """Return one row a metric of the method."""
-        return self.table("metrics")
+        return self._own("metrics")
 
     @cached_property
     def costs(self) -> pd.DataFrame:
         """Return one row an item and closed round that money or carbon went to; none without prices."""
-        return self.table("costs")
+        return self._own("costs")
 
     @cached_property
     def edges(self) -> pd.DataFrame:
         """Return one row an order of the server to an edge server; none without edge servers."""
-        return self.table("edges")
+        return self._own("edges")
 
     def accuracy_curve(self, split: str = "test") -> pd.DataFrame:
         """Return a row an evaluation: rounds done, what had been spent by then, loss and accuracy of a split.
@@ -177,16 +216,23 @@ class Run:
     @property
     def saved_weights(self) -> list[str]:
         """Return the names that `weights` accepts; none after a run that trained nothing."""
-        return sorted(
-            name.removesuffix(".safetensors") for name in self.manifest["files"] if name.endswith(".safetensors")
-        )
+        names = (name.removesuffix(".safetensors") for name in self.manifest["files"] if name.endswith(".safetensors"))
+        before = self._before_weights
+        return sorted(name.removeprefix(before) for name in names if name.startswith(before))
+
+    @property
+    def _before_weights(self) -> str:
+        """What the names of the weights begin with; "": those of all sessions are meant, or it has none."""
+        if self.chosen is None and len(self.sessions) > 1:
+            return ""
+        return f"{self.chosen or self.sessions[0]}." if self.manifest.get("sessions") else ""
 
     def weights(self, which: str = "final") -> dict[str, np.ndarray]:
-        """Return the saved global model "final" or "best", arrays by name.
+        """Return the saved global model "final" or "best", arrays by name; of a run of sessions "NAME.final".
 
         Raises ConfigError if it was not saved or cannot be read.
         """
-        path = self.folder / f"{which}.safetensors"
+        path = self.folder / f"{self._before_weights}{which}.safetensors"
         if which not in self.saved_weights:
             raise ConfigError(f"{path}: not saved; this run has {', '.join(self.saved_weights) or 'no weights'}")
         content = self._content(path.name)
@@ -214,9 +260,34 @@ class Run:
         return html_table(self.name, [], facts_of(self))
 
     def table(self, table: str) -> pd.DataFrame:
-        """Return a table by name. Raises ConfigError if its file is damaged, or does not go with the others."""
-        if table in vars(self):
-            return vars(self)[table]  # type: ignore[no-any-return]
+        """Return a table by name, of a run of several sessions with the rows of all of them.
+
+        Raises ConfigError if its file is damaged, or does not go with the others.
+        """
+        if self._of is not None:
+            rows = self._of.table(table)
+            return rows[rows["session"] == self.chosen].reset_index(drop=True) if "session" in rows else rows
+        if table not in self._read:
+            self._read[table] = self._whole(table)
+        return self._read[table]
+
+    def read(self, tables: Iterable[str]) -> None:
+        """Read tables now. Raises ConfigError as `table`."""
+        for table in tables:
+            self.table(table)
+
+    @cached_property
+    def _read(self) -> dict[str, pd.DataFrame]:
+        """The tables that have been read."""
+        return {}
+
+    def _own(self, table: str) -> pd.DataFrame:
+        """Return the rows of the one session. Raises ConfigError if there are several, and none is chosen."""
+        if self.chosen is None and len(self.sessions) > 1:
+            raise ConfigError(f"{self.name}: has the sessions {', '.join(self.sessions)}; look at one of them")
+        return self.table(table)
+
+    def _whole(self, table: str) -> pd.DataFrame:
         names = files_of(table, self.manifest)
         if not names:
             return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in TABLES[table].items()})
@@ -241,7 +312,7 @@ def open_run(path: str | Path, tables: Iterable[str] = TABLES) -> Run:
         run = Run(folder)
         try:
             if run.manifest.get("status") == RUNNING:
-                vars(run).update({table: run.table(table) for table in tables})
+                run.read(tables)
             break
         except ConfigError:  # it may have gone on between two files
             continue

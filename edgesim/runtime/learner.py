@@ -216,7 +216,7 @@ class FederatedLearner:
         if not self.trains:
             return Ready({})
         model = self._first if self._among_peers else self._models.get(self.model)
-        kept, devices = dict(self._kept), range(len(self._setting.samples))
+        kept, devices = dict(self._kept), self._setting.ids.tolist()
 
         def work(weights: ModelState, *of_devices: ModelState | None) -> PersonalScoring:
             memory = dict(zip(kept, of_devices, strict=True))

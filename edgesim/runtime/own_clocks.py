@@ -30,7 +30,7 @@ class OwnClockLearner(FederatedLearner):
         super().__init__(*args, **kwargs)
         self._nothing = self.graph.given(None)
         self._begun: dict[int, Node] = {}  # what the device of each job at work kept when it began
-        self._tasks = dict.fromkeys(range(len(self._setting.samples)), UNTRAINED)  # of the newest jobs, by device
+        self._tasks = dict.fromkeys(self._setting.ids.tolist(), UNTRAINED)  # of the newest jobs, by device
 
     def next_order(self, turn: Turn) -> Order:
         """Ask the method for the next job of a device. Raises ContractError if it gives something else."""
@@ -113,7 +113,8 @@ class OwnClockLearner(FederatedLearner):
         def updates(first: ModelState, *kept: ModelState | None) -> list[Update]:
             bodies = [self.method.personal_model(first, state) for state in kept]
             return [
-                Update(device, -1, tasks[device], body, samples[device], 0, 0, {}) for device, body in enumerate(bodies)
+                Update(device, -1, task, body, samples[device], 0, 0, {})
+                for (device, task), body in zip(tasks.items(), bodies, strict=True)
             ]
 
         what = [(device, task, node.id) for (device, task), node in zip(tasks.items(), nodes, strict=True)]

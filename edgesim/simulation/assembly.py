@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -18,11 +18,12 @@ from edgesim.core.view import Setting
 from edgesim.cost.profile import CostProfile
 from edgesim.engine.finite import check_finite
 from edgesim.learning.data.dataset import Dataset
-from edgesim.learning.data.split import Split, local_tests
+from edgesim.learning.data.split import Split
 from edgesim.learning.models.base import ModelPlugin
-from edgesim.learning.server_rows import ServerRows, draw_server_rows
+from edgesim.learning.server_rows import ServerRows
 from edgesim.learning.train.torch_settings import plain_where_loaded
 from edgesim.simulation.choosing import asked_at_most, check_selection, wants_of
+from edgesim.simulation.dealing import counts_of, for_others, label_counts, members_of, partition, server_set_of
 from edgesim.simulation.network import Network, charged_profile, network_of
 from edgesim.simulation.outages import check_outages, check_prices
 from edgesim.simulation.tree import edge_servers, protocol_of_devices
@@ -58,6 +59,17 @@ class Assembly:
     server_set: ServerRows | None  # samples that the method's server has; None: it has none
     market: Market | None  # what everything costs; None: there are no prices
     edge_of: Ids | None = None  # edge server of each device, shape (devices,); None: there are no edge servers
+    of_all: Scenario | None = None  # the scenario of all trainings in the world; None: of this one alone
+
+    @property
+    def session_word(self) -> int:
+        """What tells the draws of sessions apart; 0 of a scenario without sessions."""
+        return self.scenario.session[0].word if self.scenario.session else 0
+
+    @property
+    def session_key(self) -> Key:
+        """The random streams of the training."""
+        return session_key(self.scenario)
 
     @property
     def module(self) -> nn.Module:
@@ -73,7 +85,7 @@ class Assembly:
 
         if self.data is None or self.split is None:
             raise ConfigError("data: training needs a data set; without one use backend = { name = 'null' }")
-        rows, held = _for_others(self.server_set, "test", len(self.data.labels("test"))), self.server_set
+        rows, held = for_others(self.server_set, "test", len(self.data.labels("test"))), self.server_set
         public = PublicRows(held.wanted.split, torch.from_numpy(held.rows)) if held and held.wanted.public else None
         return Trainer(
             module=self.module.to(device),
@@ -103,6 +115,12 @@ class Assembly:
         return ServerTools(
             self.module, self.data, self.setting.cost_profile, held.wanted.split, torch.from_numpy(held.rows)
         )
+
+
+def session_key(scenario: Scenario) -> Key:
+    """Return the random streams of a training: those of its scenario, or of the session if it has any."""
+    key = Key(scenario.seed)
+    return key.at(Purpose.SESSION, scenario.session[0].word) if scenario.session else key
 
 
 def load_data(scenario: Scenario) -> Dataset | None:
@@ -136,14 +154,15 @@ def assemble(
         scenario.backend.value.check()
     with np.errstate(all="ignore"):  # what is not finite is refused below
         fleet = build_fleet(scenario)
-    check_selection(scenario, fleet)
+    members = members_of(scenario, fleet)
+    check_selection(scenario, fleet.level if members is None else fleet.level[members])
     _check_pairs(scenario)
-    _check_protocol(scenario, fleet)
+    _check_protocol(scenario, fleet, members)
     _check_end(scenario, fleet)
     shared = shared_network(scenario, fleet)
     data = load(scenario)
-    server_set = _server_set(scenario, data)
-    split, samples = _partition(scenario, data, len(fleet), server_set)
+    server_set = server_set_of(scenario, data)
+    split, samples = partition(scenario, data, len(fleet), server_set, members)
     network = build(scenario, data)
     cost_profile = charged_profile(scenario, network.cost_profile, data)
     cost_profile.check_batch("training.batch", scenario.training.batch)
@@ -160,18 +179,19 @@ def assemble(
         latency_s=fleet.latency_s,
         memory_bytes=fleet.memory_bytes,
         deadline_s=protocol_of_devices(scenario)[1].value.deadline_s,
-        labels=_label_counts(scenario, data, split),
+        labels=label_counts(scenario, data, split),
         encoding_up=scenario.encoding.up,
         encoding_down=scenario.encoding.down,
         speeds=fleet.full_speed_s if fleet.itemised else None,
         reports="reports" in wants_of(scenario),
+        members=members,
     )
     check_finite(scenario, fleet, setting, shared)
     availability, failures = _churn(scenario, fleet)
     _check_outages(scenario, fleet, setting, failures, shared)
     return Assembly(
         scenario, fleet, data, split, network, setting, shared, availability, failures, server_set,
-        market_of(scenario, fleet), edge_servers(scenario, shared, setting, _counts(data, split)),
+        market_of(scenario, fleet), edge_servers(scenario, shared, setting, counts_of(data, split)),
     )  # fmt: skip
 
 
@@ -179,62 +199,6 @@ def _check_rates(scenario: Scenario) -> None:
     lr, floor = scenario.training.lr, scenario.training.lr_floor
     if floor > lr:
         raise ConfigError(f"training.lr_floor: must be at most training.lr, {lr:g}, got {floor:g}")
-
-
-def _server_set(scenario: Scenario, data: Dataset | None) -> ServerRows | None:
-    wanted = scenario.method.value.server_set
-    if wanted is None or data is None:
-        return None
-    of_test = wanted.split == "test"
-    labels = data.labels("test" if of_test else "train")
-    seed = scenario.seed if of_test else _data_seed(scenario)  # what devices cannot have is part of the partition
-    key = Key(seed).at(Purpose.SERVER_SET)
-    return ServerRows(wanted, draw_server_rows(wanted, labels, data.classes, key))
-
-
-def _data_seed(scenario: Scenario) -> int:
-    """Return the seed from which everything is drawn that says who has which samples."""
-    return scenario.seed if scenario.data_seed is None else scenario.data_seed
-
-
-def _for_others(server_set: ServerRows | None, split: str, samples: int) -> Ids:
-    """Return the rows of a split that the server has not reserved for itself."""
-    rows = np.arange(samples)
-    if server_set is None or not server_set.wanted.reserved or server_set.wanted.split != split:
-        return rows
-    return np.delete(rows, server_set.rows)
-
-
-def _partition(
-    scenario: Scenario, data: Dataset | None, devices: int, server_set: ServerRows | None
-) -> tuple[Split | None, np.ndarray]:
-    """Return who holds which samples (None: timing only) and the local data sizes, shape (devices,), read-only."""
-    plugin, key = scenario.partition.value, Key(_data_seed(scenario))
-    if hasattr(plugin, "counts"):
-        split, samples = None, plugin.counts(devices, key.at(Purpose.DATA))
-    elif data is None:
-        raise ConfigError(f"data: partition {scenario.partition.name} needs a data set")
-    else:
-        labels, labels_of_tests = data.labels("train"), data.labels("test")
-        rows, tests = (
-            _for_others(server_set, "train", len(labels)),
-            _for_others(server_set, "test", len(labels_of_tests)),
-        )
-        y_train, y_test = labels[rows], labels_of_tests[tests]
-        split = plugin.split(y_train, y_test, devices, data.classes, key.at(Purpose.DATA))
-        if scenario.evaluation.personal and split.test is None:
-            draws = key.at(Purpose.EVAL).numpy()
-            split = replace(split, test=local_tests(split.train, y_train, y_test, data.classes, draws))
-        own = None if split.test is None else tuple(tests[of_device] for of_device in split.test)
-        split = Split(tuple(rows[of_device] for of_device in split.train), own)
-        samples = split.samples
-    if scenario.backend.value.trains and split is None:
-        raise ConfigError(
-            f"backend.name: {scenario.backend.name} trains, but partition {scenario.partition.name} gives sizes "
-            "without samples; use the null backend or another partition"
-        )
-    samples.setflags(write=False)
-    return split, samples
 
 
 def _churn(scenario: Scenario, fleet: Fleet) -> tuple[Availability, Failure | None]:
@@ -257,13 +221,15 @@ def _check_outages(
     """Raise ConfigError if a device has more outages or changes of load than can be gone through."""
     check_prices(fleet, setting)
     if failures is not None and failures.links is not None:
-        peers = None if scenario.peers is None else _peer_graph(scenario, len(fleet))
+        peers = None if scenario.peers is None else _peer_graph(scenario, setting.devices)
+        if peers is not None and setting.members is not None:
+            peers = peers.placed(setting.members, len(fleet))
         check_outages(scenario, fleet, failures.links, setting, shared, peers)
 
 
-def _check_protocol(scenario: Scenario, fleet: Fleet) -> None:
+def _check_protocol(scenario: Scenario, fleet: Fleet, members: Ids | None) -> None:
     """Raise ConfigError if the protocol cannot work with so many devices, or peers lack what they need."""
-    n, asked = len(fleet), asked_at_most(scenario, fleet)
+    n, asked = len(fleet) if members is None else len(members), asked_at_most(scenario, fleet.level, members)
     if hasattr(scenario.protocol.value, "check") and scenario.edges is None:  # else edge servers are what it asks
         scenario.protocol.value.check(n, asked)
     among_peers = scenario.method.value.needs.peers is not None
@@ -312,25 +278,9 @@ def _check_peers(scenario: Scenario, n: int) -> None:
 def _peer_graph(scenario: Scenario, n: int) -> PeerGraph:
     """Return who hears whom in the first round if all of n devices are there."""
     assert scenario.peers is not None
-    peers, key = scenario.peers.value, Key(scenario.seed).at(Purpose.PEERS)
+    peers, key = scenario.peers.value, session_key(scenario).at(Purpose.PEERS)
     graph: PeerGraph = peers.graph(np.ones(n, dtype=bool), 0, key.at(0) if peers.redrawn else key)
     return graph
-
-
-def _label_counts(scenario: Scenario, data: Dataset | None, split: Split | None) -> np.ndarray | None:
-    """Return label counts, shape (devices, classes), if the method or the selection asks devices to report them."""
-    wanted = scenario.method.value.needs.metadata | wants_of(scenario)
-    return _counts(data, split) if "labels" in wanted else None
-
-
-def _counts(data: Dataset | None, split: Split | None) -> np.ndarray | None:
-    """Return label counts, shape (devices, classes); None where no device holds samples."""
-    if data is None or split is None:
-        return None
-    labels = data.labels("train")
-    counts = np.stack([np.bincount(labels[shard], minlength=data.classes) for shard in split.train])
-    counts.setflags(write=False)
-    return counts
 
 
 def _check_end(scenario: Scenario, fleet: Fleet) -> None:

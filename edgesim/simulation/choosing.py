@@ -9,7 +9,6 @@ from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.core.selection import Informed, Want, check_wants
-from edgesim.world.fleet import Fleet
 
 
 def wants_of(scenario: Scenario) -> frozenset[Want]:
@@ -18,9 +17,10 @@ def wants_of(scenario: Scenario) -> frozenset[Want]:
     return rule.needs if isinstance(rule, Informed) else frozenset()
 
 
-def asked_at_most(scenario: Scenario, fleet: Fleet) -> int:
-    """Return how many devices a round asks if all are idle."""
-    return asked_among(scenario, np.arange(len(fleet)), fleet.level)
+def asked_at_most(scenario: Scenario, level: Ids, members: Ids | None) -> int:
+    """Return how many devices a round asks if all are idle. `level`: of all devices; `members`: who may be asked."""
+    own = level if members is None else level[members]
+    return asked_among(scenario, np.arange(len(own)), own)
 
 
 def asked_among(scenario: Scenario, idle: Ids, level: Ids) -> int:
@@ -29,10 +29,10 @@ def asked_among(scenario: Scenario, idle: Ids, level: Ids) -> int:
     return rule.most(len(idle)) if isinstance(rule, Informed) else len(rule.choose(idle, level, Key(scenario.seed)))
 
 
-def check_selection(scenario: Scenario, fleet: Fleet) -> None:
-    """Raise ConfigError if the rule does not fit the fleet, or cannot be told what it needs to know."""
+def check_selection(scenario: Scenario, level: Ids) -> None:
+    """Raise ConfigError if the rule does not fit devices of these levels, or cannot be told what it needs to know."""
     rule, name = scenario.selection.value, scenario.selection.name
-    rule.check(fleet.level)
+    rule.check(level)
     if not isinstance(rule, Informed):
         return
     if type(rule).choose is Informed.choose:

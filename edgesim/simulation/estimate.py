@@ -28,6 +28,7 @@ from edgesim.runtime.backends.serial import Serial
 from edgesim.simulation.assembly import Assembly, assemble
 from edgesim.simulation.job_sample import by_block, of_everybody, of_peers, priced, timed
 from edgesim.simulation.run import Silent, Simulation
+from edgesim.simulation.sessions import refuse_sessions
 
 _SPLIT = ("energy_j", "active_j", "idle_j")
 _JOB_JOULES = ["down_j", "compute_j", "up_j", "peer_j", "link_j"]
@@ -89,6 +90,7 @@ class _Brief(Silent):
 
 def estimate(scenario: Scenario) -> Estimate:
     """Return what a scenario will cost, as `estimate_of` does. Raises ConfigError or DataError as `assemble` does."""
+    refuse_sessions(scenario, "estimate:")
     return estimate_of(assemble(scenario))
 
 
@@ -101,7 +103,11 @@ def estimate_of(parts: Assembly, speed: Callable[[Assembly], float] | None = Non
     ConfigError if the trial ends before its first round.
     """
     scenario, start = parts.scenario, timed(parts)
-    learner, view, everyone = start.asks_devices.learner, start.asks_devices.view(), of_everybody(start)
+    learner, view, everyone = (
+        start.trainings[0].asks_devices.learner,
+        start.trainings[0].asks_devices.view(),
+        of_everybody(start),
+    )
     first = learner.plan(view if len(view.idle) else everyone)
     if scenario.method.value.needs.peers is not None:
         trial, typical = _trial(parts, len(first.orders))

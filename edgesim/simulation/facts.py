@@ -38,6 +38,8 @@ def facts_of(parts: Assembly) -> bytes:
         named_files_digest(chosen),
         str(torch.__version__),
         *(("reports",) if setting.reports else ()),  # part of what training gives
+        # from which its random streams follow, and who takes part
+        *(([parts.session_word, setting.members],) if scenario.session else ()),
     )
 
 
@@ -52,9 +54,13 @@ def _rows(parts: Assembly) -> list[Any]:
 
 
 def world_of(parts: Assembly) -> bytes:
-    """Return the hash of the whole scenario, but for when a run ends and what it keeps."""
-    table = parts.scenario.canonical()
-    return Digests().of(_plain({key: table[key] for key in table.keys() - set(_REPORTING)}))
+    """Return the hash of the whole scenario, but for when a run ends and what it keeps.
+
+    Of several sessions it is that of all, as each has to do with what the others leave it.
+    """
+    table = (parts.of_all or parts.scenario).canonical()
+    own = (parts.session_word,) if parts.scenario.session else ()
+    return Digests().of(_plain({key: table[key] for key in table.keys() - set(_REPORTING)}), *own)
 
 
 def _plain(value: Any) -> str:

@@ -19,7 +19,6 @@ from edgesim.runtime.backends.null import NullBackend
 from edgesim.simulation.assembly import Assembly
 from edgesim.simulation.run import Silent, Simulation
 from edgesim.world.availability.always import Always
-from edgesim.world.fleet import Fleet
 
 _DEVICES = 2_000  # of a fleet block are looked at: enough for means
 _DRAWS, _JOBS = 20, 20_000  # jobs of each device, and in all, where jobs of a device differ
@@ -33,9 +32,9 @@ def timed(parts: Assembly, observer: Observer | None = None) -> Simulation:
 
 def of_everybody(start: Simulation) -> FleetView:
     """Return what a method would see if the sampled devices, and nobody else, were there, idle, and all chosen."""
-    others = ~_first_of_blocks(start.parts.fleet)
+    others = ~_first_of_blocks(start.parts)
     there = Presence(Always().build(len(others), Key(0), "availability"), None)
-    view = start.asks_devices.view()
+    view = start.trainings[0].asks_devices.view()
     at_work = int(others.sum())
     return replace(view, presence=there, busy=others, at_work=at_work, selection=All(), history=None, members=None)
 
@@ -85,7 +84,7 @@ def by_block(parts: Assembly, jobs: pd.DataFrame) -> pd.DataFrame:
     means = groups[[*_MEANS, "late_share"]].mean()
     block = means.index.get_level_values("block")
     seen = jobs.groupby(kind)["device"].nunique().reindex(block).to_numpy()
-    devices: pd.Series = groups["device"].nunique() * np.bincount(parts.fleet.kind)[block] / seen
+    devices: pd.Series = groups["device"].nunique() * np.bincount(parts.fleet.kind[parts.setting.ids])[block] / seen
     found = pd.DataFrame(
         {
             "kind": [parts.fleet.kinds[each] for each in block],
@@ -98,8 +97,10 @@ def by_block(parts: Assembly, jobs: pd.DataFrame) -> pd.DataFrame:
     return found if np.isfinite(limit_s) else found.assign(late_share=np.nan)
 
 
-def _first_of_blocks(fleet: Fleet) -> np.ndarray:
-    """Return a mask, shape (devices,), of the first _DEVICES devices of each block."""
-    firsts = np.array([block.first for block in fleet.blocks])
-    mask: np.ndarray = np.arange(len(fleet)) - firsts[fleet.kind] < _DEVICES
+def _first_of_blocks(parts: Assembly) -> np.ndarray:
+    """Return a mask, shape (devices,), of the first _DEVICES devices of each block that the training may ask."""
+    own, mask = parts.setting.ids, np.zeros(len(parts.fleet), dtype=bool)
+    for block in parts.fleet.blocks:
+        first, beyond = np.searchsorted(own, [block.first, block.first + block.count])
+        mask[own[first : min(first + _DEVICES, beyond)]] = True
     return mask

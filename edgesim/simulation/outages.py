@@ -70,7 +70,7 @@ def _check_shared(scenario: Scenario, fleet: Fleet, links: OnOff, setting: Setti
     those devices are asked whose links go down most often or for the shortest time, and the first and last.
     """
     model_bits = _model_bits(setting)
-    asked = asked_at_most(scenario, fleet)
+    asked = asked_at_most(scenario, setting.level, setting.members)
     latency_s = np.zeros(len(fleet))
     for block in fleet.blocks:
         own = slice(block.first, block.first + block.count)

@@ -85,8 +85,13 @@ class ProgressLine:
         console: Console | None = None,
         clock_s: Callable[[], float] | None = None,
         warnings: Sequence[str] = (),
+        session: str = "",
     ) -> None:
-        """`clock_s`: a host clock, default rich's. `warnings`: of a scenario, told once it turns out that it runs."""
+        """`clock_s`: a host clock, default rich's. `warnings`: of a scenario, told once it turns out that it runs.
+
+        `session`: whose rounds, if there are several; lines begin with it, and there is no live one.
+        """
+        self._session = f"{session}: " if session else ""
         self._warnings = warnings
         self._told: set[str] = set()
         self._limits = limits
@@ -98,7 +103,7 @@ class ProgressLine:
         self._before = 0
         self._start: dict[str, float] = {}  # how far each limit was when this process began
         self._tenths = 0
-        self._live = self._console.is_interactive
+        self._live = self._console.is_interactive and not session
         if self._live:
             self._bar.start()
 
@@ -116,7 +121,7 @@ class ProgressLine:
         if info.get("before", 0) > self._before:
             self._go_on(info, shares)
         if info.get("diverged"):
-            self._console.print(divergence(info["diverged"]), soft_wrap=True)
+            self._console.print(f"{self._session}{divergence(info['diverged'])}", soft_wrap=True)
         if info["accuracy"] is not None:
             self._accuracy = info["accuracy"]
         if self._live:
@@ -141,7 +146,7 @@ class ProgressLine:
 
     def _line(self, info: Mapping[str, Any]) -> str:
         done, limit = info["round"], self._limits.rounds
-        parts = [f"round {done}/{limit}" if limit else f"round {done}"]
+        parts = [f"{self._session}round {done}/{limit}" if limit else f"{self._session}round {done}"]
         if self._accuracy is not None:
             parts.append(f"accuracy {self._accuracy:.4f}")
         parts += [text("now_s", info["now_s"]), text("energy_j", info["energy_j"])]
@@ -149,6 +154,27 @@ class ProgressLine:
         elapsed_s = self._bar.tasks[0].elapsed
         left = None if elapsed_s is None else self._limits.left(info, elapsed_s, self._start)
         return "  ".join(filter(None, [*parts, self._limits.in_words(left)]))
+
+
+class ProgressOfSessions:
+    """An observer of a run of several sessions: each has lines of its own."""
+
+    def __init__(self, limits: Mapping[str, Limits], console: Console, warnings: Sequence[str] = ()) -> None:
+        """`limits`: of each session, by its name. `warnings`: as those of `ProgressLine`."""
+        first = next(iter(limits))
+        self._lines = {
+            name: ProgressLine(own, console, warnings=warnings if name == first else (), session=name)
+            for name, own in limits.items()
+        }
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        """Show a closed round of the session that `info` names."""
+        self._lines[info["session"]].round_closed(info)
+
+    def close(self) -> None:
+        """Do nothing more; may be called twice."""
+        for line in self._lines.values():
+            line.close()
 
 
 def _tenths(shares: Mapping[str, float]) -> int:

@@ -13,11 +13,13 @@ import pandas as pd
 from edgesim.core.errors import ConfigError
 from edgesim.core.update import ModelState
 from edgesim.records.manifest import FINISHED, RUNNING
+from edgesim.records.schema import TABLES
 from edgesim.records.writer import WEIGHTS, RunFolder
 from edgesim.simulation.provenance import process
 
 if TYPE_CHECKING:
     from edgesim.simulation.run import Simulation
+    from edgesim.simulation.training import Training
 
 _EVERY_S = 3.0  # of the host's time, at the most often
 _SHARE = 0.02  # of the host's time that writing takes on the way, at most
@@ -44,7 +46,8 @@ class Recording:
         self._simulation = simulation
         if self._folder.replaces or not self._folder.path.exists():
             self.write(RUNNING)
-        simulation.releasing.folder = self._folder
+        for each in simulation.trainings:
+            each.releasing.folder = self._folder
 
     def round_closed(self, info: Mapping[str, Any]) -> None:
         """Tell the observer, which may ask what the fleet does now, and write what there is if it is time to."""
@@ -61,8 +64,8 @@ class Recording:
     def _warnings(self) -> Sequence[str]:
         """Return what the backend has to say, if it says anything."""
         assert self._simulation is not None
-        warnings: Sequence[str] = getattr(self._simulation.learner.backend, "alone", ())
-        return warnings
+        backends = [each.learner.backend for each in self._simulation.trainings]
+        return list(dict.fromkeys(line for backend in backends for line in getattr(backend, "alone", ())))
 
     def write(self, status: str, stop_reason: str | None = None) -> None:
         """Write the state of the run; the tables of one that has not finished end with the last closed round.
@@ -72,7 +75,8 @@ class Recording:
         assert self._simulation is not None
         tables, manifest = self._tables(status), self._manifest(status, stop_reason)
         weights = {} if status == RUNNING else _weights(self._simulation, status)
-        parts = self._simulation.released.parts
+        trainings = self._simulation.trainings
+        parts = {name: [part for each in trainings for part in each.released.parts[name]] for name in TABLES}
         try:
             self._folder.write(tables, manifest, weights, parts)
         except ConfigError as error:
@@ -84,37 +88,83 @@ class Recording:
     def _tables(self, status: str) -> dict[str, pd.DataFrame]:
         assert self._simulation is not None
         simulation, finished = self._simulation, status == FINISHED
-        frames = simulation.released.frames(simulation.tables, committed_only=not finished)
+        of_each = [
+            {name: frame.assign(session=each.name) for name, frame in frames.items()}
+            for each in simulation.trainings
+            for frames in [each.released.frames(each.tables, committed_only=not finished)]
+        ]
+        frames = {name: _stacked([each[name] for each in of_each]) for name in of_each[0]}
         return {**frames, "devices": pd.DataFrame(simulation.devices(finished))}
 
     def _manifest(self, status: str, stop_reason: str | None) -> dict[str, Any]:
         assert self._simulation is not None
-        simulation, scenario = self._simulation, self._simulation.parts.scenario
+        simulation, scenario = self._simulation, self._simulation.scenario
         before_s = simulation.learner.memo.host_s
+        of_each = {each.name: _told_of(each) for each in simulation.trainings}
+        first = of_each[simulation.trainings[0].name]
+        several: dict[str, Any] = {}
+        if scenario.session:
+            several = {
+                "sessions": of_each,
+                "stop_reason": stop_reason or _reasons(of_each),
+                "rounds": sum(told["rounds"] for told in of_each.values()),
+                "known": _known_of_all([told["known"] for told in of_each.values()]),
+                "forward_macs": None,
+            }
         return {
             "name": scenario.name,
             "scenario": scenario.canonical(),
             "digest": scenario.digest(),
             "seed": scenario.seed,
             "currency": scenario.prices and scenario.prices.currency,
-            "charged_as": getattr(scenario.cost.value, "charged_as", None),
+            **{name: value for name, value in first.items() if name not in ("scenario", "totals")},
             "status": status,
-            "stop_reason": stop_reason or simulation.rounds.stop_reason,
-            "rounds": simulation.rounds.settled,
-            "diverged": simulation.rounds.divergence.found,
+            "stop_reason": stop_reason or first["stop_reason"],
             "totals": simulation.totals,
-            "forward_macs": simulation.session.trained.forward_macs,
-            "known": _known(simulation),
             "warnings": list(self._warnings()),
             "host_s": before_s + time.perf_counter() - self._started_s,
+            **several,
             **self._facts,
             **({"process": process(), "now": simulation.now()} if status == RUNNING else {}),
         }
 
 
-def _known(simulation: Simulation) -> dict[str, Any]:
-    """Return what was computed for the run, and what was known from runs before it."""
-    learner, memo = simulation.learner, simulation.learner.memo
+def _told_of(training: Training) -> dict[str, Any]:
+    """Return what the manifest says of a training; of a session also the scenario of which it would be the only one."""
+    scenario, rounds = training.parts.scenario, training.rounds
+    process = training.process
+    own: dict[str, Any] = {}
+    if scenario.session:
+        totals = process.totals if process is not None else None
+        own = {
+            "scenario": scenario.canonical(),
+            "totals": totals and {"sim_time_s": process and process.ended_s, **totals._asdict()},
+        }
+    return {
+        **own,
+        "charged_as": getattr(scenario.cost.value, "charged_as", None),
+        "stop_reason": rounds.stop_reason,
+        "rounds": rounds.settled,
+        "diverged": rounds.divergence.found,
+        "forward_macs": training.session.trained.forward_macs,
+        "known": _known(training),
+    }
+
+
+def _reasons(of_each: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return why sessions have ended, those that have."""
+    return "; ".join(f"{name}: {told['stop_reason']}" for name, told in of_each.items() if told["stop_reason"])
+
+
+def _stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the rows of several frames; of empty ones nothing is taken, as their types may be others."""
+    some = [frame for frame in frames if len(frame)] or list(frames[:1])
+    return pd.concat(some, ignore_index=True) if len(some) > 1 else some[0]
+
+
+def _known(training: Training) -> dict[str, Any]:
+    """Return what was computed for a training, and what was known from runs before it."""
+    learner, memo = training.learner, training.learner.memo
     return {
         "answers": memo.known,
         "computed": memo.found,
@@ -123,17 +173,25 @@ def _known(simulation: Simulation) -> dict[str, Any]:
     }
 
 
+def _known_of_all(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the same of all trainings together."""
+    sums = {name: sum(known[name] for known in each) for name in ("answers", "computed", "jobs")}
+    since = [known["computed_from"] for known in each if known["computed_from"] is not None]
+    return {**sums, "computed_from": min(since, default=None)}
+
+
 def _weights(simulation: Simulation, status: str) -> dict[str, dict[str, np.ndarray]]:
-    """Return the weights to keep; nothing is computed for those of a run that has not finished."""
-    learner, wanted = simulation.learner, simulation.parts.scenario.weights
-    if not learner.trains:
-        return {}
-    saved = learner.saved_models()
-    return {
-        which: learner.memo.weights(saved[which], learner.graph, flat)
-        for which in WEIGHTS
-        if wanted in (which, "both") and (status == FINISHED or learner.memo.has_weights(saved[which]))
-    }
+    """Return the weights to keep, those of sessions under their names too; of a run that has not finished nothing is
+    computed for them."""
+    wanted = simulation.scenario.weights
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for training in simulation.trainings:
+        learner, before = training.learner, f"{training.name}." if simulation.scenario.session else ""
+        saved = learner.saved_models() if learner.trains else {}
+        for which in (which for which in WEIGHTS if which in saved and wanted in (which, "both")):
+            if status == FINISHED or learner.memo.has_weights(saved[which]):
+                found[f"{before}{which}"] = learner.memo.weights(saved[which], learner.graph, flat)
+    return found
 
 
 def flat(model: ModelState) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Keeps a run's tables short: rows that are final go to the run folder, and what is asked of them later stays.
+"""Keeps a training's tables short: rows that are final go to the run folder, and what is asked of them later stays.
 
 That is: how many jobs each device had, their joules, and of a round whose jobs are gone its critical path.
 """
@@ -25,7 +25,7 @@ from edgesim.records.writer import Part, RunFolder
 from edgesim.reports.critical_path import attributed, round_limits_s
 
 if TYPE_CHECKING:
-    from edgesim.simulation.run import Simulation
+    from edgesim.simulation.training import Training
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,11 @@ class Released:
 class Releasing:
     """An observer that puts final rows into the run folder, part by part, and tells another observer of rounds."""
 
-    def __init__(self, simulation: Simulation, observer: Observer) -> None:
+    def __init__(self, training: Training, observer: Observer) -> None:
         self.folder: RunFolder | None = None  # where rows go; None: they stay in memory
-        self._simulation = simulation
+        self._training = training
         self._observer = observer
-        self._due = dict.fromkeys(simulation.tables, PART_ROWS)  # committed rows without a part: then it is time
+        self._due = dict.fromkeys(training.tables, PART_ROWS)  # committed rows without a part: then it is time
 
     def round_closed(self, info: Mapping[str, Any]) -> None:
         """Release what fills a part; then tell the observer."""
@@ -142,7 +142,7 @@ class Releasing:
         self._observer.round_closed(info)
 
     def _held(self, name: str) -> int:
-        return self._simulation.tables[name].committed - PART_ROWS * len(self._simulation.released.parts[name])
+        return self._training.tables[name].committed - PART_ROWS * len(self._training.released.parts[name])
 
     def _release(self, name: str, folder: RunFolder) -> None:
         release = {"jobs": self._jobs, "rounds": self._rounds}.get(name, partial(self._rows, name))
@@ -153,33 +153,36 @@ class Releasing:
 
     def _jobs(self, folder: RunFolder) -> None:
         self._settle_rounds()
-        simulation, jobs = self._simulation, self._simulation.tables["jobs"]
-        amendable = (simulation.tree or simulation.session.server_buffer).first_row
+        training, jobs = self._training, self._training.tables["jobs"]
+        amendable = (training.tree or training.session.server_buffer).first_row
         final = jobs.committed if amendable is None else min(jobs.committed, amendable)
-        while final - (since := simulation.released.rows("jobs")) >= PART_ROWS:
-            part = folder.add_part("jobs", jobs.frame(since=since, until=since + PART_ROWS))
-            simulation.released = simulation.released.with_jobs(part, jobs, len(simulation.parts.fleet))
+        while final - (since := training.released.rows("jobs")) >= PART_ROWS:
+            part = self._part(folder, "jobs", jobs.frame(since=since, until=since + PART_ROWS))
+            training.released = training.released.with_jobs(part, jobs, len(training.parts.fleet))
             jobs.release(since + PART_ROWS)
 
     def _rounds(self, folder: RunFolder) -> None:
         self._settle_rounds()
-        simulation = self._simulation
-        while (rounds := simulation.released.rounds) is not None and len(rounds) >= PART_ROWS:
-            part = folder.add_part("rounds", rounds[:PART_ROWS])
-            simulation.released = simulation.released.without_rounds(part)
+        training = self._training
+        while (rounds := training.released.rounds) is not None and len(rounds) >= PART_ROWS:
+            part = self._part(folder, "rounds", rounds[:PART_ROWS])
+            training.released = training.released.without_rounds(part)
+
+    def _part(self, folder: RunFolder, name: str, rows: pd.DataFrame) -> Part:
+        return folder.add_part(name, rows.assign(session=self._training.name))
 
     def _settle_rounds(self) -> None:
-        simulation = self._simulation
-        simulation.released = simulation.released.with_rounds(simulation.tables)
-        simulation.tables["rounds"].release(simulation.released.rows("rounds"))
+        training = self._training
+        training.released = training.released.with_rounds(training.tables)
+        training.tables["rounds"].release(training.released.rows("rounds"))
 
     def _rows(self, name: str, folder: RunFolder) -> None:
-        simulation, table = self._simulation, self._simulation.tables[name]
-        amendable = simulation.session.server_buffer.first_row if name == simulation.session.held_in else None
+        training, table = self._training, self._training.tables[name]
+        amendable = training.session.server_buffer.first_row if name == training.session.held_in else None
         final = table.committed if amendable is None else min(table.committed, amendable)
-        while final - (since := simulation.released.rows(name)) >= PART_ROWS:
-            part = folder.add_part(name, table.frame(since=since, until=since + PART_ROWS))
-            simulation.released = simulation.released.with_part(name, part)
+        while final - (since := training.released.rows(name)) >= PART_ROWS:
+            part = self._part(folder, name, table.frame(since=since, until=since + PART_ROWS))
+            training.released = training.released.with_part(name, part)
             table.release(since + PART_ROWS)
 
 

@@ -9,8 +9,8 @@ import tempfile
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
-from functools import partial
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,29 +22,25 @@ from edgesim.core.backend import Backend
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.engine.batteries import FleetBatteries
-from edgesim.engine.edges.cloud import CloudRounds
-from edgesim.engine.rounds import Observer, Rounds
-from edgesim.engine.session import Session
+from edgesim.engine.rounds import Observer
+from edgesim.engine.sessions import run_all
 from edgesim.engine.world import World
 from edgesim.files.atomic import checkpoint_of, remove_checkpoint
 from edgesim.learning.train.torch_settings import plain_torch, plain_where_loaded
 from edgesim.records.manifest import FINISHED, read_manifest
 from edgesim.records.schema import FIRST_EDGE_ROW, SERVER_ROW
-from edgesim.records.table import Table, new_tables
 from edgesim.records.writer import check_writable, taken
 from edgesim.reports.load import Run, open_run
 from edgesim.runtime.backends.null import NullBackend
 from edgesim.runtime.interrupts import Interrupts, interrupts
-from edgesim.runtime.learner import FederatedLearner
-from edgesim.runtime.memo import Memo, NewRounds
-from edgesim.runtime.own_clocks import OwnClockLearner
 from edgesim.runtime.processes import is_loading_main
-from edgesim.runtime.tree_learner import CloudLearner
-from edgesim.simulation.assembly import Assembly, Build, Load, assemble, build_network, load_data
+from edgesim.simulation.assembly import Assembly, Build, Load, build_network, load_data
 from edgesim.simulation.provenance import provenance
 from edgesim.simulation.recording import Recording
-from edgesim.simulation.released import Released, Releasing
-from edgesim.simulation.tree import Tree, edge_power
+from edgesim.simulation.released import JobCounts, Released
+from edgesim.simulation.sessions import assemble_all, open_backends, refuse_sessions
+from edgesim.simulation.training import Training
+from edgesim.simulation.tree import edge_power
 from edgesim.world.energy.ledger import EnergyLedger
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, UPLOAD
 from edgesim.world.prices.ledger import CostLedger
@@ -95,7 +91,10 @@ def seldom_collecting() -> Iterator[None]:
 
 
 class Simulation:
-    """One run of an assembled scenario, from the first order to its tables."""
+    """One run of an assembled scenario, from the first order to its tables.
+
+    Of several trainings `learner`, `session`, `rounds` and `tables` are those of the first.
+    """
 
     def __init__(
         self,
@@ -104,12 +103,15 @@ class Simulation:
         observer: Observer,
         checkpoint: Checkpoint | None = None,
         answers: Answers | None = None,
+        others: Sequence[tuple[Assembly, Backend]] = (),
     ) -> None:
-        """`answers`: of runs before this one; what this one finds is added. Nothing is looked up without training."""
+        """`answers`: of runs before this one; what this one finds is added. Nothing is looked up without training.
+
+        `others`: the parts and backends of more trainings in the same world, which is that of `parts`.
+        """
         scenario = parts.scenario
         self.parts = parts
-        self.tables: dict[str, Table] = new_tables()
-        self.released = Released()  # the rows before those that the tables hold
+        self.scenario = parts.of_all or scenario
         self.totals: Mapping[str, float] | None = None  # seconds, and what was spent in them, once the run has ended
         server = scenario.server
         fleet, batteries = parts.fleet, FleetBatteries(parts.fleet)
@@ -128,70 +130,28 @@ class Simulation:
             fleet=fleet, ledger=self.ledger, availability=parts.availability, batteries=batteries,
             key=Key(scenario.seed), shared=parts.shared, failures=parts.failures, costs=self.costs,
         )  # fmt: skip
-        self.learner = _learner(parts, backend, checkpoint, answers)
-        self.tree: Tree | None = None  # None: no edge servers
-        if isinstance(self.learner, CloudLearner):
-            self.tree = Tree(parts, self.world, self.learner, self.tables)
-        self.session = self._only_session() if self.tree is None else self.tree.session
-        self.releasing = Releasing(self, NewRounds(observer, self.learner.memo))
-        self.rounds = (CloudRounds if self.tree else Rounds)(
-            self.session,
-            stop=scenario.stop,
-            evaluation=scenario.evaluation,
-            server=server,
-            observer=self.releasing,
-            spent=self._spent,
-        )
-
-    @property
-    def asks_devices(self) -> Session:
-        """A session that asks devices: of the server, or with edge servers of the first of them."""
-        return self.session if self.tree is None else self.tree.sessions[0]
-
-    def _only_session(self) -> Session:
-        """Return the session of a server, or of peers, without edge servers."""
-        parts = self.parts
-        peers = parts.scenario.peers
-        return Session(
-            self.world,
-            learner=self.learner,
-            setting=parts.setting,
-            tables=self.tables,
-            selection=parts.scenario.selection.value,
-            peers=None if peers is None else peers.value,
-            key=Key(parts.scenario.seed),
-        )
+        alone = not others
+        first = Training(self.world, parts, backend, observer, self._spent, checkpoint, answers, alone=alone)
+        more = [Training(self.world, *each, observer, self._spent, None, answers, alone=alone) for each in others]
+        self.trainings = (first, *more)
+        self.learner, self.session, self.rounds = first.learner, first.session, first.rounds
+        self.tables, self.releasing = first.tables, first.releasing
 
     def run(self) -> None:
-        """Run until a stop rule ends it; jobs still in flight then are charged up to that moment.
+        """Run until stop rules have ended all trainings; jobs still in flight then are charged up to that moment.
 
         Raises LedgerError if the joules do not add up or are not finite.
         """
-        env, session, rounds = self.world.env, self.session, self.rounds
-        processes = [] if self.tree is None else self.tree.start(rounds)
-        processes.append(env.process(self.parts.scenario.protocol.value.run(session, rounds)))
-        horizon_s = self.parts.scenario.stop.sim_time
-        if horizon_s is not None:
-            timer = env.timeout(horizon_s)
-            timer.callbacks.append(lambda _: None if rounds.stopped else rounds.end(f"{horizon_s:g} s simulated"))
-        for milestone in self.parts.scenario.stop.milestones if self.learner.trains else ():
-            timer = env.timeout(milestone.sim_time)
-            timer.callbacks.append(partial(rounds.look_at, milestone))
-        try:
-            with seldom_collecting():
-                env.run(until=rounds.ended)
-        except BaseException:
-            for real in (process.value for process in processes if process.triggered):
-                if isinstance(real, BaseException):  # SimPy raises a copy of it, or fails to make one
-                    raise real from real.__cause__
-            raise
-        rounds.settle()
-        if self.tree is not None:
-            self.tree.stop()
-        session.abort(list(session.running.values()), "stopped")
-        rounds.write_rest_of_costs()
+        processes = [each.begin() for each in self.trainings]
+        with seldom_collecting():
+            run_all(processes)
         self.totals = {"sim_time_s": self.world.now_s, **self.world.totals()._asdict()}
         self._check_ledger()
+
+    @property
+    def released(self) -> Released:
+        """The rows before those that the tables hold, of the first training."""
+        return self.trainings[0].released
 
     @property
     def repeats(self) -> bool:
@@ -204,8 +164,9 @@ class Simulation:
         Unless the run has finished they are as of the newest round that has all its answers, if it went on without.
         """
         fleet, n, edges = self.parts.fleet, len(self.parts.fleet), len(self.ledger.edge_busy_s)
-        spent = None if finished else self.rounds.settled_spent
-        counts = self.released.job_counts(self.tables["jobs"], n, committed_only=spent is not None)
+        alone = len(self.trainings) == 1  # else rounds are not settled in the order in which they are closed
+        spent = self.rounds.settled_spent if alone and not finished else None
+        counts = self._job_counts(committed_only=spent is not None)
         return {
             "device": np.concatenate([np.arange(n), FIRST_EDGE_ROW - np.arange(edges), [SERVER_ROW]]),
             "kind": np.concatenate([np.array(fleet.kinds, dtype=object)[fleet.kind], ["edge"] * edges, ["server"]]),
@@ -220,9 +181,9 @@ class Simulation:
 
         Keys: now_s, devices, busy, away (that are not busy and cannot be reached), running (jobs).
         """
-        world = self.world
+        world, presence = self.world, self.trainings[0].asks_devices.presence
         idle = ~world.busy
-        away = 0 if world.presence.everybody else int((idle & ~world.presence.seen(world.now_s)).sum())
+        away = 0 if presence.everybody else int((idle & ~presence.seen(world.now_s)).sum())
         devices, busy = len(self.parts.fleet), int(world.busy.sum())
         return {"now_s": world.now_s, "devices": devices, "busy": busy, "away": away, "running": len(world.running)}
 
@@ -256,28 +217,13 @@ class Simulation:
     def _check_ledger(self) -> None:
         now_s = self.world.now_s
         devices_j = float(self.ledger.activity_j.sum()) + self.ledger.resting_j(now_s)
-        jobs = self.released.job_counts(self.tables["jobs"], len(self.parts.fleet))
-        self.ledger.check(jobs.joules, devices_j, now_s)
+        self.ledger.check(self._job_counts().joules, devices_j, now_s)
 
-
-def _learner(
-    parts: Assembly, backend: Backend, checkpoint: Checkpoint | None, answers: Answers | None
-) -> FederatedLearner:
-    method, key = parts.scenario.method.value, Key(parts.scenario.seed)
-    own_clocks = getattr(parts.scenario.protocol.value, "own_clocks", False)
-    kind: type[FederatedLearner] = OwnClockLearner if own_clocks else FederatedLearner
-    kind = kind if parts.scenario.edges is None else CloudLearner
-    if not backend.trains:
-        return kind(method, backend, parts.setting, key, None)
-    from edgesim.learning.models.build import model_state_of  # these load torch
-    from edgesim.runtime.saved_memo import SavedMemo
-    from edgesim.simulation.facts import facts_of, world_of
-
-    memo = SavedMemo(facts_of(parts), world_of(parts), method, answers, checkpoint) if checkpoint or answers else Memo()
-    learner = kind(method, backend, parts.setting, key, model_state_of(parts.module), parts.make_tools(), memo)
-    if checkpoint:
-        checkpoint.check(learner.state, method)
-    return learner
+    def _job_counts(self, committed_only: bool = False) -> JobCounts:
+        """Return the counts of the jobs of all trainings."""
+        n = len(self.parts.fleet)
+        counts = [each.released.job_counts(each.tables["jobs"], n, committed_only) for each in self.trainings]
+        return reduce(JobCounts.__add__, counts)
 
 
 @plain_where_loaded()
@@ -286,9 +232,14 @@ def check(scenario: Scenario, load: Load = load_data, build: Build = build_netwo
 
     `load` and `build`: what gives its data set and its network, as `assemble` asks.
     """
-    parts = assemble(scenario, load, build)
-    Simulation(parts, NullBackend(), Silent())
-    return parts
+    return check_all(scenario, load, build)[0]
+
+
+def check_all(scenario: Scenario, load: Load = load_data, build: Build = build_network) -> tuple[Assembly, ...]:
+    """Return the same of each training of a scenario."""
+    first, *more = assemble_all(scenario, load, build)
+    Simulation(first, NullBackend(), Silent(), others=[(parts, NullBackend()) for parts in more])
+    return first, *more
 
 
 def simulate(
@@ -320,21 +271,24 @@ def simulate(
         sys.exit(1)  # whoever started this process says why
     if out is None:
         return _simulate_for_now(scenario, observer, checkpoint, answers)
+    if checkpoint is not None:
+        refuse_sessions(scenario, "session: a checkpoint")
     observer = observer or Silent()
     goes_on = checkpoint is not None and _goes_on(scenario, out, checkpoint, overwrite)
     settings = plain_torch() if scenario.backend.value.trains else plain_where_loaded()
-    with settings, interrupts() as signals, closing(observer):
+    with settings, interrupts() as signals, closing(observer), ExitStack() as backends:
         check_writable(out, overwrite, goes_on)
         started_s, facts = time.perf_counter(), provenance(command)
         if hasattr(scenario.backend.value, "prepare"):
             scenario.backend.value.prepare()
-        parts = assemble(scenario, load, build)
-        backend = scenario.backend.value.open(parts.make_trainer)
-        with signals.leaving(), closing(backend), taken(out, overwrite, goes_on) as folder:
+        first, *more = all_parts = assemble_all(scenario, load, build)
+        backend, *others = open_backends(all_parts, backends)
+        with signals.leaving(), backends, taken(out, overwrite, goes_on) as folder:
             if checkpoint and overwrite and not goes_on:
                 checkpoint.remove()
             recording = Recording(folder, observer, facts, started_s)
-            _run(lambda: Simulation(parts, backend, recording, checkpoint, answers), recording, signals)
+            also = list(zip(more, others, strict=True))
+            _run(lambda: Simulation(first, backend, recording, checkpoint, answers, also), recording, signals)
             run = open_run(out)
             if backend.trains and run.manifest["status"] == FINISHED:
                 remove_checkpoint(checkpoint_of(out))

@@ -86,6 +86,7 @@ class Tree:
         dispatcher, trained = dispatcher_of(world, setting), TrainedModels(setting)
         learner.set_up(scenario.protocol.value.protocol != "buffered", self._samples(setting.samples, count))
         self.sessions: list[Session] = []
+        presence = world.new_presence(None)
         self._moving = Moving(world, self.sessions, self._place, self._given.handover)
         for index in range(count):
             edge = Edge(
@@ -93,6 +94,7 @@ class Tree:
                 node=paths.tier_node(index),
                 members=self._place == index,
                 trained=trained,
+                presence=presence,
                 failures=restarts(scenario, index),
                 cloud_round=lambda: self.session.round,
                 hand_over=self._moving.hand_over,

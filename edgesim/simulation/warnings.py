@@ -43,7 +43,7 @@ def of_parts(parts: Any) -> list[str]:
     if parts.scenario.method.value.needs.peers is not None:
         return []
     start = timed(parts)
-    plan = start.asks_devices.learner.plan(of_everybody(start))
+    plan = start.trainings[0].asks_devices.learner.plan(of_everybody(start))
     return [*_one_part(parts, plan), *_deadline(parts, plan)]
 
 
@@ -178,7 +178,7 @@ def _follows_deadline(parts: Any, jobs: Any) -> bool:
     setting = replace(parts.setting, deadline_s=2.0 * parts.setting.deadline_s)
     later = replace(parts, setting=setting)
     start = timed(later)
-    others = priced(later, start.asks_devices.learner.plan(of_everybody(start)))
+    others = priced(later, start.trainings[0].asks_devices.learner.plan(of_everybody(start)))
     return bool(len(others) != len(jobs) or (others["seconds"].to_numpy() != jobs["seconds"].to_numpy()).any())
 
 

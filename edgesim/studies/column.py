@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -32,11 +32,13 @@ _UNTIL = re.compile(r"(?P<target>0?\.\d+)(?:~(?P<mean_of>[2-9]|[1-9]\d+))?(?P<fo
 _PRICED = re.compile(r"(_s|_j|_g|_bytes|flops|cost|cost_low|cost_high)$")  # columns of tables that say what was spent
 _METRIC = re.compile(r"metric\.(\w+)(?:\[(\d+)-(\d+)\])?")
 _MEAN_OF_METRIC = re.compile(r"mean_metric\.(\w+)")
+_SESSION = re.compile(r"([A-Za-z0-9_-]+):")
 _PATTERNS = (_MEAN_OF_LAST, _AREA, _METRIC, _MEAN_OF_METRIC)
 _NAMED = ", ".join(name for name in _SPENT if not re.search("_low|_high", name))
 _ALLOWED = (
     f"{_NAMED}, TABLE.COLUMN, all also as in sim_time_s@0.75, @0.75-on or @0.75~5; "
-    f"{', '.join(_AT_END)}, accuracy_last_K, accuracy_area[TIME], metric.NAME[FIRST-LAST], mean_metric.NAME"
+    f"{', '.join(_AT_END)}, accuracy_last_K, accuracy_area[TIME], metric.NAME[FIRST-LAST], mean_metric.NAME; "
+    "of a session SESSION:COLUMN"
 )
 
 
@@ -76,6 +78,7 @@ class Column:
     target: float | None = None
     for_good: bool = False
     mean_of: int = 1
+    session: str | None = None  # whose, of a run of several; None: that which is looked at, or the first
 
     @property
     def better(self) -> Better | None:
@@ -97,8 +100,12 @@ class Column:
         by_pattern = any(pattern.fullmatch(self.quantity) for pattern in _PATTERNS)
         return self.quantity in _LEARNED or by_pattern or self.target is not None
 
+    def _seen(self, run: Run) -> Run:
+        return run.views[0] if self.session is None else run.session(self.session)
+
     def reading(self, run: Run) -> Reading:
         """Return the number and whether the run got there; if not, what it had spent at its end."""
+        run = self._seen(run)
         value = self.of(run)
         if value is None and self.accumulates and not curve(run).empty:
             bound = Column(self.quantity).of(run)
@@ -107,6 +114,7 @@ class Column:
 
     def of(self, run: Run) -> float | None:
         """Return the number; None if the run did not get there, or has not so many evaluations or so much time."""
+        run = self._seen(run)
         over = _AREA.fullmatch(self.quantity)
         if over:
             return area(run, _time_s(over[1]) if over[1] else None)
@@ -135,7 +143,13 @@ class Column:
 
 
 def parse_column(text: str) -> Column:
-    """Return the column of a name such as "sim_time_s@0.75" or "rounds.late". Raises ConfigError for any other."""
+    """Return the column of a name such as "sim_time_s@0.75" or "rounds.late". Raises ConfigError for any other.
+
+    "NAME:" before it says of which session.
+    """
+    session = _SESSION.match(text)
+    if session:
+        return replace(parse_column(text[session.end() :]), session=session[1])
     quantity, at, until = text.partition("@")
     wanted = _UNTIL.fullmatch(until)
     known = quantity in _SPENT or _is_table_column(quantity, by_round=bool(at))

@@ -139,7 +139,7 @@ class Optimisation:
     def _scored(self, drawn: Drawn, overrides: tuple[str, ...], planned: Sequence[Planned]) -> Trial:
         """Return a trial that has been run, and tell optuna. Its sampler prefers those that got nearer."""
         cells = [each for each in planned if each.cell.labels[TRIAL] == str(drawn.number)]
-        runs = [open_run(each.folder) for each in cells]
+        runs = [open_run(each.folder).views[0] for each in cells]
         missed = max(_missed(each, run) for each, run in zip(cells, runs, strict=True))
         values = [_mean([column.of(run) for run in runs]) if not missed else None for column in self._columns]
         gaps = [

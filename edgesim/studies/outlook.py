@@ -65,7 +65,8 @@ def _look(planned: Planned, common: Common, costs: bool) -> Outlook:
         return Outlook(planned, "bad", fault)
     try:
         parts = check(scenario, common.load, common.build)
-        spent = _costs(parts, common) if costs else (None, None)
+        alone = len(scenario.session) < 2  # what several cost together nobody foresees
+        spent = _costs(parts, common) if costs and alone else (None, None)
     except Exception as error:
         return Outlook(planned, "bad", fault_of(error))
     return Outlook(planned, "running" if is_held(planned.folder) else "to run", "", *spent)

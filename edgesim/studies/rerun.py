@@ -117,7 +117,7 @@ def _run(planned: Sequence[tuple[Golden, Planned]], workers: int, tell: Callable
 
 
 def _outcome(golden: Golden, cells: Sequence[Planned], fault_of: Mapping[Path, str]) -> Outcome:
-    ran = [(each.cell, open_run(each.folder)) for each in cells if not fault_of[each.folder]]
+    ran = [(each.cell, open_run(each.folder).views[0]) for each in cells if not fault_of[each.folder]]
     return _of_runs(golden, ran, {each.cell.name: fault for each in cells if (fault := fault_of[each.folder])})
 
 

@@ -47,7 +47,7 @@ class Planned:
         """Return the run that answers this cell, by whatever code or data; None if it is missing, other or broken."""
         found = _stamp_in(self.folder)
         same = found is not None and all(found.get(key) == self.stamp[key] for key in _QUESTION)
-        return open_run(self.folder) if same else None
+        return open_run(self.folder).views[0] if same else None
 
     def is_done(self) -> bool:
         """Return whether the folder holds this run, all of it, and nothing that its stamp names has changed."""

@@ -93,10 +93,18 @@ def put(column: str, value: Any) -> Any:
 TABLES = {
     "unknown device": ("jobs", put("device", 77), "row 2: device must be a device of the devices table, got 77"),
     "unknown critical device": ("rounds", put("critical_device", 9), "row 2: critical_device must be a device"),
-    "doubled job": ("jobs", put("job", 0), "row 2: job must come once, got 0"),
-    "doubled evaluation": ("evals", lambda f: pd.concat([f, f[:1]]), "row 9: round, split must come once, got 0, 'te"),
+    "doubled job": ("jobs", put("job", 0), "row 2: session, job must come once, got 'session1', 0"),
+    "doubled evaluation": (
+        "evals",
+        lambda f: pd.concat([f, f[:1]]),
+        "row 9: session, round, split must come once, got 'session1', 0, 'te",
+    ),
     "doubled device": ("devices", put("device", -1), "row 2: device must come once, got -1"),
-    "doubled round": ("rounds", lambda f: pd.concat([f, f[-1:]]), "row 5: round must come once, got 3"),
+    "doubled round": (
+        "rounds",
+        lambda f: pd.concat([f, f[-1:]]),
+        "row 5: session, round must come once, got 'session1', 3",
+    ),
     "rounds in disorder": ("rounds", lambda f: f[::-1], "row 2: round must not fall from row to row, got 2"),
     "time runs back": ("jobs", put("end_s", 3.0), "row 2: sent_s, end_s must not go backwards, got 10.0, 3.0"),
     "less than no time": ("jobs", put("up_s", -3.0), "row 2: up_s must be a finite number of at least 0, got -3.0"),

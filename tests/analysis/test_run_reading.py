@@ -139,7 +139,7 @@ def test_a_run_without_evaluations_or_rounds(fake_run):
 
 def test_an_evaluation_before_the_first_round_costs_nothing(fake_run):
     run = fake_run(accuracies=(0.6,))
-    first = pd.DataFrame([(-1, 0, 0.0, "test", 2.3, 0.1, 50)], columns=run.evals.columns)
+    first = pd.DataFrame([(-1, 0, 0.0, "test", 2.3, 0.1, 50, "session1")], columns=run.evals.columns)
     pd.concat([first, run.evals]).to_parquet(run.folder / "evals.parquet", index=False)
     seal_again(run.folder)
     points = curve(open_run(run.folder))

@@ -68,14 +68,16 @@ def simulator(monkeypatch):
         if not Path(source).exists():
             raise ConfigError(f"{source}: no such scenario")
         backend = SimpleNamespace(value=SimpleNamespace(device="cuda:1", trains=True))
-        return SimpleNamespace(seed=3, method=SimpleNamespace(name="fedavg"), stop=Limits(rounds=1), backend=backend)
+        method, stop = SimpleNamespace(name="fedavg"), Limits(rounds=1)
+        return SimpleNamespace(seed=3, method=method, stop=stop, backend=backend, session=())
 
     def simulate(scenario, out, observer=None, checkpoint=None, **_):
         seen.folder, seen.observer = out, observer
         return write_fake(out, seen.status, scenario.seed, reason=seen.reason)
 
-    def check(scenario):
+    def check_all(scenario):
         seen.checked = scenario
+        return (scenario,)
 
     def estimate(_):
         levels = pd.DataFrame({"level": [1, 2], "devices": [3, 4], "flops": [2e9, 4e9], "seconds": [7200.0, 90.0]})
@@ -109,7 +111,7 @@ def simulator(monkeypatch):
 
     parts = {
         "edgesim.simulation.warnings": {"of_text": lambda *_: [], "of_parts": lambda *_: ["network: is odd"]},
-        "edgesim.simulation.run": {"simulate": simulate, "check": check},
+        "edgesim.simulation.run": {"simulate": simulate, "check_all": check_all},
         "edgesim.simulation.network": {"network_of": network_of},
         "edgesim.simulation.estimate": {"estimate": estimate},
         "edgesim.config.load": {"load_scenario": load_scenario},

@@ -31,12 +31,12 @@ def test_an_index_that_numpy_would_split_is_refused(index):
 
 def test_purposes_are_never_renumbered():
     """The numbers are part of every published result."""
-    assert [p.value for p in Purpose] == list(range(1, 18))
+    assert [p.value for p in Purpose] == list(range(1, 19))
     assert (Purpose.FLEET, Purpose.DATA, Purpose.LOCAL, Purpose.PROBE) == (1, 2, 8, 10)
     assert (Purpose.PEERS, Purpose.AVAILABILITY, Purpose.FAILURE) == (11, 12, 13)
     assert Purpose.SERVER_SET == 14
     assert Purpose.BOOTSTRAP == 15
-    assert Purpose.SEARCH == 16 and Purpose.EDGES == 17
+    assert Purpose.SEARCH == 16 and Purpose.EDGES == 17 and Purpose.SESSION == 18
 
 
 def test_draws_depend_on_the_job_alone():

@@ -27,7 +27,7 @@ def view_of(busy: np.ndarray, places: int, known: bool = True) -> FleetView:
     presence.everybody = known
     graphs = PeerGraphs(None, Key(0))
     at_work = int(busy.sum())
-    setting = SimpleNamespace(level=np.ones(len(busy), dtype=np.int64))
+    setting = SimpleNamespace(level=np.ones(len(busy), dtype=np.int64), members=None)
     return FleetView(setting, 0.0, 0, 0, 0, (), presence, busy, at_work, All(), graphs, places)  # type: ignore[arg-type]
 
 

@@ -25,6 +25,9 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+import numpy as np
+
+from edgesim.core.job import ON_TIME_S
 from edgesim.files.reading import one_line
 from tests.fuzz.bases import bases
 from tests.fuzz.mutate import mutated
@@ -68,8 +71,8 @@ def judged(text: bytes, folder: Path) -> tuple[str, str]:
         return _refused(error)
     host_s = 0.0
     try:
-        totals = estimate(scenario).totals
-        host_s = math.inf if totals["host_minutes"] is None else 60.0 * totals["host_minutes"]
+        minutes = [estimate(alone).totals["host_minutes"] for alone in scenario.trainings]  # of each session by itself
+        host_s = sum(math.inf if each is None else 60.0 * each for each in minutes)
     except ConfigError as error:
         if not str(error).startswith("estimate: "):
             return "fault", f"estimate refuses what validate accepts: {error}"
@@ -99,6 +102,9 @@ def _unsound(run) -> Iterator[tuple[str, str]]:
         table = run.table(name).select_dtypes("number")
         for column in table.columns.difference(["device", "deadline_s", "edge"]):
             values = table[column].to_numpy(dtype=float, na_value=0.0)
+            if column == "critical_device":  # in a merge at the instant of the one before nobody was at work
+                now_s = table["now_s"].to_numpy()
+                values = values[now_s - table["start_s"].to_numpy() > ON_TIME_S + 4 * np.spacing(now_s)]
             if len(values) and not ((values >= 0) & (values < math.inf)).all():
                 bad = values[~((values >= 0) & (values < math.inf))][0]
                 yield "fault", f"table {name}: {column} has {bad}"

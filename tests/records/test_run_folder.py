@@ -43,7 +43,7 @@ def test_everything_comes_back(tmp_path):
     assert loaded["fc.weight"].tolist() == [[0, 3], [1, 4], [2, 5]]
     assert loaded["scale"].shape == () and loaded["scale"] == 2.5
     assert pd.read_parquet(folder / "metrics.parquet").to_dict("records") == [
-        {"round": 0, "name": "mask", "device": -1, "value": 0.5}
+        {"round": 0, "name": "mask", "device": -1, "value": 0.5, "session": "session1"}
     ]
     manifest = json.loads((folder / "manifest.json").read_text())
     assert (manifest.pop("status"), len(manifest.pop("sha256"))) == ("finished", 64)

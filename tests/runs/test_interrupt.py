@@ -91,7 +91,7 @@ def ctrl_c(*_: object, **__: object) -> None:
     "moment",
     [
         "edgesim.cli.run.load_scenario",
-        "edgesim.simulation.run.assemble",
+        "edgesim.simulation.run.assemble_all",
         "edgesim.simulation.run.Simulation",
     ],
 )

@@ -129,7 +129,8 @@ def test_memory_holds_a_part_and_what_is_not_final(tmp_path: Path, monkeypatch: 
     def watched(self: Table, rows: int | None = None) -> None:
         mark(self, rows)
         for name, columns in TABLES.items():
-            if list(self.columns) == [column for column in columns if not column.startswith("critical_")]:
+            rows_carry = [column for column in columns if not column.startswith("critical_") and column != "session"]
+            if list(self.columns) == rows_carry:
                 most[name] = max(most[name], self.committed - self._released)
 
     monkeypatch.setattr(Table, "mark", watched)

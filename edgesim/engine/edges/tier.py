@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import simpy
 
-from edgesim.core.arrays import Arr
+from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ContractError
 from edgesim.core.job import DELIVERED, ON_TIME_S, Completion, Job, Outcome, Prices
 from edgesim.core.task import Plan
@@ -144,7 +144,7 @@ class EdgeTier:
         self.env = world.env
         self.fleet = world.fleet
         self.failures = world.failures
-        self.presence = EdgePresence(len(workers))
+        self._presence = EdgePresence(len(workers))
         self.busy = np.zeros(len(workers), dtype=bool)
         self.running: dict[int, Order] = {}  # by job id, ascending
         self.counter = JobCounter(len(workers))
@@ -173,6 +173,10 @@ class EdgeTier:
             participant_j=totals.participant_j + joules,
         )
 
+    def new_presence(self, members: Ids | None) -> EdgePresence:
+        """Return which edge servers can be asked: all of them, as `members` says nothing of these."""
+        return self._presence
+
     def costs_by_item(self) -> Arr:
         """Return what everything has cost up to now; see `World.costs_by_item`."""
         return self._world.costs_by_item()
@@ -199,7 +203,7 @@ class EdgeTier:
 
     def give_up(self, edge: int) -> None:
         """Take note that an edge server will never close a round again; its order, if it has one, brings nothing."""
-        self.presence.leave(edge)
+        self._presence.leave(edge)
         for order in list(self.running.values()):
             if order.job.device == edge:
                 order.inbox.put(self._end(order, "offline"))

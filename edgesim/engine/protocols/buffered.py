@@ -124,7 +124,7 @@ class _Run:
         """Ask idle devices until every place is taken, or nobody can be asked."""
         session, first = self._session, self._first
         self._collect()
-        session.world.presence.new_occasion()
+        session.presence.new_occasion()
         while not self._rounds.stopped and (places := self._free_places()) > 0:
             view = self._view(places, first)
             if not view.free_places:
@@ -163,10 +163,14 @@ class _Run:
         session, now_s = self._session, self._session.now_s
         running = len(session.running)
         free = running < self._rule.concurrency
-        comes_s = session.world.presence.wait_s(now_s) if free else inf  # until somebody comes who is not there now
-        self._watchdog.look(running > 0)
+        comes_s = session.presence.wait_s(now_s) if free else inf  # until somebody comes who is not there now
+        others = free and session.others_at_work  # whose devices this session may ask when they are done
+        self._watchdog.look(running > 0 or others)
         if self._rounds.stopped:
             return None
+        if others:
+            ends = session.world.any_end()  # of jobs of this session too
+            return ends if comes_s == inf else session.env.any_of([session.env.timeout(comes_s), ends])
         if running or comes_s < inf:
             return self._inbox.until(1, within_s=comes_s)
         self._watchdog.nobody_comes(failing=bool(self._failed_at_once))

@@ -63,7 +63,7 @@ def run_rounds(session: Session, rounds: Rounds, policy: Policy) -> Generator[An
     """
     late, watchdog = _Asked(), Watchdog(rounds.end)
     while not rounds.stopped:
-        session.world.presence.new_occasion()
+        session.presence.new_occasion()
         yield from _wait_for_somebody(session, rounds, watchdog)
         if rounds.stopped:
             return
@@ -94,7 +94,7 @@ def _wait_for_somebody(session: Session, rounds: Rounds, watchdog: Watchdog) -> 
         if change is None:
             watchdog.nobody_comes()
         else:
-            watchdog.look(found=False)
+            watchdog.look(found=session.others_at_work)
             if not rounds.stopped:
                 yield change
     watchdog.look(found=True)
@@ -103,10 +103,10 @@ def _wait_for_somebody(session: Session, rounds: Rounds, watchdog: Watchdog) -> 
 def _next_change(session: Session) -> simpy.Event | None:
     """Return an event that fires when a job ends or a device comes that is not there now; None: neither ever will."""
     world = session.world
-    wait_s = world.presence.wait_s(session.now_s)
+    wait_s = session.presence.wait_s(session.now_s)
     if wait_s < inf:
         return world.env.any_of([world.env.timeout(wait_s), world.any_end()])
-    return world.any_end() if world.running else None
+    return world.any_end() if session.running or session.others_at_work else None
 
 
 def _exchange(

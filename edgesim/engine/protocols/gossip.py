@@ -49,7 +49,7 @@ class Gossip:
 
     def run(self, session: Session, rounds: Rounds) -> Generator[Any, Any, None]:
         """Run until stopped; one SimPy process for the whole fleet."""
-        return _Run(self.every or len(session.world.fleet), session, rounds).run()
+        return _Run(self.every or session.setting.devices, session, rounds).run()
 
 
 class _Run:
@@ -71,6 +71,7 @@ class _Run:
         self._changes = [0] * devices  # times that others have changed a device's model
         self._changes_before: dict[int, int] = {}  # a job began, by job
         self._failed_at_once = np.zeros(devices, dtype=bool)
+        self._may_ask = np.ones(devices, dtype=bool) if session.members is None else session.members
         self._graph = session.view().graphs.of_round(np.ones(devices, dtype=bool), 0)
 
     def run(self) -> Generator[Any, Any, None]:
@@ -89,9 +90,9 @@ class _Run:
     def _begin_jobs(self) -> bool:
         """Let all devices begin that are there and have nothing to do; return whether a job has ended at once."""
         session = self._session
-        session.world.presence.new_occasion()
-        there = session.world.presence.reachable(session.now_s)
-        for device in np.flatnonzero(there & ~session.world.busy & ~self._failed_at_once).tolist():
+        session.presence.new_occasion()
+        there = session.presence.reachable(session.now_s)
+        for device in np.flatnonzero(there & self._may_ask & ~session.world.busy & ~self._failed_at_once).tolist():
             turn = Turn(session.setting, device, self._nth[device], self._neighbours(device, there), session.round)
             self._nth[device] += 1
             jobs = session.dispatch(Plan((self._learner.next_order(turn),)), to=self._inbox)
@@ -102,16 +103,20 @@ class _Run:
 
     def _neighbours(self, device: int, there: np.ndarray) -> Ids:
         heard = self._graph.of(device)
-        return heard if self._session.world.presence.everybody else heard[there[heard]]
+        return heard if self._session.presence.everybody else heard[there[heard]]
 
     def _wait(self) -> simpy.Event | None:
         """Return an event that fires when a job ends or a device comes; None: neither will."""
         session, now_s = self._session, self._session.now_s
         running = len(session.running)
-        comes_s = session.world.presence.wait_s(now_s)
-        self._watchdog.look(running > 0)
+        comes_s = session.presence.wait_s(now_s)
+        others = session.others_at_work  # on devices that are to begin when they are done
+        self._watchdog.look(running > 0 or others)
         if self._rounds.stopped:
             return None
+        if others:
+            ends = session.world.any_end()  # of jobs of this session too
+            return ends if comes_s == inf else session.env.any_of([session.env.timeout(comes_s), ends])
         if running or comes_s < inf:
             return self._inbox.until(1, within_s=comes_s)
         self._watchdog.nobody_comes(failing=bool(self._failed_at_once.any()))

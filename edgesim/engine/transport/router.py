@@ -16,7 +16,7 @@ from edgesim.engine.transport.flows import DedicatedFlows, Flows, SharedFlows
 from edgesim.engine.transport.loads import BatteryLoads
 from edgesim.engine.transport.peers import PeerExchange
 from edgesim.engine.transport.shared import ContendedLinks
-from edgesim.engine.transport.trades import Trades
+from edgesim.engine.transport.trades import Owner, Trades
 from edgesim.engine.transport.transfers import Transfers
 from edgesim.engine.usage import Usage
 from edgesim.world.contention.network import SharedNetwork
@@ -40,7 +40,7 @@ class Router:
         links_up: OnOff | None,
         key: Key,
         price_compute: Callable[[Job, float], None],
-        there_until_s: Callable[[int], float],
+        owner_of: Callable[[Job], Owner],
         arrive: Callable[[Job], None],
         fail: Callable[[Job, Outcome], None],
     ) -> None:
@@ -58,7 +58,7 @@ class Router:
             )
             flows = SharedFlows(env, shared, transfers, fleet, key, loads, links_up)
         self._peers = PeerExchange(env, flows, price_compute, arrive, fail, loads)
-        self._trades = Trades(env, flows, there_until_s, arrive, fail)
+        self._trades = Trades(env, flows, owner_of, arrive, fail)
 
     def start(self, priced: PricedJobs) -> None:
         """Send off the jobs that fit."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Protocol
 
 import simpy
 
@@ -19,11 +20,19 @@ from edgesim.engine.usage import Usage
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD
 
 
+class Owner(Protocol):
+    """Who sent a job: the training that its peers take part in."""
+
+    def there_until_s(self, device: int) -> float:
+        """Return until when a device can be reached, asked now; -inf: it cannot. Asking changes nothing."""
+
+
 @dataclass(slots=True, eq=False)
 class _Trade:
     """Where a job is."""
 
     job: Job
+    owner: Owner
     interruption: Interruption
     peer: int | None
     computed_s: float  # when it has computed, or will have
@@ -44,14 +53,14 @@ class Trades:
         self,
         env: simpy.Environment,
         flows: Flows,
-        there_until_s: Callable[[int], float],
+        owner_of: Callable[[Job], Owner],
         arrive: Callable[[Job], None],
         fail: Callable[[Job, Outcome], None],
     ) -> None:
-        """`there_until_s`: until when a device can be reached, asked now; -inf: it cannot."""
+        """`owner_of`: who sent a job that is at work."""
         self._env = env
         self._flows = flows
-        self._there_until_s = there_until_s
+        self._owner_of = owner_of
         self._arrive = arrive
         self._fail = fail
         self._jobs: dict[int, _Trade] = {}  # by device
@@ -62,7 +71,9 @@ class Trades:
         """Let a job compute from now on, and then trade with its one input; without any it only computes."""
         now_s, interruption = self._env.now, interruption or UNINTERRUPTED
         peer = job.inputs[0] if job.inputs else None
-        trade = self._jobs[job.device] = _Trade(job, interruption, peer, now_s + job.prices.compute_s)
+        trade = self._jobs[job.device] = _Trade(
+            job, self._owner_of(job), interruption, peer, now_s + job.prices.compute_s
+        )
         self._at(trade.computed_s, lambda: self._computed(trade))
         self._at(interruption.leaves_s, lambda: self._leave(trade))
         if interruption.phase in (SENT, DOWNLOAD, COMPUTATION):
@@ -76,7 +87,7 @@ class Trades:
         if not through and (other := self._trading.get(job.device)) is not None:
             self._at(self._env.now, lambda: self._go_on_without(other))  # unless the run ends here
         if self._waiting:
-            self._at(self._env.now, self._begin_trades)
+            self._at(self._env.now, lambda: self._begin_trades(trade.owner))
         return usage
 
     def so_far(self, job: Job) -> Usage:
@@ -112,15 +123,16 @@ class Trades:
             self._arrive(trade.job)
         else:
             self._waiting.append(trade)
-            self._begin_trades()
+            self._begin_trades(trade.owner)
 
-    def _begin_trades(self) -> None:
-        """Begin the trades of all who wait, the first to ask first, as far as both devices are free."""
-        for trade in sorted(self._waiting, key=lambda each: (each.computed_s, each.job.device)):
+    def _begin_trades(self, owner: Owner) -> None:
+        """Begin the trades of all who wait in a training, the first to ask first, as far as both devices are free."""
+        own = [each for each in self._waiting if each.owner is owner]
+        for trade in sorted(own, key=lambda each: (each.computed_s, each.job.device)):
             if trade not in self._waiting:
                 continue  # it went on without its peer meanwhile
             assert trade.peer is not None
-            until_s = self._there_until_s(trade.peer)
+            until_s = owner.there_until_s(trade.peer)
             if until_s <= self._env.now:
                 self._waiting.remove(trade)
                 self._arrive(trade.job)

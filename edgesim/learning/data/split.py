@@ -23,6 +23,17 @@ class Split:
         """Return the number of training samples of each device, int64, shape (devices,)."""
         return np.array([len(rows) for rows in self.train], dtype=np.int64)
 
+    def among(self, ids: Ids, devices: int) -> Split:
+        """Return this split over the devices `ids` of so many; the others hold nothing."""
+        return Split(_placed(self.train, ids, devices), self.test and _placed(self.test, ids, devices))
+
+
+def _placed(rows: Sequence[Ids], ids: Ids, devices: int) -> tuple[Ids, ...]:
+    found = [np.zeros(0, dtype=np.int64)] * devices
+    for device, own in zip(ids.tolist(), rows, strict=True):
+        found[device] = own
+    return tuple(found)
+
 
 class Pool:
     """Hands out training samples and remembers which are used. Mutable: it lives inside one `split` call."""

@@ -1,0 +1,116 @@
+"""Who takes part in a training, and who holds which samples of it: its devices, and its server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from edgesim.config.scenario import Scenario
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key, Purpose
+from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.data.split import Split, local_tests
+from edgesim.learning.server_rows import ServerRows, draw_server_rows
+from edgesim.simulation.choosing import wants_of
+from edgesim.world.fleet import Fleet
+
+
+def server_set_of(scenario: Scenario, data: Dataset | None) -> ServerRows | None:
+    """Return the samples that the method's server has; None: it has none."""
+    wanted = scenario.method.value.server_set
+    if wanted is None or data is None:
+        return None
+    of_test = wanted.split == "test"
+    labels = data.labels("test" if of_test else "train")
+    seed = scenario.seed if of_test else _data_seed(scenario)  # what devices cannot have is part of the partition
+    key = Key(seed).at(Purpose.SERVER_SET)
+    return ServerRows(wanted, draw_server_rows(wanted, labels, data.classes, key))
+
+
+def _data_seed(scenario: Scenario) -> int:
+    """Return the seed from which everything is drawn that says who has which samples."""
+    return scenario.seed if scenario.data_seed is None else scenario.data_seed
+
+
+def for_others(server_set: ServerRows | None, split: str, samples: int) -> Ids:
+    """Return the rows of a split that the server has not reserved for itself."""
+    rows = np.arange(samples)
+    if server_set is None or not server_set.wanted.reserved or server_set.wanted.split != split:
+        return rows
+    return np.delete(rows, server_set.rows)
+
+
+def members_of(scenario: Scenario, fleet: Fleet) -> Ids | None:
+    """Return the devices that the first session of a scenario may ask, ascending; None: all."""
+    spans = scenario.session[0].spans([(b.name, b.count) for b in scenario.fleet]) if scenario.session else None
+    if spans is None:
+        return None
+    found: Ids = np.unique(np.concatenate([np.arange(first, last + 1) for first, last in spans]))
+    found.setflags(write=False)
+    return found if len(found) < len(fleet) else None
+
+
+def partition(
+    scenario: Scenario, data: Dataset | None, devices: int, server_set: ServerRows | None, members: Ids | None
+) -> tuple[Split | None, np.ndarray]:
+    """Return who holds which samples (None: timing only) and the local data sizes, shape (devices,), read-only.
+
+    What there is goes to the `members` alone, as if there were no others.
+    """
+    split, samples = _dealt(scenario, data, devices if members is None else len(members), server_set)
+    if members is not None:
+        everybody = np.zeros(devices, dtype=samples.dtype)
+        everybody[members] = samples
+        samples = everybody
+        split = split and split.among(members, devices)
+    samples.setflags(write=False)
+    return split, samples
+
+
+def _dealt(
+    scenario: Scenario, data: Dataset | None, devices: int, server_set: ServerRows | None
+) -> tuple[Split | None, np.ndarray]:
+    """Return which samples each of so many devices holds (None: timing only), and how many."""
+    plugin, key = scenario.partition.value, Key(_data_seed(scenario))
+    if hasattr(plugin, "counts"):
+        split, samples = None, plugin.counts(devices, key.at(Purpose.DATA))
+    elif data is None:
+        raise ConfigError(f"data: partition {scenario.partition.name} needs a data set")
+    else:
+        labels, labels_of_tests = data.labels("train"), data.labels("test")
+        rows, tests = (
+            for_others(server_set, "train", len(labels)),
+            for_others(server_set, "test", len(labels_of_tests)),
+        )
+        y_train, y_test = labels[rows], labels_of_tests[tests]
+        split = plugin.split(y_train, y_test, devices, data.classes, key.at(Purpose.DATA))
+        if scenario.evaluation.personal and split.test is None:
+            draws = key.at(Purpose.EVAL).numpy()
+            split = replace(split, test=local_tests(split.train, y_train, y_test, data.classes, draws))
+        own = None if split.test is None else tuple(tests[of_device] for of_device in split.test)
+        split = Split(tuple(rows[of_device] for of_device in split.train), own)
+        samples = split.samples
+    if scenario.backend.value.trains and split is None:
+        raise ConfigError(
+            f"backend.name: {scenario.backend.name} trains, but partition {scenario.partition.name} gives sizes "
+            "without samples; use the null backend or another partition"
+        )
+    return split, samples
+
+
+def label_counts(scenario: Scenario, data: Dataset | None, split: Split | None) -> np.ndarray | None:
+    """Return label counts, shape (devices, classes), if the method or the selection asks devices to report them."""
+    wanted = scenario.method.value.needs.metadata | wants_of(scenario)
+    return counts_of(data, split) if "labels" in wanted else None
+
+
+def counts_of(data: Dataset | None, split: Split | None) -> np.ndarray | None:
+    """Return label counts, shape (devices, classes); None where no device holds samples."""
+    if data is None or split is None:
+        return None
+    labels = data.labels("train")
+    counts = np.stack([np.bincount(labels[shard], minlength=data.classes) for shard in split.train])
+    counts.setflags(write=False)
+    return counts
