@@ -1,7 +1,7 @@
 """FedMP: a bandit for each device learns how much thinner its network has to be for all to end at the same time.
 
 Source: Z. Jiang, Y. Xu, H. Xu, Z. Wang, C. Qiao and Y. Zhao, "FedMP: Federated Learning through Adaptive Model Pruning
-in Heterogeneous Edge Computing" (ICDE 2022): pruning of filters by the sum of their sizes, E-UCB, R2SP. Neither its text
+in Heterogeneous Edge Computing" (ICDE 2022): pruning of filters by the sum of their sizes, E-UCB, R2SP. Neither text
 nor code was at hand. Discounted bounds: Garivier and Moulines, "On Upper-Confidence Bound Policies for Non-Stationary
 Bandit Problems" (2008).
 """
