@@ -26,11 +26,11 @@ from edgesim.methods.fedavg import FedAvg
 class OneShotPruning(FedAvg):
     """FedAvg whose server prunes the model once, after `warm_up_rounds`, to a share `keep` of its weights.
 
-    Of each tensor of weights the largest stay: the same share of all ("uniform"), or more where a tensor has few
-    ("erk", see FedDST). From then on devices train and send what the mask keeps. After no round of warm-up it is the
-    first model that is pruned, whose mask every device can work out. `bitmap`: where encodings send masks, the server
-    does so only after the pruning ("changed"), or in every round ("always"). The metric `density` is the share of
-    weights that are there. Keys of the average: see FedAvg.
+    Of each tensor of weights the largest stay. `allocation`: the same share of all ("uniform"), or more where a tensor
+    has few ("erk", see FedDST). From then on devices train and send what the mask keeps. After no round of warm-up it
+    is the first model that is pruned, whose mask every device can work out. `bitmap`: where encodings send masks, the
+    server does so only after the pruning ("changed"), or in every round ("always"). The metric `density` is the share
+    of weights that are there. Keys of the average: see FedAvg.
 
     If no update arrives in the round before the pruning, the old model is pruned. A whole model that arrives later is
     put under the mask with all others. How many weights a tensor keeps is known from the cost profile: linear layers
