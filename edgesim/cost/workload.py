@@ -63,6 +63,18 @@ def full_speed_s(task: Task, setting: Setting, ids: Ids) -> Arr:
     return setting.speeds(ids, flops, items_of(task, setting, samples, steps))
 
 
+def expected_s(task: Task, setting: Setting, ids: Ids) -> Arr:
+    """Return the seconds of whole jobs on these devices, as the server can know them, shape (k,).
+
+    Computing as `full_speed_s` has it, transfers at the mean rates, and their latencies.
+    """
+    assert task.down is not None
+    down_s = 8.0 * setting.cost_profile.nbytes(task.down, task.submodel, setting.encoding_down) / setting.down_bps[ids]
+    up_s = 8.0 * setting.cost_profile.nbytes(task.up, task.submodel, setting.encoding_up) / setting.up_bps[ids]
+    seconds: Arr = full_speed_s(task, setting, ids) + down_s + up_s + 2.0 * setting.latency_s[ids]
+    return seconds
+
+
 def _passes(task: Task, setting: Setting) -> list[Pass]:
     """Return the passes of a task with the FLOPs of its optimiser, and what its encodings cost the device."""
     momentum = any(sgd.momentum > 0 for sgd in task.local_sgd)

@@ -20,7 +20,7 @@ from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
-from edgesim.cost.workload import full_speed_s
+from edgesim.cost.workload import expected_s
 from edgesim.methods.weighting.by_entry import MeanByEntry
 
 _REPORT_BYTES = 8  # a device's capability, one float64
@@ -130,12 +130,7 @@ class FedPMT(MeanByEntry):
         best = np.ones(len(setting.samples), dtype=np.int64)
         everybody = np.arange(len(best))
         for width in range(1, len(self._depths(setting)) + 1):
-            task = self._task(width, setting, 0)
-            down_s = (
-                8.0 * setting.cost_profile.nbytes(task.down, task.submodel, setting.encoding_down) / setting.down_bps
-            )
-            up_s = 8.0 * setting.cost_profile.nbytes(task.up, task.submodel, setting.encoding_up) / setting.up_bps
-            seconds = full_speed_s(task, setting, everybody) + down_s + up_s + 2.0 * setting.latency_s
+            seconds = expected_s(self._task(width, setting, 0), setting, everybody)
             best[seconds <= setting.deadline_s + 1e-9] = width
         return best
 

@@ -38,10 +38,11 @@ class Ordered(MeanByEntry):
 
     `widths`: the shares of units, rising to 1. `tiers` gives each device its largest, as which it is sent and sends
     the model: equally many devices each, drawn once ("random") or by speed, the fastest the widest ("speed"); or level
-    i has the i-th ("level"). For every batch a device draws one of the widths up to its own and takes a step in that
-    slice. `channels`: those that one layer makes ("inner"), or also those that several make, as their outputs are added
-    ("all"); the model's inputs and outputs stay. `absent`: a parameter is averaged over who had it
-    ("average_over_holders"), or who had not counts with the old one ("include_absent").
+    i has the i-th ("level"); or everybody has the whole model ("all"). For every batch a device draws one of the
+    widths up to its own and takes a step in that slice. `channels`: those that one layer makes ("inner"), or also
+    those that several make, as their outputs are added ("all"); the model's inputs and outputs stay. `absent`: a
+    parameter is averaged over who had it ("average_over_holders"), or who had not counts with the old one
+    ("include_absent").
 
     Differs: running statistics are kept per width in the source. The global model is tested at full width only, so
     only those are kept: steps at full width move them, and only devices that may train it send and receive them.
@@ -51,7 +52,7 @@ class Ordered(MeanByEntry):
     """Horvath et al. The FedDHAD paper tuned them and does not give them; its printed costs, 0.74 to 0.88 of the
     whole, suggest `[0.6, 0.8, 1.0]`.
     """
-    tiers: Literal["random", "level", "speed"] = "random"
+    tiers: Literal["random", "level", "speed", "all"] = "random"
     """Flower's baseline, by the authors: equally many devices of each width. `"speed"` gives the slowest the
     narrowest, `"level"` follows the fleet's levels.
     """
@@ -97,6 +98,8 @@ class Ordered(MeanByEntry):
                     f"which is the whole model; found levels up to {own.level.max()}"
                 )
             return setting.level
+        if self.tiers == "all":
+            return setting.by_device(np.full(devices, count))
         slowness = key.numpy().random(devices) if self.tiers == "random" else -own.flops_per_s
         place = np.empty(devices, dtype=np.int64)
         place[np.argsort(slowness, kind="stable")] = np.arange(devices)

@@ -50,6 +50,10 @@ ARGUMENTS |= {"heterofl": {"rates": [0.5, 1.0]}, "fedrolex": {"rates": [0.5, 1.0
 ARGUMENTS |= {"fedas": {"align_epochs": 0}}
 # Methods whose server trains a network of its own: here a small one.
 ARGUMENTS |= {"augfl": {"teacher": "cnn_digits", "teacher_epochs": 1, "server_samples": 20}}
+# Methods that prune the model late, or little by little, in rounds that these runs do not come to: here at once.
+ARGUMENTS |= {"one_shot_pruning": {"warm_up_rounds": 0, "keep": 0.5}, "feddip": {"rounds": 2, "interval": 1}}
+# Methods that train several widths a step, of which the default takes too long to be in time.
+ARGUMENTS |= {"us_nets": {"widths": [0.25, 0.5, 1.0], "random_widths": 1}, "slimfl": {"half_only": 0.5}}
 # Where prices are looked at: numbers in float32 and all of them, where methods have shorter ways, and all work done.
 EXACT: dict[str, dict[str, Any]] = {
     "dfedavgm": {"values": "float32"},

@@ -40,7 +40,7 @@ OVERSHOOTING = {"feddyn", "augfl"}
 # Methods whose server moves the model too, towards a teacher; their own tests do this without one.
 TAUGHT = {"augfl"}
 # Methods whose models are sparse: a whole one can neither arrive nor stay; their own tests do this with sparse ones.
-SPARSE = {"feddst"}
+SPARSE = {"feddst", "feddip", "one_shot_pruning"}
 # Batch normalisation takes away what a bias before it adds: its gradient is rounding, and so may be nothing.
 WITHOUT_EFFECT = {NORMED: {"conv.bias"}}
 every_model = pytest.mark.parametrize("model", MODELS)

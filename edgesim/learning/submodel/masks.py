@@ -285,6 +285,11 @@ class Masked:
     mask: Masks
 
 
+def laid_out(mask: Masks, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return masks where the parameters that they cover are, in the same layout in memory."""
+    return {name: torch.empty_like(params[name], dtype=torch.bool).copy_(each) for name, each in mask.items()}
+
+
 def masked_gradients(grads: Sequence[Tensor], local: LocalState, context: Context) -> list[Tensor]:
     """Return gradients that are zero outside the mask of the scratch, a Masked, so that SGD leaves zeros alone."""
     masks = local.scratch.mask
