@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from edgesim.core.encoding import Encoding
@@ -29,7 +30,6 @@ from edgesim.learning.codec.packed import WORDS
 from edgesim.learning.models.trace import layer_of
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import gradients
-from edgesim.learning.train.rules import cross_entropy
 
 Masks: TypeAlias = Mapping[str, Tensor]
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
@@ -292,10 +292,14 @@ def masked_gradients(grads: Sequence[Tensor], local: LocalState, context: Contex
     return [zeroed(g, masks[name]) if name in masks else g for name, g in named]
 
 
-def dense_gradient(w: ModelState, batch: Batch, context: Context) -> dict[str, Tensor]:
-    """Return the gradient of the cross-entropy by parameter name, outside masks too; `w` stays as it is."""
+def dense_gradient(w: ModelState, batch: Batch, context: Context, moving: bool = False) -> dict[str, Tensor]:
+    """Return the gradient of the cross-entropy by parameter name, outside masks too; `w` stays as it is.
+
+    `moving`: all but its running statistics, which move as in training.
+    """
     leaves = {name: t.detach().clone().requires_grad_(name in context.trained) for name, t in w["params"].items()}
-    loss = cross_entropy({"params": leaves, "buffers": dict(w["buffers"])}, batch, context)
+    logits = context.forward({"params": leaves, "buffers": dict(w["buffers"])}, batch.x, moving)
+    loss = F.cross_entropy(logits, batch.y)
     return dict(zip(context.trained, gradients(loss, [leaves[name] for name in context.trained]), strict=True))
 
 
