@@ -41,6 +41,8 @@ OVERSHOOTING = {"feddyn", "augfl"}
 TAUGHT = {"augfl"}
 # Methods whose models are sparse: a whole one can neither arrive nor stay; their own tests do this with sparse ones.
 SPARSE = {"feddst"}
+# Methods with several global models, each the mean of those devices that chose it; their own tests do this by model.
+CLUSTERED = {"ifca"}
 # Batch normalisation takes away what a bias before it adds: its gradient is rounding, and so may be nothing.
 WITHOUT_EFFECT = {NORMED: {"conv.bias"}}
 every_model = pytest.mark.parametrize("model", MODELS)
@@ -120,7 +122,9 @@ def test_plan_without_feedback_ignores_what_was_learned(name):
 
 
 @every_model
-@pytest.mark.parametrize("name", tried([name for name in METHODS if name not in STEPPING | OVERSHOOTING | SPARSE]))
+@pytest.mark.parametrize(
+    "name", tried([name for name in METHODS if name not in STEPPING | OVERSHOOTING | SPARSE | CLUSTERED])
+)
 def test_merge_of_equal_models_is_that_model(name, model):
     """If all devices arrive at one model, every bit of the new global model is its, but for what no device has."""
     simulation = prepare(mixed_scenario(method=name, model=model))
@@ -151,7 +155,7 @@ def test_merge_goes_towards_what_arrived(name, model):
 
 
 @every_model
-@pytest.mark.parametrize("name", tried([name for name in METHODS if name not in SPARSE | TAUGHT]))
+@pytest.mark.parametrize("name", tried([name for name in METHODS if name not in SPARSE | TAUGHT | CLUSTERED]))
 def test_nobody_moved(name, model):
     """If all devices arrive where they started, every bit of the global model stays."""
     simulation = prepare(mixed_scenario(method=name, model=model))

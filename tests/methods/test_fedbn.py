@@ -31,7 +31,7 @@ def test_without_normalisation_it_is_fedavg():
 
 
 def test_normalisation_does_not_travel():
-    """40 parameters of the convolution and 370 of the linear layer do, at four bytes each; 8 and 8 of the norm do not."""
+    """The 40 parameters of the convolution and 370 of the linear layer do, at four bytes; 8 and 8 of the norm stay."""
     jobs, usual = (
         frames(simulate_null(digits_scenario(method=method, model=NORMED, backend="null")))["jobs"]
         for method in ("fedbn", "fedavg")
@@ -54,5 +54,5 @@ def test_a_model_of_normalisation_alone_is_refused():
     """There would be nothing to share."""
     layers = (LayerCost("a", "LayerNorm", 3, 0, 0.0, 0.0, 0.0, frozenset()),)
     profile = replace(setting_of((1,), {"a": 3}).cost_profile, layers=layers)
-    with pytest.raises(ConfigError, match="method.name: must leave at least one"):
+    with pytest.raises(ConfigError, match=r"method\.name: must leave at least one"):
         FedBN().own_layers(profile)

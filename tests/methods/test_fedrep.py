@@ -30,7 +30,7 @@ BODY = FORWARD + (18432 + 147456) + (147456 + 2560)  # gradients of weights, and
     ],
 )
 def test_three_rounds_in_plain_torch(monkeypatch, model, method, own):
-    """A device's head, then the body received with its head at rest; running statistics of layers at rest do not move."""
+    """A device's head, then the body received with its head at rest; statistics of layers at rest do not move."""
 
     def train(job, start):
         names = {name for name, module in job.trainer.module.named_modules() if name}
