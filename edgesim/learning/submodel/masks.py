@@ -16,7 +16,6 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from edgesim.core.encoding import Encoding
@@ -30,6 +29,7 @@ from edgesim.learning.codec.packed import WORDS
 from edgesim.learning.models.trace import layer_of
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import gradients
+from edgesim.learning.train.rules import cross_entropy
 
 Masks: TypeAlias = Mapping[str, Tensor]
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
@@ -298,8 +298,7 @@ def dense_gradient(w: ModelState, batch: Batch, context: Context, moving: bool =
     `moving`: all but its running statistics, which move as in training.
     """
     leaves = {name: t.detach().clone().requires_grad_(name in context.trained) for name, t in w["params"].items()}
-    logits = context.forward({"params": leaves, "buffers": dict(w["buffers"])}, batch.x, moving)
-    loss = F.cross_entropy(logits, batch.y)
+    loss = cross_entropy({"params": leaves, "buffers": dict(w["buffers"])}, batch, context, moving)
     return dict(zip(context.trained, gradients(loss, [leaves[name] for name in context.trained]), strict=True))
 
 
