@@ -84,6 +84,7 @@ class LocalPhase:
     adjust_gradients: Fn | None = None  # (gradients, local, context) -> gradients
     after_step: Fn | None = None  # (local, context) -> None; may change weights and scratch in place
     on_enter: Fn | None = None  # (local, context) -> LocalState, before the first step of the phase
+    frozen: frozenset[str] = frozenset()  # layers that this phase runs but does not train, beside those of the task
 
 
 @dataclass(frozen=True, slots=True)

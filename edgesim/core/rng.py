@@ -58,6 +58,7 @@ class JobStream(IntEnum):
     WHOLE_GRADIENT = 1  # SCAFFOLD: the gradient of all samples
     SPLIT = 1  # AugFL: samples for adaptation and query
     DROPOUT = 2  # AugFL: of both gradients of a difference
+    OTHER_BATCHES = 1  # Per-FedAvg: then 0 for adaptation, 1 for the Hessian
     ALIGNMENT = 1  # FedAS
     FISHER = 2
     PROTOTYPES = 3

@@ -78,6 +78,7 @@ class Pass:
     samples: int | None = None  # instead: this many samples
     submodel: Submodel | None = None  # None = the task's own
     update_flops: float = 2.0  # of the optimiser per trained parameter and step; see edgesim.cost.profile.update_flops
+    updates: float = 1.0  # of a training pass: updates of the optimiser in each step of local SGD
 
 
 @dataclass(frozen=True, slots=True)

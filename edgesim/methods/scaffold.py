@@ -62,7 +62,9 @@ class Scaffold(Method):
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the empty state, as c is part of the model. Raises ConfigError unless training is plain SGD."""
-        _check_plain(setting.training)
+        check_plain(
+            setting.training, "its control variates take moves for sums of gradients, as those of plain SGD are"
+        )
         return super().init(setting, key)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
@@ -110,14 +112,12 @@ class Scaffold(Method):
         return Finished(body, kept if is_finite(body) else None)
 
 
-def _check_plain(training: Training) -> None:
+def check_plain(training: Training, why: str) -> None:
+    """Raise ConfigError, which says why, unless training is SGD without momentum, weight decay and clipping."""
     plain = {"momentum": 0.0, "weight_decay": 0.0, "clip_norm": float("inf")}
     for name, value in plain.items():
         if (found := getattr(training, name)) != value:
-            raise ConfigError(
-                f"training.{name}: must be {value:g} for this method, found {found:g}; its control variates take moves "
-                "for sums of gradients, as those of plain SGD are"
-            )
+            raise ConfigError(f"training.{name}: must be {value:g} for this method, found {found:g}; {why}")
 
 
 def _task(sgd: LocalSGD, samples: int) -> Task:

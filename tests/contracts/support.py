@@ -47,7 +47,7 @@ ARGUMENTS |= {"fedad": _LOOKS, "feddhad": _LOOKS}
 # Methods that make the slow devices' networks so thin that nobody would be late.
 ARGUMENTS |= {"heterofl": {"rates": [0.5, 1.0]}, "fedrolex": {"rates": [0.5, 1.0]}}
 # Methods that do so much beside training that nobody would be in time: here without, but for the prices below.
-ARGUMENTS |= {"fedas": {"align_epochs": 0}}
+ARGUMENTS |= {"fedas": {"align_epochs": 0}, "pfedme": {"inner_steps": 2}}
 # Methods whose server trains a network of its own: here a small one.
 ARGUMENTS |= {"augfl": {"teacher": "cnn_digits", "teacher_epochs": 1, "server_samples": 20}}
 # Methods that prune the model late, or little by little, in rounds that these runs do not come to: here at once.

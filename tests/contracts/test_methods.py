@@ -41,6 +41,8 @@ OVERSHOOTING = {"feddyn", "augfl"}
 TAUGHT = {"augfl"}
 # Methods whose models are sparse: a whole one can neither arrive nor stay; their own tests do this with sparse ones.
 SPARSE = {"feddst", "feddip", "one_shot_pruning"}
+# Methods with several global models, each the mean of those devices that chose it; their own tests do this by model.
+CLUSTERED = {"ifca"}
 # Batch normalisation takes away what a bias before it adds: its gradient is rounding, and so may be nothing.
 WITHOUT_EFFECT = {NORMED: {"conv.bias"}}
 every_model = pytest.mark.parametrize("model", MODELS)
@@ -51,6 +53,14 @@ def different(model: ModelState) -> ModelState:
     generator = Key(99).numpy()
     return {
         kind: {n: torch.from_numpy(generator.uniform(0.5, 2.0, t.shape).astype(np.float32)) for n, t in ts.items()}
+        for kind, ts in model.items()
+    }
+
+
+def of_layers(model: ModelState, layers: frozenset[str] | None) -> ModelState:
+    """Return the tensors of some layers; None: of all."""
+    return {
+        kind: {n: t for n, t in ts.items() if layers is None or n.rpartition(".")[0] in layers}
         for kind, ts in model.items()
     }
 
@@ -112,7 +122,9 @@ def test_plan_without_feedback_ignores_what_was_learned(name):
 
 
 @every_model
-@pytest.mark.parametrize("name", tried([name for name in METHODS if name not in STEPPING | OVERSHOOTING | SPARSE]))
+@pytest.mark.parametrize(
+    "name", tried([name for name in METHODS if name not in STEPPING | OVERSHOOTING | SPARSE | CLUSTERED])
+)
 def test_merge_of_equal_models_is_that_model(name, model):
     """If all devices arrive at one model, every bit of the new global model is its, but for what no device has."""
     simulation = prepare(mixed_scenario(method=name, model=model))
@@ -122,7 +134,8 @@ def test_merge_of_equal_models_is_that_model(name, model):
     expected = base
     for message in got:
         submodel, cost_profile = message.task.submodel, server.setting.cost_profile
-        expected = scatter(extract(common, submodel, cost_profile), submodel, cost_profile, into=expected)
+        sent = of_layers(common, message.task.up.layers)
+        expected = scatter(extract(sent, submodel, cost_profile), submodel, cost_profile, into=expected)
     assert fingerprint(merged.model) == fingerprint(expected)
 
 
@@ -142,7 +155,7 @@ def test_merge_goes_towards_what_arrived(name, model):
 
 
 @every_model
-@pytest.mark.parametrize("name", tried([name for name in METHODS if name not in SPARSE | TAUGHT]))
+@pytest.mark.parametrize("name", tried([name for name in METHODS if name not in SPARSE | TAUGHT | CLUSTERED]))
 def test_nobody_moved(name, model):
     """If all devices arrive where they started, every bit of the global model stays."""
     simulation = prepare(mixed_scenario(method=name, model=model))
@@ -169,7 +182,9 @@ def test_a_diverged_device_is_left_out(name):
     state, base, got, server, key = merge_arguments(simulation)
     aggregate = simulation.learner.method.aggregate
     broken = {kind: {n: t.clone() for n, t in tensors.items()} for kind, tensors in got[-1].body.items()}
-    next(tensors for tensors in broken.values() if "fc1.weight" in tensors)["fc1.weight"][0, 0] = float("nan")
+    # of a method whose last layer stays on devices, in the first one
+    weight = "fc1.weight" if any("fc1.weight" in tensors for tensors in broken.values()) else "conv1.weight"
+    next(tensors for tensors in broken.values() if weight in tensors)[weight][0, 0] = float("nan")
     merged = aggregate(state, base, [*got[:-1], got[-1]._replace(body=broken)], server, key)
     assert fingerprint(merged.model) == fingerprint(aggregate(state, base, got[:-1], server, key).model)
     assert fingerprint(merged.model) != fingerprint(aggregate(state, base, got, server, key).model)
@@ -190,9 +205,11 @@ def test_only_diverged_devices_leave_the_model(name):
 @every_model
 @every_method
 def test_training_moves_the_model_and_stays_finite(name, model):
-    """Two rounds give a new, finite model each, of the shapes of the first."""
+    """Two rounds give a new, finite model each, of the shapes of the first; what no device sends may stay."""
     simulation = prepare(mixed_scenario(method=name, model=model))
-    first = simulation.learner.weights()
+    first, orders = simulation.learner.weights(), simulation.learner.plan(simulation.session.view()).orders
+    sent = [of_layers(first, order.task.up.layers) for order in orders]
+    shared = {n for model_state in sent for tensors in model_state.values() for n in tensors}
     simulation.run()
     last = simulation.learner.weights()
     assert simulation.learner.model.version == 2
@@ -200,7 +217,7 @@ def test_training_moves_the_model_and_stays_finite(name, model):
         assert {n: t.shape for n, t in last[kind].items()} == {n: t.shape for n, t in tensors.items()}
         assert all(bool(t.isfinite().all()) for t in last[kind].values())
         stayed = {n for n, t in tensors.items() if torch.equal(t, last[kind][n])}
-        assert stayed <= WITHOUT_EFFECT.get(model, set())
+        assert stayed <= WITHOUT_EFFECT.get(model, set()) | (tensors.keys() - shared)
 
 
 def test_one_full_width_is_fedavg():

@@ -71,7 +71,7 @@ def step_of_one_number(monkeypatch, method, taken=0, steps=1):
     module.w.weight = nn.Parameter(torch.zeros(1))
     places = []
 
-    def loss(w, batch, context):
+    def loss(w, batch, context, moving=False):
         given = w["params"]["w.weight"]
         th = given if given.requires_grad else module.w.weight
         places.append(float(th.detach()))

@@ -71,7 +71,7 @@ class Measured:
         """Return the optimiser's FLOPs of a step; a pass over other samples than those of local SGD updates nothing."""
         if self.include == "counted" or work.samples is not None:
             return 0.0
-        return work.update_flops * cost_profile.submodel_params(submodel, trained_only=True)
+        return work.updates * work.update_flops * cost_profile.submodel_params(submodel, trained_only=True)
 
 
 def _done(work: Pass, samples: Arr) -> Arr:

@@ -297,10 +297,13 @@ def masked_gradients(grads: Sequence[Tensor], local: LocalState, context: Contex
     return [zeroed(g, masks[name]) if name in masks else g for name, g in named]
 
 
-def dense_gradient(w: ModelState, batch: Batch, context: Context) -> dict[str, Tensor]:
-    """Return the gradient of the cross-entropy by parameter name, outside masks too; `w` stays as it is."""
+def dense_gradient(w: ModelState, batch: Batch, context: Context, moving: bool = False) -> dict[str, Tensor]:
+    """Return the gradient of the cross-entropy by parameter name, outside masks too; `w` stays as it is.
+
+    `moving`: all but its running statistics, which move as in training.
+    """
     leaves = {name: t.detach().clone().requires_grad_(name in context.trained) for name, t in w["params"].items()}
-    loss = cross_entropy({"params": leaves, "buffers": dict(w["buffers"])}, batch, context)
+    loss = cross_entropy({"params": leaves, "buffers": dict(w["buffers"])}, batch, context, moving)
     return dict(zip(context.trained, gradients(loss, [leaves[name] for name in context.trained]), strict=True))
 
 

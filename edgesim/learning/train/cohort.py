@@ -216,6 +216,8 @@ def _why_not(rule: LocalRule, assignment: Assignment) -> str | None:
         return "tasks without local SGD"
     if any(phase.loss or phase.gradient for phase in rule.phases):
         return "the method: its devices take other gradients than those of the cross-entropy"
+    if any(phase.frozen for phase in rule.phases):
+        return "the method: its devices train other layers in each phase"
     return None
 
 

@@ -63,7 +63,7 @@ class Context:
         self._module = module
         self._layers = dict(module.named_modules())
         self._params = dict(module.named_parameters())
-        self.trained = [name for name in self._params if _layer(name) not in assignment.task.submodel.frozen]
+        self._freeze(frozenset())
         self._data = data
         self._device = next(module.parameters()).device
         self._bound: ModelState = {}
@@ -101,31 +101,38 @@ class Context:
             x = self._data.augment.apply(x, augmenting)
         return Batch(x.to(self._device), y.to(self._device))
 
-    def bind(self, w: ModelState) -> list[Tensor]:
-        """Make `w` the network's own weights and set what is trained; return the trained tensors."""
+    def bind(self, w: ModelState, frozen: frozenset[str] = frozenset()) -> list[Tensor]:
+        """Make `w` the network's own weights and set what is trained; return the trained tensors.
+
+        `frozen`: layers that are not, beside those that the task freezes.
+        """
         load(self._module, w)
+        self._freeze(frozen)
         self._set_modes()
         for name, parameter in self._params.items():
-            parameter.requires_grad_(_layer(name) not in self.task.submodel.frozen)
+            parameter.requires_grad_(_layer(name) not in self._frozen)
         self._bound = w
         return self.bound
 
+    def _freeze(self, more: frozenset[str]) -> None:
+        self._frozen = self.task.submodel.frozen | more
+        self.trained = [name for name in self._params if _layer(name) not in self._frozen]
+
     def _set_modes(self) -> None:
-        frozen = self.task.submodel.frozen
         for name, layer in self._layers.items():
-            if layer.training == (name in frozen):  # setting takes longer than asking
-                layer.training = name not in frozen
+            if layer.training == (name in self._frozen):  # setting takes longer than asking
+                layer.training = name not in self._frozen
 
     @property
     def bound(self) -> list[Tensor]:
         """The tensors that are trained, those of the weights bound last, in the order of `trained`."""
         return [parameter for parameter in self._params.values() if parameter.requires_grad]
 
-    def forward(self, w: ModelState, x: Tensor) -> Tensor:
+    def forward(self, w: ModelState, x: Tensor, moving: bool = False) -> Tensor:
         """Return the logits of weights `w`, shape (batch, classes); fastest for the weights being trained.
 
-        Only the running statistics of the weights being trained move; those of other weights stay as they are.
-        Weights without any use those of the model received.
+        Only the running statistics of the weights being trained move; those of other weights stay as they are, unless
+        they are `moving`. Weights without any use those of the model received.
         """
         if w is self._bound:
             logits: Tensor = self._module(x)
@@ -133,7 +140,7 @@ class Context:
                 self.meter.see(x, logits)
             return logits
         buffers = w.get("buffers", self.global_model.get("buffers", {}))
-        if buffers is not self._bound.get("buffers"):
+        if not moving and buffers is not self._bound.get("buffers"):
             buffers = {name: buffer.clone() for name, buffer in buffers.items()}
         return applied(self._module, {**w["params"], **buffers}, x)
 

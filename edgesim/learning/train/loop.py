@@ -96,7 +96,7 @@ def run_local_sgd(
     `key` names the streams of this run: 0 the batch order, 1 the augmentation. Parameters of frozen layers keep
     their bits: they take no gradient, so that backward really ends at the first trained layer.
     """
-    trained = context.bind(local.weights)
+    trained = context.bind(local.weights, phase.frozen)
     momenta: list[Tensor] = []
     augmenting = torch.Generator().manual_seed(key.at(1).word()) if context.augments else None
     order = batch_order(key.at(0), len(context.shard), local_sgd, context.drop_single, context.shard.device)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from edgesim.learning.train.context import Batch, Context
 
 
-def cross_entropy(w: ModelState, batch: Batch, context: Context) -> Tensor:
-    """Return the mean cross-entropy of the logits of `w` on a batch."""
+def cross_entropy(w: ModelState, batch: Batch, context: Context, moving: bool = False) -> Tensor:
+    """Return the mean cross-entropy of the logits of `w` on a batch; `moving`: see Context.forward."""
     import torch.nn.functional as F
 
-    return F.cross_entropy(context.forward(w, batch.x), batch.y)
+    return F.cross_entropy(context.forward(w, batch.x, moving), batch.y)
 
 
 PLAIN_SGD = LocalRule(phases=(LocalPhase(),))

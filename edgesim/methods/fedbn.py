@@ -1,0 +1,30 @@
+"""FedBN: devices share all of the model but its normalisation, which fits the inputs of each.
+
+Source: Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization" (ICLR 2021),
+algorithm 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgesim.cost.profile import CostProfile
+from edgesim.methods.personal_layers.base import PersonalLayers, check_shared
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedBN(PersonalLayers):
+    """FedAvg over all layers but those that normalise, whose scales, shifts and running statistics stay on devices.
+
+    Layers of batch, group, layer and instance normalisation count. A network without any is trained as by FedAvg, bit
+    for bit. A device is tested with the newest shared layers and its own normalisation; the global model's is as it was
+    at the start, so that its own accuracy says little. Keys of the average: see FedAvg.
+    """
+
+    def own_layers(self, cost_profile: CostProfile) -> frozenset[str]:
+        """Return the layers that normalise."""
+        normalising = frozenset(layer.name for layer in cost_profile.layers if "Norm" in layer.kind)
+        return check_shared(normalising, cost_profile, "name")
+
+
+PLUGINS = {"fedbn": FedBN}

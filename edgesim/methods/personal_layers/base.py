@@ -1,0 +1,131 @@
+"""The base class of methods whose devices share some layers of the model and keep the others to themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, TypeAlias
+
+from annotated_types import MinLen
+
+from edgesim.config.plugins import meant
+from edgesim.core.errors import ConfigError
+from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
+from edgesim.core.numbers import Count, CountOrZero
+from edgesim.core.rng import Key
+from edgesim.core.task import Payload, Task
+from edgesim.core.update import ModelState
+from edgesim.core.view import Setting, View
+from edgesim.cost.profile import CostProfile
+from edgesim.learning.aggregate.mean import is_finite
+from edgesim.learning.codec.transfer import on_cpu
+from edgesim.learning.models.trace import layer_of
+from edgesim.learning.train.context import Context
+from edgesim.methods.fedavg import FedAvg
+
+Names: TypeAlias = Annotated[tuple[str, ...], MinLen(1)]  # of layers, or of blocks of layers
+SomeLayers: TypeAlias = Count | Names  # or how many of the last layers
+Layers: TypeAlias = CountOrZero | Names
+
+_MOST_NAMED = 12  # layers, in a message
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonalLayers(FedAvg):
+    """FedAvg over the layers that devices share. Each device has its own version of the others, which never travels.
+
+    A layer that stays takes its running statistics with it. The first time a device has those that the run started
+    from, which any device can draw from the seed. What a device uses itself is the newest shared layers with its own;
+    `evaluation.personal` tests it. The global model has shared layers that are trained and others as they were at the
+    start, so that its own accuracy says little. Own layers of a model that diverged are forgotten for those before.
+    """
+
+    needs: ClassVar[Needs] = Needs(device_state="computed")
+
+    def own_layers(self, cost_profile: CostProfile) -> frozenset[str]:
+        """Return the layers that stay on devices. Raises ConfigError if a key names what the model does not have."""
+        raise NotImplementedError
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return the empty state. Raises ConfigError if the layers do not fit the model."""
+        self.own_layers(setting.cost_profile)
+        return super().init(setting, key)
+
+    def task(self, view: View) -> Task:
+        """Return the training of all layers, of which the shared ones travel; if none stays, FedAvg's."""
+        profile, usual = view.setting.cost_profile, super().task(view)
+        if own := self.own_layers(profile):
+            shared = Payload(layers=frozenset(profile.layer_names) - own)
+            return replace(usual, down=shared, up=shared)
+        return usual
+
+    def local(self, task: Task) -> LocalRule:
+        """Return SGD on the cross-entropy from the shared layers received and the device's own."""
+        if task.up.layers is None:
+            return super().local(task)
+        return with_own_layers(LocalPhase())
+
+    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
+        """Return the shared layers with the device's own, the global model if it has none yet."""
+        return global_model if device_state is None else joined(global_model, device_state)
+
+
+def with_own_layers(*phases: LocalPhase) -> LocalRule:
+    """Return the rule of a device that trains, in these phases, the shared layers received and its own.
+
+    The layers that the task's update carries are the shared ones.
+    """
+    return LocalRule(phases, on_start=_start, on_finish=_finish)
+
+
+def chosen_layers(which: Layers, cost_profile: CostProfile, key: str) -> frozenset[str]:
+    """Return the last so many layers of a model, or those that are named or lie in a block that is.
+
+    Raises ConfigError, which names the key of the method, if the model has not so many layers or none of a name.
+    """
+    model, names = cost_profile.model, cost_profile.layer_names
+    if isinstance(which, int):
+        if which > len(names):
+            raise ConfigError(f"method.{key}: {model} has {len(names)} layers, found {which}")
+        return frozenset(names[len(names) - which :])
+    found: set[str] = set()
+    for given in which:
+        inside = {name for name in names if name == given or name.startswith(f"{given}.")}
+        if not inside:
+            known = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+            raise ConfigError(
+                f"method.{key}: {model} has no layer or block {given[:60]!r}{meant(given, names)} (layers: {known})"
+            )
+        found |= inside
+    return frozenset(found)
+
+
+def check_shared(own: frozenset[str], cost_profile: CostProfile, key: str) -> frozenset[str]:
+    """Return the layers that stay on devices. Raises ConfigError if these are all that a model has."""
+    if len(own) == len(cost_profile.layers):
+        raise ConfigError(
+            f"method.{key}: must leave at least one of the {len(own)} layers of {cost_profile.model} to be shared, "
+            "found all of them"
+        )
+    return own
+
+
+def joined(shared: ModelState, own: ModelState) -> ModelState:
+    """Return a model with the tensors of `own` in place of those of the same names."""
+    return {kind: {**tensors, **own.get(kind, {})} for kind, tensors in shared.items()}
+
+
+def _start(context: Context) -> LocalState:
+    """Return the layers received with those that the device kept; at first all are of the model received."""
+    received, kept = context.global_model, context.device_state
+    return LocalState(context.copy(received if kept is None else joined(received, kept)))
+
+
+def _finish(local: LocalState, context: Context) -> Finished:
+    """Return the model, of which the shared layers are sent, and the others to keep unless the model diverged."""
+    w, shared = local.weights, context.task.up.layers
+    assert shared is not None
+    if not is_finite(w):
+        return Finished(w)
+    return Finished(
+        w, on_cpu({kind: {n: t for n, t in ts.items() if layer_of(n) not in shared} for kind, ts in w.items()})
+    )

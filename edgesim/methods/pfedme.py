@@ -1,0 +1,127 @@
+"""pFedMe: each device has a personal model near the global one, which follows the Moreau envelopes of all.
+
+Source: T. Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes" (NeurIPS 2020), algorithm 1
+and section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Needs, ServerContext
+from edgesim.core.numbers import Count, PositiveNumber
+from edgesim.core.rng import Key
+from edgesim.core.task import Pass, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.learning.aggregate.mean import is_finite
+from edgesim.learning.codec.transfer import on_cpu
+from edgesim.learning.submodel.masks import dense_gradient
+from edgesim.learning.train.context import Batch, Context
+from edgesim.methods.fedavg import FedAvg
+from edgesim.methods.scaffold import check_plain
+
+_PULL_FLOPS = 3.0  # a parameter: a difference, times lambda, added to the gradient
+_ENVELOPE_FLOPS = 2.0  # and of the envelope's gradient: a difference, times lambda
+
+
+@dataclass(frozen=True, kw_only=True)
+class PFedMe(FedAvg):
+    """Personal models theta solve min f(theta) + `lam` / 2 |theta - w|^2; w steps along the gradients of the solutions.
+
+    For each batch of the scenario's local training a device takes `inner_steps` steps
+    theta <- theta - lr (g(theta) + lam (theta - w)) on it, with lr of `training`, and then
+    w <- w - `eta` lam (w - theta). theta starts from the w received, and in the next batch from where it is. The server
+    goes `beta` of the way from the old model to the mean of what devices send, w. theta stays on the device, where
+    `evaluation.personal` tests it; a device that never had a turn is tested with the global model. Running statistics
+    are those of theta. With one inner step and eta lam = 1 it is FedAvg, up to rounding. Keys of the average: see
+    FedAvg.
+
+    All devices that take part are averaged by data size, where the paper has equal sizes. Momentum, weight decay and
+    clipping of `training` are refused, as neither kind of step has them.
+    """
+
+    lam: PositiveNumber = 15.0
+    """Section 5.2 takes 15 for strongly convex problems and 15 or 30 for others, the larger the nearer to w."""
+    inner_steps: Count = 5  # K of the paper
+    """Section 5.2: more than five bring little."""
+    eta: PositiveNumber = 0.005
+    """Of the settings of section 5; with lam = 15 a step takes w 7.5 % of the way to theta."""
+    beta: PositiveNumber = 1.0
+    """1 is the plain mean. Section 5.2 also has 2 and 4, which go beyond it and converge sooner."""
+    needs: ClassVar[Needs] = Needs(device_state="computed")
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return the empty state. Raises ConfigError unless training is plain SGD."""
+        check_plain(setting.training, "its steps towards personal models are those of plain SGD")
+        return super().init(setting, key)
+
+    def task(self, view: View) -> Task:
+        """Return the steps of w, for each of which theta takes `inner_steps`."""
+        usual = view.setting.training.local_sgd(view.round)
+        steps = float(self.inner_steps)
+        work = Pass(times=steps, updates=steps + 1), Pass("param_step", times=_PULL_FLOPS * steps + _ENVELOPE_FLOPS)
+        return Task(local_sgd=(replace(usual, lr=self.eta),), passes=work, config={"inner_lr": usual.lr})
+
+    def local(self, task: Task) -> LocalRule:
+        """Return SGD on the Moreau envelope, whose gradient is lam (w - theta)."""
+        return LocalRule((LocalPhase(gradient=self._gradient),), on_start=_start, on_finish=_finish)
+
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return the old model moved `beta` of the way to the mean; running statistics are the mean's."""
+        mean = super().combine(state, global_model, updates, server, key)
+        if self.beta == 1 or mean.model is None:
+            return mean
+        params = {
+            name: (old.double() + self.beta * (mean.model["params"][name].double() - old)).to(old.dtype)
+            for name, old in global_model["params"].items()
+        }
+        return mean._replace(model={**mean.model, "params": params})
+
+    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
+        """Return a device's own model, the global one if it has none yet."""
+        return global_model if device_state is None else device_state
+
+    def _gradient(self, local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
+        """Let theta take its steps on a batch; return lam (w - theta)."""
+        w, scratch, lr = local.weights, local.scratch, context.task.config["inner_lr"]
+        for _ in range(self.inner_steps):
+            g = dense_gradient({"params": scratch.theta, "buffers": w["buffers"]}, batch, context, moving=True)
+            with torch.no_grad():
+                for name, slope in g.items():
+                    theta = scratch.theta[name]
+                    theta.sub_(slope.add(theta - w["params"][name], alpha=self.lam), alpha=lr)
+        scratch.moved = True
+        return [self.lam * (w["params"][name].detach() - scratch.theta[name]) for name in context.trained]
+
+
+@dataclass(slots=True)
+class _Personal:
+    """Scratch of a job: the parameters of the personal model, and whether it took a step."""
+
+    theta: Mapping[str, Tensor]
+    moved: bool = False
+
+
+def _start(context: Context) -> LocalState:
+    """Return w to train, and theta, which starts where it does."""
+    received = context.global_model
+    return LocalState(context.copy(received), _Personal(context.copy({"params": received["params"]})["params"]))
+
+
+def _finish(local: LocalState, context: Context) -> Finished:
+    """Return w to send, and theta to keep unless it took no step or diverged."""
+    if not local.scratch.moved:
+        return Finished(local.weights)
+    kept = on_cpu({"params": local.scratch.theta, "buffers": local.weights["buffers"]})
+    return Finished(local.weights, kept if is_finite(kept) else None)
+
+
+PLUGINS = {"pfedme": PFedMe}
