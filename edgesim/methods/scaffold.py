@@ -111,13 +111,12 @@ class Scaffold(Method):
 
 
 def _check_plain(training: Training) -> None:
+    why = "its control variates take moves for sums of gradients, as those of plain SGD are"
+    training.check_sgd(why)
     plain = {"momentum": 0.0, "weight_decay": 0.0, "clip_norm": float("inf")}
     for name, value in plain.items():
         if (found := getattr(training, name)) != value:
-            raise ConfigError(
-                f"training.{name}: must be {value:g} for this method, found {found:g}; its control variates take moves "
-                "for sums of gradients, as those of plain SGD are"
-            )
+            raise ConfigError(f"training.{name}: must be {value:g} for this method, found {found:g}; {why}")
 
 
 def _task(sgd: LocalSGD, samples: int) -> Task:

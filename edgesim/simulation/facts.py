@@ -11,7 +11,9 @@ from edgesim.simulation.assembly import Assembly
 from edgesim.simulation.fingerprint import named_files_digest, source_digest
 
 # Keys of a scenario from which trained weights follow, whatever its network, devices and prices are.
-_LEARNING = ("seed", "data", "data_seed", "partition", "model", "training", "method", "encoding", "peers")
+_LEARNING = (
+    *("seed", "data", "data_seed", "partition", "model", "training", "method", "server_optimizer", "encoding", "peers"),
+)
 # And those from which nothing follows that is trained, but only when a run ends and what it keeps.
 _REPORTING = ("name", "stop", "evaluation", "weights", "backend", "prices")
 
@@ -38,6 +40,7 @@ def facts_of(parts: Assembly) -> bytes:
         named_files_digest(chosen),
         str(torch.__version__),
         *(("reports",) if setting.reports else ()),  # part of what training gives
+        *(("attacks", parts.attacks) if parts.attacks else ()),
     )
 
 

@@ -44,6 +44,7 @@ from edgesim.simulation.assembly import Assembly, Build, Load, assemble, build_n
 from edgesim.simulation.provenance import provenance
 from edgesim.simulation.recording import Recording
 from edgesim.simulation.released import Released, Releasing
+from edgesim.simulation.server_step import method_of_server
 from edgesim.simulation.tree import Tree, edge_power
 from edgesim.world.energy.ledger import EnergyLedger
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, UPLOAD
@@ -263,7 +264,7 @@ class Simulation:
 def _learner(
     parts: Assembly, backend: Backend, checkpoint: Checkpoint | None, answers: Answers | None
 ) -> FederatedLearner:
-    method, key = parts.scenario.method.value, Key(parts.scenario.seed)
+    method, key = method_of_server(parts.scenario), Key(parts.scenario.seed)
     own_clocks = getattr(parts.scenario.protocol.value, "own_clocks", False)
     kind: type[FederatedLearner] = OwnClockLearner if own_clocks else FederatedLearner
     kind = kind if parts.scenario.edges is None else CloudLearner
