@@ -205,6 +205,9 @@ class Scenario(StrictTable):
     slowdown: Annotated[Chosen, PartOf("slowdown")] = _part("none")  # what makes computing take longer
     selection: Annotated[Chosen, PartOf("selection")] = _part("all")  # which devices are asked in a round
     method: Annotated[Chosen, PartOf("method")]  # what devices and server do
+    server_optimizer: Annotated[Chosen, PartOf("server_optimizer")] | None = (
+        None  # how the server steps; None: all the way
+    )
     protocol: Annotated[Chosen, PartOf("protocol")] = _part("sync")  # the protocol of the rounds
     backend: Annotated[Chosen, PartOf("backend")] = _part("serial")  # who trains: this process, workers, nobody
     availability: _Availabilities = _part("always")  # of several, a device is there where all say so

@@ -1,19 +1,22 @@
-"""Local work of a device: plain SGD over its data, and how it changes from round to round."""
+"""Local work of a device: steps of an optimiser over its data, and how they change from round to round."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 
+from edgesim.core.errors import ConfigError
 from edgesim.core.numbers import Count, NonNegativeNumber, PositiveNumber, PositiveShare
+
+Optimizer: TypeAlias = Literal["sgd", "adam", "adamw"]
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSGD:
-    """Plain SGD over the device's data; exactly one of `epochs` and `steps` is positive."""
+    """Steps over the device's data, of SGD unless said otherwise; exactly one of `epochs` and `steps` is positive."""
 
     batch: int
     lr: float
@@ -22,6 +25,16 @@ class LocalSGD:
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip_norm: float = float("inf")
+    optimizer: Optimizer = "sgd"
+    nesterov: bool = False
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    @property
+    def moments(self) -> int:
+        """How many numbers the optimiser keeps for each trained parameter from step to step."""
+        return int(self.momentum > 0) if self.optimizer == "sgd" else 2
 
     def amount(self, n_samples: np.ndarray, drop_single: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return samples processed and SGD steps taken, int64 arrays of shape (k,), for k local data sizes.
@@ -41,16 +54,40 @@ class LocalSGD:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """Local optimiser settings of a scenario: plain SGD with a per-round learning-rate decay."""
+    """Local optimiser settings of a scenario: plain SGD, or another optimiser, with a per-round learning-rate decay.
+
+    Steps and defaults are those of torch.optim.SGD, Adam and AdamW. What an optimiser keeps starts anew with every job.
+    """
 
     local_epochs: Count = 1  # passes over its own data that a device takes in a job
     batch: Count = 32  # samples of an SGD step
+    optimizer: Optimizer = "sgd"  # adam adds the weight decay to the gradient, adamw takes it off the weights
     lr: PositiveNumber = 0.01  # learning rate of the first round
     lr_decay: PositiveShare = 1.0  # factor per round
     lr_floor: NonNegativeNumber = 0.0  # below which the decay does not lower it
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0  # of SGD; it starts anew with every job
     weight_decay: NonNegativeNumber = 0.0  # added to the gradient, times the weights
     clip_norm: Annotated[float, Gt(0)] = float("inf")  # longest gradient of a step; longer ones are scaled down
+    nesterov: bool = False  # momentum of SGD as Nesterov has it
+    beta1: Annotated[float, Ge(0), Lt(1)] = 0.9  # of adam and adamw: what the mean of gradients keeps of itself
+    beta2: Annotated[float, Ge(0), Lt(1)] = 0.999  # of adam and adamw: what the mean of their squares keeps of itself
+    eps: PositiveNumber = 1e-8  # of adam and adamw: added to the root of that mean
+
+    def check(self) -> None:
+        """Raise ConfigError if settings do not go together."""
+        if self.lr_floor > self.lr:
+            raise ConfigError(f"training.lr_floor: must be at most training.lr, {self.lr:g}, got {self.lr_floor:g}")
+        if self.optimizer != "sgd":
+            for name, found in (("momentum", self.momentum), ("nesterov", self.nesterov)):
+                if found:
+                    raise ConfigError(f"training.{name}: goes with optimizer 'sgd' alone, found '{self.optimizer}'")
+        elif self.nesterov and not self.momentum:
+            raise ConfigError("training.nesterov: needs training.momentum above 0, found 0")
+
+    def check_sgd(self, why: str) -> None:
+        """Raise ConfigError, with the reason, unless the optimiser is SGD: for methods that make use of its steps."""
+        if self.optimizer != "sgd":
+            raise ConfigError(f"training.optimizer: must be 'sgd' for this method, found '{self.optimizer}'; {why}")
 
     def lr_at(self, round_: int) -> float:
         """Return the learning rate of a round counted from 0: max(lr * decay^round, floor)."""
@@ -65,4 +102,9 @@ class Training:
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             clip_norm=self.clip_norm,
+            optimizer=self.optimizer,
+            nesterov=self.nesterov,
+            beta1=self.beta1,
+            beta2=self.beta2,
+            eps=self.eps,
         )

@@ -51,7 +51,7 @@ class Aggregate(NamedTuple):
 
     state: Any
     model: ModelState | None
-    server_flops: float = 0.0  # beside averaging, which the engine prices
+    server_flops: float = 0.0  # beside averaging, which the engine prices, and `Method.merge_flops`
     metrics: Mapping[str, Any] = {}  # name -> number, or device id -> number; written to the metrics table
 
 
@@ -174,6 +174,17 @@ class Method:
     """
 
     needs: ClassVar[Needs] = Needs()
+    no_server_optimizer: ClassVar[str] = ""  # why none may go on from what the server aggregates; "": one may
+
+    @property
+    def label(self) -> str:
+        """What errors call the method: the name of its class."""
+        return type(self).__name__
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """Modules of whose classes records may be part of the state or of what devices keep."""
+        return frozenset(cls.__module__ for cls in type(self).__mro__) - {"builtins"}
 
     @property
     def server_set(self) -> ServerSet | None:
@@ -254,6 +265,14 @@ class Method:
     def update_weights(self, updates: Sequence[Update], setting: Setting) -> Sequence[float]:
         """Return how much each update counts, shape (len(updates),): data size times the protocol's weight."""
         return [update.samples * update.weight for update in updates]
+
+    def merge_flops(self, updates: int, setting: Setting) -> float:
+        """Return the FLOPs of aggregating so many updates, at least one, beside averaging them.
+
+        They are what can be known without any weights, and so are charged where nothing is trained too. What follows
+        from weights is `Aggregate.server_flops`.
+        """
+        return 0.0
 
     def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
         """Return the state after an exchange that others of the same round follow; `aggregate` gets its updates too."""

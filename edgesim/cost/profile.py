@@ -241,14 +241,14 @@ class CostProfile:
         trained, shares = self._trained(submodel), self._shares(submodel)
         return sum(_sizes(layer, shares)[0] for layer in self.layers if layer.name in trained or not trained_only)
 
-    def memory_bytes(self, submodel: Submodel, batch: int, momentum: bool = False) -> MemoryNeed:
-        """Return the bytes that training a part on batches of so many samples holds at its peak."""
+    def memory_bytes(self, submodel: Submodel, batch: int, moments: int = 0) -> MemoryNeed:
+        """Return the bytes that training a part on such batches holds at its peak; `moments`: kept a parameter."""
         trained, shares = self._trained(submodel), self._shares(submodel)
         gradients = F32_BYTES * self.submodel_params(submodel, trained_only=True)
         need = MemoryNeed(
             weights=F32_BYTES * sum(sum(_sizes(layer, shares)) for layer in self.layers) + self.integer_buffer_bytes,
             gradients=gradients,
-            optimiser=gradients if momentum else 0,
+            optimiser=moments * gradients,
             activations=sum(
                 int(_thinned(kept.fixed + batch * kept.per_sample, kept.groups, shares))
                 for kept in self.saved

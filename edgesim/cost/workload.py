@@ -16,9 +16,17 @@ from edgesim.core.task import Pass, Task
 from edgesim.core.view import Setting
 
 
-def update_flops(momentum: bool = False, weight_decay: bool = False) -> float:
-    """Return FLOPs of SGD per trained parameter and step: one product and one sum, and again for each option."""
-    return 2.0 + 2.0 * momentum + 2.0 * weight_decay
+def update_flops(
+    momentum: bool = False, weight_decay: bool = False, nesterov: bool = False, adam: bool = False
+) -> float:
+    """Return FLOPs of the optimiser per trained parameter and step.
+
+    SGD: one product and one sum, and again for each option. Adam: 3 for the mean of gradients, 4 for that of their
+    squares, 6 for the step: a root, a quotient that corrects it, a sum; a quotient, a product, a sum.
+    """
+    if adam:
+        return 13.0 + 2.0 * weight_decay
+    return 2.0 + 2.0 * momentum + 2.0 * weight_decay + 2.0 * nesterov
 
 
 def amount(task: Task, setting: Setting, ids: Ids) -> tuple[Arr, Arr]:
@@ -79,7 +87,10 @@ def _passes(task: Task, setting: Setting) -> list[Pass]:
     """Return the passes of a task with the FLOPs of its optimiser, and what its encodings cost the device."""
     momentum = any(sgd.momentum > 0 for sgd in task.local_sgd)
     decay = any(sgd.weight_decay > 0 for sgd in task.local_sgd)
-    passes = [replace(work, update_flops=update_flops(momentum, decay)) for work in task.passes]
+    nesterov = any(sgd.nesterov for sgd in task.local_sgd)
+    adam = any(sgd.optimizer != "sgd" for sgd in task.local_sgd)
+    flops = update_flops(momentum, decay, nesterov, adam)
+    passes = [replace(work, update_flops=flops) for work in task.passes]
     coding_flops = _coding_flops(task, setting)
     return [*passes, Pass("flops", coding_flops)] if coding_flops else passes
 

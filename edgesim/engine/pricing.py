@@ -258,7 +258,7 @@ class Pricer:
 
 def memory_bytes(task: Task, setting: Setting) -> int:
     """Return the bytes that a device needs at the peak of a task; 0 if it trains nothing."""
-    needs = (setting.cost_profile.memory_bytes(task.submodel, s.batch, s.momentum > 0).total for s in task.local_sgd)
+    needs = (setting.cost_profile.memory_bytes(task.submodel, s.batch, s.moments).total for s in task.local_sgd)
     return max(needs, default=0)
 
 

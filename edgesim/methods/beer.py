@@ -24,7 +24,7 @@ from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
-from edgesim.core.view import View
+from edgesim.core.view import Setting, View
 from edgesim.learning.aggregate.mean import finite
 from edgesim.learning.codec.encode import uplinked
 from edgesim.learning.train.context import Context
@@ -77,6 +77,11 @@ class BEER(Method):
         """Raise ConfigError unless peers hear each other, as no weights are doubly stochastic otherwise."""
         if not graph.symmetric:
             raise ConfigError("peers: BEER needs peers that hear each other, found a graph in which some do not")
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return the first state. Raises ConfigError unless devices train by SGD, of which it takes the gradients."""
+        setting.training.check_sgd("it tracks gradients and steps along them")
+        return super().init(setting, key)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there for differences, or for all that it has if somebody may have missed some."""

@@ -17,7 +17,7 @@ from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
-from edgesim.core.view import View
+from edgesim.core.view import Setting, View
 from edgesim.learning.aggregate.mean import mean_of_holders
 from edgesim.learning.codec.encode import uplinked
 from edgesim.learning.train.context import Context
@@ -64,6 +64,11 @@ class DFedAvgM(MixingMethod):
     """The DA-DPFL comparison, at half the bytes. Sun et al. leave the quantiser open: any encoding."""
     bits: Annotated[int, Ge(3), Le(16)] = 8
     """Of `"qsgd"` and `"gsgd"` alone."""
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return the first state. Raises ConfigError unless devices train by SGD, which has momentum."""
+        setting.training.check_sgd("its momentum is that of SGD")
+        return super().init(setting, key)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there. Raises ConfigError if the graph does not fit the mixing."""

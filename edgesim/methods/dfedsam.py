@@ -20,7 +20,7 @@ from edgesim.core.numbers import NonNegativeNumber
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Plan, Task
 from edgesim.core.update import ModelState
-from edgesim.core.view import View
+from edgesim.core.view import Setting, View
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import gradients
 from edgesim.learning.train.rules import cross_entropy
@@ -47,6 +47,11 @@ class DFedSAM(PeerMethod):
     """Scripts of the DA-DPFL comparison: 0.01 on CIFAR, 0.2 on HAM10000, from 0.01 to 0.5."""
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
     """The same scripts, without weight decay."""
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return the first state. Raises ConfigError unless devices train by SGD, which has momentum."""
+        setting.training.check_sgd("its momentum is that of SGD")
+        return super().init(setting, key)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there. Raises ConfigError if the graph does not fit the mixing."""

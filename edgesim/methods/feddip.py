@@ -73,6 +73,7 @@ class FedDIP(FedAvg):
     what it gets.
     """
     needs: ClassVar[Needs] = Needs(feedback=True)
+    no_server_optimizer: ClassVar[str] = masks.ZEROS_STAY
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return how many weights each layer has at first. Raises ConfigError for what does not fit."""

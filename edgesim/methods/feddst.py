@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from annotated_types import Ge, Lt
@@ -75,6 +75,7 @@ class FedDST(Method):
     """Two papers compare with FedDST, each with settings of its own, below as FedDHAD / DA-DPFL. Where neither says
     anything they are those of the published code.
     """
+    no_server_optimizer: ClassVar[str] = masks.ZEROS_STAY
     sparsity: Annotated[float, Ge(0), Lt(1)] | None = None
     """0.01 / 0.5. FedDHAD tunes it and does not say to what: its printed costs give 0.01 for LeNet and the CNN on
     CIFAR, 0.008 and 0.055 on SVHN, 0.03 for VGG11, 0.2 for ResNet18. FedDST's own is 0.8.

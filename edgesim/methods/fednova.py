@@ -16,6 +16,7 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from edgesim.core.arrays import Arr
+from edgesim.core.errors import ConfigError
 from edgesim.core.method import Aggregate, LocalRule, Method, ServerContext
 from edgesim.core.numbers import NonNegativeNumber
 from edgesim.core.rng import Key
@@ -50,7 +51,12 @@ class FedNova(Method):
     """
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return a server at rest."""
+        """Return a server at rest. Raises ConfigError unless devices train by SGD, with plain momentum if any."""
+        setting.training.check_sgd("it has to know how far steps lead")
+        if setting.training.nesterov:
+            raise ConfigError(
+                "training.nesterov: must be false for this method, found true; it has to know how far steps lead"
+            )
         return {**super().init(setting, key), "velocity": {}}
 
     def task(self, view: View) -> Task:

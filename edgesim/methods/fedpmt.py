@@ -117,9 +117,9 @@ class FedPMT(MeanByEntry):
 
     def _within_memory(self, widths: np.ndarray, setting: Setting) -> list[int]:
         """Return each device's width or, if its memory is too small for that, the largest that fits (at least 1)."""
-        batch, momentum = setting.training.batch, setting.training.momentum > 0
+        batch, moments = setting.training.batch, setting.training.local_sgd(0).moments
         submodels = [self._submodel(width, setting) for width in range(1, len(self._depths(setting)) + 1)]
-        needs = np.array([setting.cost_profile.memory_bytes(submodel, batch, momentum).total for submodel in submodels])
+        needs = np.array([setting.cost_profile.memory_bytes(submodel, batch, moments).total for submodel in submodels])
         fitting = np.maximum((needs[None, :] <= setting.memory_bytes[:, None]).sum(axis=1), 1)
         return np.minimum(widths, fitting).tolist()
 

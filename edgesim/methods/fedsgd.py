@@ -35,7 +35,8 @@ class FedSGD(Method):
     """
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return the empty state: FedSGD remembers nothing. Raises ConfigError if batches are too small."""
+        """Return the empty state. Raises ConfigError if batches are too small, or training is by another optimiser."""
+        setting.training.check_sgd("its server steps along the mean of gradients")
         if self.batch_size != "full":
             setting.cost_profile.check_batch("method.batch_size", self.batch_size)
         return super().init(setting, key)

@@ -51,6 +51,7 @@ class IFCA(Method):
     where nobody knows.
     """
     needs: ClassVar[Needs] = Needs(device_state="computed")
+    no_server_optimizer: ClassVar[str] = "has several models, of which a server optimiser would move the first alone"
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the seed from which the first models of all clusters but one are drawn."""

@@ -80,6 +80,7 @@ class PruneFL(Method):
     what it gets.
     """
     needs: ClassVar[Needs] = Needs(feedback=True, device_state="delivered", clock=True)
+    no_server_optimizer: ClassVar[str] = masks.ZEROS_STAY
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return a server whose model is whole. Raises ConfigError for a model without weights to prune."""

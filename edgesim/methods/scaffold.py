@@ -114,6 +114,7 @@ class Scaffold(Method):
 
 def check_plain(training: Training, why: str) -> None:
     """Raise ConfigError, which says why, unless training is SGD without momentum, weight decay and clipping."""
+    training.check_sgd(why)
     plain = {"momentum": 0.0, "weight_decay": 0.0, "clip_norm": float("inf")}
     for name, value in plain.items():
         if (found := getattr(training, name)) != value:

@@ -123,5 +123,4 @@ class Checkpoint:
 
 def records_of(method: Method | None) -> Records:
     """Return the classes that may be in a file: edgesim's own, and those of the modules of a method."""
-    own = {cls.__module__ for cls in type(method).__mro__} - {"builtins"} if method else set[str]()
-    return records_in(*_MODULES, *sorted(own))
+    return records_in(*_MODULES, *sorted(method.modules if method else ()))

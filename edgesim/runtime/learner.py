@@ -134,8 +134,7 @@ class FederatedLearner:
             return
         for job in jobs:
             if job.task.start == "device" and not self._among_peers:
-                name = type(self.method).__name__
-                raise ContractError(f"{name}: a task has start 'device' but needs.peers is not set")
+                raise ContractError(f"{self.method.label}: a task has start 'device' but needs.peers is not set")
             self._models.pin(job.base)
             self._pending.add(job)
 
@@ -173,7 +172,7 @@ class FederatedLearner:
         used = delivered(completions)
         if not self.trains:
             self.model = version if used else self.model
-            return ServerStep(self.model)
+            return ServerStep(self.model, Ready(AggregationFacts(server_flops=self._foreseen_flops(len(used)))))
         self._settle([c.job for c in used])
         self._round, model = view.round, self._models.get(self.model)
         node = self._aggregation(used, model, view)
@@ -295,16 +294,21 @@ class FederatedLearner:
     ) -> Node:
         """Return the node of an aggregation of the updates that are made of nodes; `what`: their identity."""
         key, server = self._decides.at(Purpose.MERGE, view.round), self._server(view)
+        foreseen = self._foreseen_flops(len(nodes))
 
         def make(state: Any, old: ModelState, *values: Any) -> _Aggregated:
             aggregate = self.method.aggregate(state, old, updates(*values), server, key)
             aggregate = self._promised(aggregate, Aggregate, "aggregate")
-            flops = aggregate.server_flops + (0.0 if self._tools is None else self._tools.take_flops())
+            flops = foreseen + aggregate.server_flops + (0.0 if self._tools is None else self._tools.take_flops())
             step = AggregationFacts(aggregate.model is not None, flops, aggregate.metrics)
             return _Aggregated(aggregate.state, old if aggregate.model is None else aggregate.model, step)
 
         id_ = self.memo.name("aggregate", *self._self, self._state.id, model.id, view.round, what)
         return self.graph.computed(id_, make, self._state, model, *nodes)
+
+    def _foreseen_flops(self, updates: int) -> float:
+        """Return the FLOPs of an aggregation of so many updates that are known without weights."""
+        return self.method.merge_flops(updates, self._setting) if updates else 0.0
 
     def _ask(self, id_: bytes | None, node: Node, wanted: Sequence[Node]) -> Asked[Any]:
         """Return the answer to what a node gives: known, or `wanted` from now on."""
@@ -359,7 +363,7 @@ class FederatedLearner:
     # --- what methods are given ---------------------------------------------------------------------------------------
 
     def _server(self, view: View) -> ServerContext:
-        setting = view.setting if self.method.needs.clock else without_world(view.setting, type(self.method).__name__)
+        setting = view.setting if self.method.needs.clock else without_world(view.setting, self.method.label)
         return ServerContext(setting, view.round, self._tools)
 
     def _updates(self, used: Sequence[Completion], results: Sequence[Result]) -> list[Update]:
@@ -370,8 +374,7 @@ class FederatedLearner:
 
     def _message_of(self, job: Job, result: Result) -> Update:
         if result.new_device_state is not None and self.method.needs.device_state == "none":
-            name = type(self.method).__name__
-            raise ContractError(f"{name} keeps something on a device but needs.device_state says 'none'")
+            raise ContractError(f"{self.method.label} keeps something on a device but needs.device_state says 'none'")
         return Update(
             job.device,
             job.id,
@@ -391,7 +394,6 @@ class FederatedLearner:
 
     def _promised(self, given: Any, cls: type[_T], function: str) -> _T:
         if not isinstance(given, cls):
-            name = type(self.method).__name__
-            article = "an" if cls.__name__[0] in "AEIOU" else "a"
-            raise ContractError(f"{name}.{function}() must return {article} {cls.__name__}, got {type(given).__name__}")
+            wanted = f"{'an' if cls.__name__[0] in 'AEIOU' else 'a'} {cls.__name__}"
+            raise ContractError(f"{self.method.label}.{function}() must return {wanted}, got {type(given).__name__}")
         return given

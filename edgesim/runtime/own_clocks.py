@@ -36,7 +36,7 @@ class OwnClockLearner(FederatedLearner):
         """Ask the method for the next job of a device. Raises ContractError if it gives something else."""
         key = self._key.at(Purpose.PLAN, turn.device, turn.nth)
         order = self._promised(self.method.next_order(self._plans_from, turn, key), Order, "next_order")
-        kind, name = order.task.own_clock, f"{type(self.method).__name__}.next_order()"
+        kind, name = order.task.own_clock, f"{self.method.label}.next_order()"
         if order.device != turn.device or kind is None or order.task.start != "device" or order.wait.peers:
             raise ContractError(
                 f"{name} must return a task of device {turn.device} with start 'device' and own_clock that waits for "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,6 +11,7 @@ import numpy as np
 from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Foreign, Scenario
 from edgesim.core.arrays import Ids
+from edgesim.core.attack import Attack
 from edgesim.core.errors import ConfigError
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key, Purpose
@@ -26,6 +27,7 @@ from edgesim.simulation.choosing import asked_at_most, check_selection, wants_of
 from edgesim.simulation.dealing import counts_of, for_others, label_counts, members_of, partition, server_set_of
 from edgesim.simulation.network import Network, charged_profile, network_of
 from edgesim.simulation.outages import check_outages, check_prices
+from edgesim.simulation.server_step import check_server_optimizer
 from edgesim.simulation.tree import edge_servers, protocol_of_devices
 from edgesim.world.availability.base import Availability, all_of
 from edgesim.world.contention.network import SharedNetwork, shared_network
@@ -72,6 +74,11 @@ class Assembly:
         return session_key(self.scenario)
 
     @property
+    def attacks(self) -> Mapping[int, Attack]:
+        """What devices do that want to do harm, by device."""
+        return {} if self.failures is None else self.failures.attacks()
+
+    @property
     def module(self) -> nn.Module:
         """The network with its starting weights, built when it is first asked for."""
         return self.network.module
@@ -99,6 +106,7 @@ class Assembly:
             personal_rows=[torch.from_numpy(own) for own in self.split.test or ()],
             public=public,
             reports=self.setting.reports,
+            attacks=self.attacks,
         )
 
     def make_tools(self) -> ServerTools | None:
@@ -157,6 +165,7 @@ def assemble(
     members = members_of(scenario, fleet)
     check_selection(scenario, fleet.level if members is None else fleet.level[members])
     _check_pairs(scenario)
+    check_server_optimizer(scenario)
     _check_protocol(scenario, fleet, members)
     _check_end(scenario, fleet)
     shared = shared_network(scenario, fleet)
@@ -166,7 +175,7 @@ def assemble(
     network = build(scenario, data)
     cost_profile = charged_profile(scenario, network.cost_profile, data)
     cost_profile.check_batch("training.batch", scenario.training.batch)
-    _check_rates(scenario)
+    scenario.training.check()
     setting = Setting(
         cost_profile=cost_profile,
         cost=scenario.cost.value,
@@ -193,12 +202,6 @@ def assemble(
         scenario, fleet, data, split, network, setting, shared, availability, failures, server_set,
         market_of(scenario, fleet), edge_servers(scenario, shared, setting, counts_of(data, split)),
     )  # fmt: skip
-
-
-def _check_rates(scenario: Scenario) -> None:
-    lr, floor = scenario.training.lr, scenario.training.lr_floor
-    if floor > lr:
-        raise ConfigError(f"training.lr_floor: must be at most training.lr, {lr:g}, got {floor:g}")
 
 
 def _churn(scenario: Scenario, fleet: Fleet) -> tuple[Availability, Failure | None]:

@@ -263,7 +263,7 @@ def _memory_bytes(parts: Assembly, jobs: float) -> int:
     # an output and the one that is made from it are all that evaluation keeps
     evaluating = model + F32_BYTES * 2 * CHUNK * _widest(parts.module, cost_profile.input_shape)
     network = model + max(
-        evaluating, cost_profile.memory_bytes(Submodel(), training.batch, training.momentum > 0).total
+        evaluating, cost_profile.memory_bytes(Submodel(), training.batch, training.local_sgd(0).moments).total
     )
     workers = getattr(backend, "workers", 0)
     return int(held + (1 + workers) * PROCESS_BYTES + (1 + jobs) * model + max(1, workers) * network)

@@ -11,7 +11,9 @@ from edgesim.simulation.assembly import Assembly
 from edgesim.simulation.fingerprint import named_files_digest, source_digest
 
 # Keys of a scenario from which trained weights follow, whatever its network, devices and prices are.
-_LEARNING = ("seed", "data", "data_seed", "partition", "model", "training", "method", "encoding", "peers")
+_LEARNING = (
+    *("seed", "data", "data_seed", "partition", "model", "training", "method", "server_optimizer", "encoding", "peers"),
+)
 # And those from which nothing follows that is trained, but only when a run ends and what it keeps.
 _REPORTING = ("name", "stop", "evaluation", "weights", "backend", "prices")
 
@@ -40,6 +42,7 @@ def facts_of(parts: Assembly) -> bytes:
         *(("reports",) if setting.reports else ()),  # part of what training gives
         # from which its random streams follow, and who takes part
         *(([parts.session_word, setting.members],) if scenario.session else ()),
+        *(("attacks", parts.attacks) if parts.attacks else ()),
     )
 
 

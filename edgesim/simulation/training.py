@@ -20,6 +20,7 @@ from edgesim.runtime.own_clocks import OwnClockLearner
 from edgesim.runtime.tree_learner import CloudLearner
 from edgesim.simulation.assembly import Assembly
 from edgesim.simulation.released import Released, Releasing
+from edgesim.simulation.server_step import method_of_server
 from edgesim.simulation.tree import Tree
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Training:
 def _learner(
     parts: Assembly, backend: Backend, checkpoint: Checkpoint | None, answers: Answers | None
 ) -> FederatedLearner:
-    method, key = parts.scenario.method.value, parts.session_key
+    method, key = method_of_server(parts.scenario), parts.session_key
     own_clocks = getattr(parts.scenario.protocol.value, "own_clocks", False)
     kind: type[FederatedLearner] = OwnClockLearner if own_clocks else FederatedLearner
     kind = kind if parts.scenario.edges is None else CloudLearner

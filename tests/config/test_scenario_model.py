@@ -149,8 +149,9 @@ LINK = "(allowed: up, down, latency)"
         ("seed", -1, "seed: must be greater than or equal to 0, got -1"),
         ("seed", math.nan, "seed: a number, string, list or table is needed, got nan"),
         ("netwrk", {}, "netwrk: unknown key; did you mean 'network'? (allowed: seed, name, data, data_seed, partition, "
-         "model, training, cost, network, energy, slowdown, selection, method, protocol, backend, availability, "
-         "failures, peers, topology, edges, encoding, server, prices, evaluation, stop, weights, fleet, session)"),
+         "model, training, cost, network, energy, slowdown, selection, method, server_optimizer, protocol, "
+         "backend, availability, failures, peers, topology, edges, encoding, server, prices, "
+         "evaluation, stop, weights, fleet, session)"),
         ("availability", {"name": "hours", "start": "5 W"},
          "availability.start: '5 W' is not a time; give a number in s or a string such as '20 ms'"),
         ("availability", ["always", "allways"],

@@ -23,8 +23,8 @@ def refusal(session: object, **changes: object) -> str:
 
 
 ALLOWED = (
-    "name, devices, start, data, partition, data_seed, model, training, cost, selection, method, protocol, peers, "
-    "encoding, evaluation, stop"
+    "name, devices, start, data, partition, data_seed, model, training, cost, selection, method, "
+    "server_optimizer, protocol, peers, encoding, evaluation, stop"
 )
 
 

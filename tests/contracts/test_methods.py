@@ -35,6 +35,10 @@ every_class = pytest.mark.parametrize("name", METHODS)
 every_method = pytest.mark.parametrize("name", tried(METHODS))
 # Methods whose server goes its own way from the old model towards what arrived.
 STEPPING = {"fedasync", "fedbuff"}
+# Methods whose server takes steps of other lengths towards what arrived, see their own tests.
+ADAPTIVE = {"fedadagrad", "fedadam", "fedyogi"}
+# Methods whose server takes one update, which need not be the one that a test looks at.
+CHOOSING = {"krum"}
 # Methods whose server remembers moves and goes beyond what arrived.
 OVERSHOOTING = {"feddyn", "augfl"}
 # Methods whose server moves the model too, towards a teacher; their own tests do this without one.
@@ -123,7 +127,7 @@ def test_plan_without_feedback_ignores_what_was_learned(name):
 
 @every_model
 @pytest.mark.parametrize(
-    "name", tried([name for name in METHODS if name not in STEPPING | OVERSHOOTING | SPARSE | CLUSTERED])
+    "name", tried([name for name in METHODS if name not in STEPPING | ADAPTIVE | OVERSHOOTING | SPARSE | CLUSTERED])
 )
 def test_merge_of_equal_models_is_that_model(name, model):
     """If all devices arrive at one model, every bit of the new global model is its, but for what no device has."""
@@ -187,7 +191,8 @@ def test_a_diverged_device_is_left_out(name):
     next(tensors for tensors in broken.values() if weight in tensors)[weight][0, 0] = float("nan")
     merged = aggregate(state, base, [*got[:-1], got[-1]._replace(body=broken)], server, key)
     assert fingerprint(merged.model) == fingerprint(aggregate(state, base, got[:-1], server, key).model)
-    assert fingerprint(merged.model) != fingerprint(aggregate(state, base, got, server, key).model)
+    if name not in CHOOSING:
+        assert fingerprint(merged.model) != fingerprint(aggregate(state, base, got, server, key).model)
     assert merged.metrics["left_out"] == 1
 
 

@@ -67,6 +67,7 @@ EXAMPLES: dict[tuple[str, str], dict[str, Any]] = {
     ("availability", "diurnal"): {"slot": "2 s", "period": "60 s", "zones": 3},
     ("availability", "lifetime"): {"join": {"uniform": ["0 s", "5 s"]}, "leave": {"uniform": ["20 s", "99 s"]}},
     ("availability", "trace"): {"file": str(FILES / "availability.csv")},
+    ("failure", "attackers"): {"probability": {"uniform": [0.1, 0.9]}, "labels": "next", "factor": -1.0},
     ("failure", "crash"): {"probability": {"uniform": [0.1, 0.9]}},
     ("failure", "link_outage"): {"up": {"uniform": ["2 s", "9 s"]}, "down": "1 s"},
     ("failure", "partial_work"): {"probability": {"uniform": [0.1, 0.9]}},

@@ -25,7 +25,8 @@ from tests.sizes import thinned
 CLOSE = 1e-5  # of the largest number: the tolerance that docs/howto/speed.md states for a round
 PARTS = {
     "model": ["cnn_digits", "tests.plugins.networks:Grouped", "tests.plugins.networks:NormedUnits"],
-    "steps": [{"momentum": 0.9}, {"weight_decay": 0.01}, {"clip_norm": 0.1}, {"momentum": 0.5, "clip_norm": 0.5}],
+    "steps": [{"momentum": 0.9}, {"weight_decay": 0.01}, {"clip_norm": 0.1}, {"momentum": 0.5, "clip_norm": 0.5}]
+    + [{"momentum": 0.9, "nesterov": True}, {"optimizer": "adamw", "eps": 0.1, "weight_decay": 0.01}],
 }
 SAYS = "backend.name: cohort trains one by one, as it cannot be stacked"
 UNEVEN = {"name": "dirichlet_label", "beta": 0.5}

@@ -9,35 +9,46 @@ import torch
 import torch.nn.functional as F
 
 from edgesim.core.backend import Assignment
+from edgesim.core.errors import ConfigError
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import LocalPhase, LocalState
-from edgesim.core.task import Task
+from edgesim.core.task import Submodel, Task
+from edgesim.engine.pricing import memory_bytes
 from edgesim.learning.models.build import model_state_of
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.loop import batch_order, run_local_sgd
 from edgesim.simulation.assembly import assemble
-from tests.conftest import digits_scenario
-from tests.contracts.support import MODELS
+from tests.conftest import digits_scenario, frames, simulate_null
+from tests.contracts.support import MODELS, prepare
 from tests.methods.hand_made import KEY
 
 SETTINGS = ({}, {"momentum": 0.9}, {"weight_decay": 0.01}, {"momentum": 0.5, "weight_decay": 0.1})
+SETTINGS += ({"momentum": 0.9, "nesterov": True}, {"momentum": 0.5, "weight_decay": 0.1, "nesterov": True})
+ADAM = ({}, {"weight_decay": 0.1}, {"beta1": 0.5, "beta2": 0.8, "eps": 1e-3})
+OPTIMIZERS = [
+    *(("sgd", settings) for settings in SETTINGS),
+    *((name, settings) for name in ("adam", "adamw") for settings in ADAM),
+]
+TORCH = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_as_torch_takes_its_steps(model, settings):
+@pytest.mark.parametrize(("name", "settings"), OPTIMIZERS)
+def test_as_torch_takes_its_steps(model, name, settings):
     """Two epochs, with buffers where the network has some."""
     parts = assemble(digits_scenario(model=model))
     module, data, first = parts.module, parts.data, model_state_of(parts.module)
-    shard, sgd = torch.arange(40), LocalSGD(batch=16, lr=0.1, epochs=2, **settings)
+    shard, sgd = torch.arange(40), LocalSGD(batch=16, lr=0.1, epochs=2, optimizer=name, **settings)
     context = Context(module, data, shard, Assignment(0, 0, Task(), KEY, first, None), False)
     net = copy.deepcopy(module).train()
     local = LocalState(context.copy(first))
     with seeded(KEY):  # one of the networks drops units out
         assert run_local_sgd(local, sgd, LocalPhase(), context, KEY) == 6
 
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, **settings)
+    betas = {"betas": (settings.get("beta1", 0.9), settings.get("beta2", 0.999))} if name != "sgd" else {}
+    others = {key: value for key, value in settings.items() if key not in ("beta1", "beta2")}
+    optimizer = TORCH[name](net.parameters(), lr=0.1, weight_decay=others.pop("weight_decay", 0.0), **betas, **others)
     with seeded(KEY):
         for positions in batch_order(KEY.at(0), 40, sgd, False):
             x, y = data.batch("train", shard[positions])
@@ -59,3 +70,61 @@ def test_a_data_set_moves_whole():
     x, y = moved.batch("train", torch.arange(3))
     assert (x.device.type, x.shape[0], y.shape) == ("meta", 3, (3,))
     assert data.to(torch.device("cpu")) is data
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"optimizer": "adam", "momentum": 0.9}, r"training\.momentum: goes with optimizer 'sgd' alone, found 'adam'"),
+        (
+            {"optimizer": "adamw", "nesterov": True},
+            r"training\.nesterov: goes with optimizer 'sgd' alone, found 'adamw'",
+        ),
+        ({"nesterov": True}, r"training\.nesterov: needs training\.momentum above 0, found 0"),
+        ({"lr": 0.1, "lr_floor": 0.2}, r"training\.lr_floor: must be at most training\.lr, 0\.1, got 0\.2"),
+        ({"optimizer": "rmsprop"}, r"training\.optimizer: .*'sgd', 'adam' or 'adamw'"),
+        ({"optimizer": "adam", "beta2": 1.0}, r"training\.beta2: .*less than 1"),
+    ],
+)
+def test_settings_that_do_not_go_together(settings, says):
+    with pytest.raises(ConfigError, match=says):
+        assemble(digits_scenario(training=settings))
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fednova", "fedsgd", "dfedavgm", "dfedsam", "beer"])
+def test_methods_that_make_use_of_sgd_s_steps_refuse_others(method):
+    peers = {"peers": "ring", "selection": "all"} if method in ("dfedavgm", "dfedsam", "beer") else {}
+    with pytest.raises(ConfigError, match=r"training\.optimizer: must be 'sgd' for this method, found 'adam'; "):
+        prepare(digits_scenario(method=method, training={"optimizer": "adam"}, **peers))
+
+
+def test_fednova_does_not_know_nesterov():
+    training = {"momentum": 0.9, "nesterov": True}
+    with pytest.raises(ConfigError, match=r"training\.nesterov: must be false for this method, found true"):
+        prepare(digits_scenario(method="fednova", training=training))
+
+
+# FLOPs for each trained parameter and step, and numbers that are kept for each.
+PRICES = [
+    ({}, 2, 0),
+    ({"momentum": 0.9}, 4, 1),
+    ({"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, 8, 1),
+    ({"optimizer": "adam"}, 13, 2),  # m 3, v 4; root, correction, eps 3; quotient, product, sum 3
+    ({"optimizer": "adamw", "weight_decay": 0.1}, 15, 2),
+]
+
+
+@pytest.mark.parametrize(("settings", "flops", "moments"), PRICES)
+def test_what_steps_and_moments_cost(settings, flops, moments):
+    """40 samples in batches of 16 are 3 steps; with `include = "all"` a step's own FLOPs are charged."""
+    changes = {"partition": {"name": "iid", "samples_per_device": 40}, "cost": {"name": "measured", "include": "all"}}
+    scenario = digits_scenario(training={"batch": 16, **settings}, backend="null", stop={"rounds": 1}, **changes)
+    parts, jobs = assemble(scenario), frames(simulate_null(scenario))["jobs"]
+    profile = parts.setting.cost_profile
+    assert jobs["flops"].tolist() == pytest.approx(
+        [40 * profile.train_flops(include="all") + 3 * flops * profile.params] * len(jobs), rel=1e-12
+    )
+    sgd = parts.setting.training.local_sgd(0)
+    assert sgd.moments == moments
+    need = memory_bytes(Task(local_sgd=(sgd,)), parts.setting)
+    assert need - profile.memory_bytes(Submodel(), 16).total == 4 * moments * profile.params

@@ -94,7 +94,7 @@ class _Lane:
         if job.rule.on_finish:
             with job.stream.read():
                 finished = job.rule.on_finish(job.local, job.context)
-        return self.trainer.result(job.assignment, finished, job.steps, report)
+        return self.trainer.result(job.context, job.assignment, finished, job.steps, report)
 
 
 def _sums(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ class Cohort:
     def _most(self, ready: Sequence[_Ready]) -> int:
         """Return how many assignments one call may train: `size`, or less where they would not fit into memory."""
         task, profile = ready[0].assignment.task, self._lanes[0].trainer.cost_profile
-        each = max(profile.memory_bytes(task.submodel, sgd.batch, sgd.momentum > 0).total for sgd in task.local_sgd)
+        each = max(profile.memory_bytes(task.submodel, sgd.batch, sgd.moments).total for sgd in task.local_sgd)
         here = (
             memory_bytes()
             if self._device.type == "cpu"

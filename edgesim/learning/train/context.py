@@ -69,6 +69,7 @@ class Context:
         self._bound: ModelState = {}
         self._public = public
         self.meter: Meter | None = None  # of losses, if the device is to report them
+        self.relabelled: Tensor | None = None  # of an attacker: the label that it takes for each class, (classes,)
         self._set_modes()
 
     @property
@@ -99,6 +100,7 @@ class Context:
         if self._data.augment is not None:
             assert augmenting is not None
             x = self._data.augment.apply(x, augmenting)
+        y = y if self.relabelled is None else self.relabelled[y]
         return Batch(x.to(self._device), y.to(self._device))
 
     def bind(self, w: ModelState, frozen: frozenset[str] = frozenset()) -> list[Tensor]:

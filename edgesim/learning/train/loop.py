@@ -16,6 +16,7 @@ from torch.autograd.graph import GradientEdge
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import LocalPhase, LocalState
 from edgesim.core.rng import Key
+from edgesim.learning.train.adam import Moments, adam_step
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.rules import cross_entropy
 
@@ -91,13 +92,13 @@ def _steps(local_sgd: LocalSGD, n_samples: int, drop_single: bool) -> int:
 def run_local_sgd(
     local: LocalState, local_sgd: LocalSGD, phase: LocalPhase, context: Context, key: Key, most: int | None = None
 ) -> int:
-    """Run plain SGD in place on the trained parameters of a job's weights; return the number of steps, at most `most`.
+    """Take steps in place on the trained parameters of a job's weights; return the number of steps, at most `most`.
 
     `key` names the streams of this run: 0 the batch order, 1 the augmentation. Parameters of frozen layers keep
     their bits: they take no gradient, so that backward really ends at the first trained layer.
     """
     trained = context.bind(local.weights, phase.frozen)
-    momenta: list[Tensor] = []
+    kept: list[Any] = []  # by the optimiser, from step to step
     augmenting = torch.Generator().manual_seed(key.at(1).word()) if context.augments else None
     order = batch_order(key.at(0), len(context.shard), local_sgd, context.drop_single, context.shard.device)
     steps = 0
@@ -105,7 +106,7 @@ def run_local_sgd(
         batch = context.batch(positions, augmenting)
         grads = _metered(local, batch, phase, context, trained)
         with torch.no_grad():
-            _descend(trained, grads, momenta, local_sgd)
+            _descend(trained, grads, kept, local_sgd)
             if phase.after_step:
                 phase.after_step(local, context)
         del grads  # the next step gets their memory, which is still in the cache
@@ -113,12 +114,21 @@ def run_local_sgd(
     return steps
 
 
-def _descend(trained: list[Tensor], grads: list[Tensor], momenta: list[Tensor], local_sgd: LocalSGD) -> None:
-    """Take one step of SGD in place, as torch.optim.SGD takes it. `momenta` is filled by the first step."""
+def _descend(trained: list[Tensor], grads: list[Tensor], kept: list[Any], local_sgd: LocalSGD) -> None:
+    """Take one step in place, as the optimiser of torch.optim takes it. `kept` is filled by the first step."""
     if not trained:
         return
     if local_sgd.clip_norm < math.inf:
         grads = clipped(grads, local_sgd.clip_norm)
+    if local_sgd.optimizer == "sgd":
+        _sgd_step(trained, grads, kept, local_sgd)
+        return
+    if not kept:
+        kept += [Moments(w) for w in trained]
+    adam_step(trained, grads, kept, local_sgd)
+
+
+def _sgd_step(trained: list[Tensor], grads: list[Tensor], momenta: list[Tensor], local_sgd: LocalSGD) -> None:
     if local_sgd.weight_decay:
         grads = list(torch._foreach_add(grads, trained, alpha=local_sgd.weight_decay))
     if local_sgd.momentum:
@@ -127,7 +137,7 @@ def _descend(trained: list[Tensor], grads: list[Tensor], momenta: list[Tensor], 
             torch._foreach_add_(momenta, grads)
         else:
             momenta += [g.detach().clone() for g in grads]
-        grads = momenta
+        grads = list(torch._foreach_add(grads, momenta, alpha=local_sgd.momentum)) if local_sgd.nesterov else momenta
     torch._foreach_add_(trained, grads, alpha=-local_sgd.lr)
 
 

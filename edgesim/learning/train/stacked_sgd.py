@@ -21,6 +21,7 @@ from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import LocalPhase, LocalRule, LocalState
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.seeding import Stream
+from edgesim.learning.train.adam import Moments, adam_step
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.loop import batch_order, clipped
 from edgesim.learning.train.stacked import Descent, StackedNetwork
@@ -112,7 +113,9 @@ class _Stack:
         self._bound: list[Tensor] = []
         self._momenta: list[Tensor | None] = []
         self._momentum = {n: torch.zeros_like(t) for n, t in self._all.items()} if settings.momentum else {}
-        plain = not lent and not settings.momentum and settings.clip_norm == math.inf
+        self._moments = {n: Moments(t) for n, t in self._all.items()} if settings.optimizer != "sgd" else {}
+        self._bound_moments: list[Moments] = []
+        plain = not lent and not settings.moments and settings.clip_norm == math.inf
         self._descent = Descent(settings.lr, 1.0 - settings.lr * settings.weight_decay) if plain else None
         if lent:
             for name, own in self._own.items():
@@ -125,15 +128,19 @@ class _Stack:
         names = self._network.bind(now, trained, frozen, self._descent)
         self.active, self._bound = active, [now[name] for name in names]
         self._momenta = [self._momentum[name][:active] if self._momentum else None for name in names]
+        self._bound_moments = [self._moments[name].first(active) for name in names if self._moments]
 
     def descend(self, grads: Sequence[Tensor]) -> None:
-        """Take a step of SGD with the weights whose gradients these are; the network has done so with the others."""
+        """Take a step with the weights whose gradients these are; the network has done so with the others."""
         settings = self._settings
         if settings.clip_norm < math.inf:
             grads = vmap(partial(clipped, norm=settings.clip_norm))(list(grads))
+        if self._moments:
+            adam_step(self._bound, grads, self._bound_moments, settings)
+            return
         sgd(
             self._bound, list(grads), list(self._momenta), foreach=None, weight_decay=settings.weight_decay,
-            momentum=settings.momentum, lr=settings.lr, dampening=0.0, nesterov=False, maximize=False,
+            momentum=settings.momentum, lr=settings.lr, dampening=0.0, nesterov=settings.nesterov, maximize=False,
         )  # fmt: skip
 
     def give_back(self, jobs: Sequence[StackedJob]) -> None:
@@ -164,6 +171,7 @@ class _Batches:
         self._rows, self._share = rows, share.to(rows.device)
         streams = [job.assignment.key.at(place, 1) for job in jobs]
         self._augmenting = [torch.Generator().manual_seed(key.word()) for key in streams]
+        self._relabelled = [job.context.relabelled for job in jobs]
 
     def active(self, step: int) -> int:
         """Return how many jobs take this step."""
@@ -181,6 +189,9 @@ class _Batches:
         x, y = self._data.batch("train", self._rows[step, :active, :width].flatten())
         if self._data.augment is not None:
             x = torch.cat([self._augmented(at, mine, step) for at, mine in enumerate(torch.split(x, width))])
+        for mine, labels in zip(torch.split(y, width), self._relabelled, strict=False):  # of those that take this step
+            if labels is not None:
+                mine.copy_(labels[mine])
         return x, y, self._share[step, :active, :width].flatten()
 
     def _augmented(self, at: int, x: Tensor, step: int) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from edgesim.core.attack import HONEST, Attack
 from edgesim.core.backend import Assignment, Report, Result, Score
 from edgesim.core.encoding import FLOAT32, Encoding
 from edgesim.core.errors import ContractError
@@ -24,6 +25,7 @@ from edgesim.learning.codec.packed import packed
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.submodel.slicing import extract, thinner
+from edgesim.learning.train.attacked import attacked
 from edgesim.learning.train.context import Context, PublicRows, copy_for, load
 from edgesim.learning.train.loop import run_local_sgd
 from edgesim.learning.train.meter import Meter
@@ -66,6 +68,7 @@ class Trainer:
     encoding_down: Encoding = FLOAT32
     public: PublicRows | None = None  # samples that the server shares with all devices
     reports: bool = False  # whether devices report how their training went
+    attacks: Mapping[int, Attack] = field(default_factory=dict)  # of devices that want to do harm
 
     def run(self, assignment: Assignment) -> Result:
         """Train one assignment and return what the device sends and keeps."""
@@ -79,7 +82,7 @@ class Trainer:
                 steps += run_local_sgd(local, sgd, phase, context, key.at(place), assignment.left_after(steps))
             report = self.report(context, local)
             finished = rule.on_finish(local, context) if rule.on_finish else Finished(local.weights)
-        return self.result(assignment, finished, steps, report)
+        return self.result(context, assignment, finished, steps, report)
 
     def rule(self, task: Task) -> LocalRule:
         """Return how the method has a task carried out. Raises ContractError if that is no LocalRule."""
@@ -106,6 +109,9 @@ class Trainer:
         given = assignment._replace(global_model=received)
         context = Context(module, self._resident, shard, given, drop_single, self.public)
         context.meter = Meter() if self.reports else None
+        labels = self.attacks.get(assignment.device, HONEST).relabelled(self.data.classes)
+        if labels is not None:
+            context.relabelled = torch.tensor(labels, device=self._resident.y_train.device)
         return context
 
     def report(self, context: Context, local: LocalState) -> Report | None:
@@ -114,9 +120,18 @@ class Trainer:
             return None
         return context.meter.report(local.weights["params"], context.global_model["params"])
 
-    def result(self, assignment: Assignment, finished: Finished, steps: int, report: Report | None = None) -> Result:
+    def result(
+        self,
+        context: Context,
+        assignment: Assignment,
+        finished: Finished,
+        steps: int,
+        report: Report | None = None,
+    ) -> Result:
         """Return what a job that has ended gives."""
-        sent = uplinked(finished.body, assignment.task, self.encoding_up, assignment.key)
+        factor = self.attacks.get(assignment.device, HONEST).factor
+        body = finished.body if factor == 1.0 else attacked(finished.body, context.global_model, factor)
+        sent = uplinked(body, assignment.task, self.encoding_up, assignment.key)
         body, kept = packed(sent, finished.new_device_state)
         return Result(body, kept, finished.statistics, steps, finished.own_model, report)
 

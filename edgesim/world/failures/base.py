@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
+from edgesim.core.attack import Attack
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Draws, Key
 from edgesim.world.processes.on_off import BothOn, OnOff
@@ -45,6 +46,10 @@ class Failure:
         inf: it never does again.
         """
         return np.inf
+
+    def attacks(self) -> Mapping[int, Attack]:
+        """Return what devices do that want to do harm, by device; others are honest."""
+        return {}
 
 
 class FailurePart(Protocol):
@@ -85,6 +90,9 @@ class _Several(Failure):
 
     def next_restart_s(self, now_s: float) -> float:
         return min((part.next_restart_s(now_s) for part in self.parts), default=np.inf)
+
+    def attacks(self) -> Mapping[int, Attack]:
+        return {device: attack for part in reversed(self.parts) for device, attack in part.attacks().items()}
 
 
 def combine(failures: Sequence[Failure]) -> Failure:

@@ -1,0 +1,62 @@
+"""What a server can take in place of a mean where some updates may be meant to do harm. Pure functions of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from edgesim.core.update import ModelState, Update
+
+
+def by_entry(
+    global_model: ModelState, updates: Sequence[Update], centre: Callable[[Tensor], Tensor]
+) -> dict[str, dict[str, Tensor]]:
+    """Return the model of which each entry is the centre of the updates' entries.
+
+    `centre`: of values (updates, ...), sorted along the first dimension, float64; shape (...). Updates have all tensors
+    of the model.
+    """
+
+    def joint(kind: str, name: str, old: Tensor) -> Tensor:
+        values = torch.stack([update.body[kind][name] for update in updates]).double()
+        return centre(values.sort(0).values).to(old.dtype)
+
+    return {
+        kind: {name: joint(kind, name, old) for name, old in tensors.items()} for kind, tensors in global_model.items()
+    }
+
+
+def median(values: Tensor) -> Tensor:
+    """Return the median of sorted values (n, ...): of an even number the mean of the two in the middle."""
+    n = len(values)
+    return values[(n - 1) // 2 : n // 2 + 1].mean(0)
+
+
+def trimmed_mean(values: Tensor, share: float) -> Tensor:
+    """Return the mean of sorted values (n, ...) without the lowest and the highest floor(share n); share below 1/2."""
+    cut = int(share * len(values) + 1e-9)
+    return values[cut : len(values) - cut].mean(0)
+
+
+def square_distances(updates: Sequence[Update]) -> Tensor:
+    """Return the squared distances of the updates' parameters, each as one vector: (n, n), float64."""
+    total = torch.zeros(len(updates), len(updates), dtype=torch.float64)
+    for name in updates[0].body["params"]:
+        values = torch.stack([update.body["params"][name].flatten() for update in updates]).double()
+        for row in range(len(updates) - 1):
+            apart = (values[row + 1 :] - values[row]).square().sum(1)
+            total[row, row + 1 :] += apart
+            total[row + 1 :, row] += apart
+    return total
+
+
+def krum_scores(distances: Tensor, neighbours: int) -> Tensor:
+    """Return the sum of the squared distances of each to its so many nearest others, shape (n,).
+
+    Source: Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent" (NeurIPS 2017),
+    section 4.
+    """
+    nearest = distances.sort(1).values[:, 1:]  # the first is its own, 0
+    return nearest[:, :neighbours].sum(1)

@@ -1,0 +1,66 @@
+"""The seam of server optimisers: how far the server goes where an aggregation would take it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from edgesim.core.task import Payload
+from edgesim.core.update import ModelState
+from edgesim.core.view import Setting
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Moments: TypeAlias = "Mapping[str, Mapping[str, Tensor]]"  # parameter -> name -> tensor; empty before the first step
+
+_PARAMS = Payload(collections=frozenset({"params"}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptimizer:
+    """Base class of server optimisers: frozen dataclasses of hyper-parameters and pure functions.
+
+    The *move* of a parameter is its value after the aggregation less the one before it: the negative of what the
+    optimiser takes for a gradient. Moves, moments and steps are float64.
+    Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 1.
+    """
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether every step is the move itself, so that nothing has to be computed."""
+        return False
+
+    @property
+    def flops_per_parameter(self) -> float:
+        """FLOPs of a step for each parameter: its products, quotients, sums and roots, one each."""
+        raise NotImplementedError
+
+    def step(self, kept: Mapping[str, Tensor], move: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
+        """Return the new moments of a parameter and how far it goes, of the move's shape; `kept`: empty at first."""
+        raise NotImplementedError
+
+
+def stepped(
+    optimizer: ServerOptimizer, moments: Moments, old: ModelState, new: ModelState
+) -> tuple[Moments, ModelState]:
+    """Return the new moments, and the model to which the optimiser goes from the old one along the way to the new one.
+
+    Parameters go as the optimiser says; buffers and a method's own collections are those of the new model.
+    """
+    if optimizer.is_identity:
+        return moments, new
+    kept, params = {}, {}
+    for name, before in old["params"].items():
+        move = new["params"][name].double() - before
+        kept[name], step = optimizer.step(moments.get(name, {}), move)
+        params[name] = (before + step).to(before.dtype)
+    return kept, {**new, "params": params}
+
+
+def step_flops(optimizer: ServerOptimizer, setting: Setting) -> float:
+    """Return the FLOPs of a step of the whole model, as the cost profile prices it."""
+    if optimizer.is_identity:
+        return 0.0
+    return optimizer.flops_per_parameter * float(setting.cost_profile.numbers(_PARAMS))

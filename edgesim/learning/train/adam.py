@@ -1,0 +1,37 @@
+"""Adam and AdamW as torch.optim takes their steps, on tensors that are given anew with every step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+
+from edgesim.core.local_sgd import LocalSGD
+
+
+class Moments:
+    """Means of gradients and of their squares, and how many steps they are made of: a tensor each, of one shape.
+
+    Of stacked jobs those that still take steps are the first rows, and `first` gives their moments.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self.mean, self.square = torch.zeros_like(like), torch.zeros_like(like)
+        self.steps = torch.zeros(())
+
+    def first(self, rows: int) -> Moments:
+        """Return the moments of the first rows, which share their memory and their count of steps with these."""
+        part = object.__new__(Moments)
+        part.mean, part.square, part.steps = self.mean[:rows], self.square[:rows], self.steps
+        return part
+
+
+def adam_step(trained: Sequence[Tensor], grads: Sequence[Tensor], moments: Sequence[Moments], of: LocalSGD) -> None:
+    """Take one step in place, of weights and moments."""
+    adam(
+        list(trained), list(grads), [each.mean for each in moments], [each.square for each in moments], [],
+        [each.steps for each in moments], decoupled_weight_decay=of.optimizer == "adamw", amsgrad=False,
+        beta1=of.beta1, beta2=of.beta2, lr=of.lr, weight_decay=of.weight_decay, eps=of.eps, maximize=False,
+    )  # fmt: skip

@@ -1,0 +1,68 @@
+"""FedOpt: FedAvg whose server takes the mean of the devices' moves for a gradient, and steps by an optimiser.
+
+Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithms 1 and 2; FedAvgM: Hsu, Qi and Brown,
+"Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification" (2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgesim.core.method import Aggregate, ServerContext
+from edgesim.core.rng import Key
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting
+from edgesim.learning.server_optimizers.adaptive import Adagrad, Adam, Yogi
+from edgesim.learning.server_optimizers.base import ServerOptimizer, step_flops, stepped
+from edgesim.learning.server_optimizers.sgd import Sgd
+from edgesim.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedOpt(FedAvg, ServerOptimizer):
+    """Base class of FedAvg with a server optimiser, whose hyper-parameters are the method's own.
+
+    `server_optimizer` of the scenario does the same to other methods.
+    """
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return a server that has taken no step."""
+        return {**super().init(setting, key), "moments": {}}
+
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return FedAvg's mean, of which the optimiser makes a step."""
+        mean = super().combine(state, global_model, updates, server, key)
+        assert mean.model is not None  # FedAvg's, of at least one update
+        moments, model = stepped(self, state["moments"], global_model, mean.model)
+        return Aggregate({**state, "moments": moments}, model)
+
+    def merge_flops(self, updates: int, setting: Setting) -> float:
+        """Return the FLOPs of the optimiser's step."""
+        return step_flops(self, setting)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAvgM(FedOpt, Sgd):
+    """FedAvg with momentum of the server."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdagrad(FedOpt, Adagrad):
+    """FedAvg whose server steps by Adagrad."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedAdam(FedOpt, Adam):
+    """FedAvg whose server steps by Adam."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedYogi(FedOpt, Yogi):
+    """FedAvg whose server steps by Yogi."""
+
+
+PLUGINS = {"fedavgm": FedAvgM, "fedadagrad": FedAdagrad, "fedadam": FedAdam, "fedyogi": FedYogi}

@@ -1,0 +1,63 @@
+"""Coordinate-wise median and trimmed mean: a few updates that are meant to do harm move no entry of the model far.
+
+Source: Yin, Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates"
+(ICML 2018), definitions 1 and 2, algorithm 1; of models in place of gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from annotated_types import Ge, Lt
+from torch import Tensor
+
+from edgesim.core.method import Aggregate, Method, ServerContext
+from edgesim.core.rng import Key
+from edgesim.core.task import Payload
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting
+from edgesim.learning.aggregate import robust
+
+
+@dataclass(frozen=True, kw_only=True)
+class Median(Method):
+    """Each entry of the new model is the median of what arrived; of an even number, the mean of the two in the middle.
+
+    Data sizes and weights of protocols do not matter, as who lies about them would gain by it. Running statistics are
+    treated like parameters. Sorting n numbers is charged as n ceil(log2 n) FLOPs, on top of averaging.
+    """
+
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return the model in the middle of those that arrived, entry by entry."""
+        return Aggregate(state, robust.by_entry(global_model, updates, self.centre))
+
+    def centre(self, values: Tensor) -> Tensor:
+        """Return the middle of sorted values (updates, ...), shape (...)."""
+        return robust.median(values)
+
+    def merge_flops(self, updates: int, setting: Setting) -> float:
+        """Return the FLOPs of sorting."""
+        return float(setting.cost_profile.numbers(Payload()) * updates * math.ceil(math.log2(updates)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrimmedMean(Median):
+    """Each entry of the new model is the mean of what arrived without the lowest and the highest share `trim` of it.
+
+    Of n updates floor(trim n) are left out at each end. All else as `fedmedian`.
+    """
+
+    trim: Annotated[float, Ge(0), Lt(0.5)] = 0.1  # share left out at each end; 0: the plain mean
+    """Yin et al. take the share of Byzantine workers, which is 0.1 in their experiment with a convolutional network."""
+
+    def centre(self, values: Tensor) -> Tensor:
+        """Return the mean of sorted values (updates, ...) without those at the ends, shape (...)."""
+        return robust.trimmed_mean(values, self.trim)
+
+
+PLUGINS = {"fedmedian": Median, "trimmed_mean": TrimmedMean}

@@ -1,0 +1,91 @@
+"""Any method whose server goes on from what it aggregates by a server optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgesim.core.method import Aggregate, LocalRule, Method, Needs, ServerContext, ServerSet
+from edgesim.core.rng import Key
+from edgesim.core.task import Plan, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.learning.server_optimizers.base import ServerOptimizer, step_flops, stepped
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimised(Method):
+    """A method in which the global model does not become what was aggregated, but goes there as an optimiser says.
+
+    The state is the method's own beside the optimiser's moments. An aggregation without a model leaves both model and
+    moments as they are. All else is the method's.
+    """
+
+    method: Method
+    optimizer: ServerOptimizer
+
+    @property
+    def needs(self) -> Needs:  # type: ignore[override]
+        """What the method needs."""
+        return self.method.needs
+
+    @property
+    def label(self) -> str:
+        """The name of the method's class, which errors tell."""
+        return self.method.label
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """Modules of the method."""
+        return self.method.modules
+
+    @property
+    def server_set(self) -> ServerSet | None:
+        """Samples of the method's server."""
+        return self.method.server_set
+
+    @property
+    def sees_exchanges(self) -> bool:
+        """Whether the method looks at exchanges."""
+        return self.method.sees_exchanges
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return the method's first state, and no moments."""
+        return {"method": self.method.init(setting, key), "moments": {}}
+
+    def plan(self, state: Any, view: View, key: Key) -> Plan:
+        """Return the method's orders."""
+        return self.method.plan(state["method"], view, key)
+
+    def task(self, view: View) -> Task:
+        """Return the method's task."""
+        return self.method.task(view)
+
+    def local(self, task: Task) -> LocalRule:
+        """Return the method's rule."""
+        return self.method.local(task)
+
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return what the method aggregates, with the model to which the optimiser goes."""
+        made = self.method.aggregate(state["method"], global_model, updates, server, key)
+        if not isinstance(made, Aggregate):  # a method from outside may err, which the learner tells
+            return made
+        moments, model = state["moments"], made.model
+        if model is not None:
+            moments, model = stepped(self.optimizer, moments, global_model, model)
+        return made._replace(state={"method": made.state, "moments": moments}, model=model)
+
+    def merge_flops(self, updates: int, setting: Setting) -> float:
+        """Return the method's FLOPs and those of the optimiser's step."""
+        return self.method.merge_flops(updates, setting) + step_flops(self.optimizer, setting)
+
+    def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
+        """Return the method's state after an exchange, and the moments as they were."""
+        return {**state, "method": self.method.on_exchange(state["method"], updates, server, key)}
+
+    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
+        """Return the method's model of a device."""
+        return self.method.personal_model(global_model, device_state)
