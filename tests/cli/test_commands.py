@@ -244,7 +244,7 @@ def test_version(call):
 @pytest.mark.parametrize(
     ("words", "offered"),
     [("edgesim esti", ["estimate"]), ("edgesim list meth", ["method"])]
-    + [("edgesim list method fedp", ["fedpmt", "fedpns", "fedprox"]), ("edgesim plot --ti", ["--title"])],
+    + [("edgesim list method fedp", ["fedper", "fedpmt", "fedpns", "fedprox"]), ("edgesim plot --ti", ["--title"])],
 )
 def test_a_shell_completes_commands_options_and_names(words, offered):
     asked = {"_EDGESIM_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
