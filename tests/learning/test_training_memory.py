@@ -89,7 +89,7 @@ def test_two_layers_by_hand() -> None:
     body = cost_profile.memory_bytes(Submodel(frozen=frozenset({"2"})), 10)
     assert body == MemoryNeed(4 * 23, 4 * 15, 0, 10 * (4 * 9 + 8) + 4)
     assert cost_profile.memory_bytes(Submodel(frozen=frozenset({"0", "2"})), 10) == MemoryNeed(4 * 23, 0, 0, 0)
-    momentum = cost_profile.memory_bytes(Submodel(frozen=frozenset({"0"})), 10, momentum=True)
+    momentum = cost_profile.memory_bytes(Submodel(frozen=frozenset({"0"})), 10, moments=1)
     assert momentum.optimiser == 4 * 8
     assert momentum.total == sum(momentum) == head.total + 4 * 8
 
