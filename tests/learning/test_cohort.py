@@ -74,15 +74,26 @@ def test_all_settings_of_sgd(settings):
     assert differs(alone, both(training={"local_epochs": 2, "batch": 8, "lr": 0.1})[1]) > 100 * CLOSE
 
 
-def test_calls_of_any_size_and_threads():
-    """How many devices share a call changes rounding alone; equal settings give equal bits."""
-    base = {"partition": UNEVEN, "stop": {"rounds": 2}, "selection": "all"}
+@pytest.mark.parametrize("model", ["cnn_digits", "fcnn"])
+def test_calls_of_any_size_and_threads(model):
+    """How many devices share a call changes rounding alone; equal settings give equal bits.
+
+    A network of convolutions trains in several stacks at a time, one of linear layers in one that all threads share.
+    """
+    base = {"model": model, "partition": UNEVEN, "stop": {"rounds": 2}, "selection": "all"}
     runs = [
         after(digits_scenario(**base, backend={"name": "cohort", "size": size, "threads": threads}))[0]
         for size, threads in ((100, 1), (2, 1), (3, 2), (3, 2))
     ]
     assert all(differs(runs[0], other) < CLOSE for other in runs[1:])
     assert all(torch.equal(runs[2][name], runs[3][name]) for name in runs[2])
+
+
+def test_threads_of_torch_are_given_back():
+    """What shares out one stack among threads leaves torch with as many as it had."""
+    before = torch.get_num_threads()
+    after(digits_scenario(model="mlr", stop={"rounds": 1}, selection="all", backend={"name": "cohort", "threads": 3}))
+    assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize("threads", [1, 3])

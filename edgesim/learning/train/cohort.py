@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import queue
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -29,6 +29,7 @@ from edgesim.learning.models.seeding import Stream
 from edgesim.learning.train.probe import DEVICES, SAMPLES, Stackable, probed
 from edgesim.learning.train.stacked import StackedNetwork, quick
 from edgesim.learning.train.stacked_sgd import StackedJob, run_stacked_sgd
+from edgesim.learning.train.torch_settings import torch_threads
 from edgesim.learning.train.trainer import CHUNK, ChunkScore, Trainer, started
 
 _Given = TypeVar("_Given")
@@ -44,6 +45,14 @@ class _Ready(NamedTuple):
     place: int  # among those given
     assignment: Assignment
     rule: LocalRule
+
+
+class _Stacks(NamedTuple):
+    """How assignments are trained."""
+
+    in_whole_calls: list[list[_Ready]]  # one stack after another, torch's threads share each of its operations
+    by_lanes: list[list[_Ready]]  # several stacks at a time, a lane each
+    alone: list[int]  # their places
 
 
 class _Lane:
@@ -126,10 +135,13 @@ class Cohort:
 
     def train(self, assignments: Sequence[Assignment]) -> list[Result]:
         """Train assignments; return their results in the order given."""
-        stacks, alone = self._sorted(assignments)
-        found = dict(row for rows in self._in_threads(_Lane.train, stacks) for row in rows)
-        trainer = self._lanes[0].trainer
-        found |= {place: trainer.run(assignments[place]) for place in alone}
+        stacks = self._sorted(assignments)
+        first = self._lanes[0]
+        with torch_threads(len(self._lanes)):
+            rows = [first.train(ready) for ready in stacks.in_whole_calls]
+        rows += self._in_threads(_Lane.train, stacks.by_lanes)
+        found = dict(row for some in rows for row in some)
+        found |= {place: first.trainer.run(assignments[place]) for place in stacks.alone}
         return [found[place] for place in range(len(assignments))]
 
     def chunks(self) -> int:
@@ -163,40 +175,41 @@ class Cohort:
 
         return list(self._threads.map(on_a_lane, given))
 
-    def _sorted(self, assignments: Sequence[Assignment]) -> tuple[list[list[_Ready]], list[int]]:
-        """Return which assignments are trained together, and the places of those that are trained alone."""
+    def _sorted(self, assignments: Sequence[Assignment]) -> _Stacks:
+        """Return which assignments are trained together, and how, and which alone."""
         groups: dict[Any, list[_Ready]] = {}
-        alone = []
+        found = _Stacks([], [], [])
         for place, assignment in enumerate(assignments):
             rule = self._lanes[0].trainer.rule(assignment.task)
             if why_not := _why_not(rule, assignment):
                 self.alone.setdefault(why_not)
-                alone.append(place)
+                found.alone.append(place)
             else:
                 task = assignment.task
                 groups.setdefault((task.submodel, task.local_sgd), []).append(_Ready(place, assignment, rule))
-        stacks: list[list[_Ready]] = []
         for group in groups.values():
-            stacks += self._split(group, alone)
-        return stacks, sorted(alone)
+            self._split(group, found)
+        found.alone.sort()
+        return found
 
-    def _split(self, group: list[_Ready], alone: list[int]) -> Iterator[list[_Ready]]:
-        """Yield those of a group that are trained in one call each; add the places of the others to `alone`."""
+    def _split(self, group: list[_Ready], found: _Stacks) -> None:
+        """Add to `found` which of a group are trained in one call each, and who is trained alone."""
         first = group[0].assignment.task
         if len(group) == 1:
-            alone.append(group[0].place)
+            found.alone.append(group[0].place)
             return
-        _, _, stackable = self._lanes[0].network(first.submodel)
+        _, network, stackable = self._lanes[0].network(first.submodel)
         if stackable.why_not:
             self.alone.setdefault(f"the network: {stackable.why_not}")
-            alone.extend(each.place for each in group)
+            found.alone.extend(each.place for each in group)
             return
         shards = self._lanes[0].trainer.shards
         by_samples = sorted(group, key=lambda each: -len(shards[each.assignment.device]))
         kinds = {0: by_samples} if stackable.pads else _by(by_samples, lambda each: len(shards[each.assignment.device]))
+        lanes, stacks = (1, found.in_whole_calls) if network.in_whole_calls else (len(self._lanes), found.by_lanes)
         for same in kinds.values():
-            parts = max(-(-len(same) // self._most(same)), min(len(self._lanes), len(same)))
-            yield from (same[part::parts] for part in range(parts))
+            parts = max(-(-len(same) // self._most(same)), min(lanes, len(same)))
+            stacks += (same[part::parts] for part in range(parts))
 
     def _most(self, ready: Sequence[_Ready]) -> int:
         """Return how many assignments one call may train: `size`, or less where they would not fit into memory."""

@@ -58,6 +58,11 @@ class StackedNetwork:
         self._tick = torch.zeros((), device=next(module.parameters()).device, requires_grad=True)
         self._leaves: list[Tensor] = []
 
+    @property
+    def in_whole_calls(self) -> bool:
+        """Whether each layer with tensors is one product for all devices, which torch shares out among threads well."""
+        return all(isinstance(layer, _StackedLinear) for layer in self._layers)
+
     def learn_uses(self) -> None:
         """Note which linear layers the passes since the last binding went through once: those may descend."""
         for layer in self._layers:
@@ -172,10 +177,8 @@ class _Affine(Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight, bias)
         ctx.descent = descent
-        if _by_onednn(x, weight[0]):
-            biases = [None] * len(x) if bias is None else bias.unbind()
-            return torch.stack([_product(*each) for each in zip(x.unbind(), weight.unbind(), biases, strict=True)])
-        return torch.bmm(x, weight.mT) if bias is None else torch.baddbmm(bias[:, None], x, weight.mT)
+        product = torch.bmm(x, weight.mT)
+        return product if bias is None else product.add_(bias[:, None])  # baddbmm would copy it out first
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -197,7 +200,10 @@ class QuickLinear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         """Return x w' + b."""
         if input.ndim == 2 and _by_onednn(input, self.weight):
-            return _product(input, self.weight, self.bias)
+            product: Tensor = torch.ops.mkldnn._linear_pointwise(
+                input.contiguous(), self.weight, self.bias, "none", [], None
+            )
+            return product
         return super().forward(input)
 
 
@@ -213,11 +219,6 @@ def quick(module: nn.Module) -> nn.Module:
 def _by_onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN is there and faster: on some CPUs twice as fast as MKL, which torch takes."""
     return x.device.type == "cpu" and weight.numel() >= _MUCH and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x.contiguous(), weight, bias, "none", [], None)
-    return product
 
 
 def _units(module: nn.Module) -> Iterator[nn.Module]:

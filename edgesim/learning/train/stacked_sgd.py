@@ -171,7 +171,8 @@ class _Batches:
         self._rows, self._share = rows, share.to(rows.device)
         streams = [job.assignment.key.at(place, 1) for job in jobs]
         self._augmenting = [torch.Generator().manual_seed(key.word()) for key in streams]
-        self._relabelled = [job.context.relabelled for job in jobs]
+        relabelled = ((at, job.context.relabelled) for at, job in enumerate(jobs))
+        self._relabelled = {at: labels for at, labels in relabelled if labels is not None}
 
     def active(self, step: int) -> int:
         """Return how many jobs take this step."""
@@ -189,8 +190,9 @@ class _Batches:
         x, y = self._data.batch("train", self._rows[step, :active, :width].flatten())
         if self._data.augment is not None:
             x = torch.cat([self._augmented(at, mine, step) for at, mine in enumerate(torch.split(x, width))])
-        for mine, labels in zip(torch.split(y, width), self._relabelled, strict=False):  # of those that take this step
-            if labels is not None:
+        for at, labels in self._relabelled.items():
+            if at < active:
+                mine = y[at * width : (at + 1) * width]
                 mine.copy_(labels[mine])
         return x, y, self._share[step, :active, :width].flatten()
 
