@@ -50,9 +50,11 @@ def measured_jobs(scenario, monkeypatch):
     def counted(self, assignment):
         with device_counter() as counter:
             result = really_run(self, assignment)
-        # what PyTorch's counter does not see, so that methods declare it: FLOPs per parameter and step
-        times = sum(work.times for work in assignment.task.passes if work.kind == "param_step")
-        declared = int(times) * result.steps * sum(p.numel() for p in self.module.parameters())
+        # what PyTorch's counter does not see, so that methods declare it: FLOPs per parameter and step, or once
+        by_hand = [work for work in assignment.task.passes if work.kind == "param_step"]
+        times = sum(work.times for work in by_hand if work.samples is None)
+        once = sum(int(work.times) * work.samples for work in by_hand if work.samples is not None)
+        declared = (int(times) * result.steps + once) * sum(p.numel() for p in self.module.parameters())
         # before it ever trained, a peer sends as many bytes as its listener would
         heard = sum(nbytes(message.body if message.job >= 0 else result.body) for message in assignment.received)
         flops = counter.get_total_flops() + declared

@@ -103,6 +103,17 @@ class Context:
         y = y if self.relabelled is None else self.relabelled[y]
         return Batch(x.to(self._device), y.to(self._device))
 
+    def hold_out(self, positions: Tensor) -> None:
+        """Leave the samples at these positions, int64, out of the device's data from now on.
+
+        Raises ContractError unless they are as many as the task's `held_out`, which its price is for.
+        """
+        if len(positions) != self.task.held_out:
+            raise ContractError(f"a device holds out {len(positions)} samples, but its task says {self.task.held_out}")
+        kept = torch.ones(len(self.shard), dtype=torch.bool)
+        kept[positions] = False
+        self.shard = self.shard[kept.to(self.shard.device)]
+
     def bind(self, w: ModelState, frozen: frozenset[str] = frozenset()) -> list[Tensor]:
         """Make `w` the network's own weights and set what is trained; return the trained tensors.
 
