@@ -141,7 +141,7 @@ class ServerTools(Protocol):
     def own(self, module: Any) -> Any:
         """Return a module of the method's own, such as a generator, as another such network."""
 
-    def step(self, loss: Fn, *models: Any, rate: float = 1.0) -> float:
+    def step(self, loss: Fn, *models: Any, rate: float = 1.0, like: Any = None) -> float:
         """Take one step of models in training (`network.trained`) down the scalar that `loss` gives; return it."""
 
     def fit(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, NamedTuple
@@ -124,8 +124,7 @@ class ServerTools(Averaging):
 
     def take_flops(self) -> float:
         """Return the FLOPs spent since the last call."""
-        spent, self._spent.flops = self._spent.flops, 0.0
-        return spent
+        return self._spent.take()
 
     # --- networks -------------------------------------------------------------------------------------------------
 
@@ -145,12 +144,16 @@ class ServerTools(Averaging):
         """Return the inputs of the server's own samples, or of those at `places`: images NCHW, float32."""
         return self.data.batch(self.split, self._rows(places))[0]
 
-    def step(self, loss: Callable[[], Tensor], *models: TrainedWeights, rate: float = 1.0) -> float:
+    def step(
+        self, loss: Callable[[], Tensor], *models: TrainedWeights, rate: float = 1.0, like: Hashable = None
+    ) -> float:
         """Take one step of each of these models, at least one, down a scalar loss, and return what that was before.
 
-        `rate`: factor of their learning rates. Dropout in the loss draws from the stream of the first model.
+        `rate`: factor of their learning rates. `like`: any name of steps that all do equal work in this aggregation,
+        such as those on batches of one size; they take less time, as only the first is counted. Dropout in the loss
+        draws from the stream of the first model.
         """
-        with models[0].dropout.read(), self._spent.counting():
+        with models[0].dropout.read(), self._spent.counting(like):
             found = loss()
             descend(found, [model.descent for model in models], rate)
         return float(found.detach())
@@ -167,12 +170,13 @@ class ServerTools(Averaging):
     ) -> ModelState:
         """Return a model that has taken the steps of `local_sgd` over so many samples.
 
-        `loss`: from the model in training and the places in [0, samples) of a batch, int64 on the CPU, to a scalar.
-        `rate`: factor of the learning rate in a step counted from 0. `key`: streams 0 the batches, 1 dropout.
+        The work of a step has to follow from the size of its batch. `loss`: from the model in training and the places
+        in [0, samples) of a batch, int64 on the CPU, to a scalar. `rate`: factor of the learning rate in a step counted
+        from 0. `key`: streams 0 the batches, 1 dropout.
         """
-        trained = network.trained(model, local_sgd, key.at(1))
+        trained, name = network.trained(model, local_sgd, key.at(1)), object()
         for step, places in enumerate(batch_order(key.at(0), samples, local_sgd, network.drop_single)):
-            self.step(partial(loss, trained, places), trained, rate=rate(step))
+            self.step(partial(loss, trained, places), trained, rate=rate(step), like=(name, len(places)))
         return trained.model
 
     def _load(self, model: ModelState) -> None:

@@ -6,8 +6,8 @@ hold any number of models of one network, such as those of an ensemble, and seve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.rng import Key
 from edgesim.core.update import ModelState
-from edgesim.cost.measure.backward_flops import flop_counter
 from edgesim.learning.models.build import applied
+from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.models.seeding import Stream
 from edgesim.learning.models.trace import BATCH_NORMS
 from edgesim.learning.train.context import copy_for, first_of
@@ -32,20 +32,34 @@ class Spent:
 
     flops: float = 0.0
     _counting: bool = False
+    _known: dict[Hashable, float] = field(default_factory=dict)  # FLOPs of blocks that others are like
 
     @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Add what PyTorch's counter scores in a block; in a block within another one it counts once."""
+    def counting(self, like: Hashable = None) -> Iterator[None]:
+        """Add what PyTorch's counter scores in a block; in a block within another one it counts once.
+
+        `like`: what a block is called that does as much work as every other one of this name. The first is counted, and
+        the others charged the same: counting takes longer than a small network does.
+        """
         if self._counting:
             yield
             return
         self._counting = True
         try:
-            with flop_counter() as counter:
+            with flop_counter() if like not in self._known else nullcontext() as counter:
                 yield
         finally:
             self._counting = False
-        self.flops += float(counter.get_total_flops())
+        flops = self._known[like] if counter is None else float(counter.get_total_flops())
+        if like is not None:
+            self._known[like] = flops
+        self.flops += flops
+
+    def take(self) -> float:
+        """Return what was spent since the last call, and forget what blocks were called."""
+        spent, self.flops = self.flops, 0.0
+        self._known.clear()
+        return spent
 
 
 @dataclass(frozen=True)

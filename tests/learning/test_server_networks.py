@@ -15,7 +15,6 @@ from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import ServerSet
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Submodel
-from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.server import ServerTools
 from edgesim.learning.train.loop import batch_order
@@ -50,7 +49,7 @@ def tools_of(method="Distilling", **changes):
 
 def tools_with(module):
     """Return the tools of a server whose run has this network, and no samples."""
-    return ServerTools(module, Dataset(*[torch.zeros(0)] * 4, classes=2), None)  # type: ignore[arg-type]
+    return ServerTools(module, None, None)  # type: ignore[arg-type]
 
 
 def loaded(module, model):
@@ -123,7 +122,12 @@ def test_a_module_of_the_methods_own_learns_through_fixed_models():
     noise, labels = torch.randn(5, 4, generator=torch.Generator().manual_seed(2)), torch.tensor([0, 1, 2, 0, 1])
     ensemble = [network.fixed(model) for model in models]
     learner = own.trained(own.first, LocalSGD(batch=5, lr=0.5, steps=1), KEY)
-    before = tools.step(lambda: F.cross_entropy(sum(m(learner(noise)) for m in ensemble) / 2, labels), learner)
+
+    def loss():
+        made = learner(noise)
+        return F.cross_entropy(sum(model(made) for model in ensemble) / 2, labels)
+
+    before = tools.step(loss, learner)
     assert tools.take_flops() == 5 * (2 * 2 * 4 * 6 + 2 * 2 * 2 * 6 * 3)
     w, b = (own.first["params"][name].requires_grad_() for name in ("weight", "bias"))
     made = noise @ w.T + b
@@ -149,6 +153,28 @@ def test_two_models_take_a_step_down_one_loss_each_with_its_own_optimiser():
     assert tools.step(lambda: (first(one) + second(one)).square().sum(), first, second, rate=0.5) == 9.0
     assert first.model["params"]["weight"].item() == pytest.approx(1 - 0.05 * 6)
     assert second.model["params"]["weight"].item() == pytest.approx(2 - 0.005 * 6)
+
+
+def test_steps_that_are_alike_are_charged_as_the_first_of_them():
+    """Without a name, and with another one, a step is counted; names hold until the FLOPs are taken.
+
+    FLOPs of a batch of n: forward 2 * 6 * 3 n, the weights' gradient as many.
+    """
+    with seeded(KEY):
+        tools = tools_with(nn.Linear(6, 3))
+    learner = tools.network.trained(tools.network.first, LocalSGD(1, 0.1, steps=1), KEY)
+
+    def step(samples, like=None):
+        tools.step(lambda: learner(torch.ones(samples, 6)).sum(), learner, like=like)
+        return tools.take_flops() if like is None else None
+
+    assert step(5) == 5 * 2 * 36
+    step(5, "five")
+    step(5, "five")
+    step(7, "seven")
+    assert tools.take_flops() == (5 + 5 + 7) * 2 * 36
+    step(7, "five")
+    assert tools.take_flops() == 7 * 2 * 36
 
 
 class Dropping(nn.Module):
