@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from edgesim.core.job import DELIVERED
 from edgesim.core.task import Task
-from edgesim.cost.measure.backward_flops import flop_counter
+from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.train.trainer import Trainer
 from tests.contracts.support import ARGUMENTS, EXACT, MODELS, NORMED, PRICED, mixed_scenario, needs_of, run, tried
 from tests.sizes import thinned

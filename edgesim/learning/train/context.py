@@ -75,7 +75,7 @@ class Context:
     @property
     def first(self) -> ModelState:
         """The whole model as the run started from it, not to be changed; any device can draw it from the seed."""
-        return _first_of(self._module)
+        return first_of(self._module)
 
     @property
     def public(self) -> Batch:
@@ -236,7 +236,7 @@ def _copy(tensor: Tensor, like: Tensor | None) -> Tensor:
 
 def load(module: nn.Module, w: ModelState) -> None:
     """Let a network use a model state's tensors as its own, without copying. Integer buffers stay the network's."""
-    _first_of(module)
+    first_of(module)
     for name, parameter in module.named_parameters():
         parameter.data = w["params"][name]
     for name, buffer in module.named_buffers():
@@ -244,8 +244,11 @@ def load(module: nn.Module, w: ModelState) -> None:
             buffer.data = w["buffers"][name]
 
 
-def _first_of(module: nn.Module) -> ModelState:
-    """Return the weights that a network was made with. They are aliases: `load` binds others and leaves them alone."""
+def first_of(module: nn.Module) -> ModelState:
+    """Return the weights that a network was made with, not to be changed.
+
+    They are aliases: `load` binds others and leaves them alone.
+    """
     if not hasattr(module, _FIRST):
         floats = {name: buffer.data for name, buffer in module.named_buffers() if buffer.is_floating_point()}
         params = {name: parameter.data for name, parameter in module.named_parameters()}
