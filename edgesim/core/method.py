@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 from edgesim.core.errors import ContractError
-from edgesim.core.local_sgd import Training
+from edgesim.core.local_sgd import LocalSGD, Training
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
 from edgesim.core.task import Order, Plan, Task
@@ -97,8 +97,8 @@ class LocalRule:
 
 
 class ServerTools(Protocol):
-    """What a server can compute with tensors; `edgesim.learning.server` has them. FLOPs of losses and gradients are
-    counted as the server's work.
+    """What a server can compute with tensors; `edgesim.learning.server` has them. FLOPs of losses, gradients and of
+    all that networks compute are counted as the server's work.
     """
 
     def finite(self, updates: Sequence[Update]) -> tuple[list[Update], dict[str, float]]:
@@ -130,6 +130,24 @@ class ServerTools(Protocol):
         self, model: ModelState, places: Any = None, layers: Collection[str] | None = None, soft: Any = None
     ) -> dict[str, Any]:
         """Return the gradient of that loss, by parameter."""
+
+    def inputs(self, places: Any = None) -> Any:
+        """Return the inputs of the server's own samples, or of those at `places`."""
+
+    @property
+    def network(self) -> Any:
+        """The network of the run, an edgesim.learning.server_networks.ServerNetwork: outputs of any weights in it."""
+
+    def own(self, module: Any) -> Any:
+        """Return a module of the method's own, such as a generator, as another such network."""
+
+    def step(self, loss: Fn, *models: Any, rate: float = 1.0, like: Any = None) -> float:
+        """Take one step of models in training (`network.trained`) down the scalar that `loss` gives; return it."""
+
+    def fit(
+        self, network: Any, model: ModelState, local_sgd: LocalSGD, loss: Fn, samples: int, key: Key, rate: Fn = ...
+    ) -> ModelState:
+        """Return a model trained by the steps of `local_sgd`; loss: (model in training, places of the batch)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class Pass:
 
     kind: Literal["train", "forward", "param_step", "flops"] = "train"
     times: float = 1.0  # times the samples of local SGD (param_step: times the steps; flops: itself)
-    samples: int | None = None  # instead: this many samples
+    samples: int | None = None  # instead: this many samples (param_step: this many steps)
     submodel: Submodel | None = None  # None = the task's own
     update_flops: float = 2.0  # of the optimiser per trained parameter and step; see edgesim.cost.profile.update_flops
     updates: float = 1.0  # of a training pass: updates of the optimiser in each step of local SGD
@@ -98,6 +98,7 @@ class Task:
     # of a peer without rounds: it fetches the models of its inputs and computes; or computes, and then trades models
     # with its one input, which keeps another model from then on
     own_clock: Literal["fetch", "trade"] | None = None
+    held_out: int = 0  # samples of the device on which local SGD does not train; `Context.hold_out` says which
 
 
 class Wait(NamedTuple):

@@ -32,8 +32,9 @@ def update_flops(
 def amount(task: Task, setting: Setting, ids: Ids) -> tuple[Arr, Arr]:
     """Return the samples and SGD steps of a task on these devices, both of shape (k,)."""
     samples, steps = np.zeros(len(ids)), np.zeros(len(ids))
+    trained_on = np.maximum(setting.samples[ids] - task.held_out, 0)  # prices are asked for devices with fewer, too
     for sgd in task.local_sgd:
-        done, taken = sgd.amount(setting.samples[ids], setting.cost_profile.drop_single)
+        done, taken = sgd.amount(trained_on, setting.cost_profile.drop_single)
         samples += done
         steps += taken
     return samples, steps

@@ -147,7 +147,7 @@ class Pricer:
         if self._last is not None and task == self._last.task:
             return self._last._replace(task=task)
         local_sgd = tuple(replace(sgd, lr=0.0) for sgd in task.local_sgd)  # which changes from round to round
-        key = (task.start, task.submodel, task.down, task.up, task.passes, local_sgd)
+        key = (task.start, task.submodel, task.down, task.up, task.passes, local_sgd, task.held_out)
         if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()

@@ -73,7 +73,7 @@ class TrainedModels:
 
     def _mean(self, job: Job, models: list[_Trained]) -> float:
         """Return the mean over the samples of a job that trains models of several sizes."""
-        held = self._setting.samples[[job.device]]
+        held = self._setting.samples[[job.device]] - job.task.held_out
         drop_single = self._setting.cost_profile.drop_single
         own = sum(float(sgd.amount(held, drop_single)[0][0]) for sgd in job.task.local_sgd)
         weights = [model.times * (own if model.samples is None else model.samples) for model in models]

@@ -1,25 +1,29 @@
-"""What a method's server can compute besides averaging: losses and gradients on labelled samples of its own."""
+"""What a method's server can compute besides averaging: with samples of its own, and by training networks."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Absent
+from edgesim.core.rng import Key
 from edgesim.core.task import Submodel
 from edgesim.core.update import ModelState, Update
 from edgesim.cost.profile import CostProfile
 from edgesim.learning.aggregate.mean import finite, mean_of_holders
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.trace import layer_of
+from edgesim.learning.server_networks import ServerNetwork, Spent, TrainedWeights
 from edgesim.learning.train.context import copy_for, load
-from edgesim.learning.train.loop import gradients
+from edgesim.learning.train.loop import batch_order, descend, gradients
 from edgesim.learning.train.trainer import CHUNK
 
 
@@ -72,7 +76,7 @@ class ServerTools(Averaging):
     cost_profile: CostProfile
     split: Literal["train", "test"] = "test"
     rows: Tensor | None = None  # the server's samples; None: it has none
-    _spent_flops: float = 0.0
+    _spent: Spent = field(default_factory=Spent)
 
     @property
     def labels(self) -> Tensor:
@@ -86,7 +90,7 @@ class ServerTools(Averaging):
             self._load(model)
             losses = [self._loss(chunk) for chunk in torch.split(rows, CHUNK)]
         total = math.fsum(torch.stack(losses).tolist())  # the only time that the CPU waits for a device
-        self._spent_flops += self.cost_profile.forward_flops() * len(rows) + self.cost_profile.step_forward_flops * len(
+        self._spent.flops += self.cost_profile.forward_flops() * len(rows) + self.cost_profile.step_forward_flops * len(
             losses
         )
         return total / len(rows)
@@ -114,14 +118,66 @@ class ServerTools(Averaging):
         for chunk, target in zip(chunks, targets, strict=True):
             for sum_, gradient in zip(total, gradients(self._loss(chunk, target), list(wrt.values())), strict=True):
                 sum_ += gradient
-        self._spent_flops += self.cost_profile.train_flops(frozen) * len(rows)
-        self._spent_flops += self.cost_profile.step_flops(Submodel(frozen=frozen)) * len(chunks)
+        self._spent.flops += self.cost_profile.train_flops(frozen) * len(rows)
+        self._spent.flops += self.cost_profile.step_flops(Submodel(frozen=frozen)) * len(chunks)
         return {name: (sum_ / len(rows)).cpu() for name, sum_ in zip(wrt, total, strict=True)}
 
     def take_flops(self) -> float:
         """Return the FLOPs spent since the last call."""
-        spent, self._spent_flops = self._spent_flops, 0.0
-        return spent
+        return self._spent.take()
+
+    # --- networks -------------------------------------------------------------------------------------------------
+
+    @property
+    def network(self) -> ServerNetwork:
+        """The network of the run."""
+        return ServerNetwork(self.module, self._spent)
+
+    def own(self, module: nn.Module) -> ServerNetwork:
+        """Return a module of the method's own, such as a generator or a part of the network of the run.
+
+        Who makes one anew has to do it in `edgesim.learning.models.seeding.seeded`.
+        """
+        return ServerNetwork(module.to(self.network.device), self._spent)
+
+    def inputs(self, places: Tensor | None = None) -> Tensor:
+        """Return the inputs of the server's own samples, or of those at `places`: images NCHW, float32."""
+        return self.data.batch(self.split, self._rows(places))[0]
+
+    def step(
+        self, loss: Callable[[], Tensor], *models: TrainedWeights, rate: float = 1.0, like: Hashable = None
+    ) -> float:
+        """Take one step of each of these models, at least one, down a scalar loss, and return what that was before.
+
+        `rate`: factor of their learning rates. `like`: any name of steps that all do equal work in this aggregation,
+        such as those on batches of one size; they take less time, as only the first is counted. Dropout in the loss
+        draws from the stream of the first model.
+        """
+        with models[0].dropout.read(), self._spent.counting(like):
+            found = loss()
+            descend(found, [model.descent for model in models], rate)
+        return float(found.detach())
+
+    def fit(
+        self,
+        network: ServerNetwork,
+        model: ModelState,
+        local_sgd: LocalSGD,
+        loss: Callable[[TrainedWeights, Tensor], Tensor],
+        samples: int,
+        key: Key,
+        rate: Callable[[int], float] = lambda step: 1.0,
+    ) -> ModelState:
+        """Return a model that has taken the steps of `local_sgd` over so many samples.
+
+        The work of a step has to follow from the size of its batch. `loss`: from the model in training and the places
+        in [0, samples) of a batch, int64 on the CPU, to a scalar. `rate`: factor of the learning rate in a step counted
+        from 0. `key`: streams 0 the batches, 1 dropout.
+        """
+        trained, name = network.trained(model, local_sgd, key.at(1)), object()
+        for step, places in enumerate(batch_order(key.at(0), samples, local_sgd, network.drop_single)):
+            self.step(partial(loss, trained, places), trained, rate=rate(step), like=(name, len(places)))
+        return trained.model
 
     def _load(self, model: ModelState) -> None:
         load(self.module, copy_for(self.module, model))

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.local_sgd import LocalSGD, Training
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
@@ -69,7 +70,11 @@ class Scaffold(Method):
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices to train the whole model with its control variate."""
-        setting, ids = view.setting, view.choose(key)
+        return self.plan_for(view, view.choose(key))
+
+    def plan_for(self, view: View, ids: Ids) -> Plan:
+        """Return the plan in which these devices train the whole model with its control variate."""
+        setting = view.setting
         sgd = setting.training.local_sgd(view.round)
         seen, _ = replace(sgd, epochs=1).amount(setting.samples[ids], setting.cost_profile.drop_single)
         extra = seen.tolist() if self.option == "I" else [0] * len(ids)
@@ -84,13 +89,18 @@ class Scaffold(Method):
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
         """Move the model and c."""
-        weights = self.update_weights(updates, server.setting)
+        return Aggregate(state, self.moved(global_model, updates, self.update_weights(updates, server.setting), server))
+
+    def moved(
+        self, global_model: ModelState, updates: Sequence[Update], weights: Sequence[float], server: ServerContext
+    ) -> ModelState:
+        """Return the model and c moved by the weighted means of updates; `weights`: shape (len(updates),)."""
         mean = server.mean({kind: global_model[kind] for kind in _MODEL}, [_only(m, _MODEL) for m in updates], weights)
         params = {name: _gone(old, mean["params"][name], self.eta_g) for name, old in global_model["params"].items()}
         model = {"params": params, "buffers": mean["buffers"]}
         share = sum(m.weight for m in updates) / server.setting.devices
         control = _moved_control(global_model, updates, weights, share)
-        return Aggregate(state, {**model, "control": control} if control else model)
+        return {**model, "control": control} if control else model
 
     def update_weights(self, updates: Sequence[Update], setting: Setting) -> Sequence[float]:
         """Return data sizes or ones, times the protocol's weights."""

@@ -45,8 +45,8 @@ OVERSHOOTING = {"feddyn", "augfl"}
 TAUGHT = {"augfl"}
 # Methods whose models are sparse: a whole one can neither arrive nor stay; their own tests do this with sparse ones.
 SPARSE = {"feddst", "feddip", "one_shot_pruning"}
-# Methods with several global models, each the mean of those devices that chose it; their own tests do this by model.
-CLUSTERED = {"ifca"}
+# Methods with several global models, of which each holds what some devices sent; their own tests do this by model.
+CLUSTERED = {"ifca", "fedfomo"}
 # Batch normalisation takes away what a bias before it adds: its gradient is rounding, and so may be nothing.
 WITHOUT_EFFECT = {NORMED: {"conv.bias"}}
 every_model = pytest.mark.parametrize("model", MODELS)

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from edgesim.core.job import DELIVERED
 from edgesim.core.task import Task
-from edgesim.cost.measure.backward_flops import flop_counter
+from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.train.trainer import Trainer
 from tests.contracts.support import ARGUMENTS, EXACT, MODELS, NORMED, PRICED, mixed_scenario, needs_of, run, tried
 from tests.sizes import thinned
@@ -50,9 +50,11 @@ def measured_jobs(scenario, monkeypatch):
     def counted(self, assignment):
         with device_counter() as counter:
             result = really_run(self, assignment)
-        # what PyTorch's counter does not see, so that methods declare it: FLOPs per parameter and step
-        times = sum(work.times for work in assignment.task.passes if work.kind == "param_step")
-        declared = int(times) * result.steps * sum(p.numel() for p in self.module.parameters())
+        # what PyTorch's counter does not see, so that methods declare it: FLOPs per parameter and step, or once
+        by_hand = [work for work in assignment.task.passes if work.kind == "param_step"]
+        times = sum(work.times for work in by_hand if work.samples is None)
+        once = sum(int(work.times) * work.samples for work in by_hand if work.samples is not None)
+        declared = (int(times) * result.steps + once) * sum(p.numel() for p in self.module.parameters())
         # before it ever trained, a peer sends as many bytes as its listener would
         heard = sum(nbytes(message.body if message.job >= 0 else result.body) for message in assignment.received)
         flops = counter.get_total_flops() + declared

@@ -16,11 +16,11 @@ from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.rng import Key
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import ModelState
-from edgesim.cost.measure.backward_flops import flop_counter
 from edgesim.cost.measure.step import measure
 from edgesim.cost.profile import CostProfile
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.build import build_model, model_state_of
+from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.fedavg import FedAvg
 from tests.learning.test_models import Foreign

@@ -13,9 +13,9 @@ from edgesim.config.plugins import find
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload
-from edgesim.cost.measure.backward_flops import flop_counter
 from edgesim.cost.measure.step import measure
 from edgesim.cost.profile import CostProfile, LayerCost, ProductCost
+from edgesim.learning.models.flop_counter import flop_counter
 from tests.sizes import full, thinned
 
 # Forward multiply-accumulates per layer by hand: kernel^2 * channels in * channels out * positions, inputs * outputs.

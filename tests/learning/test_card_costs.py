@@ -57,6 +57,7 @@ def test_other_kinds_of_work() -> None:
     assert price(full, Pass("forward", submodel=THIRD), Submodel()) == [10 * (24 + 2), 20 * (24 + 2)]
     assert price(Measured(), Pass("param_step", times=3.0), Submodel()) == [3 * 2 * 38, 3 * 4 * 38]
     assert price(Measured(), Pass("param_step"), THIRD) == [2 * 14, 4 * 14]
+    assert price(Measured(), Pass("param_step", times=3.0, samples=1), Submodel()) == [3 * 38] * 2  # once a job
     assert price(full, Pass("flops", times=5.0), Submodel()) == [5.0, 5.0]
 
 

@@ -11,10 +11,10 @@ from edgesim.config.plugins import find
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Submodel
-from edgesim.cost.measure.backward_flops import flop_counter
 from edgesim.cost.measure.step import measure
 from edgesim.cost.profile import CostProfile
 from edgesim.learning.models.build import build_model, model_state_of
+from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.submodel.slicing import extract, thinner
 from tests.learning.scattered import scatter
 

@@ -16,9 +16,9 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.rng import Key
 from edgesim.core.task import Task
-from edgesim.cost.measure.backward_flops import flop_counter
 from edgesim.learning.models.build import build_model
 from edgesim.learning.models.chains import CnnDigits
+from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.server import Soft
 from edgesim.learning.submodel import masks
 from edgesim.learning.train.context import Context

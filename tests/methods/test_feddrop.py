@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.task import Submodel
-from edgesim.cost.measure.backward_flops import flop_counter
 from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
+from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.submodel.slicing import thinner
 from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.feddrop import FedDrop

@@ -19,12 +19,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.hooks import RemovableHandle
 
 from edgesim.core.errors import ConfigError
-from edgesim.cost.measure.backward_flops import NodeFlops, flop_counter, node_flops
+from edgesim.cost.measure.backward_flops import NodeFlops, node_flops
 from edgesim.cost.measure.channel_groups import Layout, find_groups
 from edgesim.cost.measure.elementwise import left_at_zero, merged, price_operations
 from edgesim.cost.measure.memory import saved_bytes
 from edgesim.cost.profile import CostProfile, LayerCost, OperationCost, ProductCost
 from edgesim.learning.models.build import applied, on_meta, reason_of
+from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.models.trace import (
     BATCH_NORMS,
     DATA,

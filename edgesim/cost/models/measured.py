@@ -38,7 +38,8 @@ class Measured:
                 of_samples = done * cost_profile.forward_flops(submodel, self.include, self.sparse)
                 return work.times * (of_samples + batches * cost_profile.step_forward_flops)
             case "param_step":
-                return work.times * steps * float(cost_profile.submodel_params(submodel))
+                taken = steps if work.samples is None else np.full_like(steps, work.samples)
+                return work.times * taken * float(cost_profile.submodel_params(submodel))
             case "flops":
                 return np.full_like(samples, work.times)
 

@@ -96,7 +96,7 @@ def _tried(module: nn.Module, input_shape: Sequence[int]) -> Any:
         return applied(module, {name: value.clone() for name, value in named}, torch.zeros(2, *input_shape))
 
 
-def applied(module: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Any:
+def applied(module: nn.Module, weights: Mapping[str, Tensor], *x: Tensor) -> Any:
     """Return what a network gives for `x` with other parameters and buffers, by name; those not named are its own.
 
     A tensor that the network has in several places is replaced in all of them.
@@ -108,7 +108,7 @@ def applied(module: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> Any:
         for name, own in own_tensors(inner):
             if id(own) in instead:
                 places[f"{path}.{name}" if path else name] = instead[id(own)]
-    return functional_call(module, places, (x,), tie_weights=False)
+    return functional_call(module, places, x, tie_weights=False)
 
 
 def on_meta(module: nn.Module) -> dict[str, Tensor]:

@@ -204,8 +204,12 @@ class Cohort:
             found.alone.extend(each.place for each in group)
             return
         shards = self._lanes[0].trainer.shards
-        by_samples = sorted(group, key=lambda each: -len(shards[each.assignment.device]))
-        kinds = {0: by_samples} if stackable.pads else _by(by_samples, lambda each: len(shards[each.assignment.device]))
+
+        def trained_on(each: _Ready) -> int:
+            return len(shards[each.assignment.device]) - each.assignment.task.held_out
+
+        by_samples = sorted(group, key=lambda each: -trained_on(each))
+        kinds = {0: by_samples} if stackable.pads else _by(by_samples, trained_on)
         lanes, stacks = (1, found.in_whole_calls) if network.in_whole_calls else (len(self._lanes), found.by_lanes)
         for same in kinds.values():
             parts = max(-(-len(same) // self._most(same)), min(lanes, len(same)))

@@ -75,7 +75,7 @@ class Context:
     @property
     def first(self) -> ModelState:
         """The whole model as the run started from it, not to be changed; any device can draw it from the seed."""
-        return _first_of(self._module)
+        return first_of(self._module)
 
     @property
     def public(self) -> Batch:
@@ -102,6 +102,17 @@ class Context:
             x = self._data.augment.apply(x, augmenting)
         y = y if self.relabelled is None else self.relabelled[y]
         return Batch(x.to(self._device), y.to(self._device))
+
+    def hold_out(self, positions: Tensor) -> None:
+        """Leave the samples at these positions, int64, out of the device's data from now on.
+
+        Raises ContractError unless they are as many as the task's `held_out`, which its price is for.
+        """
+        if len(positions) != self.task.held_out:
+            raise ContractError(f"a device holds out {len(positions)} samples, but its task says {self.task.held_out}")
+        kept = torch.ones(len(self.shard), dtype=torch.bool)
+        kept[positions] = False
+        self.shard = self.shard[kept.to(self.shard.device)]
 
     def bind(self, w: ModelState, frozen: frozenset[str] = frozenset()) -> list[Tensor]:
         """Make `w` the network's own weights and set what is trained; return the trained tensors.
@@ -225,7 +236,7 @@ def _copy(tensor: Tensor, like: Tensor | None) -> Tensor:
 
 def load(module: nn.Module, w: ModelState) -> None:
     """Let a network use a model state's tensors as its own, without copying. Integer buffers stay the network's."""
-    _first_of(module)
+    first_of(module)
     for name, parameter in module.named_parameters():
         parameter.data = w["params"][name]
     for name, buffer in module.named_buffers():
@@ -233,8 +244,11 @@ def load(module: nn.Module, w: ModelState) -> None:
             buffer.data = w["buffers"][name]
 
 
-def _first_of(module: nn.Module) -> ModelState:
-    """Return the weights that a network was made with. They are aliases: `load` binds others and leaves them alone."""
+def first_of(module: nn.Module) -> ModelState:
+    """Return the weights that a network was made with, not to be changed.
+
+    They are aliases: `load` binds others and leaves them alone.
+    """
     if not hasattr(module, _FIRST):
         floats = {name: buffer.data for name, buffer in module.named_buffers() if buffer.is_floating_point()}
         params = {name: parameter.data for name, parameter in module.named_parameters()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from typing import Any
@@ -112,6 +113,25 @@ def run_local_sgd(
         del grads  # the next step gets their memory, which is still in the cache
         steps += 1
     return steps
+
+
+@dataclass
+class Descent:
+    """Tensors that are trained outside of a job, by the optimiser of `local_sgd`, and what it keeps between steps."""
+
+    trained: list[Tensor]
+    local_sgd: LocalSGD
+    kept: list[Any] = field(default_factory=list)
+
+
+def descend(loss: Tensor, descents: Sequence[Descent], rate: float = 1.0) -> None:
+    """Take one step of all descents down a scalar loss, in place; `rate`: factor of their learning rates."""
+    found = iter(gradients(loss, [tensor for descent in descents for tensor in descent.trained]))
+    with torch.no_grad():
+        for descent in descents:
+            grads = list(islice(found, len(descent.trained)))
+            sgd = descent.local_sgd if rate == 1.0 else replace(descent.local_sgd, lr=rate * descent.local_sgd.lr)
+            _descend(descent.trained, grads, descent.kept, sgd)
 
 
 def _descend(trained: list[Tensor], grads: list[Tensor], kept: list[Any], local_sgd: LocalSGD) -> None:

@@ -168,7 +168,7 @@ class PooledBackend(ABC):
     def _flops(self, assignment: Assignment) -> float:
         """Return about how much work an assignment is."""
         trainer, task = self._trainer, assignment.task
-        samples = np.array([len(trainer.shards[assignment.device])])
+        samples = np.array([len(trainer.shards[assignment.device]) - task.held_out])
         amounts = (sgd.amount(samples, trainer.cost_profile.drop_single)[0] for sgd in task.local_sgd)
         return float(sum(amount[0] for amount in amounts)) * trainer.cost_profile.train_flops(task.submodel)
 

@@ -1,0 +1,132 @@
+"""WAFFLE: SCAFFOLD whose server weighs updates by how near they are to that of one device, for whom the model is.
+
+Source: Beaussart, Grimberg, Hartley and Jaggi, "WAFFLE: Weighted Averaging for Personalized Federated Learning"
+(arXiv 2110.06978), of which the formulas were read in a published summary, as the text itself was not at hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgesim.core.arrays import Arr
+from edgesim.core.errors import ConfigError
+from edgesim.core.method import Aggregate, ServerContext
+from edgesim.core.numbers import Count, CountOrZero, PositiveNumber
+from edgesim.core.rng import Key, PlanStream
+from edgesim.core.task import Plan
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.methods.fedjs import noted
+from edgesim.methods.scaffold import Scaffold
+
+_DISTANCE_FLOPS = 3.0  # a parameter and device: a difference, its square, a sum
+_MOST_EXPONENT = 700.0  # W stays above 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waffle(Scaffold):
+    """SCAFFOLD for the data of the device `target`, which takes part in every round in which it is there.
+
+    d_k is the squared distance of the model of device k from the target's, d_m the least of them and d_M the largest.
+    The target counts as one at d_t = d_m (1 - (1 - W) (d_M - d_m) / d_M), and the weight of each is
+    max(W - (d_k - d_t) / (d_M - d_t), 0), where W = 1 / (1 + exp(`slope` (2 r / `rounds` - 1))) falls in round r from
+    nearly 1 to nearly 0: first those that are nearer than others count, at last the target alone. The weights of a
+    round, of sum 1, are averaged by device over the last `average` of its rounds, and multiply those of SCAFFOLD. In a
+    round that the target misses devices keep their weights of before, equal ones while nobody has any. The global
+    model is the target's personal one, as `evaluation.personal` tests it; to the others it is nothing special. The
+    metric `alpha` is the weight of each device. Other keys: see SCAFFOLD.
+
+    Where the selection leaves the target out, it takes the place of one of the chosen, drawn at random. In the paper
+    everybody takes part. The devices that are farthest away never count, at whatever W, by the formula as it was read.
+    Equally far ones all count like the target. Distances cost the server 3 FLOPs for each parameter and other device,
+    also in a round that the target misses.
+    """
+
+    target: CountOrZero = 0  # id of the device for whose data the model is
+    """The paper gives each device in turn a run of its own; a study does so with this key as an axis."""
+    slope: PositiveNumber = 3.2
+    """The paper's, for all of its experiments; with it the target is alone after 70 to 90 % of the rounds."""
+    rounds: Count = 100
+    """The rounds over which W falls; from then on it stays. To be set to those of the run."""
+    average: Count = 3
+    """The paper's."""
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return a server without weights. Raises ConfigError if there is no such target."""
+        super().init(setting, key)
+        if self.target not in setting.ids:
+            raise ConfigError(
+                f"method.target: must be one of the {setting.devices} devices of this training, "
+                f"{setting.ids[0]} to {setting.ids[-1]}; found {self.target}"
+            )
+        return {"weights": {}}
+
+    def plan(self, state: Any, view: View, key: Key) -> Plan:
+        """Ask the selected devices, and the target in the place of one of them if need be."""
+        ids = view.choose(key)
+        if len(ids) and self.target not in ids and self.target in view.idle:
+            others = np.delete(ids, key.at(PlanStream.DEVICES).numpy().integers(len(ids)))
+            ids = np.sort(np.append(others, self.target))
+        return self.plan_for(view, ids)
+
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Move the model and c by weighted means, and remember the weights of the round."""
+        devices = [update.device for update in updates]
+        history = dict(state["weights"])
+        if self.target in devices:
+            place = devices.index(self.target)
+            alphas = alphas_of(distances_from(updates, place), place, self.openness(server.round))
+            history |= {
+                device: [*history.get(device, []), alpha][-self.average :]
+                for device, alpha in zip(devices, alphas.tolist(), strict=True)
+            }
+        means = np.array([float(np.mean(history.get(device, [0.0]))) for device in devices])
+        alpha = means / means.sum() if means.sum() > 0 else np.full(len(devices), 1 / len(devices))
+        weights = [a * w for a, w in zip(alpha.tolist(), self.update_weights(updates, server.setting), strict=True)]
+        model = self.moved(global_model, updates, weights, server)
+        return Aggregate({**state, "weights": history}, model, metrics=noted(updates, alpha=alpha))
+
+    def merge_flops(self, updates: int, setting: Setting) -> float:
+        """Return the FLOPs of the distances of all others from the target."""
+        return _DISTANCE_FLOPS * (updates - 1) * setting.cost_profile.params
+
+    def openness(self, round_: int) -> float:
+        """Return W in a round counted from 0: nearly 1 at first, 1/2 in the middle, nearly 0 at the end."""
+        x = self.slope * (2.0 * min(round_, self.rounds) / self.rounds - 1.0)
+        return 1.0 / (1.0 + math.exp(min(x, _MOST_EXPONENT)))
+
+
+def distances_from(updates: Sequence[Update], place: int) -> Arr:
+    """Return the squared distance of the parameters of each update from those of the one at a place, shape (k,)."""
+    target = updates[place].body["params"]
+
+    def distance(update: Update) -> float:
+        params = update.body["params"]
+        return math.fsum(float((params[name].double() - t).square().sum()) for name, t in target.items())
+
+    return np.array([distance(update) for update in updates])
+
+
+def alphas_of(distances: Arr, target: int, openness: float) -> Arr:
+    """Return the weights of devices, sum 1, from their squared distances to the one at place `target`, shape (k,)."""
+    others = np.delete(distances, target)
+    if not len(others):
+        return np.ones(1)
+    least, largest = float(others.min()), float(others.max())
+    spread = (largest - least) / largest if largest else 0.0
+    own = least * (1.0 - (1.0 - openness) * spread)
+    placed = np.array(distances, dtype=np.float64)
+    placed[target] = own
+    relative = (placed - own) / (largest - own) if largest > own else np.zeros(len(placed))
+    alphas: Arr = np.maximum(openness - relative, 0.0)
+    return alphas / alphas.sum()
+
+
+PLUGINS = {"waffle": Waffle}
