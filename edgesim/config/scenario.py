@@ -119,12 +119,13 @@ _MOST = 100_000_000  # devices of a block: a few of their columns are all that f
 
 
 class FleetBlock(StrictTable):
-    """Devices of one kind. `network`, `energy` and `slowdown` replace those of the scenario for it."""
+    """Devices of one kind. `model`, `network`, `energy` and `slowdown` replace those of the scenario for it."""
 
     count: Annotated[int, Ge(1), Le(_MOST)] = 1  # devices of the block
     name: Annotated[_Name, MinLen(1)] = "block"  # a scenario numbers those left unnamed
     level: Annotated[int, Ge(1), Le(_MOST)] = 1  # of capability; 1 is the weakest
     cpu: Cpu  # how fast they compute
+    model: Annotated[Chosen, PartOf("model")] | None = None  # the network that they train; None: the scenario's
     network: Annotated[Chosen, PartOf("network")] | None = None
     energy: Annotated[Chosen, PartOf("energy")] | None = None
     slowdown: Annotated[Chosen, PartOf("slowdown")] | None = None

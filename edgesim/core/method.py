@@ -44,6 +44,7 @@ class Needs:
     peers: Literal["any", "fixed"] | None = None  # devices exchange models; with the same peers all the time: "fixed"
     clock: bool = False  # aggregate() or on_exchange() read speeds, costs or the deadline of the setting
     metadata: frozenset[str] = frozenset()  # what every device tells the server once: {"labels"}
+    networks: bool = False  # it can train several networks in one run, each on devices of its own
 
 
 class Aggregate(NamedTuple):
@@ -136,7 +137,11 @@ class ServerTools(Protocol):
 
     @property
     def network(self) -> Any:
-        """The network of the run, an edgesim.learning.server_networks.ServerNetwork: outputs of any weights in it."""
+        """The network of a run that has one, an edgesim.learning.server_networks.ServerNetwork."""
+
+    @property
+    def networks(self) -> Mapping[str, Any]:
+        """The networks of the run by name, "" of the only one; see edgesim.core.networks."""
 
     def own(self, module: Any) -> Any:
         """Return a module of the method's own, such as a generator, as another such network."""

@@ -26,6 +26,7 @@ class Submodel:
     scale: tuple[tuple[str, tuple[float, ...]], ...] = ()  # channel group -> multiplier of each kept activation
     share: float = 0.0  # of the units, of which whole ones were kept: read by the "fedpmt_paper" cost model; 0: as kept
     nnz: tuple[tuple[str, int], ...] = ()  # layer -> nonzero weights: prices a mask; the mask itself is a tensor
+    network: str = ""  # which one, of a run with several networks; the engine sets it, by the device that is asked
 
 
 TENSORS = "tensors"  # collection of a body or model with the tensors that a payload declares by TensorSpec

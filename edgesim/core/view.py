@@ -14,7 +14,10 @@ from edgesim.core.encoding import FLOAT32, Encoding
 from edgesim.core.errors import ContractError
 from edgesim.core.job import Completion
 from edgesim.core.local_sgd import Training
+from edgesim.core.networks import Networks, part_of
 from edgesim.core.rng import Key
+from edgesim.core.task import Plan
+from edgesim.core.update import ModelState
 
 Speeds: TypeAlias = Callable[[Ids, Arr, Mapping[str, Arr] | None], Arr]
 
@@ -40,6 +43,7 @@ class Setting:
     speeds: Speeds | None = None  # devices, FLOPs and their terms -> seconds at full speed; None: by flops_per_s alone
     reports: bool = False  # devices say with each update how their training went, see edgesim.core.backend.Report
     members: Ids | None = None  # the devices that this training may ask, ascending; None: all
+    networks: Networks | None = None  # of several networks: which each device has; None: all have the same
 
     @property
     def devices(self) -> int:
@@ -51,6 +55,19 @@ class Setting:
         """Return the devices that this training may ask, ascending."""
         return np.arange(len(self.samples)) if self.members is None else self.members
 
+    @property
+    def network_names(self) -> tuple[str, ...]:
+        """Names of the networks; "" alone where all devices have the same."""
+        return ("",) if self.networks is None else self.networks.names
+
+    def routed(self, plan: Plan) -> Plan:
+        """Return a plan in which each device is asked for its own network."""
+        return plan if self.networks is None else self.networks.routed(plan)
+
+    def part(self, model: ModelState, device: int) -> ModelState:
+        """Return what a device has of a global model."""
+        return model if self.networks is None else part_of(model, self.networks.of(device))
+
     def of_members(self) -> Setting:
         """Return this setting as if there were no other devices than the members, who go by their places among them."""
         members, speeds = self.members, self.speeds
@@ -61,6 +78,8 @@ class Setting:
         }
         for column in own.values():
             column.setflags(write=False)
+        if self.networks is not None:
+            own["networks"] = replace(self.networks, of_devices=self.networks.of_devices[members])
         if speeds is not None:
             own["speeds"] = lambda places, flops, terms: speeds(members[places], flops, terms)
         return replace(self, **own, members=None)

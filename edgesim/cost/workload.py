@@ -14,6 +14,7 @@ from edgesim.core.arrays import Arr, Ids
 from edgesim.core.cost_model import Itemised
 from edgesim.core.task import Pass, Task
 from edgesim.core.view import Setting
+from edgesim.cost.several import profile_of
 
 
 def update_flops(
@@ -34,7 +35,7 @@ def amount(task: Task, setting: Setting, ids: Ids) -> tuple[Arr, Arr]:
     samples, steps = np.zeros(len(ids)), np.zeros(len(ids))
     trained_on = np.maximum(setting.samples[ids] - task.held_out, 0)  # prices are asked for devices with fewer, too
     for sgd in task.local_sgd:
-        done, taken = sgd.amount(trained_on, setting.cost_profile.drop_single)
+        done, taken = sgd.amount(trained_on, profile_of(setting.cost_profile, task.submodel).drop_single)
         samples += done
         steps += taken
     return samples, steps
@@ -42,9 +43,9 @@ def amount(task: Task, setting: Setting, ids: Ids) -> tuple[Arr, Arr]:
 
 def flops_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Arr:
     """Return the FLOPs of a task with so many samples and steps, shape (k,)."""
-    total = np.zeros(len(samples))
+    total, cost_profile = np.zeros(len(samples)), profile_of(setting.cost_profile, task.submodel)
     for work in _passes(task, setting):
-        total += setting.cost.flops(setting.cost_profile, work, task.submodel, samples, steps)
+        total += setting.cost.flops(cost_profile, work, task.submodel, samples, steps)
     return total
 
 
@@ -53,8 +54,9 @@ def items_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Mapping[
     if not isinstance(setting.cost, Itemised):
         return None
     total: dict[str, Arr] = {}
+    cost_profile = profile_of(setting.cost_profile, task.submodel)
     for work in _passes(task, setting):
-        for term, amount_ in setting.cost.amounts(setting.cost_profile, work, task.submodel, samples, steps).items():
+        for term, amount_ in setting.cost.amounts(cost_profile, work, task.submodel, samples, steps).items():
             total[term] = total.get(term, 0.0) + amount_
     return total
 
@@ -78,8 +80,9 @@ def expected_s(task: Task, setting: Setting, ids: Ids) -> Arr:
     Computing as `full_speed_s` has it, transfers at the mean rates, and their latencies.
     """
     assert task.down is not None
-    down_s = 8.0 * setting.cost_profile.nbytes(task.down, task.submodel, setting.encoding_down) / setting.down_bps[ids]
-    up_s = 8.0 * setting.cost_profile.nbytes(task.up, task.submodel, setting.encoding_up) / setting.up_bps[ids]
+    cost_profile = profile_of(setting.cost_profile, task.submodel)
+    down_s = 8.0 * cost_profile.nbytes(task.down, task.submodel, setting.encoding_down) / setting.down_bps[ids]
+    up_s = 8.0 * cost_profile.nbytes(task.up, task.submodel, setting.encoding_up) / setting.up_bps[ids]
     seconds: Arr = full_speed_s(task, setting, ids) + down_s + up_s + 2.0 * setting.latency_s[ids]
     return seconds
 
@@ -102,4 +105,5 @@ def _coding_flops(task: Task, setting: Setting) -> float:
     if task.start == "server" and task.down is not None:
         ways.append((task.down, setting.encoding_down))
     each = [((payload.encoding or usual).flops_per_number, payload) for payload, usual in ways]
-    return float(sum(flops * setting.cost_profile.numbers(payload, task.submodel) for flops, payload in each if flops))
+    cost_profile = profile_of(setting.cost_profile, task.submodel)
+    return float(sum(flops * cost_profile.numbers(payload, task.submodel) for flops, payload in each if flops))

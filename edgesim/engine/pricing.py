@@ -18,6 +18,7 @@ from edgesim.core.limits import check_steps
 from edgesim.core.rng import Draws, Key
 from edgesim.core.task import Order, Payload, Task
 from edgesim.core.view import Setting
+from edgesim.cost.several import profile_of
 from edgesim.cost.workload import amount, flops_of, items_of
 from edgesim.world.failures.base import stretched_s
 from edgesim.world.fleet import Fleet
@@ -258,7 +259,10 @@ class Pricer:
 
 def memory_bytes(task: Task, setting: Setting) -> int:
     """Return the bytes that a device needs at the peak of a task; 0 if it trains nothing."""
-    needs = (setting.cost_profile.memory_bytes(task.submodel, s.batch, s.moments).total for s in task.local_sgd)
+    needs = (
+        profile_of(setting.cost_profile, task.submodel).memory_bytes(task.submodel, s.batch, s.moments).total
+        for s in task.local_sgd
+    )
     return max(needs, default=0)
 
 
@@ -267,7 +271,7 @@ def averaging_flops(jobs: Sequence[Job], setting: Setting) -> list[float]:
     flops = [0.0] * len(jobs)
     for task, where in _by_task(jobs):
         if task.start == "server":
-            of_each = 2.0 * setting.cost_profile.numbers(task.up, task.submodel)
+            of_each = 2.0 * profile_of(setting.cost_profile, task.submodel).numbers(task.up, task.submodel)
             for place in where:
                 flops[place] = of_each
     return flops
@@ -295,4 +299,5 @@ def _no_draws(ids: Ids) -> Draws:
 
 
 def _nbytes(payload: Payload | None, task: Task, setting: Setting, usual: Encoding) -> float:
-    return 0.0 if payload is None else float(setting.cost_profile.nbytes(payload, task.submodel, usual))
+    cost_profile = profile_of(setting.cost_profile, task.submodel)
+    return 0.0 if payload is None else float(cost_profile.nbytes(payload, task.submodel, usual))

@@ -9,6 +9,7 @@ import numpy as np
 from edgesim.core.job import Job
 from edgesim.core.task import Task
 from edgesim.core.view import Setting
+from edgesim.cost.several import profile_of
 
 _MOST_KNOWN = 64  # tasks
 
@@ -63,7 +64,7 @@ class TrainedModels:
         return known
 
     def _models_of(self, task: Task) -> list[_Trained]:
-        cost_profile = self._setting.cost_profile
+        cost_profile = profile_of(self._setting.cost_profile, task.submodel)
         found = [
             _Trained(cost_profile.forward_macs(work.submodel or task.submodel), work.times, work.samples)
             for work in task.passes
@@ -74,7 +75,7 @@ class TrainedModels:
     def _mean(self, job: Job, models: list[_Trained]) -> float:
         """Return the mean over the samples of a job that trains models of several sizes."""
         held = self._setting.samples[[job.device]] - job.task.held_out
-        drop_single = self._setting.cost_profile.drop_single
+        drop_single = profile_of(self._setting.cost_profile, job.task.submodel).drop_single
         own = sum(float(sgd.amount(held, drop_single)[0][0]) for sgd in job.task.local_sgd)
         weights = [model.times * (own if model.samples is None else model.samples) for model in models]
         return float(np.average([model.macs for model in models], weights=weights))

@@ -20,6 +20,7 @@ from edgesim.core.update import ModelState, Update
 from edgesim.cost.profile import CostProfile
 from edgesim.learning.aggregate.mean import finite, mean_of_holders
 from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.models.side_by_side import SideBySide
 from edgesim.learning.models.trace import layer_of
 from edgesim.learning.server_networks import ServerNetwork, Spent, TrainedWeights
 from edgesim.learning.train.context import copy_for, load
@@ -130,8 +131,18 @@ class ServerTools(Averaging):
 
     @property
     def network(self) -> ServerNetwork:
-        """The network of the run."""
+        """The network of a run that has one."""
         return ServerNetwork(self.module, self._spent)
+
+    @property
+    def networks(self) -> dict[str, ServerNetwork]:
+        """The networks of the run, by name; where there is one its name is "".
+
+        `edgesim.core.networks` has what is needed to take a global model or an update apart, and to put one together.
+        """
+        several = isinstance(self.module, SideBySide)
+        modules = dict(self.module.named_children()) if several else {"": self.module}
+        return {name: ServerNetwork(module, self._spent) for name, module in modules.items()}
 
     def own(self, module: nn.Module) -> ServerNetwork:
         """Return a module of the method's own, such as a generator or a part of the network of the run.

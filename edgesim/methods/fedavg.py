@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from edgesim.core.method import Aggregate, Method, ServerContext
+from edgesim.core.method import Aggregate, Method, Needs, ServerContext
 from edgesim.core.rng import Key
 from edgesim.core.update import ModelState, Update
 
@@ -28,6 +28,8 @@ class FedAvg(Method):
     """All experiments of Wu's thesis (chapter 2) average over who took part; a footnote has the older form in which
     absent devices count with the old model and their share of the data: `"all"`.
     """
+
+    needs: ClassVar[Needs] = Needs(networks=True)
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, ServerContext
+from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Needs, ServerContext
 from edgesim.core.numbers import CountOrZero, PositiveShare
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Submodel, Task
@@ -48,6 +48,7 @@ class OneShotPruning(FedAvg):
     """A mask is sent once. Who missed that round would need it later, which nobody counts: `"always"` does. Only where
     `encoding` sends masks (`zeros` other than `"sent"`), and never for the mask of the first model.
     """
+    needs: ClassVar[Needs] = Needs()
     no_server_optimizer: ClassVar[str] = masks.ZEROS_STAY
 
     def init(self, setting: Setting, key: Key) -> Any:

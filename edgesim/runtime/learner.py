@@ -119,12 +119,12 @@ class FederatedLearner:
         """Ask the method for the orders of the next exchange. Raises ContractError if it gives something else."""
         key = self._decides.at(Purpose.PLAN, view.round, view.exchange)
         if not (self.trains and self.method.needs.feedback):
-            return self._promised(self.method.plan(self._plans_from, view, key), Plan, "plan")
+            return self._setting.routed(self._promised(self.method.plan(self._plans_from, view, key), Plan, "plan"))
         id_ = self.memo.name_of_plan(*self._self, self._state.id, *seen_in(view)) if self.memo.keeps else None
         plan: Plan | None = self.memo.look_up(id_)
         if plan is None:
             state = self.memo.small(self._state, self.graph)
-            plan = self._promised(self.method.plan(state, view, key), Plan, "plan")
+            plan = self._setting.routed(self._promised(self.method.plan(state, view, key), Plan, "plan"))
             self.memo.keep(id_, plan, view.round)
         return plan
 
@@ -215,11 +215,11 @@ class FederatedLearner:
         if not self.trains:
             return Ready({})
         model = self._first if self._among_peers else self._models.get(self.model)
-        kept, devices = dict(self._kept), self._setting.ids.tolist()
+        kept, devices, part = dict(self._kept), self._setting.ids.tolist(), self._setting.part
 
         def work(weights: ModelState, *of_devices: ModelState | None) -> PersonalScoring:
             memory = dict(zip(kept, of_devices, strict=True))
-            return PersonalScoring({d: self.method.personal_model(weights, memory.get(d)) for d in devices})
+            return PersonalScoring({d: self.method.personal_model(part(weights, d), memory.get(d)) for d in devices})
 
         id_ = self.memo.name("personal", model.id, {device: node.id for device, node in kept.items()})
         scored = self.graph.worked(id_, work, model, *kept.values())

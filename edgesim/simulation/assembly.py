@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from edgesim.config.plugin_fields import built
-from edgesim.config.scenario import Foreign, Scenario
+from edgesim.config.scenario import Scenario
 from edgesim.core.arrays import Ids
 from edgesim.core.attack import Attack
 from edgesim.core.errors import ConfigError
@@ -20,12 +20,12 @@ from edgesim.cost.profile import CostProfile
 from edgesim.engine.finite import check_finite
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split
-from edgesim.learning.models.base import ModelPlugin
 from edgesim.learning.server_rows import ServerRows
 from edgesim.learning.train.torch_settings import plain_where_loaded
 from edgesim.simulation.choosing import asked_at_most, check_selection, wants_of
 from edgesim.simulation.dealing import counts_of, for_others, label_counts, members_of, partition, server_set_of
 from edgesim.simulation.network import Network, charged_profile, network_of
+from edgesim.simulation.networks import check_networks, models_of, networks_of_devices, together
 from edgesim.simulation.outages import check_outages, check_prices
 from edgesim.simulation.server_step import check_server_optimizer
 from edgesim.simulation.tree import edge_servers, protocol_of_devices
@@ -107,6 +107,7 @@ class Assembly:
             public=public,
             reports=self.setting.reports,
             attacks=self.attacks,
+            networks=self.setting.networks,
         )
 
     def make_tools(self) -> ServerTools | None:
@@ -139,11 +140,16 @@ def load_data(scenario: Scenario) -> Dataset | None:
 def build_network(scenario: Scenario, data: Dataset | None, known: CostProfile | None = None) -> Network:
     """Return the network of a scenario, and its cost profile, which is measured if nobody knows it.
 
-    `known`: the profile of a network of the same structure. Raises ConfigError unless data fit.
+    Several networks are one that has them side by side. `known`: the profile of a network of the same structure, if
+    there is one network. Raises ConfigError unless data fit.
     """
     key = Key(scenario.seed).at(Purpose.INIT, 0)
     shape, classes = (data.input_shape, data.classes) if data else (None, None)
-    return network_of(scenario.model, shape, classes, key, known)
+    networks, models = networks_of_devices(scenario), models_of(scenario)
+    if networks is None:
+        return network_of(models[0], shape, classes, key, known)
+    named = zip(networks.names, models, strict=True)
+    return together({name: network_of(model, shape, classes, key) for name, model in named})
 
 
 @plain_where_loaded()
@@ -156,8 +162,7 @@ def assemble(
 
     Who looks at many scenarios gives a `load` and a `build` that remember.
     """
-    if not isinstance(scenario.model.value, ModelPlugin | Foreign):
-        raise ConfigError(f"model.name: {scenario.model.name} must be a torch.nn.Module or a dataclass of ModelPlugin")
+    check_networks(scenario)
     if hasattr(scenario.backend.value, "check"):
         scenario.backend.value.check()
     with np.errstate(all="ignore"):  # what is not finite is refused below
@@ -194,6 +199,7 @@ def assemble(
         speeds=fleet.full_speed_s if fleet.itemised else None,
         reports="reports" in wants_of(scenario),
         members=members,
+        networks=networks_of_devices(scenario),
     )
     check_finite(scenario, fleet, setting, shared)
     availability, failures = _churn(scenario, fleet)

@@ -9,6 +9,7 @@ import torch
 from edgesim.runtime.identity import Digests
 from edgesim.simulation.assembly import Assembly
 from edgesim.simulation.fingerprint import named_files_digest, source_digest
+from edgesim.simulation.networks import models_of
 
 # Keys of a scenario from which trained weights follow, whatever its network, devices and prices are.
 _LEARNING = (
@@ -43,7 +44,16 @@ def facts_of(parts: Assembly) -> bytes:
         # from which its random streams follow, and who takes part
         *(([parts.session_word, setting.members],) if scenario.session else ()),
         *(("attacks", parts.attacks) if parts.attacks else ()),
+        *_networks(parts),
     )
+
+
+def _networks(parts: Assembly) -> list[Any]:
+    """Return which networks devices have, if these are not all the scenario's `model`."""
+    models, networks = [model.table() for model in models_of(parts.scenario)], parts.setting.networks
+    if models == [parts.scenario.model.table()]:
+        return []
+    return ["networks", _plain(models), None if networks is None else networks.of_devices]
 
 
 def _rows(parts: Assembly) -> list[Any]:

@@ -11,6 +11,7 @@ from edgesim.runtime.answers import Rows
 from edgesim.simulation.assembly import Assembly, Load, build_network, load_data
 from edgesim.simulation.estimate import host_flops_per_s
 from edgesim.simulation.network import Network
+from edgesim.simulation.networks import models_of
 
 
 class Common:
@@ -47,7 +48,10 @@ class Common:
     def build(self, scenario: Scenario, data: Dataset | None) -> Network:
         """Return the network of a scenario and its cost profile; networks of one structure are measured once."""
         shape = None if data is None else (data.input_shape, data.classes)
-        wanted = text_of([scenario.canonical()["model"], shape])
+        models = models_of(scenario)
+        if len(models) > 1:
+            return build_network(scenario, data)
+        wanted = text_of([models[0].table(), shape])
         network = build_network(scenario, data, self._profiles.get(wanted))
         self._profiles[wanted] = network.cost_profile
         return network
@@ -55,7 +59,8 @@ class Common:
     def flops_per_s(self, parts: Assembly) -> float:
         """Return how fast this host trains the network of a scenario."""
         table = parts.scenario.canonical()
-        wanted = text_of([table[key] for key in ("model", "data", "training", "backend")])
+        models = [model.table() for model in models_of(parts.scenario)]
+        wanted = text_of([models, *(table[key] for key in ("data", "training", "backend"))])
         if wanted not in self._speeds:
             self._speeds[wanted] = host_flops_per_s(parts)
         return self._speeds[wanted]

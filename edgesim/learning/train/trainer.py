@@ -17,9 +17,11 @@ from edgesim.core.backend import Assignment, Report, Result, Score
 from edgesim.core.encoding import FLOAT32, Encoding
 from edgesim.core.errors import ContractError
 from edgesim.core.method import Finished, LocalRule, LocalState, Method
+from edgesim.core.networks import Networks, as_part, part_of
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import ModelState
 from edgesim.cost.profile import CostProfile
+from edgesim.cost.several import profile_of
 from edgesim.learning.codec.encode import downlinked, uplinked
 from edgesim.learning.codec.packed import packed
 from edgesim.learning.data.dataset import Dataset
@@ -69,6 +71,7 @@ class Trainer:
     public: PublicRows | None = None  # samples that the server shares with all devices
     reports: bool = False  # whether devices report how their training went
     attacks: Mapping[int, Attack] = field(default_factory=dict)  # of devices that want to do harm
+    networks: Networks | None = None  # of several networks, which `module` has side by side: which each device has
 
     def run(self, assignment: Assignment) -> Result:
         """Train one assignment and return what the device sends and keeps."""
@@ -94,17 +97,23 @@ class Trainer:
 
     def network(self, submodel: Submodel) -> nn.Module:
         """Return the network that trains a part."""
-        return thinner(self.module, submodel, self.cost_profile) if submodel.channels else self.module
+        module = self.module.get_submodule(submodel.network)
+        return thinner(module, submodel, self.cost_of(submodel)) if submodel.channels else module
+
+    def cost_of(self, submodel: Submodel) -> CostProfile:
+        """Return the cost profile of the network that a part is of."""
+        return profile_of(self.cost_profile, submodel)
 
     def context(self, assignment: Assignment, module: nn.Module) -> Context:
         """Return what hooks are given, with the model as the device receives it, cut to its part.
 
         What the device kept and what peers sent stay as they are: they may be of other parts.
         """
-        task, model = assignment.task, assignment.global_model
-        model = extract(model, task.submodel, self.cost_profile) if task.submodel.channels else model
+        task, cost_profile = assignment.task, self.cost_of(assignment.task.submodel)
+        model = part_of(assignment.global_model, task.submodel.network)
+        model = extract(model, task.submodel, cost_profile) if task.submodel.channels else model
         received = downlinked(model, task, self.encoding_down, assignment.key)
-        shard, drop_single = self.shards[assignment.device], self.cost_profile.drop_single
+        shard, drop_single = self.shards[assignment.device], cost_profile.drop_single
         shard = shard.to(self._device, non_blocking=True)
         given = assignment._replace(global_model=received)
         context = Context(module, self._resident, shard, given, drop_single, self.public)
@@ -132,6 +141,7 @@ class Trainer:
         factor = self.attacks.get(assignment.device, HONEST).factor
         body = finished.body if factor == 1.0 else attacked(finished.body, context.global_model, factor)
         sent = uplinked(body, assignment.task, self.encoding_up, assignment.key)
+        sent = as_part(sent, assignment.task.submodel.network)
         body, kept = packed(sent, finished.new_device_state)
         return Result(body, kept, finished.statistics, steps, finished.own_model, report)
 
@@ -145,33 +155,54 @@ class Trainer:
         return self.data.to(self._device)
 
     def chunks(self) -> int:
-        """Return the number of chunks of the test set."""
-        return -(-len(self.test_rows) // CHUNK)
+        """Return the number of chunks of the test set, of several networks once for each."""
+        return len(self._names) * self._chunks_each
 
     def score_chunks(self, model: ModelState, chunks: Sequence[int]) -> list[ChunkScore]:
         """Return loss and hits of a model over these chunks of the test set, one by one."""
-        return self._scored(model, [self.test_rows[chunk * CHUNK : (chunk + 1) * CHUNK] for chunk in chunks])
+        found: list[ChunkScore] = []
+        for place, name in enumerate(self._names):
+            own = [chunk % self._chunks_each for chunk in chunks if chunk // self._chunks_each == place]
+            rows = [self.test_rows[chunk * CHUNK : (chunk + 1) * CHUNK] for chunk in own]
+            found += self._scored(part_of(model, name), rows, name)
+        return found
+
+    def scores(self, chunks: Sequence[ChunkScore]) -> dict[str, Score]:
+        """Return the score of all chunks of the test set, in their order; of several networks the mean, and of each."""
+        each = self._chunks_each
+        own = {f"test_{name}": total(chunks[i * each : (i + 1) * each]) for i, name in enumerate(self._names) if name}
+        return {"test": total(chunks), **own}
 
     def score_personal(self, device: int, model: ModelState) -> Score:
         """Return mean loss and accuracy of a model on a device's own test set."""
-        return total(self._scored(model, torch.split(self.personal_rows[device], CHUNK)))
+        name = "" if self.networks is None else self.networks.of(device)
+        return total(self._scored(model, torch.split(self.personal_rows[device], CHUNK), name))
 
-    def load_for_test(self, model: ModelState) -> nn.Module:
-        """Return the network with a copy of these weights, as it runs in a test."""
-        load(self.module, copy_for(self.module, model))
-        return self.module.eval()
+    def load_for_test(self, model: ModelState, network: str = "") -> nn.Module:
+        """Return a network with a copy of these weights, as it runs in a test."""
+        module = self.module.get_submodule(network)
+        load(module, copy_for(module, model))
+        return module.eval()
 
-    def _scored(self, model: ModelState, chunks: Sequence[Tensor]) -> list[ChunkScore]:
-        self.load_for_test(model)
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return ("",) if self.networks is None else self.networks.names
+
+    @property
+    def _chunks_each(self) -> int:
+        return -(-len(self.test_rows) // CHUNK)
+
+    def _scored(self, model: ModelState, chunks: Sequence[Tensor], network: str) -> list[ChunkScore]:
         if not chunks:
             return []
+        module = self.load_for_test(model, network)
         with torch.no_grad():
-            losses, hits = zip(*(self._sums(indices) for indices in chunks), strict=True)
+            losses, hits = zip(*(self._sums(module, indices) for indices in chunks), strict=True)
         columns = torch.stack(losses).tolist(), torch.stack(hits).tolist(), map(len, chunks)  # all chunks at once
         return list(map(ChunkScore, *columns))
 
-    def _sums(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+    def _sums(self, module: nn.Module, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss of some test samples, summed, and how many of them are hits."""
         x, y = self._resident.batch("test", indices)
-        logits = self.module(x)
+        logits = module(x)
         return F.cross_entropy(logits, y, reduction="sum"), (logits.argmax(1) == y).sum()

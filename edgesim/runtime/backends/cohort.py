@@ -53,6 +53,7 @@ class CohortTraining:
     size: Count = 100  # devices trained in one call at most; fewer where so many would not fit into memory
     threads: Count | None = None  # of a CPU, that share the devices out; None: as many as there are cores
     trains: ClassVar[bool] = True
+    networks: ClassVar[bool] = False  # it stacks devices of one network
 
     def check(self) -> None:
         """Raise ConfigError if torch has no such device."""

@@ -1,0 +1,174 @@
+"""Several networks in one run: each device trains, sends and is charged for its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from edgesim.core.errors import ConfigError
+from edgesim.core.networks import as_part, joined, labels_of, part_of
+from edgesim.core.task import Submodel
+from edgesim.simulation.assembly import assemble
+from edgesim.simulation.facts import facts_of
+from tests.conftest import digits_scenario, simulate_null
+from tests.contracts.support import merge_arguments, prepare, results_of, run
+
+FIRST, SECOND = "cnn_digits", "mlr"
+SPEED = {"flops_per_s": "50 MFLOP/s"}
+
+
+def blocks(*models, **more):
+    """Return a fleet of three devices with each of these models; None: that of the scenario."""
+    return [{"count": 3, "cpu": SPEED, **({} if model is None else {"model": model}), **more} for model in models]
+
+
+def scenario_of(*models, **changes):
+    """Return a scenario on digits with six devices of unequal data, which all are asked."""
+    base = {"selection": "all", "fleet": blocks(*models), "partition": {"name": "dirichlet_label", "beta": 1.0}}
+    return digits_scenario(**{**base, "stop": {"rounds": 2}, **changes})
+
+
+BOTH = (None, SECOND)
+
+
+def test_each_network_is_averaged_over_the_devices_that_have_it():
+    """What devices send is what they send in a run where all have their network; means by data size in NumPy."""
+    merged = run(scenario_of(*BOTH, stop={"rounds": 1})).learner.weights()
+    for place, model in enumerate((FIRST, SECOND)):
+        updates = [u for u in merge_arguments(prepare(scenario_of(model, model)))[2] if u.device // 3 == place]
+        sizes = np.array([u.samples for u in updates], dtype=float)
+        own = part_of(merged, model)["params"]
+        assert own.keys() == updates[0].body["params"].keys()
+        for name, value in own.items():
+            mean = np.average([u.body["params"][name].numpy() for u in updates], axis=0, weights=sizes)
+            assert np.allclose(value.numpy(), mean, atol=1e-6)
+
+
+def test_jobs_cost_what_they_cost_where_all_have_that_network():
+    """Seconds, FLOPs, bytes, joules and memory of every device, with and without training; so does averaging."""
+    columns = ["compute_s", "up_s", "down_s", "flops", "up_bytes", "down_bytes", "compute_j"]
+    together, *alone = (
+        run(scenario_of(*models)).tables["jobs"].frame().set_index(["round", "device"])
+        for models in (BOTH, (FIRST, FIRST), (SECOND, SECOND))
+    )
+    for place, jobs in enumerate(alone):
+        ours = [index for index in jobs.index if index[1] // 3 == place]
+        assert together.loc[ours, columns].equals(jobs.loc[ours, columns])
+    assert together["flops"].nunique() > 2
+    null = simulate_null(scenario_of(*BOTH, backend="null")).tables["jobs"].frame().set_index(["round", "device"])
+    assert null[columns].equals(together[columns])
+
+
+def test_averaging_takes_two_flops_for_each_number_of_each_devices_own_network():
+    """Three updates of each network, on a server of 1 MFLOP/s."""
+    simulation = run(scenario_of(*BOTH, server={"flops_per_s": "1 MFLOP/s"}))
+    numbers = [sum(p.numel() for p in assemble(scenario_of(m, m)).module.parameters()) for m in (FIRST, SECOND)]
+    assert simulation.tables["rounds"].frame()["server_s"][0] == pytest.approx(2 * 3 * sum(numbers) / 1e6)
+
+
+def test_memory_is_that_of_the_devices_own_network():
+    """Devices that have room for the smaller network alone train that and are refused the larger one."""
+    profiles = [assemble(scenario_of(m, m)).setting.cost_profile for m in (FIRST, SECOND)]
+    needs_bytes = [profile.memory_bytes(Submodel(), 16).total for profile in profiles]
+    assert needs_bytes[0] > needs_bytes[1]
+    jobs = run(scenario_of(*BOTH, fleet=blocks(*BOTH, memory=needs_bytes[1]))).tables["jobs"].frame()
+    assert set(jobs[jobs["device"] < 3]["outcome"]) == {"no_memory"}
+    assert set(jobs[jobs["device"] >= 3]["outcome"]) == {"ok"}
+
+
+def test_scores_are_those_of_each_network_and_their_mean():
+    """On the whole test set, by torch itself."""
+    simulation = run(scenario_of(*BOTH))
+    model, data = simulation.learner.weights(), simulation.parts.data
+    x, y = data.batch("test", torch.arange(len(data.y_test)))
+    evals = simulation.tables["evals"].frame().query("round == 1").set_index("split")
+    found = []
+    for name, network in simulation.parts.module.named_children():
+        own = part_of(model, name)
+        network.load_state_dict({**own["params"], **own["buffers"]})
+        logits = network.eval()(x)
+        loss, hits = F.cross_entropy(logits, y), logits.argmax(1) == y
+        found.append([loss.item(), hits.float().mean().item()])
+        assert evals.loc[f"test_{name}", ["loss", "accuracy"]].tolist() == pytest.approx(found[-1], abs=1e-5)
+    assert evals.loc["test", ["loss", "accuracy"]].tolist() == pytest.approx(np.mean(found, axis=0).tolist(), abs=1e-5)
+
+
+def test_devices_are_tested_on_their_own_network():
+    """Each on its own test set."""
+    simulation = run(scenario_of(*BOTH, evaluation={"personal": True}))
+    personal = simulation.learner.evaluate_personal().get()
+    data, model = simulation.parts.data, simulation.learner.weights()
+    for device, rows in enumerate(simulation.parts.split.test):
+        name = simulation.parts.setting.networks.of(device)
+        network, own = simulation.parts.module.get_submodule(name), part_of(model, name)
+        network.load_state_dict({**own["params"], **own["buffers"]})
+        x, y = data.batch("test", torch.from_numpy(rows))
+        assert personal[device].accuracy == pytest.approx(float((network.eval()(x).argmax(1) == y).float().mean()))
+
+
+@pytest.mark.workers
+def test_processes_change_nothing():
+    """Two workers give the tables and weights of one process."""
+    serial, workers = (
+        run(scenario_of(*BOTH, evaluation={"personal": True}, backend=backend))
+        for backend in ("serial", {"name": "workers", "workers": 2})
+    )
+    try:
+        assert results_of(serial) == results_of(workers)
+    finally:
+        workers.learner.backend.close()
+
+
+def test_one_network_named_by_its_blocks_is_a_run_with_one_network():
+    """As if the scenario named it: nothing has a name in front, and nothing else differs."""
+    named, plain = run(scenario_of(SECOND, SECOND)), run(scenario_of(None, None, model=SECOND))
+    assert results_of(named) == results_of(plain)
+    assert named.parts.setting.networks is None
+
+
+def test_runs_whose_devices_have_other_networks_share_no_answers():
+    """Nor where they are the same networks on other devices."""
+    fleets = (BOTH, BOTH[::-1], (None, None), (SECOND, SECOND), (FIRST, SECOND))
+    facts = [facts_of(assemble(scenario_of(*models))) for models in fleets]
+    assert len(set(facts)) == 4 and facts[4] == facts[0]
+
+
+def test_labels_tell_networks_apart():
+    """By the names of their plug-ins, without what would mean a place in a module."""
+    names = ["lenet5", "my.nets:Small", "torchvision:vgg11", "lenet5"]
+    assert labels_of(names) == ["lenet5", "Small", "vgg11", "lenet5_2"]
+
+
+def test_a_global_model_is_taken_apart_and_put_together():
+    """A method's own tensors belong to all networks; with one network nothing changes."""
+    model = {"params": {"a.w": 1, "ab.w": 2}, "buffers": {"ab.m": 3}, "tensors": {"logits": 4}}
+    assert part_of(model, "a") == {"params": {"w": 1}, "buffers": {}, "tensors": {"logits": 4}}
+    assert part_of(model, "ab") == {"params": {"w": 2}, "buffers": {"m": 3}, "tensors": {"logits": 4}}
+    assert joined({name: part_of(model, name) for name in ("a", "ab")}) == model
+    assert as_part(part_of(model, "a"), "a")["params"] == {"a.w": 1}
+    assert part_of(model, "") is as_part(model, "") is model
+    assert joined({"": model}) == model
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "scaffold"}, "scaffold trains one network for all devices, found cnn_digits and mlr; methods for"),
+        ({"method": "one_shot_pruning"}, "one_shot_pruning trains one network.*: .*fedavg"),
+        ({"backend": "cohort"}, r"several networks \(cnn_digits and mlr\) do not go with backend.name: cohort"),
+        ({"cost": {"name": "as", "model": "lenet5"}}, r".* do not go with cost\.name: as"),
+        ({"topology": {"name": "tree", "edge_servers": 2}, "edges": {}}, ".* do not go with edges"),
+    ],
+)  # fmt: skip
+def test_what_works_with_one_network_alone_says_so(changes, message):
+    """In one line, with the key and the networks."""
+    with pytest.raises(ConfigError, match=rf"^fleet\.1\.model: {message}"):
+        assemble(scenario_of(*BOTH, **changes))
+
+
+def test_a_model_that_there_is_not_is_refused_by_its_place():
+    """As the scenario's own is."""
+    with pytest.raises(ConfigError, match=r"fleet\.1\.model"):
+        scenario_of(None, "cnn_digit")
