@@ -47,7 +47,8 @@ class Common:
     def build(self, scenario: Scenario, data: Dataset | None) -> Network:
         """Return the network of a scenario and its cost profile; networks of one structure are measured once."""
         shape = None if data is None else (data.input_shape, data.classes)
-        wanted = text_of([scenario.canonical()["model"], shape])
+        table = scenario.canonical()
+        wanted = text_of([table["model"], table["objective"], shape])
         network = build_network(scenario, data, self._profiles.get(wanted))
         self._profiles[wanted] = network.cost_profile
         return network
@@ -55,7 +56,7 @@ class Common:
     def flops_per_s(self, parts: Assembly) -> float:
         """Return how fast this host trains the network of a scenario."""
         table = parts.scenario.canonical()
-        wanted = text_of([table[key] for key in ("model", "data", "training", "backend")])
+        wanted = text_of([table[key] for key in ("model", "data", "objective", "training", "backend")])
         if wanted not in self._speeds:
             self._speeds[wanted] = host_flops_per_s(parts)
         return self._speeds[wanted]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgesim.core.attack import HONEST, Attack
@@ -24,6 +23,8 @@ from edgesim.learning.codec.encode import downlinked, uplinked
 from edgesim.learning.codec.packed import packed
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.seeding import seeded
+from edgesim.learning.objectives.base import Objective
+from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.submodel.slicing import extract, thinner
 from edgesim.learning.train.attacked import attacked
 from edgesim.learning.train.context import Context, PublicRows, copy_for, load
@@ -37,15 +38,23 @@ class ChunkScore(NamedTuple):
     """Sums over one chunk of test samples."""
 
     loss: float
-    correct: int
+    correct: float
     samples: int
+    counts: Sequence[float] = ()  # from which metrics follow, see Objective.counts
 
 
-def total(chunks: Sequence[ChunkScore]) -> Score:
-    """Return mean loss and accuracy over chunks, summed in their order."""
+def total(chunks: Sequence[ChunkScore], objective: Objective = CLASSIFICATION, metrics: Collection[str] = ()) -> Score:
+    """Return mean loss, accuracy and these metrics of the objective over chunks, summed in their order."""
     samples = sum(chunk.samples for chunk in chunks)
     loss = math.fsum(chunk.loss for chunk in chunks) / samples
-    return Score(loss, sum(chunk.correct for chunk in chunks) / samples, samples)
+    accuracy = sum(chunk.correct for chunk in chunks) / samples
+    if not metrics:
+        return Score(loss, accuracy, samples)
+    sums = [math.fsum(column) for column in zip(*(chunk.counts for chunk in chunks), strict=True)]
+    found = {"loss": loss, "accuracy": accuracy, **objective.scores(loss, accuracy, sums, samples)}
+    goal = found[objective.goal]
+    merit = goal if objective.metrics[objective.goal] == "higher" else -goal
+    return Score(loss, accuracy, samples, {name: found[name] for name in metrics}, merit)
 
 
 def started(rule: LocalRule, context: Context) -> LocalState:
@@ -69,6 +78,8 @@ class Trainer:
     public: PublicRows | None = None  # samples that the server shares with all devices
     reports: bool = False  # whether devices report how their training went
     attacks: Mapping[int, Attack] = field(default_factory=dict)  # of devices that want to do harm
+    objective: Objective = CLASSIFICATION
+    metrics: Collection[str] = ()  # of the objective, that tests give beside loss and accuracy
 
     def run(self, assignment: Assignment) -> Result:
         """Train one assignment and return what the device sends and keeps."""
@@ -107,8 +118,8 @@ class Trainer:
         shard, drop_single = self.shards[assignment.device], self.cost_profile.drop_single
         shard = shard.to(self._device, non_blocking=True)
         given = assignment._replace(global_model=received)
-        context = Context(module, self._resident, shard, given, drop_single, self.public)
-        context.meter = Meter() if self.reports else None
+        context = Context(module, self._resident, shard, given, drop_single, self.public, self.objective)
+        context.meter = Meter(self.objective) if self.reports else None
         labels = self.attacks.get(assignment.device, HONEST).relabelled(self.data.classes)
         if labels is not None:
             context.relabelled = torch.tensor(labels, device=self._resident.y_train.device)
@@ -154,7 +165,11 @@ class Trainer:
 
     def score_personal(self, device: int, model: ModelState) -> Score:
         """Return mean loss and accuracy of a model on a device's own test set."""
-        return total(self._scored(model, torch.split(self.personal_rows[device], CHUNK)))
+        return self.total(self._scored(model, torch.split(self.personal_rows[device], CHUNK)))
+
+    def total(self, chunks: Sequence[ChunkScore]) -> Score:
+        """Return the score over chunks; see `total`."""
+        return total(chunks, self.objective, self.metrics)
 
     def load_for_test(self, model: ModelState) -> nn.Module:
         """Return the network with a copy of these weights, as it runs in a test."""
@@ -166,12 +181,13 @@ class Trainer:
         if not chunks:
             return []
         with torch.no_grad():
-            losses, hits = zip(*(self._sums(indices) for indices in chunks), strict=True)
-        columns = torch.stack(losses).tolist(), torch.stack(hits).tolist(), map(len, chunks)  # all chunks at once
-        return list(map(ChunkScore, *columns))
+            columns = list(zip(*(self._sums(indices) for indices in chunks), strict=True))
+        losses, hits, *counts = (torch.stack(column).tolist() for column in columns)  # all chunks at once
+        return list(map(ChunkScore, losses, hits, map(len, chunks), *(map(tuple, rows) for rows in counts)))
 
-    def _sums(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss of some test samples, summed, and how many of them are hits."""
+    def _sums(self, indices: Tensor) -> tuple[Tensor, ...]:
+        """Return the loss of some test samples, summed, how many of them are hits, and if asked for their counts."""
         x, y = self._resident.batch("test", indices)
-        logits = self.module(x)
-        return F.cross_entropy(logits, y, reduction="sum"), (logits.argmax(1) == y).sum()
+        logits, objective = self.module(x), self.objective
+        sums = objective.summed(logits, y), objective.hits(logits, y).sum()
+        return (*sums, objective.counts(logits, y).sum(0)) if self.metrics else sums

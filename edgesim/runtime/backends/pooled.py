@@ -16,7 +16,7 @@ import numpy as np
 from edgesim.core.backend import Assignment, PersonalScoring, Result, Score, Scoring, Training, Work
 from edgesim.core.errors import EdgesimError
 from edgesim.core.update import ModelState
-from edgesim.learning.train.trainer import ChunkScore, Trainer, total
+from edgesim.learning.train.trainer import ChunkScore, Trainer
 from edgesim.runtime.pool import Pool
 
 DEPTH = 2  # items that a process is given at once: it has the next one when it is done with the first
@@ -94,7 +94,7 @@ class PooledBackend(ABC):
             heappush(self._jobs, (rank, item, assignment))
         elif isinstance(work, Scoring):
             spans = np.array_split(np.arange(self._chunks), min(self._workers, self._chunks))
-            self._parts[number] = _Parts(_test_score, [None] * len(spans))
+            self._parts[number] = _Parts(self._test_score, [None] * len(spans))
             for part, span in enumerate(spans):
                 self._scorings.append(self._item(number, part, [work.model], _score, (id(work.model), span.tolist())))
         else:
@@ -188,6 +188,10 @@ class PooledBackend(ABC):
         scores: Mapping[int, Score] = self._all([PersonalScoring(models)])[0]
         return scores
 
+    def _test_score(self, spans: Sequence[Sequence[ChunkScore]]) -> Mapping[str, Score]:
+        """Return the score on the test set, summed in chunk order whoever computed the chunks."""
+        return {"test": self._trainer.total([chunk for span in spans for chunk in span])}
+
     def _all(self, works: Sequence[Work]) -> list[Any]:
         """Return what pieces of work give, in their order; raise the first error among them."""
         numbers = [next(self._own) for _ in works]
@@ -243,11 +247,6 @@ def _with_ids(assignment: Any) -> Any:
         device_state=None if assignment.device_state is None else id(assignment.device_state),
         received=[m._replace(body=id(m.body), own_model=None) for m in assignment.received],
     )
-
-
-def _test_score(spans: Sequence[Sequence[ChunkScore]]) -> Mapping[str, Score]:
-    """Return the score on the test set, summed in chunk order whoever computed the chunks."""
-    return {"test": total([chunk for span in spans for chunk in span])}
 
 
 # --- in a worker process ----------------------------------------------------------------------------------------------

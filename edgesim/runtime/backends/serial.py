@@ -28,9 +28,8 @@ class SerialBackend:
 
     def evaluate(self, model: ModelState) -> Mapping[str, Score]:
         """Return mean loss and accuracy on the test set, chunk after chunk."""
-        from edgesim.learning.train.trainer import total  # loads torch, which a list of backends does not need
-
-        return {"test": total(self._trainer.score_chunks(model, range(self._trainer.chunks())))}
+        trainer = self._trainer
+        return {"test": trainer.total(trainer.score_chunks(model, range(trainer.chunks())))}
 
     def evaluate_personal(self, models: Mapping[int, ModelState]) -> Mapping[int, Score]:
         """Score one model after another."""
