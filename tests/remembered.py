@@ -12,6 +12,8 @@ from torch import nn
 
 from edgesim.cost.profile import CostProfile
 from edgesim.learning.data.sources import digits
+from edgesim.learning.objectives.base import Objective
+from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.methods import augfl
 from edgesim.methods import augfl_teacher as teacher
 from edgesim.simulation import estimate, network
@@ -41,13 +43,15 @@ def remembering(really: Callable[..., CostProfile]) -> Callable[..., CostProfile
     """Return `measure` that measures networks of one structure once. What it raises is not kept."""
     cost_profiles: dict[Any, CostProfile] = {}
 
-    def measured(module: nn.Module, name: str, input_shape: Sequence[int], classes: int) -> CostProfile:
+    def measured(
+        module: nn.Module, name: str, input_shape: Sequence[int], classes: int, objective: Objective = CLASSIFICATION
+    ) -> CostProfile:
         structure = structure_of(module)
         if structure is None:
-            return really(module, name, input_shape, classes)
-        key = structure, name, tuple(input_shape), classes
+            return really(module, name, input_shape, classes, objective)
+        key = structure, name, tuple(input_shape), classes, objective
         if key not in cost_profiles:
-            cost_profiles[key] = really(module, name, input_shape, classes)
+            cost_profiles[key] = really(module, name, input_shape, classes, objective)
         return cost_profiles[key]
 
     return measured

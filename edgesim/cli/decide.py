@@ -16,7 +16,7 @@ from edgesim.core.errors import ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from edgesim.studies.column import Better
+    from edgesim.core.metrics import Better
 
 Columns = Annotated[
     list[str] | None, typer.Option("--column", metavar="COLUMN", help="A column, of the study or any other; repeat.")

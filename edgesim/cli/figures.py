@@ -21,7 +21,7 @@ def plot(
     labels: str | None,
     title: str,
 ) -> list[Path]:
-    """Draw a picture of runs; return the files. Of accuracy `against` names the axes, with commas.
+    """Draw a picture of runs; return the files. Of accuracy and other metrics `against` names the axes, with commas.
 
     Raises ConfigError for what is no kind, axis, format or width, and before anything is drawn if it cannot be written.
     """
@@ -30,12 +30,14 @@ def plot(
     from edgesim.reports.plots import AXES, plot_runs
 
     out, width_in = out or Path(kind), parse_width(width)
-    if kind != ACCURACY:
+    runs_there = all_opened(folders)
+    metrics = {ACCURACY, *(name for run in runs_there for name in run.better)}
+    if kind not in metrics:
         from edgesim.studies.settings import study_of
 
         if against or labels:
             raise ConfigError(f"--x, --labels: are for --kind {ACCURACY}")
-        study, runs = study_of(all_opened(folders))
+        study, runs = study_of(runs_there)
         single = COLUMNS_IN["single"]
         wanted = Wanted(study=study, runs=runs, x="", y="", column="", width_in=width_in or single)
         return draw(kind, wanted, out, formats, title)
@@ -47,7 +49,7 @@ def plot(
     for path in paths_of(out, chosen):
         check_file(path)
     named = [label.strip() for label in labels.split(",")] if labels else []
-    return plot_runs(all_opened(folders), [AXES[name] for name in names], out, chosen, width_in, named, title)
+    return plot_runs(runs_there, [AXES[name] for name in names], out, chosen, width_in, named, title, kind)
 
 
 def plot_study(

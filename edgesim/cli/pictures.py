@@ -57,7 +57,7 @@ def draw(kind: str, wanted: Wanted, out: Path, formats: str | None, title: str) 
 def _accuracy(wanted: Wanted) -> Any:
     from edgesim.reports.frames import accuracy_points
     from edgesim.reports.pictures.accuracy import accuracy
-    from edgesim.reports.plots import AXES
+    from edgesim.reports.plots import AXES, metric_to_draw, targets_of
 
     names = [
         name.strip() for name in (wanted.x or ("time" if wanted.width_in < 5 else "time,energy,rounds")).split(",")
@@ -65,10 +65,12 @@ def _accuracy(wanted: Wanted) -> Any:
     if wrong := [name for name in names if name not in AXES]:
         raise ConfigError(f"--x: unknown {wrong[0]!r} (known: {', '.join(AXES)}, with commas)")
     points = accuracy_points(wanted.labels)
-    if points.empty:
+    runs = [run for _, run in wanted.runs]
+    metric = metric_to_draw(ACCURACY, runs)
+    if points.empty or points[metric].isna().all():
         raise ConfigError(f"{wanted.study.name}: no evaluation of the test split to plot")
-    targets = sorted({target for _, run in wanted.runs for target in run.targets})
-    return accuracy(points, [AXES[name] for name in names], targets, wanted.width_in)
+    against = [AXES[name] for name in names]
+    return accuracy(points, against, targets_of(runs, metric), wanted.width_in, metric=metric)
 
 
 def _targets(wanted: Wanted) -> Any:

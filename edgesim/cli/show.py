@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgesim.cli.formats import latex, markdown
 from edgesim.cli.grid import Column, print_grid
+from edgesim.core.metrics import ACCURACY
 from edgesim.reports.readable import divergence, heading, text
 
 if TYPE_CHECKING:
@@ -41,16 +42,23 @@ def print_runs(runs: Sequence[Run], style: str = "") -> None:
         "accuracy": "accuracy",
         "best_accuracy": "best",
     }
+    own = dict.fromkeys(name for run in runs for name in (run.goal, *run.better) if name not in (ACCURACY, "loss"))
+    if own and all(row["accuracy"] is None for row in rows):
+        del shown["accuracy"], shown["best_accuracy"]
+    shown |= {key: heading for name in own for key, heading in ((name, name), (f"best_{name}", "best"))}
+    rows = [{key: row.get(key) for key in {**shown, **row}} for row in rows]
     print_table(rows, shown | _COSTS | {"host_s": "host time"}, style=style)
     for name, row in zip(names, rows, strict=True):
         if row["diverged"] and not style:
             print(f"{name}: {divergence(row['diverged'])}")
     targets = targets_table(runs)
     if not targets.empty:
-        keep = {"run": "run", "status": "status", "method": "method", "target": "target", "round": "round"}
-        title = "when a target accuracy was first reached"
-        named = targets.assign(run=[name for run, name in zip(runs, names, strict=True) for _ in run.targets])
-        print_table(named.to_dict("records"), keep | _COSTS, title, keys=4, style=style)
+        metric = {"metric": "metric"} if "metric" in targets else {}
+        keep = {"run": "run", "status": "status", "method": "method", **metric, "target": "target", "round": "round"}
+        title = f"when a target {'of a metric' if metric else 'accuracy'} was first reached"
+        each = [name for run, name in zip(runs, names, strict=True) for _ in (*run.targets, *run.metric_targets)]
+        named = targets.assign(run=each)
+        print_table(named.to_dict("records"), keep | _COSTS, title, keys=4 + len(metric), style=style)
 
 
 def unique_names(runs: Sequence[Run]) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
-from annotated_types import Gt, Lt
-from pydantic import AfterValidator, BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler, Strict
+from annotated_types import Gt, Lt, MinLen
+from pydantic import AfterValidator, BeforeValidator, FiniteFloat, GetCoreSchemaHandler, GetJsonSchemaHandler, Strict
 from pydantic import model_validator as validator
 from pydantic_core import CoreSchema, core_schema
 
@@ -15,6 +16,7 @@ from edgesim.config.strict_table import StrictTable
 from edgesim.config.units import PositiveJoules, Seconds, refusal
 from edgesim.core.encoding import FLOAT32, NAMED_BITS, Encoding
 from edgesim.core.local_sgd import Training
+from edgesim.core.metrics import ACCURACY
 from edgesim.core.numbers import Count, PositiveShare
 
 
@@ -48,17 +50,57 @@ def _ascending(targets: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(sorted(set(targets)))
 
 
+class _OrByMetric:
+    """Marks a key that may also be a table, of metrics and their values."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        number = {"type": "number"}
+        values = {"anyOf": [number, {"type": "array", "items": number}]}
+        return {"anyOf": [handler(schema), {"type": "object", "additionalProperties": values}]}
+
+
+def _one_or_more(given: Any) -> Any:
+    return given if isinstance(given, list | tuple) else [given]
+
+
+_Values: TypeAlias = Annotated[
+    tuple[FiniteFloat, ...], Strict(False), MinLen(1), BeforeValidator(_one_or_more), AfterValidator(_ascending)
+]
+
+
 class Evaluation(StrictTable):
     """Test the global model every `every` rounds; `targets` are accuracies whose first reach is reported.
 
     `last`: and after each of so many last rounds, where `stop.rounds` says which these are; at least after the last.
     `personal`: also test what each device would use itself, on a test set with the class mix of its training data.
+    `metrics`: of the objective, to write beside loss and accuracy; unset: its usual ones. Targets of metrics are a
+    table, `targets = { perplexity = 3.0 }`.
     """
 
     every: Count = 1
     last: Count = 1
     personal: bool = False
-    targets: Annotated[tuple[Annotated[float, Gt(0), Lt(1)], ...], Strict(False), AfterValidator(_ascending)] = ()
+    metrics: Annotated[tuple[str, ...], Strict(False)] | None = None
+    targets: Annotated[
+        tuple[Annotated[float, Gt(0), Lt(1)], ...], Strict(False), AfterValidator(_ascending), _OrByMetric()
+    ] = ()
+    metric_targets: dict[str, _Values] = {}  # those of `targets` that are no accuracies, by metric
+
+    @validator(mode="before")
+    @classmethod
+    def _by_metric(cls, given: Any) -> Any:
+        """Keep accuracies apart from other targets, where `targets` is a table."""
+        targets = given.get("targets") if isinstance(given, Mapping) else None
+        if not isinstance(targets, Mapping):
+            return given
+        others = {name: value for name, value in targets.items() if name != ACCURACY}
+        own = _one_or_more(targets[ACCURACY]) if ACCURACY in targets else ()
+        return {**given, "targets": own, "metric_targets": {**given.get("metric_targets", {}), **others}}
+
+    @property
+    def targets_by_metric(self) -> dict[str, tuple[float, ...]]:
+        """All targets by metric, accuracies among them."""
+        return {**({ACCURACY: self.targets} if self.targets else {}), **self.metric_targets}
 
 
 class Milestone(StrictTable):
@@ -69,13 +111,14 @@ class Milestone(StrictTable):
 
 
 class Stop(StrictTable):
-    """A run ends when the first of these is reached: rounds, test accuracy, simulated seconds, joules, money.
+    """A run ends when the first of these is reached: rounds, test accuracy or metric, simulated seconds, joules, money.
 
     It also ends at a milestone that it has missed; they need one of the others beside them.
     """
 
     rounds: Count | None = None  # so many rounds
     accuracy: PositiveShare | None = None  # test accuracy of the global model, a share
+    metric: dict[str, FiniteFloat] | None = None  # metrics of the objective by name, such as { perplexity = 3.0 }
     sim_time: Seconds | None = None  # simulated time
     energy: PositiveJoules | None = None  # joules of everything, idle power included
     cost: Payment | None = None  # what everything has cost, by the section prices, such as "5 EUR"

@@ -42,6 +42,7 @@ PACKAGES = {
     "selection": "edgesim.engine.selection",
     "method": "edgesim.methods",
     "server_optimizer": "edgesim.learning.server_optimizers",
+    "objective": "edgesim.learning.objectives",
     "protocol": "edgesim.engine.protocols",
     "backend": "edgesim.runtime.backends",
 }
@@ -66,6 +67,7 @@ ASKED: Mapping[str, tuple[tuple[str, ...], Callable[[Iterable[bool]], bool]]] = 
     "mobility": (("moves",), any),
     "selection": (("check", "choose"), all),
     "server_optimizer": (("step", "flops_per_parameter", "is_identity"), all),  # a ServerOptimizer
+    "objective": (("losses", "hits", "some_labels", "labels", "metrics"), all),  # an Objective
     "method": ((), all),  # a Method of edgesim.core.method
     "protocol": (("protocol", "deadline_s", "check", "run"), all),
     "backend": (("open",), any),
@@ -73,7 +75,15 @@ ASKED: Mapping[str, tuple[tuple[str, ...], Callable[[Iterable[bool]], bool]]] = 
 RENAMED = {"coordinator": "protocol", "units": "channels"}  # keys of scenarios: old -> new
 RENAMED_VALUES = {"skip": "average_over_holders", "keep_old": "include_absent"}  # and values of keys
 _ALIKE = 100  # characters that are compared: beyond them nothing is a slip of the pen
-_VALUES = {"protocol", "deadline_s", "unit", "flops_per_parameter", "is_identity"}  # the others are functions
+_VALUES = {
+    "protocol",
+    "deadline_s",
+    "unit",
+    "flops_per_parameter",
+    "is_identity",
+    "labels",
+    "metrics",
+}  # the others are functions
 
 # What parts are called elsewhere.
 _ALIASES: Mapping[str, Mapping[str, str]] = {
@@ -94,6 +104,10 @@ _ALIASES: Mapping[str, Mapping[str, str]] = {
     "mobility": {"csv": "trace", "random": "markov"},
     "selection": {"random": "uniform", "everybody": "all", "best_channel": "bc", "rpow_d": "power_of_choice"},
     "server_optimizer": {"momentum": "sgd", "fedavgm": "sgd", "fedadam": "adam", "adamw": "adam", "fedyogi": "yogi"},
+    "objective": {
+        "cross_entropy": "classification", "perplexity": "next_token", "language_model": "next_token",
+        "mse": "regression", "mae": "regression", "bce": "multi_label", "multilabel": "multi_label",
+    },
     "protocol": {"async": "buffered", "asynchronous": "buffered", "synchronous": "sync"},
     "backend": {"process": "workers", "processes": "workers", "parallel": "workers", "none": "null", "cpu": "serial"},
 }  # fmt: skip

@@ -206,6 +206,7 @@ class Scenario(StrictTable):
     slowdown: Annotated[Chosen, PartOf("slowdown")] = _part("none")  # what makes computing take longer
     selection: Annotated[Chosen, PartOf("selection")] = _part("all")  # which devices are asked in a round
     method: Annotated[Chosen, PartOf("method")]  # what devices and server do
+    objective: Annotated[Chosen, PartOf("objective")] = _part("classification")  # loss, labels and metrics
     server_optimizer: Annotated[Chosen, PartOf("server_optimizer")] | None = (
         None  # how the server steps; None: all the way
     )

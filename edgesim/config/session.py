@@ -66,6 +66,7 @@ class SessionTable(StrictTable):
     cost: Annotated[Chosen, PartOf("cost")] | None = None
     selection: Annotated[Chosen, PartOf("selection")] | None = None
     method: Annotated[Chosen, PartOf("method")] | None = None
+    objective: Annotated[Chosen, PartOf("objective")] | None = None
     server_optimizer: Annotated[Chosen, PartOf("server_optimizer")] | None = None
     protocol: Annotated[Chosen, PartOf("protocol")] | None = None
     peers: Annotated[Chosen, PartOf("peers")] | None = None

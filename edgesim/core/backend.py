@@ -13,11 +13,22 @@ from edgesim.core.update import ModelState, Update
 
 
 class Score(NamedTuple):
-    """Mean loss and accuracy over `samples` test samples."""
+    """Mean loss and accuracy over `samples` test samples, and the metrics of the objective by name.
+
+    `accuracy`: NaN where the objective has none. `merit`: what the best model is chosen by, more is better; None: the
+    accuracy.
+    """
 
     loss: float
     accuracy: float
     samples: int
+    metrics: Mapping[str, float] = {}
+    merit: float | None = None
+
+    @property
+    def rank(self) -> float:
+        """The number by which models are compared, more is better."""
+        return self.accuracy if self.merit is None else self.merit
 
 
 class Assignment(NamedTuple):
@@ -40,9 +51,9 @@ class Assignment(NamedTuple):
 class Report(NamedTuple):
     """How a device's training went, over the samples that it met, each as often as it was met."""
 
-    loss: float  # mean cross-entropy, of the weights as they were when the sample was met
+    loss: float  # mean loss, of the weights as they were when the sample was met
     square_loss: float  # mean of its square, sample by sample
-    accuracy: float  # share of them that were hits
+    accuracy: float  # share of them that were hits; NaN: the objective has none
     norm: float  # of how far training moved the parameters, as one vector
 
 

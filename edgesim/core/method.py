@@ -80,7 +80,7 @@ class LocalPhase:
     `context` is an edgesim.learning.train.context.Context. Gradients are a list in the order of `context.trained`.
     """
 
-    loss: Fn | None = None  # (local, batch, context) -> scalar; default: the cross-entropy
+    loss: Fn | None = None  # (local, batch, context) -> scalar; default: that of the objective
     gradient: Fn | None = None  # (local, batch, context) -> gradients; default: of the loss
     adjust_gradients: Fn | None = None  # (gradients, local, context) -> gradients
     after_step: Fn | None = None  # (local, context) -> None; may change weights and scratch in place
@@ -200,6 +200,11 @@ class Method:
     no_server_optimizer: ClassVar[str] = ""  # why none may go on from what the server aggregates; "": one may
 
     @property
+    def needs_classes(self) -> str:
+        """What the method does for which labels have to be classes, and the loss cross-entropy; "": nothing."""
+        return ""
+
+    @property
     def label(self) -> str:
         """What errors call the method: the name of its class."""
         return type(self).__name__
@@ -233,7 +238,7 @@ class Method:
         return _training_task(view.setting.training, view.round)
 
     def local(self, task: Task) -> LocalRule:
-        """Return how a device carries out a task, a pure function of the task: plain SGD on the cross-entropy."""
+        """Return how a device carries out a task, a pure function of the task: plain SGD on the objective's loss."""
         return LocalRule((LocalPhase(),) * len(task.local_sgd))
 
     # --- devices on their own clocks -------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import inf
+from math import inf, isnan
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from edgesim.core.backend import Score
 from edgesim.core.errors import ContractError
 from edgesim.core.job import DELIVERED, Completion
 from edgesim.core.learner import AggregationFacts, Answer, ServerStep
+from edgesim.core.metrics import METRICS, Better, is_reached
 from edgesim.engine.accounting import Totals
 from edgesim.engine.divergence import Divergence, middle
 from edgesim.engine.server_queue import merge_s, worked_s
@@ -29,8 +30,8 @@ class Observer(Protocol):
     """Is told after every round."""
 
     def round_closed(self, info: Mapping[str, Any]) -> None:
-        """Take round, accuracy (None: not evaluated), now_s, energy_j, active_j: what of it is above idle power, and
-        diverged (None but where it is first seen).
+        """Take round, accuracy (None: not evaluated, or there is none), metrics of the objective by name, now_s,
+        energy_j, active_j: what of it is above idle power, and diverged (None but where it is first seen).
         """
 
 
@@ -78,8 +79,9 @@ class Rounds:
         server: Server,
         observer: Observer,
         spent: Callable[[], Mapping[str, Arr]] = dict,
+        better: Mapping[str, Better] = METRICS,
     ) -> None:
-        """`spent`: gives what the devices have spent so far."""
+        """`spent`: gives what the devices have spent so far. `better`: which numbers of the objective's metrics are."""
         self.session = session
         self.settled = 0  # rounds, whose answers are all there
         self.settled_spent: Mapping[str, Arr] | None = (
@@ -96,6 +98,7 @@ class Rounds:
         self.ended: simpy.Event = session.env.event()
         self._tables = session.tables
         self._stop = stop
+        self._better = better
         self._evaluation = evaluation
         self._server = server
         self._observer = observer
@@ -146,7 +149,7 @@ class Rounds:
         self._closed.append(closed)
         session.round += 1
         session.exchange = 0
-        waits = closed.scores is not None and self._stop.accuracy is not None
+        waits = closed.scores is not None and (self._stop.accuracy is not None or bool(self._stop.metric))
         self.settle(0 if waits else min(session.learner.rounds_ahead, self._most_ahead))
         if not self.stopped:
             self._apply_stop_rules(totals)
@@ -263,13 +266,16 @@ class Rounds:
     def _settle(self, closed: _Closed) -> None:
         """Write what the answers of a round say, and tell the observer of it. Ends the run where it is good enough."""
         facts, losses, accuracy = closed.facts.get(), list[float](), None
+        metrics: Mapping[str, float] = {}
         self._write_notes(closed.round, facts.metrics)
         if closed.scores is not None:
             scores = closed.scores.get()
             for split, score in scores.items():
                 self._write_evaluation(closed, split, score)
             losses = [score.loss for score in scores.values()]
-            accuracy = scores["test"].accuracy if "test" in scores else None
+            if "test" in scores:
+                metrics = {**scores["test"].metrics, "loss": scores["test"].loss}
+                accuracy = None if isnan(scores["test"].accuracy) else scores["test"].accuracy
             self._best_accuracy = max(self._best_accuracy, accuracy or 0.0)
         if closed.personal is not None:
             personal = closed.personal.get()
@@ -281,11 +287,26 @@ class Rounds:
             table.mark(len(table) if name in _OF_ANSWERS else closed.rows[name])
         joules = {"energy_j": closed.totals.energy_j, "active_j": closed.totals.active_j}
         self._observer.round_closed(
-            {"round": self.settled, "accuracy": accuracy, "now_s": closed.now_s, **joules, "diverged": diverged}
+            {
+                "round": self.settled,
+                "accuracy": accuracy,
+                "metrics": metrics,
+                "now_s": closed.now_s,
+                **joules,
+                "diverged": diverged,
+            }
         )
+        self._stop_where_good(accuracy, metrics)
+
+    def _stop_where_good(self, accuracy: float | None, metrics: Mapping[str, float]) -> None:
+        """End the run if the model is as good as a stop rule asks."""
         target = self._stop.accuracy
         if target is not None and accuracy is not None and accuracy >= target:
             self.end(f"accuracy {target:g} reached")
+        for name, wanted in (self._stop.metric or {}).items():
+            found = accuracy if name == "accuracy" else metrics.get(name)
+            if found is not None and is_reached(found, wanted, self._better[name]):
+                self.end(f"{name} {wanted:g} reached")
 
     def _write_notes(self, round_: int, metrics: Mapping[str, Any]) -> None:
         for name, value in metrics.items():
@@ -300,13 +321,15 @@ class Rounds:
                 self._tables["metrics"].append(MetricRow(round_, name, device, number))
 
     def _write_personal(self, closed: _Closed, scores: Mapping[int, Score]) -> None:
-        """Write as metrics every device's accuracy, the mean over them and the mean over the worst tenth."""
-        ranked = sorted(scores.values(), key=lambda score: score.accuracy)
+        """Write every device's accuracy as metrics, the means over all and over the worst tenth as evaluations."""
+        ranked = sorted(scores.values(), key=lambda score: score.rank)
         for split, some in ("personal", ranked), ("personal_worst", ranked[: -(-len(ranked) // 10)]):
             if some:
                 loss = float(np.mean([score.loss for score in some]))
                 accuracy = float(np.mean([score.accuracy for score in some]))
-                self._write_evaluation(closed, split, Score(loss, accuracy, sum(score.samples for score in some)))
+                metrics = {name: float(np.mean([score.metrics[name] for score in some])) for name in some[0].metrics}
+                samples = sum(score.samples for score in some)
+                self._write_evaluation(closed, split, Score(loss, accuracy, samples, metrics))
         self._write_notes(closed.round, {"personal_accuracy": {d: score.accuracy for d, score in scores.items()}})
 
     def _write_evaluation(self, closed: _Closed, split: str, score: Score) -> None:
@@ -320,6 +343,8 @@ class Rounds:
             samples=score.samples,
         )
         self._tables["evals"].append(row)
+        before = "" if split == "test" else f"{split}_"
+        self._write_notes(closed.round, {f"{before}{name}": value for name, value in score.metrics.items()})
 
     def _apply_stop_rules(self, totals: Totals) -> None:
         stop = self._stop

@@ -22,6 +22,8 @@ from edgesim.learning.aggregate.mean import finite, mean_of_holders
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.side_by_side import SideBySide
 from edgesim.learning.models.trace import layer_of
+from edgesim.learning.objectives.base import Objective
+from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.server_networks import ServerNetwork, Spent, TrainedWeights
 from edgesim.learning.train.context import copy_for, load
 from edgesim.learning.train.loop import batch_order, descend, gradients
@@ -77,15 +79,16 @@ class ServerTools(Averaging):
     cost_profile: CostProfile
     split: Literal["train", "test"] = "test"
     rows: Tensor | None = None  # the server's samples; None: it has none
+    objective: Objective = CLASSIFICATION
     _spent: Spent = field(default_factory=Spent)
 
     @property
     def labels(self) -> Tensor:
-        """Labels of the server's samples, int64, shape (samples,)."""
+        """Labels of the server's samples: classes, int64 (samples,), or those of another objective."""
         return self.data.batch(self.split, self._rows(None))[1]
 
     def loss(self, model: ModelState, places: Tensor | None = None) -> float:
-        """Return the mean cross-entropy of a model in eval mode on the server's samples, or on those at `places`."""
+        """Return the mean loss of a model in eval mode on the server's samples, or on those at `places`."""
         rows = self._rows(places)
         with torch.no_grad():
             self._load(model)
@@ -199,7 +202,7 @@ class ServerTools(Averaging):
         device = next(self.module.parameters()).device
         x, y = self.data.batch(self.split, rows)
         logits = self.module(x.to(device))
-        return F.cross_entropy(logits, y.to(device), reduction="sum") if soft is None else soft.distance(logits)
+        return self.objective.summed(logits, y.to(device)) if soft is None else soft.distance(logits)
 
     def _rows(self, places: Tensor | None) -> Tensor:
         if self.rows is None:

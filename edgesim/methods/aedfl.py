@@ -85,6 +85,11 @@ class AEDFL(OwnClockMethod):
         protocols=frozenset({"gossip"}), device_state="computed", peers="any", metadata=frozenset({"labels"})
     )
 
+    @property
+    def needs_classes(self) -> str:
+        """What the method does for which labels have to be classes."""
+        return "weighs devices by their classes" if self.weights == "divergence" else ""
+
     def init(self, setting: Setting, key: Key) -> Any:
         """Return what every device counts. Raises ConfigError without labels to weigh by, or where no mask fits."""
         super().init(setting, key)

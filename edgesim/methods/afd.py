@@ -26,7 +26,7 @@ from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
 from edgesim.learning.submodel.selection import Units, Which, check_groups, check_kept, groups_of
 from edgesim.learning.train.context import Batch, Context
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 from edgesim.methods.weighting.by_entry import MeanByEntry
 
 _EVERYBODY = -1  # stands for the devices that share one score map
@@ -193,7 +193,7 @@ def _start(context: Context) -> LocalState:
 
 def _noted(local: LocalState, batch: Batch, context: Context) -> Tensor:
     """Return the cross-entropy and write down its value, as a sum over the batch."""
-    loss = cross_entropy(local.weights, batch, context)
+    loss = objective_loss(local.weights, batch, context)
     local.scratch.losses.append(float(loss.detach()) * len(batch.y))
     local.scratch.samples += len(batch.y)
     return loss

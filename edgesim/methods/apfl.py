@@ -25,7 +25,7 @@ from edgesim.learning.models.seeding import seeded
 from edgesim.learning.submodel.masks import dense_gradient
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import gradients
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 from edgesim.methods.fedavg import FedAvg
 from edgesim.methods.scaffold import check_plain
 
@@ -99,7 +99,7 @@ class APFL(FedAvg):
             for name, t in g.items():
                 v[name].sub_(t, alpha=lr * share)
         scratch.steps += 1
-        return gradients(cross_entropy(local.weights, batch, context), context.bound)
+        return gradients(objective_loss(local.weights, batch, context), context.bound)
 
 
 @dataclass(slots=True)

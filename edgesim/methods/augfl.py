@@ -39,7 +39,7 @@ from edgesim.learning.server import Soft
 from edgesim.learning.submodel.masks import dense_gradient
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import gradients
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 from edgesim.methods.augfl_teacher import taught, teacher_network
 
 _TEACHER = 2**32 - 1  # stream of the method's own key; the lower ones are those of devices' splits
@@ -120,6 +120,11 @@ class AugFL(Method):
     needs: ClassVar[Needs] = Needs(
         device_state="delivered", feedback=True
     )  # timing alone does not know the teacher's work
+
+    @property
+    def needs_classes(self) -> str:
+        """What the method does for which labels have to be classes."""
+        return "compares the classes that model and teacher see"
 
     @property
     def server_set(self) -> ServerSet | None:
@@ -220,7 +225,7 @@ class AugFL(Method):
     def _meta_gradient(self, local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
         """Return y + w_i (g - alpha H g), whatever batch the loop would have taken."""
         scratch, theta, share = local.scratch, local.weights["params"], context.task.config["share"]
-        grads = gradients(cross_entropy(local.weights, scratch.support, context), context.bound)
+        grads = gradients(objective_loss(local.weights, scratch.support, context), context.bound)
         phi = _moved(theta, dict(zip(context.trained, grads, strict=True)), -self.alpha)
         g = _gradient(phi, local.weights, scratch.query, context)
         scratch.steps += 1

@@ -23,7 +23,7 @@ from edgesim.core.update import ModelState
 from edgesim.core.view import Setting, View
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import gradients
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 from edgesim.methods.decentralised.base import Mixing, PeerMethod, mixed, peer_plan, peer_task, sent_and_kept
 
 _PASSES = (Pass(times=2), Pass("param_step", times=4))  # the norm takes two FLOPs a parameter, to move there two more
@@ -79,7 +79,7 @@ def uphill(local: LocalState, batch: Batch, context: Context, rho: float) -> lis
 def _gradients(w: ModelState, batch: Batch, context: Context) -> list[Tensor]:
     """Return the gradients of the cross-entropy at `w`, which stays as it is but for running statistics."""
     leaves = {name: t.detach().clone().requires_grad_(name in context.trained) for name, t in w["params"].items()}
-    loss = cross_entropy({**w, "params": leaves}, batch, context)
+    loss = objective_loss({**w, "params": leaves}, batch, context)
     return gradients(loss, [leaves[name] for name in context.trained])
 
 

@@ -17,7 +17,7 @@ from edgesim.core.task import Plan, Task
 from edgesim.core.view import View
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import gradients
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 from edgesim.methods.decentralised.base import PeerMethod, mixed, sent_and_kept
 
 
@@ -42,7 +42,7 @@ def _gradient_at_own(local: LocalState, batch: Batch, context: Context) -> list[
     """Return the gradients at the model that the device had before it mixed; running statistics are the mix's."""
     own = context.copy(context.global_model if context.device_state is None else context.device_state)
     wrt = [own["params"][name].requires_grad_() for name in context.trained]
-    return gradients(cross_entropy({**local.weights, "params": own["params"]}, batch, context), wrt)
+    return gradients(objective_loss({**local.weights, "params": own["params"]}, batch, context), wrt)
 
 
 PLUGINS = {"dpsgd": DPSGD}

@@ -31,7 +31,7 @@ from edgesim.learning.codec.transfer import on_cpu
 from edgesim.learning.models.trace import layer_of
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import batch_order, gradients, run_local_sgd
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.fedjs import noted
 
@@ -85,6 +85,11 @@ class FedAS(Method):
     `"received"`. A late newcomer is thus drawn to features of a random network, unless asked not to.
     """
     needs: ClassVar[Needs] = Needs(device_state="computed")
+
+    @property
+    def needs_classes(self) -> str:
+        """What the method does for which labels have to be classes."""
+        return "aligns the features of each class"
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the empty state. Raises ConfigError for a model of a single layer, or batches that are too small."""
@@ -249,7 +254,7 @@ def _fisher_trace(w: ModelState, context: Context) -> float:
     total = 0.0
     with context.as_in_a_test():
         for positions in batch_order(key.at(0), len(context.shard), once, drop_single=False):
-            slopes = gradients(cross_entropy(w, context.batch(positions, augmenting), context), trained)
+            slopes = gradients(objective_loss(w, context.batch(positions, augmenting), context), trained)
             total += sum(float(g.double().square().sum()) for g in slopes)
     return total
 

@@ -25,7 +25,7 @@ from edgesim.core.view import Setting, View
 from edgesim.learning.submodel import masks
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import gradients
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 from edgesim.methods.fedavg import FedAvg
 from edgesim.methods.prunefl import dense_flops
 
@@ -182,7 +182,7 @@ def _at_the_pruned(local: LocalState, batch: Batch, context: Context) -> list[Te
         name: masks.zeroed(params[name], mask[name]) if name in mask else params[name] for name in context.trained
     }
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in pruned.items()}
-    loss = cross_entropy({"params": leaves, "buffers": local.weights["buffers"]}, batch, context)
+    loss = objective_loss({"params": leaves, "buffers": local.weights["buffers"]}, batch, context)
     if lam:
         loss = loss + lam * torch.stack([torch.linalg.vector_norm(leaves[name]) for name in mask]).sum()
     return gradients(loss, list(leaves.values()))

@@ -53,6 +53,11 @@ class FedJS(Method):
     # plan() reads who has sent label counts, which timing alone does not know
     needs: ClassVar[Needs] = Needs(feedback=True, metadata=frozenset({"labels"}))
 
+    @property
+    def needs_classes(self) -> str:
+        """What the method does for which labels have to be classes."""
+        return "weighs devices by their classes"
+
     def init(self, setting: Setting, key: Key) -> Any:
         """Return every device's divergence and that nobody has sent label counts. Raises ConfigError without labels."""
         super().init(setting, key)

@@ -28,7 +28,7 @@ from edgesim.cost.profile import CostProfile
 from edgesim.cost.workload import expected_s
 from edgesim.learning.submodel.selection import Which, check_groups, check_kept, groups_of, units_at
 from edgesim.learning.train.context import Batch, Context
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 from edgesim.methods.weighting.by_entry import MeanByEntry
 
 _LOSS_BYTES = 4  # a device's mean loss, one float32
@@ -210,7 +210,7 @@ def _start(context: Context) -> LocalState:
 
 def _noted(local: LocalState, batch: Batch, context: Context) -> Tensor:
     """Return the mean cross-entropy, and note it."""
-    loss = cross_entropy(local.weights, batch, context)
+    loss = objective_loss(local.weights, batch, context)
     local.scratch.total += loss.detach().cpu().double() * len(batch.y)
     local.scratch.samples += len(batch.y)
     return loss

@@ -156,6 +156,11 @@ class FjORD(Ordered):
     comes on top, also if the drawn width is the widest.
     """
 
+    @property
+    def needs_classes(self) -> str:
+        """What the method does for which labels have to be classes."""
+        return "lets narrow slices learn the classes that the widest sees" if self.distill else ""
+
     def local(self, task: Task) -> LocalRule:
         """Return SGD in a slice of the device's network that is drawn for every batch."""
         phase = LocalPhase(gradient=_distilled if self.distill else plain, after_step=to_next_width)
@@ -227,10 +232,10 @@ def slice_of(leaves: Mapping[str, Tensor], local: LocalState, rank: int, moves: 
 
 
 def plain(local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
-    """Return the gradients of the cross-entropy at the width that is next."""
+    """Return the gradients of the loss at the width that is next."""
     leaves, rank = leaves_of(local.weights, context), local.scratch.rank
     logits = context.forward(slice_of(leaves, local, rank, moves=rank == context.task.submodel.width), batch.x)
-    return gradients(F.cross_entropy(logits, batch.y), list(leaves.values()))
+    return gradients(context.objective.loss(logits, batch.y), list(leaves.values()))
 
 
 def _distilled(local: LocalState, batch: Batch, context: Context) -> list[Tensor]:

@@ -65,6 +65,11 @@ class HeteroFL(Method):
     """Their mean over who had a parameter counts devices, not samples."""
     needs: ClassVar[Needs] = Needs(metadata=frozenset({"labels"}))
 
+    @property
+    def needs_classes(self) -> str:
+        """What the method does for which labels have to be classes."""
+        return "masks the logits of classes that a device has not" if self.masking else ""
+
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the rank of every device's rate, from 1, if it stays. Raises ConfigError if keys do not fit."""
         self._check(setting)

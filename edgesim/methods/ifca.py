@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
@@ -169,7 +168,7 @@ def _loss(model: ModelState, context: Context) -> float:
     with context.as_in_a_test(), torch.no_grad():
         for positions in torch.split(torch.arange(len(context.shard), device=context.shard.device), CHUNK):
             batch = context.batch(positions, augmenting)
-            losses.append(F.cross_entropy(context.forward(model, batch.x), batch.y, reduction="sum"))
+            losses.append(context.objective.summed(context.forward(model, batch.x), batch.y))
     return math.fsum(torch.stack(losses).tolist())
 
 

@@ -74,7 +74,7 @@ class Moon(FedAvg):
         logits, z = context.features(local.weights, batch.x)
         _, z_global = context.tested_features({"params": local.scratch.received, "buffers": {}}, batch.x)
         _, z_previous = context.tested_features({"params": local.scratch.previous, "buffers": {}}, batch.x)
-        return F.cross_entropy(logits, batch.y) + self.mu * contrast(z, z_global, z_previous, self.temperature)
+        return context.objective.loss(logits, batch.y) + self.mu * contrast(z, z_global, z_previous, self.temperature)
 
 
 def contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:

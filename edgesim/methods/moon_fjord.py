@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from edgesim.core.method import LocalPhase, LocalRule, LocalState, Needs
@@ -92,7 +91,7 @@ class MoonFjORD(Ordered):
         logits, z = context.features(slice_of(leaves, local, rank, moves=moves), batch.x)
         models = local.scratch.models
         z_global, z_previous = (self._look(local, m, rank, batch, context) for m in (models.received, models.previous))
-        loss = F.cross_entropy(logits, batch.y) + self.mu * contrast(z, z_global, z_previous, self.temperature)
+        loss = context.objective.loss(logits, batch.y) + self.mu * contrast(z, z_global, z_previous, self.temperature)
         return gradients(loss, list(leaves.values()))
 
     def _look(

@@ -29,7 +29,7 @@ from edgesim.learning.aggregate.mean import is_finite
 from edgesim.learning.models.trace import layer_of
 from edgesim.learning.submodel import masks
 from edgesim.learning.train.context import Batch, Context
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 
 _SQUARES = "squares"  # kind of the squared gradients
 _MODEL = Payload().collections
@@ -263,7 +263,7 @@ def _start(context: Context) -> LocalState:
 def _counted(local: LocalState, batch: Batch, context: Context) -> Tensor:
     """Return the cross-entropy and count the samples."""
     local.scratch.samples += len(batch.y)
-    return cross_entropy(local.weights, batch, context)
+    return objective_loss(local.weights, batch, context)
 
 
 def _summed(grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:

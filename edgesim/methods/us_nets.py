@@ -49,6 +49,11 @@ class Slimmable(Ordered):
         """How much the gradients of narrower slices and of the widest count."""
         return 1.0, 1.0
 
+    @property
+    def needs_classes(self) -> str:
+        """What the method does for which labels have to be classes."""
+        return "lets narrow slices learn the classes that the widest sees" if self.distill else ""
+
     def local(self, task: Task) -> LocalRule:
         """Return SGD along the sum of the gradients of a step's slices."""
         return LocalRule((LocalPhase(gradient=self._gradient, after_step=to_next_width),), on_start=self._start)
@@ -89,13 +94,14 @@ class Slimmable(Ordered):
         leaves = leaves_of(local.weights, context)
         wrt, narrower = list(leaves.values()), scratch.ranks[scratch.step]
         logits = context.forward(slice_of(leaves, local, widest, moves=True), batch.x)
-        total = gradients(F.cross_entropy(logits, batch.y), wrt)
+        total = gradients(context.objective.loss(logits, batch.y), wrt)
         small, large = self.factors if narrower else (1.0, 1.0)
         total = total if large == 1 else [large * g for g in total]
         wanted = logits.detach().softmax(dim=1) if self.distill else batch.y
         for rank in narrower:
             logits = context.forward(slice_of(leaves, local, rank, moves=False), batch.x)
-            found = gradients(F.cross_entropy(logits, wanted), wrt)
+            loss = F.cross_entropy if self.distill else context.objective.loss
+            found = gradients(loss(logits, wanted), wrt)
             total = [g.add(more, alpha=small) for g, more in zip(total, found, strict=True)]
         return total
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -30,6 +30,7 @@ class _Method(_Open):
 
 class _Evaluation(_Open):
     targets: list[FiniteFloat]
+    metric_targets: dict[str, list[FiniteFloat]] = {}  # older runs have none
 
 
 class _Coordinator(_Open):
@@ -54,6 +55,8 @@ class _Manifest(_Open):
     parts: dict[str, list[str]] = Field(default_factory=dict)
     sha256: str = Field(min_length=64, max_length=64)
     forward_macs: FiniteFloat | None = None
+    goal: str = "accuracy"
+    metrics: dict[str, Literal["lower", "higher"]] = Field(default_factory=dict)  # older runs have none
 
 
 def parse_manifest(text: str, path: Path) -> dict[str, Any]:

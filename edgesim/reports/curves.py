@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from edgesim.core.metrics import ACCURACY
 from edgesim.reports.load import Run
 from edgesim.reports.stats import curve
 
@@ -47,8 +48,8 @@ def groups(runs: Sequence[Run]) -> dict[Run, str]:
     return {run: label for label, group in zip(labels, members.values(), strict=True) for run in group}
 
 
-def mean_and_range(curves: Sequence[pd.DataFrame], quantity: str) -> pd.DataFrame:
-    """Return the mean accuracy of several curves, and the lowest and highest, wherever one of them has a point.
+def mean_and_range(curves: Sequence[pd.DataFrame], quantity: str, metric: str = ACCURACY) -> pd.DataFrame:
+    """Return the mean of a metric of several curves, and the lowest and highest, wherever one of them has a point.
 
     Between its points a curve is a straight line. The result begins where all have begun and ends where the first
     ends. Columns: `quantity`, mean, low, high.
@@ -57,7 +58,7 @@ def mean_and_range(curves: Sequence[pd.DataFrame], quantity: str) -> pd.DataFram
     end = min(each[quantity].iloc[-1] for each in curves)
     grid = np.unique(np.concatenate([each[quantity].to_numpy(dtype=float) for each in curves]))
     grid = grid[(grid >= begin) & (grid <= end)]
-    values = np.array([np.interp(grid, each[quantity], each["accuracy"]) for each in curves])
+    values = np.array([np.interp(grid, each[quantity], each[metric]) for each in curves])
     return pd.DataFrame(
         {quantity: grid, "mean": values.mean(axis=0), "low": values.min(axis=0), "high": values.max(axis=0)}
     )

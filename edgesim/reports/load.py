@@ -14,6 +14,7 @@ from safetensors.numpy import load
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import ONE_SESSION
+from edgesim.core.metrics import ACCURACY, Better
 from edgesim.files.reading import quoted, reading
 from edgesim.records.checked import check_devices, read_table
 from edgesim.records.manifest import MANIFEST, RUNNING, files_of, lies, read_file, read_manifest
@@ -125,6 +126,22 @@ class Run:
         return tuple(float(target) for target in self.manifest["scenario"]["evaluation"]["targets"])
 
     @cached_property
+    def metric_targets(self) -> tuple[tuple[str, float], ...]:
+        """Return the scenario's other targets, as pairs of a metric and its value."""
+        targets = self.manifest["scenario"]["evaluation"].get("metric_targets", {})
+        return tuple((name, float(value)) for name, values in targets.items() for value in values)
+
+    @cached_property
+    def goal(self) -> str:
+        """Return the metric by which models of the run are compared."""
+        return str(self.manifest.get("goal", ACCURACY))
+
+    @cached_property
+    def better(self) -> dict[str, Better]:
+        """Return which numbers are better of all metrics that were evaluated, accuracy and loss among them."""
+        return {"accuracy": "higher", "loss": "lower", **self.manifest.get("metrics", {})}
+
+    @cached_property
     def jobs(self) -> pd.DataFrame:
         """Return one row a job."""
         return self._own("jobs")
@@ -160,25 +177,25 @@ class Run:
         return self._own("edges")
 
     def accuracy_curve(self, split: str = "test") -> pd.DataFrame:
-        """Return a row an evaluation: rounds done, what had been spent by then, loss and accuracy of a split.
+        """Return a row an evaluation: rounds done, what had been spent by then, loss, accuracy and metrics of a split.
 
         Columns: round, sim_time_s, energy_j, active_j, idle_j, participant_j, up_bytes, down_bytes, flops, loss,
-        accuracy. `split`: test, or with `evaluation.personal` also personal and personal_worst; of a split that was not
-        evaluated there are no rows.
+        accuracy, and those of the objective by name. `split`: test, or with `evaluation.personal` also personal and
+        personal_worst; of a split that was not evaluated there are no rows.
         """
         from edgesim.reports.stats import curve
 
         return curve(self, split)
 
-    def until(self, target: float, for_good: bool = False) -> dict[str, Any] | None:
-        """Return what it took until a test accuracy was first reached, or from when on it stayed, by name.
+    def until(self, target: float, for_good: bool = False, metric: str = ACCURACY) -> dict[str, Any] | None:
+        """Return what it took until a test accuracy or metric was first reached, or from when on it stayed, by name.
 
         Keys: round (rounds done), sim_time_s, energy_j, active_j, idle_j, participant_j, up_bytes, down_bytes. None if
         the run did not get there.
         """
         from edgesim.reports.stats import curve, first_crossing, last_crossing
 
-        return (last_crossing if for_good else first_crossing)(curve(self), target)
+        return (last_crossing if for_good else first_crossing)(curve(self), target, metric, self.better[metric])
 
     def summary(self) -> dict[str, Any]:
         """Return the run in one object of plain numbers, as `edgesim table --json` prints it.

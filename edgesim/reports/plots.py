@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.metrics import ACCURACY
 from edgesim.reports.curves import groups, mark, points_of
 from edgesim.reports.figures import USUAL, Drawing, save
 from edgesim.reports.load import Run
@@ -34,15 +35,16 @@ def plot_runs(
     width_in: float | None = None,
     labels: Sequence[str] = (),
     title: str = "",
+    metric: str = ACCURACY,
 ) -> list[Path]:
-    """Draw test accuracy against each of `against`, side by side; return the files written.
+    """Draw test accuracy, or another metric, against each of `against`, side by side; return the files written.
 
     `out`: the file name, with or without an ending. `width_in`: inches of the whole figure. A look stands for a
     scenario; of several seeds the mean is drawn, and a band from the lowest to the highest, see `mean_and_range`.
     `labels` of the groups in the order of their first runs stand for what `groups` calls them. Raises ConfigError for
     an unknown x axis, no evaluation, a wrong number of labels, or a file that cannot be written.
     """
-    return save(draw_runs(runs, against, width_in, labels, title), out, formats)
+    return save(draw_runs(runs, against, width_in, labels, title, metric), out, formats)
 
 
 def draw_runs(
@@ -51,17 +53,31 @@ def draw_runs(
     width_in: float | None = None,
     labels: Sequence[str] = (),
     title: str = "",
+    metric: str = ACCURACY,
 ) -> Drawing:
     """Return the figure that `plot_runs` writes. `against` may also be names in AXES, such as time. Raises as it."""
     against = [AXES.get(name, name) for name in against]
     unknown = [name for name in against if name not in QUANTITIES]
     if unknown or not against:
         raise ConfigError(f"against: unknown {', '.join(unknown)} (known: {', '.join((*QUANTITIES, *AXES))})")
-    targets = sorted({target for run in runs for target in run.targets})
-    return accuracy(_points(runs, labels), against, targets, width_in, title)
+    metric = metric_to_draw(metric, runs)
+    return accuracy(_points(runs, labels, metric), against, targets_of(runs, metric), width_in, title, metric)
 
 
-def _points(runs: Sequence[Run], labels: Sequence[str]) -> pd.DataFrame:
+def metric_to_draw(metric: str, runs: Sequence[Run]) -> str:
+    """Return the metric that is drawn: where accuracy is asked for and no run has any, that which they go by."""
+    goals = {run.goal for run in runs}
+    return goals.pop() if metric == ACCURACY and len(goals) == 1 else metric
+
+
+def targets_of(runs: Sequence[Run], metric: str) -> list[float]:
+    """Return the targets of a metric, of all runs, ascending."""
+    if metric == ACCURACY:
+        return sorted({target for run in runs for target in run.targets})
+    return sorted({target for run in runs for name, target in run.metric_targets if name == metric})
+
+
+def _points(runs: Sequence[Run], labels: Sequence[str], metric: str) -> pd.DataFrame:
     """Return the accuracy curves, each with the label of its group, which says if runs are several or unfinished."""
     found: dict[str, list[Run]] = {}
     for run, label in groups(runs).items():
@@ -72,7 +88,10 @@ def _points(runs: Sequence[Run], labels: Sequence[str]) -> pd.DataFrame:
         raise ConfigError(f"--labels: some are given twice: {', '.join(labels)}")
     named = {label + mark(group): group for label, group in zip(labels or found, found.values(), strict=True)}
     curves_of = {label: [points_of(run) for run in group] for label, group in named.items()}
-    evaluated = {label: [each for each in curves if len(each)] for label, curves in curves_of.items()}
+    with_it = {
+        label: [each.dropna(subset=metric) for each in curves if metric in each] for label, curves in curves_of.items()
+    }
+    evaluated = {label: [each for each in curves if len(each)] for label, curves in with_it.items()}
     if not any(evaluated.values()):
         raise ConfigError(f"{', '.join(run.name for run in runs)}: no evaluation of the test split to plot")
     return pd.concat(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from edgesim.core.metrics import ACCURACY
 from edgesim.reports.readable import divergence, text
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ def facts_of(run: Run) -> list[tuple[str, str]]:
     facts = [("method", run.method), ("status", found["status"]), ("rounds", str(found["rounds"]))]
     if found["accuracy"] is not None:
         facts.append(("test accuracy", f"{found['accuracy']:.4f}, at best {found['best_accuracy']:.4f}"))
+    for metric in run.better:
+        if found.get(f"best_{metric}") is not None and metric != ACCURACY:
+            facts.append((f"test {metric}", f"{found[metric]:.4g}, at best {found[f'best_{metric}']:.4g}"))
     facts.append(("simulated time", text("sim_time_s", found["sim_time_s"])))
     facts.append(("energy", f"{text('energy_j', found['energy_j'])}, {text('active_j', found['active_j'])} above idle"))
     facts.append(("up, down", f"{text('up_bytes', found['up_bytes'])}, {text('down_bytes', found['down_bytes'])}"))
@@ -34,7 +38,7 @@ def facts_of(run: Run) -> list[tuple[str, str]]:
         if spent is not None:
             costs = (text(name, spent[name]) for name in ("sim_time_s", "energy_j"))
             took = f"{', '.join(costs)}, {spent['round']} rounds"
-        facts.append((f"accuracy {target}", took))
+        facts.append((f"accuracy {target}" if ":" not in target else target.replace(":", " "), took))
     return facts
 
 

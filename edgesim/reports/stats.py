@@ -5,12 +5,13 @@ Tables count rounds from 0; here `round` is the number of rounds done, so the fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from edgesim.core.metrics import ACCURACY, Better, is_reached
 from edgesim.records.schema import COSTS as CHARGES
 from edgesim.reports.load import Run
 
@@ -28,44 +29,52 @@ def costs_of(run: Run) -> list[str]:
 
 
 def curve(run: Run, split: str = "test") -> pd.DataFrame:
-    """Return a row an evaluation of `split`: rounds done, what the fleet had spent by then, loss and accuracy.
+    """Return a row an evaluation of `split`: rounds done, what the fleet had spent by then, loss, accuracy, metrics.
 
     Columns: round, sim_time_s, energy_j, active_j, idle_j, participant_j, with prices those of money and carbon,
-    up_bytes, down_bytes, flops, loss, accuracy; what they count stands with the table rounds. An evaluation before the
-    first round costs nothing.
+    up_bytes, down_bytes, flops, loss, accuracy, and the metrics of `Run.better` by name; what they count stands with
+    the table rounds. An evaluation before the first round costs nothing.
     """
     evals = run.evals[run.evals["split"] == split].rename(columns={"now_s": "sim_time_s"})
     spent = run.rounds[["round", *_TOTALS]].rename(columns=_TOTALS)
     points = pd.merge_asof(evals.sort_values("round", kind="stable"), spent.sort_values("round"), on="round")
     points = points.fillna(dict.fromkeys(_TOTALS.values(), 0)).astype(_WHOLE)
+    before, own = "" if split == "test" else f"{split}_", [name for name in run.better if name not in points]
+    for name in own:
+        of_metric = run.metrics[(run.metrics["name"] == f"{before}{name}") & (run.metrics["device"] == -1)]
+        points[name] = points["round"].map(of_metric.drop_duplicates("round", keep="last").set_index("round")["value"])
     points["round"] += 1
-    return points[[*costs_of(run), "flops", "loss", "accuracy"]]
+    return points[[*costs_of(run), "flops", "loss", "accuracy", *own]]
 
 
-def first_crossing(points: pd.DataFrame, target: float) -> dict[str, Any] | None:
-    """Return the costs at the first row of a curve with accuracy >= target, or None if there is no such row.
+def first_crossing(
+    points: pd.DataFrame, target: float, metric: str = ACCURACY, better: Better = "higher"
+) -> dict[str, Any] | None:
+    """Return the costs at the first row of a curve whose metric is at the target or better, None if there is none.
 
     Keys: round (rounds done), sim_time_s, energy_j, active_j, idle_j, participant_j, with prices those of money and
     carbon, up_bytes, down_bytes.
     """
-    reached = points[points["accuracy"] >= target]
+    reached = points[is_reached(points[metric], target, better)]
     return None if reached.empty else {name: reached[name].iloc[0].item() for name in COSTS if name in reached}
 
 
-def last_crossing(points: pd.DataFrame, target: float) -> dict[str, Any] | None:
-    """Return the costs, as `first_crossing`, at the row from which on accuracy stays at target or above to the end.
+def last_crossing(
+    points: pd.DataFrame, target: float, metric: str = ACCURACY, better: Better = "higher"
+) -> dict[str, Any] | None:
+    """Return the costs, as `first_crossing`, at the row from which on the metric stays at the target or better.
 
-    None if it is below at the end.
+    None if it is not there at the end.
     """
-    below = (points["accuracy"] < target).to_numpy().nonzero()[0]
-    return first_crossing(points.iloc[below[-1] + 1 :] if len(below) else points, target)
+    short = (~is_reached(points[metric], target, better)).to_numpy().nonzero()[0]
+    return first_crossing(points.iloc[short[-1] + 1 :] if len(short) else points, target, metric, better)
 
 
-def smoothed(points: pd.DataFrame, mean_of: int) -> pd.DataFrame:
-    """Return a curve with the mean of so many last evaluations as accuracy; it begins where there are so many."""
+def smoothed(points: pd.DataFrame, mean_of: int, metric: str = ACCURACY) -> pd.DataFrame:
+    """Return a curve with the mean of so many last evaluations as the metric; it begins where there are so many."""
     if mean_of == 1:
         return points
-    return points.assign(accuracy=points["accuracy"].rolling(mean_of).mean()).iloc[mean_of - 1 :]
+    return points.assign(**{metric: points[metric].rolling(mean_of).mean()}).iloc[mean_of - 1 :]
 
 
 def area(run: Run, until_s: float | None = None) -> float | None:
@@ -90,14 +99,16 @@ def area(run: Run, until_s: float | None = None) -> float | None:
 def summary(run: Run) -> dict[str, Any]:
     """Return the run in one object of plain numbers; accuracies are None if nothing was evaluated.
 
-    Keys: method, status, rounds, accuracy (last evaluation), best_accuracy, sim_time_s, energy_j, active_j, idle_j,
+    Keys: method, status, rounds, accuracy (last evaluation), best_accuracy, metrics of the objective with the last
+    value, best_ and their names with the best one, sim_time_s, energy_j, active_j, idle_j,
     participant_j, with prices those of money and carbon, up_bytes, down_bytes, flops (all at the end of the run; of one
     that did not finish, at the end of its last round), host_s, diverged (None, or what the manifest says of it), and
     targets, which maps each target to its first crossing or None; where it is not the scenario's own network that is
     charged for, charged_as says which.
     """
     points = curve(run)
-    accuracy = points["accuracy"]
+    accuracy = points["accuracy"].dropna()
+    own = [name for name in run.better if name not in (ACCURACY, "loss")]
     return {
         "method": run.method,
         "status": run.status,
@@ -105,26 +116,48 @@ def summary(run: Run) -> dict[str, Any]:
         **_end(run),
         "accuracy": None if accuracy.empty else float(accuracy.iloc[-1]),
         "best_accuracy": None if accuracy.empty else float(accuracy.max()),
+        **{name: value for metric in own for name, value in last_and_best(points, metric, run.better[metric]).items()},
         "host_s": run.manifest["host_s"],
         "diverged": run.manifest.get("diverged"),  # older runs do not say
-        "targets": {f"{target:g}": first_crossing(points, target) for target in run.targets},
+        "targets": {
+            said: first_crossing(points, target, metric, better) for said, target, metric, better in _targets(run)
+        },
     }
+
+
+def last_and_best(points: pd.DataFrame, metric: str, better: Better) -> dict[str, float | None]:
+    """Return the last and the best value of a metric of a curve, by its name and best_ before it; None without any."""
+    values = points[metric].dropna()
+    best = values.max() if better == "higher" else values.min()
+    found = (None, None) if values.empty else (float(values.iloc[-1]), float(best))
+    return dict(zip((metric, f"best_{metric}"), found, strict=True))
+
+
+def _targets(run: Run) -> Iterator[tuple[str, float, str, Better]]:
+    """Yield each target of a run: in words, its value, metric, and which numbers are better."""
+    for target in run.targets:
+        yield f"{target:g}", target, ACCURACY, "higher"
+    for metric, target in run.metric_targets:
+        yield f"{metric}:{target:g}", target, metric, run.better[metric]
 
 
 def targets_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Return a row for each run and target: run, status, method, seed, target, and costs of the first crossing.
 
-    Costs of a target that was not reached are missing values.
+    Costs of a target that was not reached are missing values. Where some target is no accuracy, the column metric says
+    whose it is.
     """
     rows: list[dict[str, Any]] = []
     for run in runs:
         points = curve(run)
-        for target in run.targets:
-            label = {"run": run.name, "status": run.status, "method": run.method, "seed": run.seed, "target": target}
-            rows.append(label | (first_crossing(points, target) or {}))
+        for _, target, metric, better in _targets(run):
+            label = {"run": run.name, "status": run.status, "method": run.method, "seed": run.seed}
+            spent = first_crossing(points, target, metric, better) or {}
+            rows.append(label | {"metric": metric, "target": target} | spent)
+    named = ["metric"] if any(run.metric_targets for run in runs) else []
     priced = any(run.is_priced for run in runs)
     known = [name for name in COSTS if priced or name not in CHARGES]
-    frame = pd.DataFrame(rows, columns=["run", "status", "method", "seed", "target", *known])
+    frame = pd.DataFrame(rows, columns=["run", "status", "method", "seed", *named, "target", *known])
     whole = ["round", *_WHOLE]
     return frame.astype({name: "Int64" if name in whole else "float64" for name in known})
 

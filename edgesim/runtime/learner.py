@@ -8,6 +8,7 @@ Answers that are known from before need no computing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 from edgesim.core.backend import Assignment, Backend, PersonalScoring, Result, Score, Scoring, works_ahead
@@ -63,7 +64,10 @@ class FederatedLearner:
         self._tools = tools
         self._first = self.graph.given(first, self.memo.name("first"))
         self._kept: dict[int, Node] = {}  # what each device keeps: a model state, or None
-        self._best: tuple[float, Node] = (-1.0, self._first)
+        self._best: tuple[float, Node] = (
+            -inf,
+            self._first,
+        )  # the highest rank in a test, and the first model that had it
         self._models = ModelStore()
         self._messages: dict[ModelRef, Node] = {}  # updates that peers can fetch
         self._among_peers = method.needs.peers is not None
@@ -98,11 +102,6 @@ class FederatedLearner:
         self.graph.make(self._kept.values())
         kept = {device: self.graph.value(node) for device, node in self._kept.items()}
         return {device: value for device, value in kept.items() if value is not None}
-
-    @property
-    def best(self) -> tuple[float, ModelState]:
-        """The highest test accuracy, -1 before the first, and the first model that had it."""
-        return self._best[0], self.graph.value(self._best[1])
 
     def weights(self) -> ModelState:
         """Return the newest global model."""
@@ -328,9 +327,9 @@ class FederatedLearner:
         self._reported = model
 
     def _compare(self, scores: Mapping[str, Score], model: Node) -> None:
-        """Remember the first model with the highest accuracy."""
-        if "test" in scores and scores["test"].accuracy > self._best[0]:
-            self._best = scores["test"].accuracy, model
+        """Remember the first model that ranks highest."""
+        if "test" in scores and scores["test"].rank > self._best[0]:
+            self._best = scores["test"].rank, model
 
     def _nodes(self) -> list[Node]:
         """Return all nodes that later ones may build on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -26,6 +26,7 @@ from edgesim.simulation.choosing import asked_at_most, check_selection, wants_of
 from edgesim.simulation.dealing import counts_of, for_others, label_counts, members_of, partition, server_set_of
 from edgesim.simulation.network import Network, charged_profile, network_of
 from edgesim.simulation.networks import check_networks, models_of, networks_of_devices, together
+from edgesim.simulation.objectives import check_objective, with_fitting_labels, written_metrics
 from edgesim.simulation.outages import check_outages, check_prices
 from edgesim.simulation.server_step import check_server_optimizer
 from edgesim.simulation.tree import edge_servers, protocol_of_devices
@@ -108,6 +109,8 @@ class Assembly:
             reports=self.setting.reports,
             attacks=self.attacks,
             networks=self.setting.networks,
+            objective=self.scenario.objective.value,
+            metrics=written_metrics(self.scenario),
         )
 
     def make_tools(self) -> ServerTools | None:
@@ -118,12 +121,9 @@ class Assembly:
 
         if self.data is None:
             return None
-        held = self.server_set
-        if held is None:
-            return ServerTools(self.module, self.data, self.setting.cost_profile)
-        return ServerTools(
-            self.module, self.data, self.setting.cost_profile, held.wanted.split, torch.from_numpy(held.rows)
-        )
+        held, objective = self.server_set, self.scenario.objective.value
+        tools = ServerTools(self.module, self.data, self.setting.cost_profile, objective=objective)
+        return tools if held is None else replace(tools, split=held.wanted.split, rows=torch.from_numpy(held.rows))
 
 
 def session_key(scenario: Scenario) -> Key:
@@ -145,11 +145,11 @@ def build_network(scenario: Scenario, data: Dataset | None, known: CostProfile |
     """
     key = Key(scenario.seed).at(Purpose.INIT, 0)
     shape, classes = (data.input_shape, data.classes) if data else (None, None)
-    networks, models = networks_of_devices(scenario), models_of(scenario)
+    networks, models, objective = networks_of_devices(scenario), models_of(scenario), scenario.objective.value
     if networks is None:
-        return network_of(models[0], shape, classes, key, known)
+        return network_of(models[0], shape, classes, key, known, objective)
     named = zip(networks.names, models, strict=True)
-    return together({name: network_of(model, shape, classes, key) for name, model in named})
+    return together({name: network_of(model, shape, classes, key, None, objective) for name, model in named})
 
 
 @plain_where_loaded()
@@ -174,7 +174,7 @@ def assemble(
     _check_protocol(scenario, fleet, members)
     _check_end(scenario, fleet)
     shared = shared_network(scenario, fleet)
-    data = load(scenario)
+    data = with_fitting_labels(scenario, load(scenario))
     server_set = server_set_of(scenario, data)
     split, samples = partition(scenario, data, len(fleet), server_set, members)
     network = build(scenario, data)
@@ -298,7 +298,7 @@ def _check_end(scenario: Scenario, fleet: Fleet) -> None:
     powers_w: list[Any] = [fleet.idle_w, fleet.sleep_w, fleet.transmit_w, fleet.receive_w, fleet.j_per_bit]
     powers_w += [server.idle, server.busy]
     powers_w += [power for block in fleet.blocks for power in (block.cpu.capacitance, block.cpu.static_w)]
-    by_accuracy = stop.accuracy is not None and scenario.backend.value.trains
+    by_accuracy = (stop.accuracy is not None or bool(stop.metric)) and scenario.backend.value.trains
     by_energy = stop.energy is not None and any(np.any(power_w) for power_w in powers_w)
     if stop.rounds is None and stop.sim_time is None and not (by_accuracy or by_energy):
         raise ConfigError(
@@ -308,7 +308,8 @@ def _check_end(scenario: Scenario, fleet: Fleet) -> None:
 
 
 def _check_pairs(scenario: Scenario) -> None:
-    """Raise ConfigError if method, protocol and backend cannot work together."""
+    """Raise ConfigError if method, objective, protocol and backend cannot work together."""
+    check_objective(scenario)
     key, chosen = protocol_of_devices(scenario)
     needs, protocol = scenario.method.value.needs, chosen.value.protocol
     if protocol not in needs.protocols:

@@ -85,8 +85,14 @@ def _dealt(
             for_others(server_set, "test", len(labels_of_tests)),
         )
         y_train, y_test = labels[rows], labels_of_tests[tests]
+        check_partition(scenario, data)
         split = plugin.split(y_train, y_test, devices, data.classes, key.at(Purpose.DATA))
         if scenario.evaluation.personal and split.test is None:
+            if data.kind != "classes":
+                raise ConfigError(
+                    f"evaluation.personal: test sets of devices have the classes of their training sets, those of data "
+                    f"{data.name} are {data.kind}; use a partition that divides the test samples too, such as by_column"
+                )
             draws = key.at(Purpose.EVAL).numpy()
             split = replace(split, test=local_tests(split.train, y_train, y_test, data.classes, draws))
         own = None if split.test is None else tuple(tests[of_device] for of_device in split.test)
@@ -100,6 +106,15 @@ def _dealt(
     return split, samples
 
 
+def check_partition(scenario: Scenario, data: Dataset) -> None:
+    """Raise ConfigError if a partition divides samples by their classes and there are none."""
+    if data.kind != "classes" and getattr(scenario.partition.value, "by_classes", True):
+        raise ConfigError(
+            f"partition.name: {scenario.partition.name} divides samples by their classes, those of data {data.name} "
+            f"are {data.kind}; use iid or by_column"
+        )
+
+
 def label_counts(scenario: Scenario, data: Dataset | None, split: Split | None) -> np.ndarray | None:
     """Return label counts, shape (devices, classes), if the method or the selection asks devices to report them."""
     wanted = scenario.method.value.needs.metadata | wants_of(scenario)
@@ -108,7 +123,7 @@ def label_counts(scenario: Scenario, data: Dataset | None, split: Split | None) 
 
 def counts_of(data: Dataset | None, split: Split | None) -> np.ndarray | None:
     """Return label counts, shape (devices, classes); None where no device holds samples."""
-    if data is None or split is None:
+    if data is None or split is None or data.kind != "classes":
         return None
     labels = data.labels("train")
     counts = np.stack([np.bincount(labels[shard], minlength=data.classes) for shard in split.train])

@@ -10,10 +10,12 @@ from edgesim.runtime.identity import Digests
 from edgesim.simulation.assembly import Assembly
 from edgesim.simulation.fingerprint import named_files_digest, source_digest
 from edgesim.simulation.networks import models_of
+from edgesim.simulation.objectives import written_metrics
 
 # Keys of a scenario from which trained weights follow, whatever its network, devices and prices are.
 _LEARNING = (
     *("seed", "data", "data_seed", "partition", "model", "training", "method", "server_optimizer", "encoding", "peers"),
+    "objective",
 )
 # And those from which nothing follows that is trained, but only when a run ends and what it keeps.
 _REPORTING = ("name", "stop", "evaluation", "weights", "backend", "prices")
@@ -28,6 +30,7 @@ def facts_of(parts: Assembly) -> bytes:
     table = scenario.canonical()
     wanted = table.keys() - set(_REPORTING) if scenario.method.value.needs.clock else _LEARNING
     chosen = {key: table.get(key) for key in sorted(wanted)}
+    wanted_metrics = written_metrics(scenario)
     setting, backend = parts.setting, scenario.backend.value
     return Digests().of(
         _plain(chosen),
@@ -43,6 +46,7 @@ def facts_of(parts: Assembly) -> bytes:
         *(("reports",) if setting.reports else ()),  # part of what training gives
         # from which its random streams follow, and who takes part
         *(([parts.session_word, setting.members],) if scenario.session else ()),
+        *(("metrics", *wanted_metrics) if wanted_metrics else ()),  # part of what tests give
         *(("attacks", parts.attacks) if parts.attacks else ()),
         *_networks(parts),
     )

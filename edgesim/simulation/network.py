@@ -29,6 +29,8 @@ from edgesim.cost.models.priced_as import As, charged
 from edgesim.cost.profile import F32_BYTES, CostProfile
 from edgesim.files.kept import PROFILES, digest_of_files, keep_table, kept_table
 from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.objectives.base import Objective
+from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.train.torch_settings import plain_torch
 
 if TYPE_CHECKING:
@@ -53,23 +55,28 @@ class Network:
 
 
 def network_of(
-    model: Chosen, shape: tuple[int, ...] | None, classes: int | None, key: Key, known: CostProfile | None = None
+    model: Chosen,
+    shape: tuple[int, ...] | None,
+    classes: int | None,
+    key: Key,
+    known: CostProfile | None = None,
+    objective: Objective = CLASSIFICATION,
 ) -> Network:
     """Return a network with the cost profile that is `known`, kept, or else measured, and then kept.
 
     Shape and classes default to those that the model is known for. Raises ConfigError if it cannot be built or priced.
     """
     shape, classes = _input_of(model.value, model.name, shape, classes)
-    make = partial(_built, model.value, shape, classes, key)
+    make = partial(_built, model.value, shape, classes, key, objective)
     outside = is_outside("model", model.name)
     # of code, or of a file, only building it tells if it fits
     ready = make() if outside or model.value.init_from is not None else None
     own = "" if ready is None or not outside else _facts_of(ready, model.value)
-    identity = _identity(model, shape, classes, own)
+    identity = _identity(model, shape, classes, objective, own)
     cost_profile = known or _kept(identity)
     if cost_profile is None:
         ready = make() if ready is None else ready
-        cost_profile = measured(ready, model.name, shape, classes)
+        cost_profile = measured(ready, model.name, shape, classes, objective)
         if identity is not None:
             keep_table(PROFILES, identity, json.loads(cost_profile.to_json()))
     elif ready is None and not _has_room(cost_profile):
@@ -95,28 +102,35 @@ def charged_profile(scenario: Scenario, own: CostProfile, data: Dataset | None) 
         shape, classes = cost.input_shape, cost.classes
         if not hasattr(model.value, "native_input_shape") and data is not None:
             shape, classes = shape or data.input_shape, classes or data.classes
-        found.append(network_of(model, shape, classes, key).cost_profile)
+        found.append(network_of(model, shape, classes, key, objective=scenario.objective.value).cost_profile)
     return charged(own, found[0], found[1], scenario.training.batch)
 
 
 def cost_profile_of(
-    model: Any, name: str, data_shape: tuple[int, ...] | None, classes: int | None, key: Key
+    model: Any,
+    name: str,
+    data_shape: tuple[int, ...] | None,
+    classes: int | None,
+    key: Key,
+    objective: Objective = CLASSIFICATION,
 ) -> tuple[nn.Module, CostProfile]:
     """Return a network and its cost profile, measured here and now.
 
     Shape and classes default to those that the model is known for.
     """
     shape, classes = _input_of(model, name, data_shape, classes)
-    module = _built(model, shape, classes, key)
-    return module, measured(module, name, shape, classes)
+    module = _built(model, shape, classes, key, objective)
+    return module, measured(module, name, shape, classes, objective)
 
 
 @plain_torch()
-def measured(module: nn.Module, name: str, shape: Sequence[int], classes: int) -> CostProfile:
+def measured(
+    module: nn.Module, name: str, shape: Sequence[int], classes: int, objective: Objective = CLASSIFICATION
+) -> CostProfile:
     """Return the cost profile of a network; see `edgesim.cost.measure.step.measure`."""
     from edgesim.cost.measure.step import measure
 
-    return measure(module, name, shape, classes)
+    return measure(module, name, shape, classes, objective=objective)
 
 
 def _input_of(model: Any, name: str, shape: tuple[int, ...] | None, classes: int | None) -> tuple[tuple[int, ...], int]:
@@ -128,10 +142,12 @@ def _input_of(model: Any, name: str, shape: tuple[int, ...] | None, classes: int
 
 
 @plain_torch()
-def _built(model: Any, shape: tuple[int, ...], classes: int, key: Key, priced: bool = False) -> nn.Module:
+def _built(
+    model: Any, shape: tuple[int, ...], classes: int, key: Key, objective: Objective, priced: bool = False
+) -> nn.Module:
     from edgesim.learning.models.build import build_model
 
-    return build_model(model, shape, classes, key, priced)
+    return build_model(model, shape, classes, key, priced, objective)
 
 
 def _has_room(cost_profile: CostProfile) -> bool:
@@ -152,7 +168,9 @@ def _kept(identity: Any) -> CostProfile | None:
         return None
 
 
-def _identity(model: Chosen, shape: tuple[int, ...], classes: int, facts: str | None) -> dict[str, Any] | None:
+def _identity(
+    model: Chosen, shape: tuple[int, ...], classes: int, objective: Objective, facts: str | None
+) -> dict[str, Any] | None:
     """Return all that decides a cost profile; None if it is not known, as `facts` are not."""
     if facts is None:
         return None
@@ -162,6 +180,7 @@ def _identity(model: Chosen, shape: tuple[int, ...], classes: int, facts: str | 
         "class": _settings(type(model.value)),
         "input_shape": list(shape),
         "classes": classes,
+        "objective": [type(objective).__qualname__, repr(objective)],
         "own": facts,
         "code": _code(),
         "versions": {name: version(name) for name in _LIBRARIES},

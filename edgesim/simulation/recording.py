@@ -15,6 +15,7 @@ from edgesim.core.update import ModelState
 from edgesim.records.manifest import FINISHED, RUNNING
 from edgesim.records.schema import TABLES
 from edgesim.records.writer import WEIGHTS, RunFolder
+from edgesim.simulation.objectives import metrics_of, written_metrics
 from edgesim.simulation.provenance import process
 
 if TYPE_CHECKING:
@@ -142,6 +143,8 @@ def _told_of(training: Training) -> dict[str, Any]:
         }
     return {
         **own,
+        "goal": scenario.objective.value.goal,
+        "metrics": {name: metrics_of(scenario)[name] for name in written_metrics(scenario)},
         "charged_as": getattr(scenario.cost.value, "charged_as", None),
         "stop_reason": rounds.stop_reason,
         "rounds": rounds.settled,

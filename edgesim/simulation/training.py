@@ -19,6 +19,7 @@ from edgesim.runtime.memo import Memo, NewRounds
 from edgesim.runtime.own_clocks import OwnClockLearner
 from edgesim.runtime.tree_learner import CloudLearner
 from edgesim.simulation.assembly import Assembly
+from edgesim.simulation.objectives import metrics_of
 from edgesim.simulation.released import Released, Releasing
 from edgesim.simulation.server_step import method_of_server
 from edgesim.simulation.tree import Tree
@@ -78,6 +79,7 @@ class Training:
             server=scenario.server,
             observer=self.releasing,
             spent=spent,
+            better=metrics_of(scenario),
         )
         start_s = scenario.session[0].start if scenario.session else 0.0
         self._begin = partial(

@@ -73,6 +73,8 @@ def _without_training(given: _Given) -> Iterator[str]:
         yield f"evaluation: has no effect, as backend {given.scenario.backend.name} trains nothing"
     if given.wrote("stop", "accuracy"):
         yield f"stop.accuracy: has no effect, as backend {given.scenario.backend.name} trains nothing"
+    if given.wrote("stop", "metric"):
+        yield f"stop.metric: has no effect, as backend {given.scenario.backend.name} trains nothing"
     if given.wrote("stop", "milestones"):
         yield f"stop.milestones: have no effect, as backend {given.scenario.backend.name} trains nothing"
 

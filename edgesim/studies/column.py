@@ -7,28 +7,33 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
 from edgesim.config.units import Seconds, reason
 from edgesim.core.errors import ConfigError
+from edgesim.core.metrics import ACCURACY, METRICS, Better
 from edgesim.files.reading import quoted
 from edgesim.records.schema import TABLES, TEXT
 from edgesim.reports.load import Run
 from edgesim.reports.stats import COSTS, area, curve, first_crossing, last_crossing, smoothed, summary
 
-Better: TypeAlias = Literal["lower", "higher"]
-
 _SPENT = ("rounds", "round_s", *COSTS[1:], "traffic_bytes")
 _PERSONAL = ("personal_accuracy", "best_personal_accuracy", "personal_worst")
 _BUSIEST = ("busiest_in_bytes", "busiest_out_bytes", "busiest_bytes", "busiest_round_in_bytes")
-_AT_END = ("accuracy", "best_accuracy", "loss", "flops", "mean_forward_macs", *_PERSONAL, *_BUSIEST)
+_OF_OBJECTIVES = tuple(name for name in METRICS if name not in (ACCURACY, "loss"))
+_METRICS = {f"{best}{name}": METRICS[name] for best in ("", "best_") for name in _OF_OBJECTIVES}
+_AT_END = ("accuracy", "best_accuracy", "loss", "flops", "mean_forward_macs", *_PERSONAL, *_BUSIEST, *_METRICS)
 _GAINED = ("accuracy", "best_accuracy", *_PERSONAL, "evals.accuracy")  # the more of it the better
-_LEARNED = ("accuracy", "best_accuracy", "loss", *_PERSONAL, "evals.loss", "evals.accuracy", "metrics.value")
+_LEARNED = ("accuracy", "best_accuracy", "loss", *_PERSONAL, *_METRICS, "evals.loss", "evals.accuracy", "metrics.value")
 _MEAN_OF_LAST = re.compile(r"accuracy_last_([1-9]\d*)")
 _AREA = re.compile(r"accuracy_area(?:\[([^\[\]]+)\])?")
-_UNTIL = re.compile(r"(?P<target>0?\.\d+)(?:~(?P<mean_of>[2-9]|[1-9]\d+))?(?P<for_good>-on)?")
+_NUMBER = r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:e-?\d+)?"
+_UNTIL = re.compile(
+    rf"(?:(?P<target>0?\.\d+)|(?P<metric>[A-Za-z_]\w*):(?P<value>{_NUMBER}))"
+    r"(?:~(?P<mean_of>[2-9]|[1-9]\d+))?(?P<for_good>-on)?"
+)
 _PRICED = re.compile(r"(_s|_j|_g|_bytes|flops|cost|cost_low|cost_high)$")  # columns of tables that say what was spent
 _METRIC = re.compile(r"metric\.(\w+)(?:\[(\d+)-(\d+)\])?")
 _MEAN_OF_METRIC = re.compile(r"mean_metric\.(\w+)")
@@ -36,7 +41,7 @@ _SESSION = re.compile(r"([A-Za-z0-9_-]+):")
 _PATTERNS = (_MEAN_OF_LAST, _AREA, _METRIC, _MEAN_OF_METRIC)
 _NAMED = ", ".join(name for name in _SPENT if not re.search("_low|_high", name))
 _ALLOWED = (
-    f"{_NAMED}, TABLE.COLUMN, all also as in sim_time_s@0.75, @0.75-on or @0.75~5; "
+    f"{_NAMED}, TABLE.COLUMN, all also as in sim_time_s@0.75, @0.75-on, @0.75~5 or @METRIC:3; "
     f"{', '.join(_AT_END)}, accuracy_last_K, accuracy_area[TIME], metric.NAME[FIRST-LAST], mean_metric.NAME; "
     "of a session SESSION:COLUMN"
 )
@@ -58,11 +63,13 @@ class Column:
 
     `for_good`: until from when on all evaluations are at the target or above; accuracy may go up and down a lot.
     `mean_of`: it is the mean of so many last evaluations that reaches the target, as one alone may do so by luck.
+    `metric`: of what the target is a value, accuracy or one of the objective, as in sim_time_s@perplexity:3.
     `quantity`: rounds, round_s (mean length of a round), sim_time_s, energy_j, of it active_j, idle_j (above idle power
     and not) and participant_j (without the idle power of devices never asked), cost and co2e_g by the scenario's prices
     (cost_low, cost_high, co2e_low_g, co2e_high_g where these are bands), up_bytes, down_bytes, traffic_bytes
     (both), or TABLE.COLUMN, a sum over a table of the run; at the end also flops, loss and accuracy of the last
-    evaluation, best_accuracy, accuracy_last_K, the mean of the last K evaluations, accuracy_area, the mean accuracy
+    evaluation, perplexity, f1_macro and other metrics of the objective, best_accuracy, best_perplexity and so on,
+    accuracy_last_K, the mean of the last K evaluations, accuracy_area, the mean accuracy
     over simulated time, or with [TIME] over so much of it (see `area`), mean_forward_macs (mean over jobs of
     the size of the model trained, see `CostProfile.forward_macs`), and metric.NAME, what the method reported last by
     that name: the mean over devices, or with [FIRST-LAST] over those with these ids; mean_metric.NAME is the mean over
@@ -78,6 +85,7 @@ class Column:
     target: float | None = None
     for_good: bool = False
     mean_of: int = 1
+    metric: str = ACCURACY
     session: str | None = None  # whose, of a run of several; None: that which is looked at, or the first
 
     @property
@@ -86,6 +94,8 @@ class Column:
         gained = (_MEAN_OF_LAST.fullmatch(self.quantity), _AREA.fullmatch(self.quantity), self.quantity in _GAINED)
         if any(gained):
             return "higher"
+        if self.quantity in _METRICS:
+            return _METRICS[self.quantity]
         priced = self.quantity in (*_SPENT, *_AT_END) or bool("." in self.quantity and _PRICED.search(self.quantity))
         return "lower" if priced and not _is_metric(self.quantity) else None
 
@@ -153,8 +163,9 @@ def parse_column(text: str) -> Column:
     quantity, at, until = text.partition("@")
     wanted = _UNTIL.fullmatch(until)
     known = quantity in _SPENT or _is_table_column(quantity, by_round=bool(at))
-    if known and wanted and float(wanted["target"]):
-        return Column(quantity, float(wanted["target"]), bool(wanted["for_good"]), int(wanted["mean_of"] or 1))
+    if known and wanted and (wanted["metric"] or float(wanted["target"])):
+        target, metric = float(wanted["target"] or wanted["value"]), wanted["metric"] or ACCURACY
+        return Column(quantity, target, bool(wanted["for_good"]), int(wanted["mean_of"] or 1), metric)
     over = _AREA.fullmatch(text)
     if over and over[1]:
         _check_time(text, over[1])
@@ -204,7 +215,13 @@ def _is_table_column(text: str, by_round: bool) -> bool:
 def _spent(run: Run, column: Column) -> dict[str, Any] | None:
     crossing = last_crossing if column.for_good else first_crossing
     points = curve(run)
-    found = summary(run) if column.target is None else crossing(smoothed(points, column.mean_of), column.target)
+    if column.target is None:
+        found: dict[str, Any] | None = summary(run)
+    elif column.metric in points:
+        better, smooth = run.better[column.metric], smoothed(points, column.mean_of, column.metric)
+        found = crossing(smooth, column.target, column.metric, better)
+    else:
+        return None
     if found is None:
         return None
     rounds = found["rounds"] if column.target is None else found["round"]

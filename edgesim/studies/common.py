@@ -51,7 +51,7 @@ class Common:
         models = models_of(scenario)
         if len(models) > 1:
             return build_network(scenario, data)
-        wanted = text_of([models[0].table(), shape])
+        wanted = text_of([models[0].table(), scenario.canonical()["objective"], shape])
         network = build_network(scenario, data, self._profiles.get(wanted))
         self._profiles[wanted] = network.cost_profile
         return network
@@ -60,7 +60,7 @@ class Common:
         """Return how fast this host trains the network of a scenario."""
         table = parts.scenario.canonical()
         models = [model.table() for model in models_of(parts.scenario)]
-        wanted = text_of([models, *(table[key] for key in ("data", "training", "backend"))])
+        wanted = text_of([models, *(table[key] for key in ("data", "objective", "training", "backend"))])
         if wanted not in self._speeds:
             self._speeds[wanted] = host_flops_per_s(parts)
         return self._speeds[wanted]

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.metrics import ACCURACY
 from edgesim.core.rng import Key, Purpose
 from edgesim.reports.load import Run, open_run
-from edgesim.reports.stats import curve, summary
+from edgesim.reports.stats import curve, last_and_best, summary
 from edgesim.studies.column import Column, parse_column
 from edgesim.studies.missing import run_missing
 from edgesim.studies.runs import Planned, Step, plan
@@ -190,11 +191,25 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _gap(column: Column, runs: Sequence[Run]) -> float:
-    """Return by how much accuracy runs fell short of a column's target, the mean; 1 for one without a target."""
+    """Return by how much accuracy, or share of another target, runs fell short of it, the mean; 1 without a target."""
     if column.target is None:
         return _WHOLE_GAP
-    gaps = [max(0.0, column.target - _best_by(run, math.inf)) for run in runs]
+    if column.metric != ACCURACY:
+        gaps = [_share_short(column, run) for run in runs]
+    else:
+        gaps = [max(0.0, column.target - _best_by(run, math.inf)) for run in runs]
     return max(_SMALLEST_GAP, float(np.mean(gaps)))
+
+
+def _share_short(column: Column, run: Run) -> float:
+    """Return by which share of a target the best value of a metric falls short of it, at most 1."""
+    assert column.target is not None
+    points, better = curve(run), run.better.get(column.metric)
+    best = None if better is None else last_and_best(points, column.metric, better)[f"best_{column.metric}"]
+    if best is None or not math.isfinite(best):
+        return _WHOLE_GAP
+    short = column.target - best if better == "higher" else best - column.target
+    return min(_WHOLE_GAP, max(0.0, short) / max(abs(column.target), _SMALLEST_GAP))
 
 
 def _best_by(run: Run, time_s: float) -> float:

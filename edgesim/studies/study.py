@@ -19,6 +19,7 @@ from edgesim.config.scenario import Scenario
 from edgesim.config.toml_file import read_toml
 from edgesim.config.units import reason, refusal
 from edgesim.core.errors import ConfigError
+from edgesim.core.metrics import ACCURACY
 from edgesim.files.reading import csv_records, in_short, quoted
 from edgesim.studies.column import parse_column
 from edgesim.studies.keys import LABEL, Changes, FixedKeys, as_label, labelled
@@ -199,6 +200,9 @@ class Study(FixedKeys):
             backend = self.scenario(folder, Cell({}, ()), size).backend
             if search.prune and not backend.value.trains:
                 raise ConfigError(f"search.prune: goes by accuracy, and backend {backend.name} trains nothing")
+            objective = self.scenario(folder, Cell({}, ()), size).objective
+            if search.prune and ACCURACY not in objective.value.metrics:
+                raise ConfigError(f"search.prune: goes by accuracy, which objective {objective.name} does not have")
 
     def _cell(self, chosen: Sequence[tuple[str, tuple[str, ...]]]) -> Cell:
         labels = {axis: label for axis, (label, _) in zip(self.axes, chosen, strict=True)}

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.metrics import Better
 from edgesim.reports.load import Run
-from edgesim.studies.column import Better, directions, parse_column
+from edgesim.studies.column import directions, parse_column
 from edgesim.studies.statistics.censored import least_bound, median, restricted_mean
 from edgesim.studies.statistics.intervals import ENOUGH_RUNS, bootstrap_interval, share_interval, student_interval
 from edgesim.studies.statistics.paired import Comparison, Readings, compare, holm

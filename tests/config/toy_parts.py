@@ -177,6 +177,7 @@ PLUGINS: dict[str, dict[str, type]] = {
     "mobility": {"markov": Empty},
     "selection": {"all": Empty, "one_of": OneOf},
     "method": {"averaging": Averaging, "proximal": Proximal},
+    "objective": {"classification": Empty},
     "server_optimizer": {"sgd": Empty},
     "protocol": {"sync": Empty, "deadline": Deadline},
     "backend": {"serial": Empty, "pool": Pool},

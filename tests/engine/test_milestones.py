@@ -91,7 +91,7 @@ def test_without_training_they_say_nothing(here: Path) -> None:
     [
         (
             "{ milestones = [{ sim_time = 1, accuracy = 0.5 }] }",
-            "stop: needs at least one of rounds, accuracy, sim_tim",
+            "stop: needs at least one of rounds, accuracy, metric, sim_tim",
         ),
         ("{ rounds = 1, milestones = [{ sim_time = 1 }] }", "stop.milestones.0.accuracy: is missing"),
         ("{ rounds = 1, milestones = [{ sim_time = 0, accuracy = 0.5 }] }", "stop.milestones.0.sim_time: "),

@@ -11,7 +11,7 @@ import torch
 import edgesim
 from edgesim.core.errors import ContractError
 from edgesim.core.task import Payload, TensorSpec
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 from tests.conftest import digits_scenario
 from tests.contracts.support import Spy, mixed_scenario, prepare
 from tests.methods.recorded import record
@@ -90,7 +90,9 @@ def test_devices_agree_and_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     for job in last:
         network = job.network(job.result.new_device_state).eval()  # type: ignore[arg-type]
         torch.testing.assert_close(job.result.body["tensors"]["logits"], network(x).detach(), rtol=1e-5, atol=1e-6)
-    monkeypatch.setattr(FedMD, "loss", lambda self, local, batch, context: cross_entropy(local.weights, batch, context))
+    monkeypatch.setattr(
+        FedMD, "loss", lambda self, local, batch, context: objective_loss(local.weights, batch, context)
+    )
     prepare(distilling()).run()
     alone = torch.stack([job.result.body["tensors"]["logits"] for job in done[-devices:]])
     assert float(sent.std(dim=0).mean()) < 0.9 * float(alone.std(dim=0).mean())  # who agrees is closer to the others

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerSet
 from edgesim.core.numbers import Count
 from edgesim.core.task import Pass, Payload, TensorSpec
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class FedMD(Method):
 
     def loss(self, local, batch, context):
         told, mean = context.forward(local.weights, context.public.x), context.global_model["tensors"]["logits"]
-        return cross_entropy(local.weights, batch, context) + F.mse_loss(told, mean)
+        return objective_loss(local.weights, batch, context) + F.mse_loss(told, mean)
 
     def told(self, local, context):
         with torch.no_grad(), context.as_in_a_test():

@@ -23,7 +23,7 @@ from edgesim.core.view import Setting, View
 from edgesim.learning.aggregate.mean import finite, mean_of_holders
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import gradients
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 
 ROUNDS = frozenset({"sync", "deadline"})
 EVERYWHERE = ROUNDS | {"buffered"}
@@ -157,7 +157,7 @@ def _half_way(local: LocalState, context: Context) -> LocalState:
 def _gradient_of_a_copy(local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
     w = local.weights
     leaves = {n: t.clone().requires_grad_(n in context.trained) for n, t in w["params"].items()}
-    loss = cross_entropy({**w, "params": leaves}, batch, context)
+    loss = objective_loss({**w, "params": leaves}, batch, context)
     return gradients(loss, [leaves[n] for n in context.trained])
 
 
@@ -184,4 +184,4 @@ def _look_only(local: LocalState, context: Context) -> Finished:
 def _look(w: ModelState, context: Context) -> Tensor:
     with torch.no_grad():
         batch = context.batch(torch.arange(8), torch.Generator().manual_seed(context.key.at(9).word()))
-        return cross_entropy(w, batch, context)
+        return objective_loss(w, batch, context)

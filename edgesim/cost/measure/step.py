@@ -39,34 +39,45 @@ from edgesim.learning.models.trace import (
     trace_on_cpu,
     trace_step,
 )
+from edgesim.learning.objectives.base import Objective
+from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.train.loop import gradients
 
 _Key = TypeVar("_Key", str, Owners)
 
 
-def measure(module: nn.Module, name: str, input_shape: Sequence[int], classes: int, batch: int = 2) -> CostProfile:
+def measure(
+    module: nn.Module,
+    name: str,
+    input_shape: Sequence[int],
+    classes: int,
+    batch: int = 2,
+    objective: Objective = CLASSIFICATION,
+) -> CostProfile:
     """Return the cost profile of a network that is in training mode; its weights are neither read nor changed.
 
     `input_shape` is that of one sample. Raises ConfigError if the layers' costs do not add up to what a whole
-    training step (forward, mean cross-entropy, backward) counts, or the network does what has no price.
+    training step (forward, mean loss, backward) counts, or the network does what has no price.
     """
     try:
-        return _measured(module, name, input_shape, classes, batch)
+        return _measured(module, name, input_shape, classes, batch, objective)
     except (NotMeasured, RuntimeError, ValueError, TypeError, AssertionError) as error:  # torch's or the network's own
         raise ConfigError(f"model.name: {name} cannot be priced: {reason_of(error)}") from error
 
 
-def _measured(module: nn.Module, name: str, input_shape: Sequence[int], classes: int, batch: int) -> CostProfile:
-    trace, larger = (trace_step(module, input_shape, size) for size in (batch, batch + 1))
+def _measured(
+    module: nn.Module, name: str, input_shape: Sequence[int], classes: int, batch: int, objective: Objective
+) -> CostProfile:
+    trace, larger = (trace_step(module, input_shape, size, objective) for size in (batch, batch + 1))
     growing = grown(trace, larger)
-    counted = [_count_step(module, input_shape, size) for size in (batch, batch + 1, batch + 2)]
+    counted = [_count_step(module, input_shape, size, objective) for size in (batch, batch + 1, batch + 2)]
     forward, per_step = _by_sample([flops for flops, _ in counted], batch)
     costs = _Costs()
     for place, cost in enumerate(node_flops(trace, larger)):
         costs.add(place, cost, of_data=DATA in trace.reach[cost.node])
     own_work = {layer for layer, flops in costs.weight_flops.items() if flops == batch * forward.get(layer, 0.0)}
     layout = find_groups(trace, module, own_work)
-    kept, more_kept = (trace_on_cpu(module, input_shape, size) for size in (batch, batch + 1))
+    kept, more_kept = (trace_on_cpu(module, input_shape, size, objective) for size in (batch, batch + 1))
     grown(kept, more_kept)
     tensors = _tensors(module)
     layers = _in_order(list(tensors), costs.position, forward)
@@ -190,7 +201,9 @@ class _Meter:
             hook.remove()
 
 
-def _count_step(module: nn.Module, input_shape: Sequence[int], batch: int) -> tuple[dict[str, float], float]:
+def _count_step(
+    module: nn.Module, input_shape: Sequence[int], batch: int, objective: Objective
+) -> tuple[dict[str, float], float]:
     """Return forward FLOPs by module, less those of its inner modules, and FLOPs of a whole training step.
 
     Modules are in the order in which they ran first.
@@ -199,7 +212,7 @@ def _count_step(module: nn.Module, input_shape: Sequence[int], batch: int) -> tu
     with flop_counter() as counter:
         meter = _Meter(module, counter)
         try:
-            loss = loss_of(module, weights, torch.empty(batch, *input_shape, device="meta"))
+            loss = loss_of(module, weights, torch.empty(batch, *input_shape, device="meta"), objective)
         finally:
             meter.remove()
         gradients(loss, [value for value in weights.values() if value.requires_grad])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 
 from edgesim.core.arrays import Ids
+from edgesim.core.metrics import LabelKind
 from edgesim.files.kept import array_digest, mapped
 from edgesim.learning.data.augment import Augment
 from edgesim.learning.data.normalise import Scaling
@@ -87,8 +89,14 @@ class Dataset:
         augment: Augment | None = None,
         train_rows: Array | None = None,
         scaling: Scaling | None = None,
+        kind: LabelKind = "classes",
+        columns: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
     ) -> None:
         """`x_*`: float32, contiguous, or bytes, which `scaling` makes that. `y_*`: int64 labels (n,) in [0, classes).
+
+        `kind`: what labels are. "numbers" and "flags" (0 or 1) are float32 (n, classes), `classes` being how many a
+        sample has; "tokens" int64 (n, positions) in [0, classes). `columns`: what else is known of training and of
+        test samples, such as their user, by name, for partitions.
 
         `train_rows`: the row of `x_train` that each training sample is, int64 (len(y_train),), where images count
         several times: copies take no memory. None: every sample has its own.
@@ -97,14 +105,17 @@ class Dataset:
         self.classes = classes
         self.input_shape = input_shape
         self.augment = augment
+        self.kind = kind
+        self.columns = columns or {}
         self._scaling = scaling
         self._x = {"train": _numbers(x_train), "test": _numbers(x_test)}
         self._y = {"train": _numbers(y_train), "test": _numbers(y_test)}
         self._rows = None if train_rows is None else _numbers(train_rows)
 
     def labels(self, split: Side) -> Ids:
-        """Return the labels of a split, int64, shape (n,)."""
-        return self._y[split].array
+        """Return the class of each sample of a split, int64, shape (n,); 0 for all where labels are no classes."""
+        held = self._y[split].array
+        return held if self.kind == "classes" else np.zeros(len(held), dtype=np.int64)
 
     def batch(self, split: Side, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return features and labels of these rows of a split, in their order, features as normalised float32.

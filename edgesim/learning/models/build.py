@@ -18,6 +18,8 @@ from edgesim.core.rng import Key
 from edgesim.files.reading import check_regular, in_short, quoted, reading
 from edgesim.learning.models.base import ModelPlugin
 from edgesim.learning.models.seeding import seeded
+from edgesim.learning.objectives.base import Objective
+from edgesim.learning.objectives.classification import CLASSIFICATION
 
 _QUICK = 1_000_000  # numbers of a network that is tried sooner than torch's compiler is loaded, a second
 _SHOWN = 3  # differences named in an error line
@@ -36,13 +38,19 @@ class Foreign(Protocol):
 
 
 def build_model(
-    plugin: ModelPlugin | Foreign, input_shape: Sequence[int], classes: int, key: Key, priced: bool = False
+    plugin: ModelPlugin | Foreign,
+    input_shape: Sequence[int],
+    classes: int,
+    key: Key,
+    priced: bool = False,
+    objective: Objective = CLASSIFICATION,
 ) -> nn.Module:
     """Return a new network in channels-last layout; equal keys give equal weights.
 
     `input_shape` is that of one sample, without the batch. Raises ConfigError if the inputs do not fit the
-    network, if its output is not (batch, classes), if it has nothing to train or not in float32, or if `init_from`
-    cannot be loaded into it. Parameters that their author froze become buffers, which travel but are never trained.
+    network, if its output is not what the objective takes, (batch, classes) in classification, if it has nothing to
+    train or not in float32, or if `init_from` cannot be loaded into it. Parameters that their author froze become
+    buffers, which travel but are never trained.
     `priced`: such a network has a price, so that it need not be tried, which takes longer than building it.
     """
     if isinstance(plugin, ModelPlugin) and not priced:
@@ -51,7 +59,7 @@ def build_model(
         module = plugin.build(input_shape, classes) if isinstance(plugin, ModelPlugin) else _call(plugin)
     _keep_frozen(module)
     if not priced:
-        check_fits(module, input_shape, classes)
+        check_fits(module, input_shape, classes, objective)
         _check_numbers(module)
     if isinstance(plugin, ModelPlugin) and plugin.init_from is not None:
         _load(module, plugin.init_from)
@@ -67,8 +75,14 @@ def _check_room(plugin: ModelPlugin, input_shape: Sequence[int], classes: int) -
     check_memory("model", 2.0 * nbytes, f"{type(plugin).__name__} with {numbers:.3g} numbers, beside a copy of them,")
 
 
-def check_fits(module: nn.Module, input_shape: Sequence[int], classes: int) -> None:
-    """Raise ConfigError unless the network turns (2, *input_shape) into (2, classes). No weight is changed."""
+def check_fits(
+    module: nn.Module, input_shape: Sequence[int], classes: int, objective: Objective = CLASSIFICATION
+) -> None:
+    """Raise ConfigError unless the network turns (2, *input_shape) into what the objective takes for two samples.
+
+    In classification that is (2, classes). No weight is changed.
+    """
+    wanted = (2, *objective.shapes(classes, input_shape))
     name, given = type(module).__name__, "x".join(map(str, input_shape))
     if next(module.parameters(), None) is None:
         raise ConfigError(f"model.name: {name} has no parameters to train; one at least must not be frozen")
@@ -78,12 +92,12 @@ def check_fits(module: nn.Module, input_shape: Sequence[int], classes: int) -> N
         raise ConfigError(f"model.name: {name} cannot take inputs of {given}: {reason_of(error)}") from error
     if not isinstance(output, Tensor):
         raise ConfigError(
-            f"model.name: {name} must give (2, {classes}) for two inputs of {given}, gives {type(output).__name__}; "
+            f"model.name: {name} must give {wanted} for two inputs of {given}, gives {type(output).__name__}; "
             "in training too it has to give its main output alone, without auxiliary ones"
         )
-    if tuple(output.shape) != (2, classes):
+    if tuple(output.shape) != wanted:
         shape = tuple(output.shape)
-        raise ConfigError(f"model.name: {name} must give (2, {classes}) for two inputs of {given}, gives {shape}")
+        raise ConfigError(f"model.name: {name} must give {wanted} for two inputs of {given}, gives {shape}")
 
 
 def _tried(module: nn.Module, input_shape: Sequence[int]) -> Any:

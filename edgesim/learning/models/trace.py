@@ -15,11 +15,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from edgesim.learning.models.build import applied, on_meta
+from edgesim.learning.objectives.base import Objective
+from edgesim.learning.objectives.classification import CLASSIFICATION
 
 DATA = "\0data"  # stands for the data among owners; no module can have this name
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -132,12 +133,17 @@ def _saving_hooks() -> Any:
     return torch._C._autograd._top_saved_tensors_default_hooks(True)
 
 
-def trace_step(module: nn.Module, input_shape: Sequence[int], batch: int) -> Trace:
-    """Return the graph of a step of a network in training mode, on mean cross-entropy; its weights are not read."""
-    return _trace(module, on_meta(module), torch.empty(batch, *input_shape, device="meta", requires_grad=True))
+def trace_step(
+    module: nn.Module, input_shape: Sequence[int], batch: int, objective: Objective = CLASSIFICATION
+) -> Trace:
+    """Return the graph of a step of a network in training mode, on its mean loss; its weights are not read."""
+    data = torch.empty(batch, *input_shape, device="meta", requires_grad=True)
+    return _trace(module, on_meta(module), data, objective)
 
 
-def trace_on_cpu(module: nn.Module, input_shape: Sequence[int], batch: int) -> Trace:
+def trace_on_cpu(
+    module: nn.Module, input_shape: Sequence[int], batch: int, objective: Objective = CLASSIFICATION
+) -> Trace:
     """Return the same as `trace_step` with the kernels and memory layouts that a CPU would choose."""
     with FakeTensorMode(allow_non_fake_inputs=True):  # constants that a network holds
         weights = {
@@ -150,13 +156,14 @@ def trace_on_cpu(module: nn.Module, input_shape: Sequence[int], batch: int) -> T
             )
             for name, value in (*module.named_parameters(), *module.named_buffers())
         }
-        return _trace(module, weights, torch.empty(batch, *input_shape, device="cpu", requires_grad=True))
+        data = torch.empty(batch, *input_shape, device="cpu", requires_grad=True)
+        return _trace(module, weights, data, objective)
 
 
-def loss_of(module: nn.Module, weights: Mapping[str, Tensor], data: Tensor) -> Tensor:
-    """Return the mean cross-entropy of data with some labels."""
-    labels = torch.empty(len(data), dtype=torch.int64, device=data.device)
-    return cross_entropy(applied(module, weights, data), labels)
+def loss_of(module: nn.Module, weights: Mapping[str, Tensor], data: Tensor, objective: Objective) -> Tensor:
+    """Return the mean loss of data with some labels."""
+    outputs = applied(module, weights, data)
+    return objective.loss(outputs, objective.some_labels(outputs))
 
 
 def grown(trace: Trace, larger: Trace) -> Collection[Node]:
@@ -170,7 +177,7 @@ def grown(trace: Trace, larger: Trace) -> Collection[Node]:
     return {node for node, other in pairs if _shapes(node) != _shapes(other)}
 
 
-def _trace(module: nn.Module, weights: Mapping[str, Tensor], data: Tensor) -> Trace:
+def _trace(module: nn.Module, weights: Mapping[str, Tensor], data: Tensor, objective: Objective) -> Trace:
     running_norms: dict[Node, str] = {}
     norms = [(name, inner) for name, inner in module.named_modules() if isinstance(inner, BATCH_NORMS)]
     hooks = [
@@ -182,7 +189,7 @@ def _trace(module: nn.Module, weights: Mapping[str, Tensor], data: Tensor) -> Tr
     given = data.clone()  # no leaf, so that a network may change it in place
     try:
         with kept.hooks(), _Follower(given) as followed:
-            loss = loss_of(module, weights, given)
+            loss = loss_of(module, weights, given, objective)
     finally:
         for hook in hooks:
             hook.remove()

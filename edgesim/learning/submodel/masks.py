@@ -29,7 +29,7 @@ from edgesim.learning.codec.packed import WORDS
 from edgesim.learning.models.trace import layer_of
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import gradients
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 
 Masks: TypeAlias = Mapping[str, Tensor]
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
@@ -304,7 +304,7 @@ def dense_gradient(w: ModelState, batch: Batch, context: Context, moving: bool =
     `moving`: all but its running statistics, which move as in training.
     """
     leaves = {name: t.detach().clone().requires_grad_(name in context.trained) for name, t in w["params"].items()}
-    loss = cross_entropy({"params": leaves, "buffers": dict(w["buffers"])}, batch, context, moving)
+    loss = objective_loss({"params": leaves, "buffers": dict(w["buffers"])}, batch, context, moving)
     return dict(zip(context.trained, gradients(loss, [leaves[name] for name in context.trained]), strict=True))
 
 

@@ -1,7 +1,7 @@
 """Trains many devices in one stacked call. That changes rounding alone: results agree with serial ones within it.
 
 An assignment is stacked with others that train the same network with the same settings, if its rule takes the gradients
-of the cross-entropy; other hooks of rules are called device by device. What cannot be stacked is carried out alone.
+of the loss; other hooks of rules are called device by device. What cannot be stacked is carried out alone.
 """
 
 from __future__ import annotations
@@ -71,7 +71,12 @@ class _Lane:
             data, device = self.trainer.data, next(module.parameters()).device
             rows = torch.arange(DEVICES * SAMPLES) % len(data.y_train)
             x, y = (each.to(device) for each in data.batch("train", rows))
-            self._part = submodel, module, stacked, probed(stacked, module, submodel.frozen, x, y)
+            self._part = (
+                submodel,
+                module,
+                stacked,
+                probed(stacked, module, submodel.frozen, x, y, self.trainer.objective),
+            )
         return self._part[1:]
 
     def train(self, ready: Sequence[_Ready]) -> list[tuple[int, Result]]:
@@ -89,8 +94,9 @@ class _Lane:
         """Return loss and hits of a model on each chunk of test samples, given by their rows in batches of chunks."""
         network = self.tester.load_for_test(model)
         with torch.no_grad():
-            sums = [_sums(network, *self.tester.data.batch("test", rows)) for rows in batches]
-        return [ChunkScore(loss, int(hits), int(samples)) for loss, hits, samples in torch.cat(sums).tolist()]
+            sums = [_sums(network, self.tester, *self.tester.data.batch("test", rows)) for rows in batches]
+        chunks = torch.cat(sums).tolist()
+        return [ChunkScore(loss, hits, int(samples), tuple(more)) for loss, hits, samples, *more in chunks]
 
     def _started(self, ready: _Ready, module: nn.Module) -> StackedJob:
         context, stream = self.trainer.context(ready.assignment, module), Stream(ready.assignment.key)
@@ -106,12 +112,14 @@ class _Lane:
         return self.trainer.result(job.context, job.assignment, finished, job.steps, report)
 
 
-def _sums(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Return summed loss, hits and samples of each chunk of a batch, shape (chunks, 3)."""
-    logits = network(x)
-    losses = F.cross_entropy(logits, y, reduction="none")
-    each = torch.stack([losses, logits.argmax(1) == y, torch.ones_like(losses)], 1)
-    return F.pad(each, (0, 0, 0, -len(y) % CHUNK)).view(-1, CHUNK, 3).sum(1)
+def _sums(network: nn.Module, tester: Trainer, x: Tensor, y: Tensor) -> Tensor:
+    """Return summed loss, hits, samples and counts of each chunk of a batch, shape (chunks, 3 + counts)."""
+    logits, objective = network(x), tester.objective
+    losses = objective.losses(logits, y)
+    each = torch.stack([losses, objective.hits(logits, y), torch.ones_like(losses)], 1)
+    if tester.metrics:
+        each = torch.cat([each, objective.counts(logits, y)], 1)
+    return F.pad(each, (0, 0, 0, -len(y) % CHUNK)).view(-1, CHUNK, each.shape[1]).sum(1)
 
 
 class Cohort:
@@ -155,6 +163,10 @@ class Cohort:
         spans = [self._tests[start:end] for start, end in pairwise(cuts)]
         scored = self._in_threads(lambda lane, span: lane.score(model, span), spans)
         return [chunk for span in scored for chunk in span]
+
+    def total(self, chunks: Sequence[ChunkScore]) -> Score:
+        """Return the score over chunks."""
+        return self._lanes[0].trainer.total(chunks)
 
     def score_personal(self, models: Mapping[int, ModelState]) -> dict[int, Score]:
         """Return the score of each device's model on the device's own test set."""

@@ -15,6 +15,8 @@ from edgesim.core.task import Submodel, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.build import applied
+from edgesim.learning.objectives.base import Objective
+from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.submodel.slicing import corners
 from edgesim.learning.train.meter import Meter
 
@@ -22,7 +24,7 @@ _FIRST = "first_weights"  # attribute of a network that has got other weights th
 
 
 class Batch(NamedTuple):
-    """Inputs (images NCHW, float32) and class labels (int64) of one SGD step."""
+    """Inputs (images NCHW, float32) and labels (classes, int64, or those of another objective) of one SGD step."""
 
     x: Tensor
     y: Tensor
@@ -51,6 +53,7 @@ class Context:
         assignment: Assignment,
         drop_single: bool,
         public: PublicRows | None = None,
+        objective: Objective = CLASSIFICATION,
     ) -> None:
         self.task: Task = assignment.task
         self.global_model: ModelState = assignment.global_model
@@ -58,6 +61,7 @@ class Context:
         self.received: Sequence[Update] = assignment.received
         self.device = assignment.device
         self.key = assignment.key
+        self.objective = objective
         self.shard = shard
         self.drop_single = drop_single
         self._module = module

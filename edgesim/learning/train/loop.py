@@ -19,7 +19,7 @@ from edgesim.core.method import LocalPhase, LocalState
 from edgesim.core.rng import Key
 from edgesim.learning.train.adam import Moments, adam_step
 from edgesim.learning.train.context import Batch, Context
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 
 
 def gradients(loss: Tensor, wrt: Sequence[Tensor], again: bool = False) -> list[Tensor]:
@@ -187,7 +187,7 @@ def _gradients(
     elif phase.loss is not None:
         grads = gradients(phase.loss(local, batch, context), trained)
     else:
-        grads = gradients(cross_entropy(local.weights, batch, context), trained)
+        grads = gradients(objective_loss(local.weights, batch, context), trained)
     return grads if phase.adjust_gradients is None else phase.adjust_gradients(grads, local, context)
 
 

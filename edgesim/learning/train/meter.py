@@ -6,16 +6,17 @@ import math
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from edgesim.core.backend import Report
+from edgesim.learning.objectives.base import Objective
 
 
 class Meter:
     """Sums the losses of batches, sample by sample, from the logits that training works out anyway."""
 
-    def __init__(self) -> None:
+    def __init__(self, objective: Objective) -> None:
+        self._objective = objective
         self._samples = 0
         self._sums: Tensor | None = None  # of losses, of their squares, and of hits: float64, shape (3,)
         self._x: Tensor | None = None
@@ -36,15 +37,15 @@ class Meter:
         return self._logits is not None
 
     def note(self, y: Tensor) -> None:
-        """Add what the logits that have come say of the labels of their samples, int64, shape (batch,)."""
+        """Add what the logits that have come say of the labels of their samples."""
         logits, self._x, self._logits = self._logits, None, None
         if logits is not None:
-            self.add(logits, F.cross_entropy(logits, y, reduction="none"), y)
+            self.add(logits, self._objective.losses(logits, y), y)
 
     def add(self, logits: Tensor, losses: Tensor, y: Tensor) -> None:
-        """Add the losses and hits of samples: logits (batch, classes), losses and labels (batch,)."""
+        """Add the losses and hits of samples: logits, losses (batch,) and labels."""
         losses = losses.detach().double()
-        sums = torch.stack([losses.sum(), losses.square().sum(), (logits.argmax(1) == y).sum()])
+        sums = torch.stack([losses.sum(), losses.square().sum(), self._objective.hits(logits, y).sum()])
         self._sums = sums if self._sums is None else self._sums + sums
         self._samples += len(y)
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgesim.core.rng import Key
 from edgesim.learning.models.build import applied, reason_of
 from edgesim.learning.models.seeding import seeded
+from edgesim.learning.objectives.base import Objective
+from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.train.loop import gradients
 from edgesim.learning.train.stacked import StackedNetwork
 
@@ -37,7 +38,14 @@ class _Outcome(NamedTuple):
     buffers: Sequence[Tensor]  # as they are afterwards
 
 
-def probed(stacked: StackedNetwork, module: nn.Module, frozen: frozenset[str], x: Tensor, y: Tensor) -> Stackable:
+def probed(
+    stacked: StackedNetwork,
+    module: nn.Module,
+    frozen: frozenset[str],
+    x: Tensor,
+    y: Tensor,
+    objective: Objective = CLASSIFICATION,
+) -> Stackable:
     """Try a network in training on the samples of a probe, device after device; no weights but drawn ones are touched.
 
     `frozen`: layers that run as in a test.
@@ -47,14 +55,14 @@ def probed(stacked: StackedNetwork, module: nn.Module, frozen: frozenset[str], x
     generator = torch.Generator().manual_seed(Key(0).word())
     weights = [_drawn(stacked, module, generator) for _ in range(DEVICES)]
     mine, labels = x[:SAMPLES], y[:SAMPLES]
-    logits = _alone(module, stacked, weights[0], mine, labels, 0).logits
-    if not torch.equal(logits, _alone(module, stacked, weights[0], mine, labels, 1).logits):
+    logits = _alone(module, stacked, weights[0], mine, labels, objective, 0).logits
+    if not torch.equal(logits, _alone(module, stacked, weights[0], mine, labels, objective, 1).logits):
         return Stackable("it draws random numbers in training, as dropout does")
     pads = _independent(module, weights[0], mine)
     batches = zip(weights, torch.split(x, SAMPLES), torch.split(y, SAMPLES), strict=True)
-    apart = [_alone(module, stacked, *each, 0) for each in batches]
+    apart = [_alone(module, stacked, *each, objective, 0) for each in batches]
     try:
-        together = _together(stacked, weights, frozen, x, y)
+        together = _together(stacked, weights, frozen, x, y, objective)
     except Exception as error:  # whatever a user's own network raises
         return Stackable(f"it cannot be run stacked: {reason_of(error)}")
     if not all(_close(one, other) for one, other in zip(apart, together, strict=True)):
@@ -72,22 +80,33 @@ def _drawn(stacked: StackedNetwork, module: nn.Module, generator: torch.Generato
 
 
 def _alone(
-    module: nn.Module, stacked: StackedNetwork, weights: Mapping[str, Tensor], x: Tensor, y: Tensor, seed: int
+    module: nn.Module,
+    stacked: StackedNetwork,
+    weights: Mapping[str, Tensor],
+    x: Tensor,
+    y: Tensor,
+    objective: Objective,
+    seed: int,
 ) -> _Outcome:
     leaves = {name: weights[name].clone().requires_grad_(name in stacked.params) for name in weights}
     with seeded(Key(seed)):
         logits = applied(module, leaves, x)
-    grads = gradients(F.cross_entropy(logits, y), [leaves[name] for name in stacked.params])
+    grads = gradients(objective.loss(logits, y), [leaves[name] for name in stacked.params])
     return _Outcome(logits.detach(), grads, [leaves[name] for name in stacked.buffers])
 
 
 def _together(
-    stacked: StackedNetwork, weights: Sequence[Mapping[str, Tensor]], frozen: frozenset[str], x: Tensor, y: Tensor
+    stacked: StackedNetwork,
+    weights: Sequence[Mapping[str, Tensor]],
+    frozen: frozenset[str],
+    x: Tensor,
+    y: Tensor,
+    objective: Objective,
 ) -> list[_Outcome]:
     tensors = {name: torch.stack([each[name] for each in weights]) for name in stacked.names}
     stacked.bind(tensors, stacked.params, frozen, None)
     logits = stacked(x)
-    grads = stacked.gradients(F.cross_entropy(logits, y, reduction="sum") / SAMPLES)
+    grads = stacked.gradients(objective.summed(logits, y) / SAMPLES)
     buffers = [tensors[name] for name in stacked.buffers]
     return [
         _Outcome(own, [g[at] for g in grads], [b[at] for b in buffers])

@@ -15,11 +15,9 @@ if TYPE_CHECKING:
     from edgesim.learning.train.context import Batch, Context
 
 
-def cross_entropy(w: ModelState, batch: Batch, context: Context, moving: bool = False) -> Tensor:
-    """Return the mean cross-entropy of the logits of `w` on a batch; `moving`: see Context.forward."""
-    import torch.nn.functional as F
-
-    return F.cross_entropy(context.forward(w, batch.x, moving), batch.y)
+def objective_loss(w: ModelState, batch: Batch, context: Context, moving: bool = False) -> Tensor:
+    """Return the objective's mean loss of `w` on a batch, such as the cross-entropy; `moving`: see Context.forward."""
+    return context.objective.loss(context.forward(w, batch.x, moving), batch.y)
 
 
 PLAIN_SGD = LocalRule(phases=(LocalPhase(),))

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 from torch.optim.sgd import sgd
@@ -55,6 +54,7 @@ def run_stacked_sgd(jobs: Sequence[StackedJob], place: int, network: StackedNetw
     jobs, batches = _sorted(jobs, place, data)
     task, phases = jobs[0].assignment.task, [job.rule.phases[place] for job in jobs]
     hooked = any(phase.adjust_gradients or phase.after_step for phase in phases)
+    objective = jobs[0].context.objective
     stack = _Stack(jobs, network, task.local_sgd[place], lent=hooked)
     for step in range(batches.steps):
         active = batches.active(step)
@@ -62,7 +62,7 @@ def run_stacked_sgd(jobs: Sequence[StackedJob], place: int, network: StackedNetw
             stack.bind(active, jobs[0].context.trained, task.submodel.frozen)
         x, y, share = batches.at(step)
         logits = network(x)
-        losses = F.cross_entropy(logits, y, reduction="none")
+        losses = objective.losses(logits, y)
         if jobs[0].context.meter is not None:
             _note(jobs[:active], batches.sizes(step), logits.detach(), losses, y)
         grads = network.gradients((losses * share).sum())

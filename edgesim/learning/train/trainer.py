@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgesim.core.attack import HONEST, Attack
@@ -26,6 +25,8 @@ from edgesim.learning.codec.encode import downlinked, uplinked
 from edgesim.learning.codec.packed import packed
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.seeding import seeded
+from edgesim.learning.objectives.base import Objective
+from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.submodel.slicing import extract, thinner
 from edgesim.learning.train.attacked import attacked
 from edgesim.learning.train.context import Context, PublicRows, copy_for, load
@@ -39,15 +40,23 @@ class ChunkScore(NamedTuple):
     """Sums over one chunk of test samples."""
 
     loss: float
-    correct: int
+    correct: float
     samples: int
+    counts: Sequence[float] = ()  # from which metrics follow, see Objective.counts
 
 
-def total(chunks: Sequence[ChunkScore]) -> Score:
-    """Return mean loss and accuracy over chunks, summed in their order."""
+def total(chunks: Sequence[ChunkScore], objective: Objective = CLASSIFICATION, metrics: Collection[str] = ()) -> Score:
+    """Return mean loss, accuracy and these metrics of the objective over chunks, summed in their order."""
     samples = sum(chunk.samples for chunk in chunks)
     loss = math.fsum(chunk.loss for chunk in chunks) / samples
-    return Score(loss, sum(chunk.correct for chunk in chunks) / samples, samples)
+    accuracy = sum(chunk.correct for chunk in chunks) / samples
+    if not metrics:
+        return Score(loss, accuracy, samples)
+    sums = [math.fsum(column) for column in zip(*(chunk.counts for chunk in chunks), strict=True)]
+    found = {"loss": loss, "accuracy": accuracy, **objective.scores(loss, accuracy, sums, samples)}
+    goal = found[objective.goal]
+    merit = goal if objective.metrics[objective.goal] == "higher" else -goal
+    return Score(loss, accuracy, samples, {name: found[name] for name in metrics}, merit)
 
 
 def started(rule: LocalRule, context: Context) -> LocalState:
@@ -72,6 +81,8 @@ class Trainer:
     reports: bool = False  # whether devices report how their training went
     attacks: Mapping[int, Attack] = field(default_factory=dict)  # of devices that want to do harm
     networks: Networks | None = None  # of several networks, which `module` has side by side: which each device has
+    objective: Objective = CLASSIFICATION
+    metrics: Collection[str] = ()  # of the objective, that tests give beside loss and accuracy
 
     def run(self, assignment: Assignment) -> Result:
         """Train one assignment and return what the device sends and keeps."""
@@ -116,8 +127,8 @@ class Trainer:
         shard, drop_single = self.shards[assignment.device], cost_profile.drop_single
         shard = shard.to(self._device, non_blocking=True)
         given = assignment._replace(global_model=received)
-        context = Context(module, self._resident, shard, given, drop_single, self.public)
-        context.meter = Meter() if self.reports else None
+        context = Context(module, self._resident, shard, given, drop_single, self.public, self.objective)
+        context.meter = Meter(self.objective) if self.reports else None
         labels = self.attacks.get(assignment.device, HONEST).relabelled(self.data.classes)
         if labels is not None:
             context.relabelled = torch.tensor(labels, device=self._resident.y_train.device)
@@ -170,13 +181,19 @@ class Trainer:
     def scores(self, chunks: Sequence[ChunkScore]) -> dict[str, Score]:
         """Return the score of all chunks of the test set, in their order; of several networks the mean, and of each."""
         each = self._chunks_each
-        own = {f"test_{name}": total(chunks[i * each : (i + 1) * each]) for i, name in enumerate(self._names) if name}
-        return {"test": total(chunks), **own}
+        own = {
+            f"test_{name}": self.total(chunks[i * each : (i + 1) * each]) for i, name in enumerate(self._names) if name
+        }
+        return {"test": self.total(chunks), **own}
 
     def score_personal(self, device: int, model: ModelState) -> Score:
         """Return mean loss and accuracy of a model on a device's own test set."""
         name = "" if self.networks is None else self.networks.of(device)
-        return total(self._scored(model, torch.split(self.personal_rows[device], CHUNK), name))
+        return self.total(self._scored(model, torch.split(self.personal_rows[device], CHUNK), name))
+
+    def total(self, chunks: Sequence[ChunkScore]) -> Score:
+        """Return the score over chunks; see `total`."""
+        return total(chunks, self.objective, self.metrics)
 
     def load_for_test(self, model: ModelState, network: str = "") -> nn.Module:
         """Return a network with a copy of these weights, as it runs in a test."""
@@ -197,12 +214,13 @@ class Trainer:
             return []
         module = self.load_for_test(model, network)
         with torch.no_grad():
-            losses, hits = zip(*(self._sums(module, indices) for indices in chunks), strict=True)
-        columns = torch.stack(losses).tolist(), torch.stack(hits).tolist(), map(len, chunks)  # all chunks at once
-        return list(map(ChunkScore, *columns))
+            columns = list(zip(*(self._sums(module, indices) for indices in chunks), strict=True))
+        losses, hits, *counts = (torch.stack(column).tolist() for column in columns)  # all chunks at once
+        return list(map(ChunkScore, losses, hits, map(len, chunks), *(map(tuple, rows) for rows in counts)))
 
-    def _sums(self, module: nn.Module, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss of some test samples, summed, and how many of them are hits."""
+    def _sums(self, module: nn.Module, indices: Tensor) -> tuple[Tensor, ...]:
+        """Return the loss of some test samples, summed, how many of them are hits, and if asked for their counts."""
         x, y = self._resident.batch("test", indices)
-        logits = module(x)
-        return F.cross_entropy(logits, y, reduction="sum"), (logits.argmax(1) == y).sum()
+        logits, objective = module(x), self.objective
+        sums = objective.summed(logits, y), objective.hits(logits, y).sum()
+        return (*sums, objective.counts(logits, y).sum(0)) if self.metrics else sums

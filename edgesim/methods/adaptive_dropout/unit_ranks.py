@@ -19,7 +19,7 @@ from edgesim.core.update import ModelState
 from edgesim.cost.profile import ChannelGroup, CostProfile
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import gradients, hessian_product
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 from edgesim.methods.adaptive_dropout.spectrum import Spectrum, dense, lanczos, mean_of
 
 NeuronWeight: TypeAlias = Literal["abs", "signed"]
@@ -89,10 +89,10 @@ def curvature_of(w: ModelState, context: Context, samples: int, steps: int, star
     batch, before = _batch(context, samples), {n: context.first["params"][n] for n in context.trained}
     first = context.copy({**w, "params": {**w["params"], **before}})
     there = context.bind_for_test(first)
-    first_slope = gradients(cross_entropy(first, batch, context), there)
+    first_slope = gradients(objective_loss(first, batch, context), there)
     begin = _flat([t.detach() for t in there])
     here = context.bind_for_test(w)  # from now on the weights stay: products are of this graph
-    slope, times = hessian_product(cross_entropy(w, batch, context), here)
+    slope, times = hessian_product(objective_loss(w, batch, context), here)
     sizes = [t.numel() for t in here]
 
     def product(vector: Tensor) -> Tensor:

@@ -53,10 +53,12 @@ def words_of(column: str) -> str:
     """Return a column in words: "time to 80 %", "best accuracy"."""
     quantity, _, until = column.partition("@")
     target = target_of(column)
-    if target is not None:
+    metric = re.match(r"(\w+):([^~]+?)(?=-on|~|$)", until)
+    if target is not None or metric:
+        goal = f"{metric[1]} {metric[2]}" if metric else percent(target or 0.0)
         good = " for good" if until.endswith("-on") else ""
         smooth = f" (mean of {until.partition('~')[2].partition('-')[0]})" if "~" in until else ""
-        return f"{_UNTIL.get(quantity, heading(quantity))} to {percent(target)}{smooth}{good}"
+        return f"{_UNTIL.get(quantity, heading(quantity))} to {goal}{smooth}{good}"
     last = re.fullmatch(r"accuracy_last_(\d+)", quantity)
     if last:
         return f"accuracy, mean of last {last[1]}"

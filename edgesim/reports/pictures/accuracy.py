@@ -1,4 +1,4 @@
-"""Accuracy against what was spent: a line a setting, with a band over its seeds."""
+"""Accuracy, or another metric, against what was spent: a line a setting, with a band over its seeds."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import seaborn
 from matplotlib.axes import Axes
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.metrics import ACCURACY
 from edgesim.reports.curves import mean_and_range
 from edgesim.reports.figures import Drawing
 from edgesim.reports.pictures.look import folded, legend_below, looks, settings_of, style
@@ -35,17 +36,18 @@ def accuracy(
     targets: Sequence[float] = (),
     width_in: float | None = None,
     title: str = "",
+    metric: str = ACCURACY,
 ) -> Drawing:
-    """Return test accuracy against each of `against`, side by side; a look stands for a setting.
+    """Return test accuracy, or another metric, against each of `against`, side by side; a look stands for a setting.
 
-    `points`: a row an evaluation, with setting, run, accuracy and the columns of `against`, ascending within a run. Of
+    `points`: a row an evaluation, with setting, run, the metric and the columns of `against`, ascending in a run. Of
     several runs the mean is drawn, and a band from the lowest to the highest, see `mean_and_range`. `targets` are
     dashed. `width_in`: inches of the whole figure. Raises ConfigError for an unknown x axis or nothing to draw.
     """
     unknown = [name for name in against if name not in QUANTITIES]
     if unknown:
         raise ConfigError(f"against: unknown {', '.join(unknown)} (known: {', '.join(QUANTITIES)})")
-    labels = settings_of(points, ["run", "accuracy", *against])
+    labels = settings_of(points, ["run", metric, *against])
     curves = {label: _runs(points[points["setting"] == label]) for label in labels}
     width = width_in or _PANEL_IN[0] * len(against) + 0.6
     with style(_PANEL_IN[0] if width_in is None else width / len(against)):
@@ -55,8 +57,8 @@ def accuracy(
         axes = drawn.subplots(1, len(against), sharey=True, squeeze=False)[0]
         each = looks(len(curves), min(1.0, width / len(against) / _PANEL_IN[0]))
         for axis, quantity in zip(axes, against, strict=True):
-            _panel(axis, curves, quantity, targets, each)
-        axes[0].set_ylabel("test accuracy")
+            _panel(axis, curves, quantity, targets, each, metric)
+        axes[0].set_ylabel(f"test {metric}")
         if title:
             drawn.suptitle(title, fontsize="large")
         legend_below(drawn, axes[0].get_legend_handles_labels()[0], labels)
@@ -74,10 +76,11 @@ def _panel(
     quantity: str,
     targets: Sequence[float],
     each: Sequence[Mapping[str, Any]],
+    metric: str,
 ) -> None:
     unit = unit_for(quantity, max(of_run[quantity].max() for runs in curves.values() for of_run in runs))
     for (label, runs), look in zip(curves.items(), each, strict=True):
-        drawn = mean_and_range(runs, quantity)
+        drawn = mean_and_range(runs, quantity, metric)
         at = drawn[quantity] / unit.size
         axis.plot(at, drawn["mean"], label=label, **look)
         if len(runs) > 1:

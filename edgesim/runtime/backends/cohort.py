@@ -12,7 +12,7 @@ from edgesim.core.numbers import Count
 from edgesim.core.update import ModelState
 from edgesim.learning.train.cohort import Cohort
 from edgesim.learning.train.torch_settings import check_device
-from edgesim.learning.train.trainer import Trainer, total
+from edgesim.learning.train.trainer import Trainer
 
 
 class CohortBackend:
@@ -34,7 +34,7 @@ class CohortBackend:
 
     def evaluate(self, model: ModelState) -> Mapping[str, Score]:
         """Return mean loss and accuracy on the test set, summed in the order of its chunks."""
-        return {"test": total(self._cohort.score(model))}
+        return {"test": self._cohort.total(self._cohort.score(model))}
 
     def evaluate_personal(self, models: Mapping[int, ModelState]) -> Mapping[int, Score]:
         """Score models, several at a time."""

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from edgesim.core.errors import ConfigError
-from edgesim.studies.column import Better, directions
+from edgesim.core.metrics import Better
+from edgesim.studies.column import directions
 from edgesim.studies.tradeoffs.typical import names_of, typical
 from edgesim.studies.values import axes_of
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from edgesim.learning.data.split import Split
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
     """Consecutive samples: the first `samples_per_device` for the first device, and so on. Nothing is drawn."""
+
+    by_classes: ClassVar[bool] = False  # labels of any kind
 
     samples_per_device: Count = 800  # as data `fedpns_synthetic` has by default
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from edgesim.learning.data.split import Split, equal_share, require
 @dataclass(frozen=True, kw_only=True)
 class Iid:
     """Every device gets a uniform draw of the training set; no sample is given twice."""
+
+    by_classes: ClassVar[bool] = False  # labels of any kind
 
     samples_per_device: Count | None = None  # None: all samples, sizes differing by at most one
 

@@ -1,0 +1,62 @@
+"""The next token at every place of a text, by cross-entropy; models are told by their perplexity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from edgesim.core.metrics import METRICS
+from edgesim.learning.objectives.base import Objective
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextToken(Objective):
+    """Cross-entropy of logits (batch, tokens, positions) with the token that follows each position, its mean over them.
+
+    perplexity: exp of the mean cross-entropy in nats, over all positions of the test set; accuracy: the share of
+    positions whose largest logit is that of the token. Source: McMahan et al., "Communication-Efficient Learning of
+    Deep Networks from Decentralized Data" (AISTATS 2017), the Shakespeare task, for a loss at every position.
+    """
+
+    labels = "tokens"
+    metrics = {name: METRICS[name] for name in ("perplexity", "accuracy")}
+    usual = ("perplexity",)
+    goal = "perplexity"
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return each sample's mean cross-entropy over its positions in nats, shape (batch,)."""
+        import torch.nn.functional as F
+
+        return F.cross_entropy(outputs, y, reduction="none").mean(1)
+
+    def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the mean cross-entropy over samples and positions."""
+        import torch.nn.functional as F
+
+        return F.cross_entropy(outputs, y)
+
+    def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the share of each sample's positions whose token has the largest logit, float32 (batch,)."""
+        return (outputs.argmax(1) == y).float().mean(1)
+
+    def scores(self, loss: float, accuracy: float, sums: Sequence[float], samples: int) -> Mapping[str, float]:
+        """Return the perplexity; infinity where it is beyond what a number can hold."""
+        return {"perplexity": math.exp(loss) if loss < math.log(1e300) else loss * math.inf}
+
+    def some_labels(self, outputs: Tensor) -> Tensor:
+        """Return tokens, int64 (batch, positions)."""
+        import torch
+
+        return torch.empty(len(outputs), *outputs.shape[2:], dtype=torch.int64, device=outputs.device)
+
+    def shapes(self, outputs: int, input_shape: Sequence[int]) -> tuple[int, ...]:
+        """Return (tokens, positions): as many positions as a sample has tokens."""
+        return (outputs, *input_shape[:1])
+
+
+PLUGINS = {"next_token": NextToken}
