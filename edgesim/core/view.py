@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -17,6 +17,13 @@ from edgesim.core.local_sgd import Training
 from edgesim.core.rng import Key
 
 Speeds: TypeAlias = Callable[[Ids, Arr, Mapping[str, Arr] | None], Arr]
+
+
+class Asked(NamedTuple):
+    """How a selection asks the devices of a training if all are idle."""
+
+    share: float  # of the devices, in a round, on average
+    alike: bool  # each has the same probability in every round, whatever came before: the share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +47,7 @@ class Setting:
     speeds: Speeds | None = None  # devices, FLOPs and their terms -> seconds at full speed; None: by flops_per_s alone
     reports: bool = False  # devices say with each update how their training went, see edgesim.core.backend.Report
     members: Ids | None = None  # the devices that this training may ask, ascending; None: all
+    asked: Asked | None = None  # how devices are asked, for methods with `Needs.asked`; None: by edge servers
 
     @property
     def devices(self) -> int:

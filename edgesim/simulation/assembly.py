@@ -23,7 +23,7 @@ from edgesim.learning.data.split import Split
 from edgesim.learning.models.base import ModelPlugin
 from edgesim.learning.server_rows import ServerRows
 from edgesim.learning.train.torch_settings import plain_where_loaded
-from edgesim.simulation.choosing import asked_at_most, check_selection, wants_of
+from edgesim.simulation.choosing import asked_at_most, check_selection, how_asked, wants_of
 from edgesim.simulation.dealing import counts_of, for_others, label_counts, members_of, partition, server_set_of
 from edgesim.simulation.network import Network, charged_profile, network_of
 from edgesim.simulation.outages import check_outages, check_prices
@@ -156,10 +156,7 @@ def assemble(
 
     Who looks at many scenarios gives a `load` and a `build` that remember.
     """
-    if not isinstance(scenario.model.value, ModelPlugin | Foreign):
-        raise ConfigError(f"model.name: {scenario.model.name} must be a torch.nn.Module or a dataclass of ModelPlugin")
-    if hasattr(scenario.backend.value, "check"):
-        scenario.backend.value.check()
+    _check_plugins(scenario)
     with np.errstate(all="ignore"):  # what is not finite is refused below
         fleet = build_fleet(scenario)
     members = members_of(scenario, fleet)
@@ -194,6 +191,7 @@ def assemble(
         speeds=fleet.full_speed_s if fleet.itemised else None,
         reports="reports" in wants_of(scenario),
         members=members,
+        asked=how_asked(scenario, fleet.level, members),
     )
     check_finite(scenario, fleet, setting, shared)
     availability, failures = _churn(scenario, fleet)
@@ -202,6 +200,14 @@ def assemble(
         scenario, fleet, data, split, network, setting, shared, availability, failures, server_set,
         market_of(scenario, fleet), edge_servers(scenario, shared, setting, counts_of(data, split)),
     )  # fmt: skip
+
+
+def _check_plugins(scenario: Scenario) -> None:
+    """Raise ConfigError if the model is none, or the backend cannot run here."""
+    if not isinstance(scenario.model.value, ModelPlugin | Foreign):
+        raise ConfigError(f"model.name: {scenario.model.name} must be a torch.nn.Module or a dataclass of ModelPlugin")
+    if hasattr(scenario.backend.value, "check"):
+        scenario.backend.value.check()
 
 
 def _churn(scenario: Scenario, fleet: Fleet) -> tuple[Availability, Failure | None]:

@@ -42,6 +42,7 @@ def facts_of(parts: Assembly) -> bytes:
         *(("reports",) if setting.reports else ()),  # part of what training gives
         # from which its random streams follow, and who takes part
         *(([parts.session_word, setting.members],) if scenario.session else ()),
+        *(("asked", setting.asked) if scenario.method.value.needs.asked else ()),
         *(("attacks", parts.attacks) if parts.attacks else ()),
     )
 
