@@ -50,15 +50,15 @@ class DpFedAvg(Method):
     needs = Needs(asked=True)
 
     clip: PositiveNumber = 1.0  # S: the longest move that counts as it is
-    """McMahan et al. choose 15 for their language model; moves of small networks are about 1 long."""
+    """Moves of small networks are about 1 long. Chosen here: the paper's is for its language model."""
     noise_multiplier: NonNegativeNumber | None = None  # z: noise by S; None: as `epsilon` asks for, else 1; 0: none
-    """McMahan et al. have 1 where they report a guarantee."""
+    """1 is from memory of McMahan et al., not confirmed."""
     epsilon: Annotated[float, Gt(0), Le(100)] | None = None  # what `rounds` may spend; None: it follows from the noise
     """No source has one value for all; the noise is the least that opacus finds."""
     rounds: Count | None = None  # for which `epsilon` is meant, most often stop.rounds; after them the model stays
     """The budget is spent then. It is no part of stop, so that a run may be made longer without training again."""
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-5  # probability that epsilon does not hold
-    """Commonly below 1 in the number of devices; McMahan et al. have 10^-9 for 10^6 of them."""
+    """Commonly below 1 in the number of devices. Chosen here."""
     accountant: Literal["rdp", "prv", "none"] = "rdp"  # of opacus; "none": epsilon is not reported
     """Renyi differential privacy is what came of the paper's moments accountant; `prv` is tighter and slower."""
     full_weight: Count | None = (

@@ -13,6 +13,7 @@ from edgesim.core.task import Task
 from edgesim.cost.measure.backward_flops import flop_counter
 from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.dp_fedavg import DpFedAvg
+from edgesim.methods.over_the_air import OverTheAir
 from tests.contracts.support import ARGUMENTS, EXACT, MODELS, NORMED, PRICED, mixed_scenario, needs_of, run, tried
 from tests.sizes import thinned
 
@@ -26,7 +27,7 @@ DECLARED = {
 }
 
 # Methods whose work beside training goes number by number, which PyTorch's counter does not score; see their own tests.
-NUMBER_BY_NUMBER = (DpFedAvg,)
+NUMBER_BY_NUMBER = (DpFedAvg, OverTheAir)
 
 
 def device_counter():
