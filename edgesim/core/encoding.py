@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from annotated_types import Ge, Le, Lt
@@ -89,6 +89,20 @@ class Encoding:
         vector_bytes = held.vectors * (4 if self.scaled else NAMED_BITS[self.values] // 8)
         scale_bytes = SCALE_BYTES * held.collections * held.layers * self.scaled
         return -(-weight_bits // 8) + vector_bytes + scale_bytes + (mask_bytes if held.collections else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analog(Encoding):
+    """Numbers as amplitudes of a signal: exact, and priced by the time on air. A scenario cannot choose it.
+
+    What noise and fading make of them is for the method to say.
+    """
+
+    symbol_bits: float = 1.0  # what the link carries as bits in the time of one number
+
+    def nbytes(self, held: Contents) -> int:
+        """Return the bytes that the link would carry in the time of so many numbers."""
+        return ceil(held.numbers * self.symbol_bits / 8.0)
 
 
 FLOAT32 = Encoding()

@@ -43,6 +43,7 @@ class Needs:
     feedback: bool = False  # plan() reads something that aggregate() or on_exchange() computed
     peers: Literal["any", "fixed"] | None = None  # devices exchange models; with the same peers all the time: "fixed"
     clock: bool = False  # aggregate() or on_exchange() read speeds, costs or the deadline of the setting
+    asked: bool = False  # init() reads how devices are asked
     metadata: frozenset[str] = frozenset()  # what every device tells the server once: {"labels"}
     networks: bool = False  # it can train several networks in one run, each on devices of its own
 

@@ -45,6 +45,7 @@ class PlanStream(IntEnum):
     DEVICES = 1  # who is asked, where the method chooses itself
     CHANNELS = 1  # then the device: which channels it keeps, or which widths it trains
     RATES = 1  # then 0: the devices' rates of a round
+    FADING = 2  # gains of devices' channels, over which they send at once
 
 
 class JobStream(IntEnum):

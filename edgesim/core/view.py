@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -20,6 +20,13 @@ from edgesim.core.task import Plan
 from edgesim.core.update import ModelState
 
 Speeds: TypeAlias = Callable[[Ids, Arr, Mapping[str, Arr] | None], Arr]
+
+
+class Asked(NamedTuple):
+    """How a selection asks the devices of a training if all are idle."""
+
+    share: float  # of the devices, in a round, on average
+    alike: bool  # each has the same probability in every round, whatever came before: the share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +51,7 @@ class Setting:
     reports: bool = False  # devices say with each update how their training went, see edgesim.core.backend.Report
     members: Ids | None = None  # the devices that this training may ask, ascending; None: all
     networks: Networks | None = None  # of several networks: which each device has; None: all have the same
+    asked: Asked | None = None  # how devices are asked, for methods with `Needs.asked`; None: by edge servers
 
     @property
     def devices(self) -> int:

@@ -22,7 +22,7 @@ from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split
 from edgesim.learning.server_rows import ServerRows
 from edgesim.learning.train.torch_settings import plain_where_loaded
-from edgesim.simulation.choosing import asked_at_most, check_selection, wants_of
+from edgesim.simulation.choosing import asked_at_most, check_selection, how_asked, wants_of
 from edgesim.simulation.dealing import counts_of, for_others, label_counts, members_of, partition, server_set_of
 from edgesim.simulation.network import Network, charged_profile, network_of
 from edgesim.simulation.networks import check_networks, models_of, networks_of_devices, together
@@ -162,9 +162,7 @@ def assemble(
 
     Who looks at many scenarios gives a `load` and a `build` that remember.
     """
-    check_networks(scenario)
-    if hasattr(scenario.backend.value, "check"):
-        scenario.backend.value.check()
+    _check_plugins(scenario)
     with np.errstate(all="ignore"):  # what is not finite is refused below
         fleet = build_fleet(scenario)
     members = members_of(scenario, fleet)
@@ -200,6 +198,7 @@ def assemble(
         reports="reports" in wants_of(scenario),
         members=members,
         networks=networks_of_devices(scenario),
+        asked=how_asked(scenario, fleet.level, members),
     )
     check_finite(scenario, fleet, setting, shared)
     availability, failures = _churn(scenario, fleet)
@@ -208,6 +207,13 @@ def assemble(
         scenario, fleet, data, split, network, setting, shared, availability, failures, server_set,
         market_of(scenario, fleet), edge_servers(scenario, shared, setting, counts_of(data, split)),
     )  # fmt: skip
+
+
+def _check_plugins(scenario: Scenario) -> None:
+    """Raise ConfigError if a model is none or cannot be in this run, or the backend cannot run here."""
+    check_networks(scenario)
+    if hasattr(scenario.backend.value, "check"):
+        scenario.backend.value.check()
 
 
 def _churn(scenario: Scenario, fleet: Fleet) -> tuple[Availability, Failure | None]:

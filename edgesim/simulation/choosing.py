@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from edgesim.config.scenario import Scenario
@@ -9,6 +11,7 @@ from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.core.selection import Informed, Want, check_wants
+from edgesim.core.view import Asked
 
 
 def wants_of(scenario: Scenario) -> frozenset[Want]:
@@ -25,8 +28,22 @@ def asked_at_most(scenario: Scenario, level: Ids, members: Ids | None) -> int:
 
 def asked_among(scenario: Scenario, idle: Ids, level: Ids) -> int:
     """Return how many devices a round asks if only these are idle; `level`: of all devices."""
-    rule = scenario.selection.value
-    return rule.most(len(idle)) if isinstance(rule, Informed) else len(rule.choose(idle, level, Key(scenario.seed)))
+    return most_asked(scenario.selection.value, idle, level, Key(scenario.seed))
+
+
+def most_asked(rule: Any, idle: Ids, level: Ids, key: Key) -> int:
+    """Return how many devices a rule asks if only these are idle, or may ask where that is left to chance."""
+    return rule.most(len(idle)) if hasattr(rule, "most") else len(rule.choose(idle, level, key))
+
+
+def how_asked(scenario: Scenario, level: Ids, members: Ids | None) -> Asked | None:
+    """Return how devices are asked; None: by edge servers, each its own. The arguments are those of `asked_at_most`."""
+    rule, devices = scenario.selection.value, len(level) if members is None else len(members)
+    if scenario.edges is not None:
+        return None
+    if hasattr(rule, "asked_share"):
+        return Asked(rule.asked_share(devices), alike=True)
+    return Asked(asked_at_most(scenario, level, members) / devices, alike=False)
 
 
 def check_selection(scenario: Scenario, level: Ids) -> None:

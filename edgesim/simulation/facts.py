@@ -47,6 +47,7 @@ def facts_of(parts: Assembly) -> bytes:
         # from which its random streams follow, and who takes part
         *(([parts.session_word, setting.members],) if scenario.session else ()),
         *(("metrics", *wanted_metrics) if wanted_metrics else ()),  # part of what tests give
+        *(("asked", setting.asked) if scenario.method.value.needs.asked else ()),
         *(("attacks", parts.attacks) if parts.attacks else ()),
         *_networks(parts),
     )

@@ -24,7 +24,7 @@ from edgesim.engine.trained_models import TrainedModels
 from edgesim.engine.world import World
 from edgesim.records.table import Table
 from edgesim.runtime.tree_learner import CloudLearner
-from edgesim.simulation.choosing import asked_among
+from edgesim.simulation.choosing import asked_among, most_asked
 from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.energy.ledger import EdgePower
 from edgesim.world.failures.base import Failure, combine
@@ -192,9 +192,11 @@ def check_tree(scenario: Scenario, paths: Any) -> TreePaths:
     level = np.ones(count, dtype=np.int64)
     if isinstance(given.asked.value, Informed):
         found = given.asked.name
-        raise ConfigError(f"edges.asked.name: {found} looks at devices; edge servers have all, uniform or stratified")
+        raise ConfigError(
+            f"edges.asked.name: {found} looks at devices; edge servers have all, uniform, poisson or stratified"
+        )
     _named("edges.asked", "selection", lambda: given.asked.value.check(level))
-    asked = len(given.asked.value.choose(everybody, level, Key(scenario.seed)))
+    asked = most_asked(given.asked.value, everybody, level, Key(scenario.seed))
     scenario.protocol.value.check(count, asked)
     restarts(scenario, 0)
     return paths

@@ -47,6 +47,10 @@ TAUGHT = {"augfl"}
 SPARSE = {"feddst", "feddip", "one_shot_pruning"}
 # Methods with several global models, of which each holds what some devices sent; their own tests do this by model.
 CLUSTERED = {"ifca", "fedfomo"}
+# Methods that shorten moves and add noise to them, so that no model is a mean; their own tests do this with numbers.
+PRIVATE = {"dp_fedavg"}
+# Methods whose server hears noise beside the mean, by how far devices moved.
+NOISY = {"analog_fedavg", "analog_fedsgd"}
 # Batch normalisation takes away what a bias before it adds: its gradient is rounding, and so may be nothing.
 WITHOUT_EFFECT = {NORMED: {"conv.bias"}}
 every_model = pytest.mark.parametrize("model", MODELS)
@@ -127,7 +131,14 @@ def test_plan_without_feedback_ignores_what_was_learned(name):
 
 @every_model
 @pytest.mark.parametrize(
-    "name", tried([name for name in METHODS if name not in STEPPING | ADAPTIVE | OVERSHOOTING | SPARSE | CLUSTERED])
+    "name",
+    tried(
+        [
+            name
+            for name in METHODS
+            if name not in STEPPING | ADAPTIVE | OVERSHOOTING | SPARSE | CLUSTERED | PRIVATE | NOISY
+        ]
+    ),
 )
 def test_merge_of_equal_models_is_that_model(name, model):
     """If all devices arrive at one model, every bit of the new global model is its, but for what no device has."""
@@ -159,7 +170,7 @@ def test_merge_goes_towards_what_arrived(name, model):
 
 
 @every_model
-@pytest.mark.parametrize("name", tried([name for name in METHODS if name not in SPARSE | TAUGHT | CLUSTERED]))
+@pytest.mark.parametrize("name", tried([name for name in METHODS if name not in SPARSE | TAUGHT | CLUSTERED | PRIVATE]))
 def test_nobody_moved(name, model):
     """If all devices arrive where they started, every bit of the global model stays."""
     simulation = prepare(mixed_scenario(method=name, model=model))

@@ -14,6 +14,7 @@ SELECTIONS: dict[str, dict[str, Any]] = {
     "all": {},
     "uniform": {"fraction": 0.5},
     "stratified": {"count": 2},
+    "poisson": {"rate": 0.5},
     "fedcs": {"count": 3, "deadline": "30 s"},
     "oort": {"count": 2},
     "tifl": {"count": 2, "tiers": 2, "interval": 1},

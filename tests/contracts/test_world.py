@@ -357,7 +357,7 @@ def test_every_part_works_in_a_run(kind, table):
 
 
 SELECTIONS = [{"name": "all"}, {"name": "uniform", "count": 4}, {"name": "uniform", "fraction": 0.5}]
-SELECTIONS += [{"name": "stratified", "count": 4}]
+SELECTIONS += [{"name": "stratified", "count": 4}, {"name": "poisson", "rate": 0.3}]
 
 
 @pytest.mark.parametrize("table", SELECTIONS, ids=str)

@@ -24,6 +24,10 @@ class All:
         """Return all of `idle`, int64, shape (k,)."""
         return idle
 
+    def asked_share(self, devices: int) -> float:
+        """Return the probability with which a device is asked if all are idle: 1."""
+        return 1.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Uniform:
@@ -46,8 +50,41 @@ class Uniform:
         size = min(self._size(len(level)), len(idle))
         return np.sort(key.numpy().choice(idle, size, replace=False))
 
+    def asked_share(self, devices: int) -> float:
+        """Return the probability with which each of so many devices is asked if all are idle."""
+        return self._size(devices) / devices
+
     def _size(self, devices: int) -> int:
         return self.count or max(1, int(np.floor((self.fraction or 0.0) * devices + 1e-9)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Poisson:
+    """Each idle device with the same probability, whoever else is asked: how many are asked is left to chance.
+
+    Accountants of differential privacy count on this draw. A round has to ask somebody: where nobody was drawn, one
+    idle device is asked, each as likely as the others.
+    Source: McMahan et al., "Learning Differentially Private Recurrent Language Models" (ICLR 2018), algorithm 1.
+    """
+
+    rate: PositiveShare  # probability with which a device is drawn
+
+    def check(self, level: Ids) -> None:
+        """Accept every fleet."""
+
+    def most(self, devices: int) -> int:
+        """Return how many of so many idle devices may be asked in a round: all."""
+        return devices
+
+    def choose(self, idle: Ids, level: Ids, key: Key) -> Ids:
+        """Return distinct ids of `idle`, ascending, at least one."""
+        generator = key.numpy()
+        drawn = idle[generator.random(len(level))[idle] < self.rate]
+        return drawn if len(drawn) or not len(idle) else generator.choice(idle, 1)
+
+    def asked_share(self, devices: int) -> float:
+        """Return the probability with which each of so many devices is asked if all are idle, empty draws included."""
+        return self.rate + (1.0 - self.rate) ** devices / devices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,4 +126,4 @@ def _check_count(count: int, devices: int) -> None:
         raise ConfigError(f"selection.count: must be at most the {devices} devices of the fleet, found {count}")
 
 
-PLUGINS = {"all": All, "uniform": Uniform, "stratified": Stratified}
+PLUGINS = {"all": All, "uniform": Uniform, "poisson": Poisson, "stratified": Stratified}

@@ -1,0 +1,1 @@
+"""Benchmarks. A package with this file, as others install folders of the same name."""

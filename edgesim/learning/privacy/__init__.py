@@ -1,0 +1,1 @@
+"""Differential privacy: what is known of devices from what a server publishes."""
