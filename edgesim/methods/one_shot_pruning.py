@@ -49,6 +49,7 @@ class OneShotPruning(FedAvg):
     `encoding` sends masks (`zeros` other than `"sent"`), and never for the mask of the first model.
     """
     no_server_optimizer: ClassVar[str] = masks.ZEROS_STAY
+    no_update_encoding: ClassVar[str] = masks.ZEROS_GO
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return how many weights each tensor will keep. Raises ConfigError for a model that no mask fits."""

@@ -21,7 +21,9 @@ from edgesim.core.task import Submodel, Task
 from edgesim.core.update import ModelState
 from edgesim.cost.profile import CostProfile
 from edgesim.learning.codec.encode import downlinked, uplinked
+from edgesim.learning.codec.kept import Kept
 from edgesim.learning.codec.packed import packed
+from edgesim.learning.codec.update import residual_of_part, residual_with_part, update_uplinked
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.submodel.slicing import extract, thinner
@@ -106,7 +108,7 @@ class Trainer:
         received = downlinked(model, task, self.encoding_down, assignment.key)
         shard, drop_single = self.shards[assignment.device], self.cost_profile.drop_single
         shard = shard.to(self._device, non_blocking=True)
-        given = assignment._replace(global_model=received)
+        given = assignment._replace(global_model=received, device_state=Kept.of(assignment.device_state).own)
         context = Context(module, self._resident, shard, given, drop_single, self.public)
         context.meter = Meter() if self.reports else None
         labels = self.attacks.get(assignment.device, HONEST).relabelled(self.data.classes)
@@ -131,9 +133,26 @@ class Trainer:
         """Return what a job that has ended gives."""
         factor = self.attacks.get(assignment.device, HONEST).factor
         body = finished.body if factor == 1.0 else attacked(finished.body, context.global_model, factor)
-        sent = uplinked(body, assignment.task, self.encoding_up, assignment.key)
-        body, kept = packed(sent, finished.new_device_state)
+        sent, state = self._sent(body, finished.new_device_state, context, assignment)
+        body, kept = packed(sent, state)
         return Result(body, kept, finished.statistics, steps, finished.own_model, report)
+
+    def _sent(
+        self, body: ModelState, new: ModelState | None, context: Context, assignment: Assignment
+    ) -> tuple[ModelState, ModelState | None]:
+        """Return what others get of a body, and what the device keeps: `new` or None of the method's own."""
+        task = assignment.task
+        encoding = task.up.encoding or self.encoding_up
+        if not encoding.of_update:
+            return uplinked(body, task, encoding, assignment.key), new
+        before = Kept.of(assignment.device_state)
+        part = residual_of_part(before.residual, task.submodel, self.cost_profile)
+        sent, left = update_uplinked(body, context.global_model, part, assignment, encoding)
+        if not left:
+            return sent, new
+        whole, model = before.residual, assignment.global_model
+        whole = residual_with_part(whole, left, task.submodel, self.cost_profile, model)
+        return sent, Kept(before.own if new is None else new, whole).state()
 
     @cached_property
     def _device(self) -> torch.device:
