@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
-Values: TypeAlias = Literal["float32", "float16", "int8", "qsgd", "gsgd"]
+from edgesim.core import golomb
+
+Values: TypeAlias = Literal["float32", "float16", "int8", "qsgd", "gsgd"]  # of models
+UpdateValues: TypeAlias = Literal["float32", "float16", "int8", "qsgd", "gsgd", "sign"]
 Zeros: TypeAlias = Literal["sent", "bitmap", "indices", "cheapest", "known"]
+Sparsify: TypeAlias = Literal["none", "top_k", "rand_k"]
+Indices: TypeAlias = Literal["golomb", "int32"]
 
-NAMED_BITS: Mapping[str, int] = {"float32": 32, "float16": 16, "int8": 8}  # of values whose name says how many
+NAMED_BITS: Mapping[str, int] = {"float32": 32, "float16": 16, "int8": 8, "sign": 1}  # whose name says how many
 _WITHOUT_SPARE = ("qsgd", "gsgd")  # all numbers that their bits can write are levels
 SCALE_BYTES = 4
 INDEX_BYTES = 4
+SEED_BYTES = 8
+_SELECTION_FLOPS = 3.0  # of each weight: its magnitude, and two comparisons on average; see `Encoding.coding_flops`
 
 
 class Contents(NamedTuple):
@@ -51,33 +59,111 @@ class Encoding:
     "sent". "known" sends only values: the mask is an old one, or one drawn from a seed that both sides have.
     The receiver always learns which weights a mask keeps, also of those that were rounded to 0. For "sent" the number 0
     says it, but for "qsgd" and "gsgd", which have no number to spare for it and need one bit more for each weight.
-    Raises ValueError if `bits` are given where the name of the values says them, or missing where it does not.
-    Source: Alistarh et al., "QSGD" (2017); gsgd: Zhao et al., "BEER" (2022).
+
+    The keys from `update` on are of what devices send to a server. They then write by how much the weights have moved
+    from those received, and the server adds what arrives to what it had sent. "sign", one bit a weight and the mean
+    magnitude of each layer as its scale, is of updates alone. "top_k" sends the `share` of the weights that moved most,
+    of all layers together, and which they are; "rand_k" as many at random, whose indices follow from a seed. A method's
+    own collections, such as control variates, are encoded alike, each by itself.
+    Raises ValueError if keys do not go together.
+    Source: Alistarh et al., "QSGD" (2017); gsgd: Zhao et al., "BEER" (2022); rand_k and rotation: Konecny et al.,
+    "Federated Learning: Strategies for Improving Communication Efficiency" (2016); top_k and error feedback: Stich et
+    al., "Sparsified SGD with Memory" (2018); sign: Karimireddy et al., "Error Feedback Fixes SignSGD" (2019); indices:
+    Sattler et al., "Robust and Communication-Efficient Federated Learning from Non-i.i.d. Data" (2019).
     """
 
-    values: Values = "float32"
+    values: UpdateValues = "float32"
     # Of a weight, for qsgd and gsgd. They have the levels -2^(bits - 1) ... 2^(bits - 1), one more than fits. From 3
     # bits on only one weight of a layer can reach an end, so that the sign of the layer's float32 may say which end.
     bits: Annotated[int, Ge(3), Le(16)] | None = None
     zeros: Zeros = "sent"
     flops_per_number: Annotated[float, Ge(0), Lt(inf)] = 0.0  # of a device, for each that it sends or receives
+    update: bool = False  # write how far weights moved; so do all keys below and "sign" by themselves
+    sparsify: Sparsify = "none"  # which weights are sent
+    share: Annotated[float, Gt(0), Lt(1)] | None = None  # of the weights, for top_k and rand_k; one weight at least
+    indices: Indices = "golomb"  # of top_k: Golomb's code of their gaps, or 4 bytes for each
+    rotate: bool = False  # each layer by a random Hadamard matrix, so that its weights are of like size
+    error_feedback: bool = False  # devices keep what was not sent, and add it to their next update
 
     def __post_init__(self) -> None:
-        """Check that the number of bits is known, once."""
+        """Check that the keys go together, once."""
         if self.values in NAMED_BITS and self.bits is not None:
             raise ValueError(f"bits go with 'qsgd' and 'gsgd' alone, found bits = {self.bits} with '{self.values}'")
         if self.values not in NAMED_BITS and self.bits is None:
             raise ValueError(f"'{self.values}' needs bits, from 3 to 16")
+        if self.sparsify != "none" and self.share is None:
+            raise ValueError(f"'{self.sparsify}' needs a share of the weights, such as share = 0.01")
+        if self.sparsify == "none" and self.share is not None:
+            raise ValueError(f"a share goes with sparsify = 'top_k' or 'rand_k', found share = {self.share:g} alone")
+        if self.of_update and self.zeros != "sent":
+            raise ValueError(f"zeros go with whole models under a mask, found zeros = '{self.zeros}' with an update")
 
     @property
     def scaled(self) -> bool:
         """Whether the weights of a layer are multiples of one number, which is sent with them."""
         return self.values not in ("float32", "float16")
 
+    @property
+    def of_update(self) -> bool:
+        """Whether it writes how far weights have moved, and not where they are."""
+        changes = self.update or self.rotate or self.error_feedback
+        return changes or self.sparsify != "none" or self.values == "sign"
+
+    @property
+    def of_others(self) -> Encoding:
+        """What is left of it for tensors that are no update of anything: how values are written."""
+        if not self.of_update:
+            return self
+        values: Values = "float32" if self.values == "sign" else self.values
+        return Encoding(values=values, bits=self.bits, flops_per_number=self.flops_per_number)
+
+    @property
+    def draws(self) -> bool:
+        """Whether both sides draw something from a seed of the message."""
+        return self.rotate or self.sparsify == "rand_k" or (self.sparsify == "top_k" and self.indices == "golomb")
+
+    def count(self, weights: int) -> int:
+        """Return how many of the weights of a collection are sent."""
+        return weights if self.share is None else math.ceil(self.share * weights)
+
     def nbytes(self, held: Contents) -> int:
-        """Return the bytes of a payload that holds so many numbers."""
+        """Return the bytes of a payload that holds so many numbers.
+
+        Known before anything is trained: of Golomb's code it is the mean length, see `edgesim.core.golomb`. Raises
+        ValueError for an update of weights under a mask.
+        """
+        if self.of_update:
+            return self._update_nbytes(held)
         ways = ("sent", "bitmap", "indices") if self.zeros == "cheapest" else (self.zeros,)
         return min(self._nbytes(held, way) for way in ways)
+
+    def coding_flops(self, held: Contents) -> float:
+        """Return the FLOPs of a device that encodes or decodes so many numbers.
+
+        Beside `flops_per_number`, of an update each weight costs 1 (how far it moved), 2 for error feedback, for
+        a rotation the binary logarithm of their number and 2, and once more where feedback has to turn it back; 3 to
+        find the k largest, as quickselect compares each of them twice on average where k is small; 2 for each sign that
+        is sent, of their mean, and 2 for each index in Golomb's code.
+        Source: comparisons: Knuth, "Mathematical Analysis of Algorithms" (1971).
+        """
+        flops = self.flops_per_number * held.numbers
+        if not self.of_update or not held.whole:
+            return flops
+        sent = self.count(held.whole)
+        each = 1.0 + 2.0 * self.error_feedback + _SELECTION_FLOPS * (self.sparsify == "top_k")
+        each += (1 + self.error_feedback) * self.rotation_flops(held)
+        of_sent = 2.0 * (self.values == "sign") + 2.0 * (self.sparsify == "top_k" and self.indices == "golomb")
+        return flops + held.collections * (each * held.whole + of_sent * sent)
+
+    def rotation_flops(self, held: Contents) -> float:
+        """Return the FLOPs of turning a weight there or back: a sum for each doubling, its sign, and the norm."""
+        return math.log2(held.whole) + 2.0 if self.rotate and held.whole else 0.0
+
+    def decoding_flops(self, held: Contents) -> float:
+        """Return the FLOPs of a server that adds an update to what it had sent; 0 of a model that is sent whole."""
+        if not self.of_update:
+            return 0.0
+        return held.collections * (self.count(held.whole) + self.rotation_flops(held) * held.whole)
 
     def _nbytes(self, held: Contents, zeros: str) -> int:
         sent = held.masked if zeros == "sent" else held.nonzero
@@ -89,6 +175,17 @@ class Encoding:
         vector_bytes = held.vectors * (4 if self.scaled else NAMED_BITS[self.values] // 8)
         scale_bytes = SCALE_BYTES * held.collections * held.layers * self.scaled
         return -(-weight_bits // 8) + vector_bytes + scale_bytes + (mask_bytes if held.collections else 0)
+
+    def _update_nbytes(self, held: Contents) -> int:
+        if held.masked:
+            raise ValueError("an update cannot be of weights under a mask")
+        sent = held._replace(whole=self.count(held.whole))
+        index_bits = 0.0
+        if self.sparsify == "top_k" and held.whole:
+            golomb_bits = golomb.mean_bits(sent.whole, held.whole) if self.indices == "golomb" else 0.0
+            index_bits = golomb_bits or 8.0 * INDEX_BYTES * sent.whole
+        seed_bytes = SEED_BYTES if self.draws and held.whole and held.collections else 0
+        return self._nbytes(sent, "sent") + held.collections * math.ceil(index_bits / 8) + seed_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -199,6 +199,7 @@ class Method:
 
     needs: ClassVar[Needs] = Needs()
     no_server_optimizer: ClassVar[str] = ""  # why none may go on from what the server aggregates; "": one may
+    no_update_encoding: ClassVar[str] = ""  # why the updates of its devices cannot be encoded as such; "": they can
 
     @property
     def needs_classes(self) -> str:

@@ -271,16 +271,16 @@ class CostProfile:
         """
         encoding, own = payload.encoding or usual, [spec for spec in payload.tensors if spec.dtype == "float32"]
         others_bytes = sum(spec.plain_bytes for spec in payload.tensors if spec.dtype != "float32")
-        own_bytes = sum(encoding.nbytes(_contents_of(spec)) for spec in own)
-        model_bytes = _scaled(encoding.nbytes(self._contents(payload, submodel)), self.numbers_scale)
+        own_bytes = sum(encoding.of_others.nbytes(_contents_of(spec)) for spec in own)
+        model_bytes = _scaled(encoding.nbytes(self.contents(payload, submodel)), self.numbers_scale)
         return model_bytes + own_bytes + others_bytes + payload.extra_bytes
 
     def numbers(self, payload: Payload, submodel: Submodel = WHOLE) -> int:
         """Return how many numbers a payload holds, zeros among them: of its collections and layers, and its tensors."""
-        numbers = _scaled(self._contents(payload, submodel).numbers, self.numbers_scale)
+        numbers = _scaled(self.contents(payload, submodel).numbers, self.numbers_scale)
         return numbers + sum(spec.numbers for spec in payload.tensors)
 
-    def _contents(self, payload: Payload, submodel: Submodel) -> Contents:
+    def contents(self, payload: Payload, submodel: Submodel) -> Contents:
         """Return how many numbers of which sort a payload holds.
 
         A method's own collection (control variates, momenta) mirrors the parameters, their mask included.

@@ -12,7 +12,8 @@ import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.cost_model import Itemised
-from edgesim.core.task import Pass, Task
+from edgesim.core.encoding import Encoding
+from edgesim.core.task import Pass, Payload, Task
 from edgesim.core.view import Setting
 from edgesim.cost.several import profile_of
 
@@ -101,9 +102,13 @@ def _passes(task: Task, setting: Setting) -> list[Pass]:
 
 def _coding_flops(task: Task, setting: Setting) -> float:
     """Return the FLOPs of a device that encodes what it sends and decodes what the server sent it."""
-    ways = [(task.up, setting.encoding_up)]
+    ways = [(task.up, task.up.encoding or setting.encoding_up)]
     if task.start == "server" and task.down is not None:
-        ways.append((task.down, setting.encoding_down))
-    each = [((payload.encoding or usual).flops_per_number, payload) for payload, usual in ways]
-    cost_profile = profile_of(setting.cost_profile, task.submodel)
-    return float(sum(flops * cost_profile.numbers(payload, task.submodel) for flops, payload in each if flops))
+        ways.append((task.down, task.down.encoding or setting.encoding_down))
+    return sum(_coded_flops(payload, encoding, task, setting) for payload, encoding in ways)
+
+
+def _coded_flops(payload: Payload, encoding: Encoding, task: Task, setting: Setting) -> float:
+    profile = profile_of(setting.cost_profile, task.submodel)
+    own = encoding.flops_per_number * sum(spec.numbers for spec in payload.tensors)
+    return float(profile.numbers_scale * encoding.coding_flops(profile.contents(payload, task.submodel)) + own)

@@ -74,6 +74,7 @@ class FedDIP(FedAvg):
     """
     needs: ClassVar[Needs] = Needs(feedback=True)
     no_server_optimizer: ClassVar[str] = masks.ZEROS_STAY
+    no_update_encoding: ClassVar[str] = masks.ZEROS_GO
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return how many weights each layer has at first. Raises ConfigError for what does not fit."""

@@ -76,6 +76,7 @@ class FedDST(Method):
     anything they are those of the published code.
     """
     no_server_optimizer: ClassVar[str] = masks.ZEROS_STAY
+    no_update_encoding: ClassVar[str] = masks.ZEROS_GO
     sparsity: Annotated[float, Ge(0), Lt(1)] | None = None
     """0.01 / 0.5. FedDHAD tunes it and does not say to what: its printed costs give 0.01 for LeNet and the CNN on
     CIFAR, 0.008 and 0.055 on SVHN, 0.03 for VGG11, 0.2 for ResNet18. FedDST's own is 0.8.

@@ -51,6 +51,9 @@ class IFCA(Method):
     """
     needs: ClassVar[Needs] = Needs(device_state="computed")
     no_server_optimizer: ClassVar[str] = "has several models, of which a server optimiser would move the first alone"
+    no_update_encoding: ClassVar[str] = (
+        "has several models, and the server learns only with an update which one it is of"
+    )
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the seed from which the first models of all clusters but one are drawn."""

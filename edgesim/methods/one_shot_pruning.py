@@ -50,6 +50,7 @@ class OneShotPruning(FedAvg):
     """
     needs: ClassVar[Needs] = Needs()
     no_server_optimizer: ClassVar[str] = masks.ZEROS_STAY
+    no_update_encoding: ClassVar[str] = masks.ZEROS_GO
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return how many weights each tensor will keep. Raises ConfigError for a model that no mask fits."""

@@ -6,49 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgesim.core.method import Aggregate, LocalRule, Method, Needs, ServerContext, ServerSet
+from edgesim.core.method import Aggregate, ServerContext
 from edgesim.core.rng import Key
-from edgesim.core.task import Plan, Task
+from edgesim.core.task import Plan
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
 from edgesim.learning.server_optimizers.base import ServerOptimizer, step_flops, stepped
+from edgesim.methods.wrapped import Wrapped
 
 
 @dataclass(frozen=True, kw_only=True)
-class Optimised(Method):
+class Optimised(Wrapped):
     """A method in which the global model does not become what was aggregated, but goes there as an optimiser says.
 
     The state is the method's own beside the optimiser's moments. An aggregation without a model leaves both model and
     moments as they are. All else is the method's.
     """
 
-    method: Method
     optimizer: ServerOptimizer
-
-    @property
-    def needs(self) -> Needs:  # type: ignore[override]
-        """What the method needs."""
-        return self.method.needs
-
-    @property
-    def label(self) -> str:
-        """The name of the method's class, which errors tell."""
-        return self.method.label
-
-    @property
-    def modules(self) -> frozenset[str]:
-        """Modules of the method."""
-        return self.method.modules
-
-    @property
-    def server_set(self) -> ServerSet | None:
-        """Samples of the method's server."""
-        return self.method.server_set
-
-    @property
-    def sees_exchanges(self) -> bool:
-        """Whether the method looks at exchanges."""
-        return self.method.sees_exchanges
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the method's first state, and no moments."""
@@ -57,14 +32,6 @@ class Optimised(Method):
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Return the method's orders."""
         return self.method.plan(state["method"], view, key)
-
-    def task(self, view: View) -> Task:
-        """Return the method's task."""
-        return self.method.task(view)
-
-    def local(self, task: Task) -> LocalRule:
-        """Return the method's rule."""
-        return self.method.local(task)
 
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
@@ -85,7 +52,3 @@ class Optimised(Method):
     def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
         """Return the method's state after an exchange, and the moments as they were."""
         return {**state, "method": self.method.on_exchange(state["method"], updates, server, key)}
-
-    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the method's model of a device."""
-        return self.method.personal_model(global_model, device_state)

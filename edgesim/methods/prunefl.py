@@ -81,6 +81,7 @@ class PruneFL(Method):
     """
     needs: ClassVar[Needs] = Needs(feedback=True, device_state="delivered", clock=True)
     no_server_optimizer: ClassVar[str] = masks.ZEROS_STAY
+    no_update_encoding: ClassVar[str] = masks.ZEROS_GO
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return a server whose model is whole. Raises ConfigError for a model without weights to prune."""

@@ -28,7 +28,7 @@ from edgesim.simulation.network import Network, charged_profile, network_of
 from edgesim.simulation.networks import check_networks, models_of, networks_of_devices, together
 from edgesim.simulation.objectives import check_objective, with_fitting_labels, written_metrics
 from edgesim.simulation.outages import check_outages, check_prices
-from edgesim.simulation.server_step import check_server_optimizer
+from edgesim.simulation.server_step import check_server_step
 from edgesim.simulation.tree import edge_servers, protocol_of_devices
 from edgesim.world.availability.base import Availability, all_of
 from edgesim.world.contention.network import SharedNetwork, shared_network
@@ -168,7 +168,7 @@ def assemble(
     members = members_of(scenario, fleet)
     check_selection(scenario, fleet.level if members is None else fleet.level[members])
     _check_pairs(scenario)
-    check_server_optimizer(scenario)
+    check_server_step(scenario)
     _check_protocol(scenario, fleet, members)
     _check_end(scenario, fleet)
     shared = shared_network(scenario, fleet)

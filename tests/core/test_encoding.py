@@ -246,7 +246,7 @@ def test_a_scenario_keeps_its_encodings() -> None:
 def test_editors_know_the_names() -> None:
     """A name where it says all, or a table."""
     up = json_schema()["$defs"]["Encodings"]["properties"]["up"]
-    assert up["anyOf"][0] == {"enum": ["float32", "float16", "int8"]}
+    assert up["anyOf"][0] == {"enum": ["float32", "float16", "int8", "sign"]}
     assert json_schema()["$defs"]["Encoding"]["properties"]["zeros"]["default"] == "sent"
 
 
@@ -259,10 +259,18 @@ BAD = {
     ),
     "no bits": ("down=qsgd", "down: 'qsgd' needs bits, from 3 to 16"),
     "bits of float32": ("up={bits=8}", "up: bits go with 'qsgd' and 'gsgd' alone, found bits = 8 with 'float32'"),
-    "unknown values": ("up=float8", "up: must be 'float32', 'float16', 'int8', 'qsgd' or 'gsgd', got 'float8'"),
+    "unknown values": ("up=float8", "up: must be 'float32', 'float16', 'int8', 'qsgd', 'gsgd' or 'sign', got"),
     "unknown zeros": ("up={zeros='some'}", "up.zeros: must be 'sent', 'bitmap', 'indices', 'cheapest' or 'known', got"),
     "negative cost": ("up={flops_per_number=-1}", "up.flops_per_number: must be greater than or equal to 0, got -1"),
     "endless cost": ("up={flops_per_number=inf}", "up.flops_per_number: must be less than inf, got inf"),
+    "no share": ("up={sparsify='top_k'}", "up: 'top_k' needs a share of the weights, such as share = 0.01"),
+    "share alone": ("up={share=0.1}", "up: a share goes with sparsify = 'top_k' or 'rand_k', found share = 0.1 alone"),
+    "all of them": ("up={sparsify='rand_k', share=1.0}", "up.share: must be less than 1, got 1.0"),
+    "an update of zeros": (
+        "up={update=true, zeros='bitmap'}",
+        "up: zeros go with whole models under a mask, found zeros = 'bitmap' with an update",
+    ),
+    "an update down": ("down=sign", "down: the server sends whole models, an update goes up alone; use encoding.up"),
     "a number": ("up=16", "up: must be a table, got 16"),
     "unknown key": ("up={bit=4}", "up.bit: unknown key; did you mean 'bits'?"),
     "unknown direction": ("upp=float16", "upp: unknown key; did you mean 'up'? (allowed: up, down)"),

@@ -30,7 +30,7 @@ def uplinked(body: ModelState, task: Task, usual: Encoding, key: Key) -> ModelSt
     `usual`: the encoding of a payload that names none. Of a part under a mask, a weight that is rounded to 0 arrives as
     the least number above 0, so that it still counts as one that is there.
     """
-    carried = on_cpu(_carried(body, task.up))
+    carried = on_cpu(carried_by(body, task.up))
     return _crossed(carried, task, task.up.encoding or usual, key.at(JobStream.UPLINK))
 
 
@@ -41,7 +41,7 @@ def downlinked(base: ModelState, task: Task, usual: Encoding, key: Key) -> Model
     """
     if task.start == "device" or task.down is None:
         return base
-    got = _crossed(_carried(base, task.down), task, task.down.encoding or usual, key.at(JobStream.DOWNLINK))
+    got = _crossed(carried_by(base, task.down), task, task.down.encoding or usual, key.at(JobStream.DOWNLINK))
     return {collection: {**tensors, **got.get(collection, {})} for collection, tensors in base.items()}
 
 
@@ -57,6 +57,8 @@ def sent(tensor: Tensor, encoding: Encoding, generator: torch.Generator) -> Tens
             return tensor.half().to(tensor.dtype)
         case "int8":
             return _nearest(tensor)
+        case "sign":
+            return _signs(tensor)
         case _:
             assert encoding.bits is not None
             u = torch.rand(tensor.shape, generator=generator, dtype=torch.float32)
@@ -91,12 +93,23 @@ def _nearest(tensor: Tensor) -> Tensor:
     return tensor if scale == 0 else _times(torch.round(tensor.double() / scale.double()), scale, tensor)
 
 
+def _signs(tensor: Tensor) -> Tensor:
+    """Return the mean magnitude with each number's sign, that of 0 being positive.
+
+    Source: Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019).
+    """
+    scale = tensor.abs().mean(dtype=torch.float64).to(tensor.dtype)
+    return torch.where(tensor < 0, -scale, scale)
+
+
 def _times(multiples: Tensor, scale: Tensor, like: Tensor) -> Tensor:
     """Return multiples of a scale that travels in the precision of the tensor."""
     return multiples.to(like.dtype) * scale.to(like.dtype)
 
 
-def _carried(model_state: ModelState, payload: Payload) -> dict[str, dict[str, Tensor]]:
+def carried_by(model_state: ModelState, payload: Payload) -> dict[str, dict[str, Tensor]]:
+    """Return what a payload has of a model state. Raises ContractError for a declared tensor that is not there."""
+
     def carried(name: str, tensor: Tensor) -> bool:
         in_layers = payload.layers is None or layer_of(name) in payload.layers
         return in_layers and (tensor.dim() >= 2 or not payload.weights_only)
@@ -126,11 +139,12 @@ def _declared(spec: TensorSpec, model_state: ModelState) -> Tensor:
 
 
 def _crossed(carried: dict[str, dict[str, Tensor]], task: Task, encoding: Encoding, key: Key) -> ModelState:
-    got = _decoded(carried, encoding, key)
+    got = decoded(carried, encoding, key)
     return _still_there(got, carried) if task.submodel.nnz else got
 
 
-def _decoded(model_state: dict[str, dict[str, Tensor]], encoding: Encoding, key: Key) -> ModelState:
+def decoded(model_state: dict[str, dict[str, Tensor]], encoding: Encoding, key: Key) -> ModelState:
+    """Return a model state as the receiver reads it."""
     if encoding == FLOAT32:
         return model_state
     generator = torch.Generator().manual_seed(key.word())
@@ -143,6 +157,15 @@ def _decoded(model_state: dict[str, dict[str, Tensor]], encoding: Encoding, key:
     return {
         collection: ways.get(collection, _scaled)(ts, encoding, generator) for collection, ts in model_state.items()
     }
+
+
+def layers_of(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
+    """Return the names of the weights of each layer: floating-point tensors of two dimensions or more."""
+    layers: dict[str, list[str]] = {}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.dim() >= 2:
+            layers.setdefault(layer_of(name), []).append(name)
+    return layers
 
 
 def _still_there(got: ModelState, carried: ModelState) -> ModelState:
@@ -175,12 +198,8 @@ def _each_scaled(tensors: Mapping[str, Tensor], encoding: Encoding, generator: t
 
 def _scaled(tensors: Mapping[str, Tensor], encoding: Encoding, generator: torch.Generator) -> dict[str, Tensor]:
     """Return tensors with the weights of each layer on a scale of their own, and vectors as they are."""
-    layers: dict[str, list[str]] = {}
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and tensor.dim() >= 2:
-            layers.setdefault(layer_of(name), []).append(name)
     result = dict(tensors)
-    for names in layers.values():
+    for names in layers_of(tensors).values():
         # in the order of the entries, whatever their layout in memory
         flat = torch.cat([tensors[name].flatten() for name in names])
         pieces = torch.split(sent(flat, encoding, generator), [tensors[name].numel() for name in names])

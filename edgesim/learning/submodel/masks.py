@@ -37,6 +37,7 @@ Counts: TypeAlias = Mapping[str, int]
 Allocation: TypeAlias = Literal["erk", "feddst"]
 
 ZEROS_STAY = "has zeros in its global model that have to stay, which a step beside it would fill"
+ZEROS_GO = "sends models under masks, whose zeros an update would have to bring about"
 _MASKS, _PREFIX = "mask", "mask."  # names of their own: a run folder keeps all collections of a model side by side
 SLACK = 1e-9  # 0.3 x 10 is 3, not the least bit more or less
 

@@ -22,7 +22,9 @@ from edgesim.core.update import ModelState
 from edgesim.cost.profile import CostProfile
 from edgesim.cost.several import profile_of
 from edgesim.learning.codec.encode import downlinked, uplinked
+from edgesim.learning.codec.kept import Kept
 from edgesim.learning.codec.packed import packed
+from edgesim.learning.codec.update import residual_of_part, residual_with_part, update_uplinked
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.objectives.base import Objective
@@ -126,7 +128,7 @@ class Trainer:
         received = downlinked(model, task, self.encoding_down, assignment.key)
         shard, drop_single = self.shards[assignment.device], cost_profile.drop_single
         shard = shard.to(self._device, non_blocking=True)
-        given = assignment._replace(global_model=received)
+        given = assignment._replace(global_model=received, device_state=Kept.of(assignment.device_state).own)
         context = Context(module, self._resident, shard, given, drop_single, self.public, self.objective)
         context.meter = Meter(self.objective) if self.reports else None
         labels = self.attacks.get(assignment.device, HONEST).relabelled(self.data.classes)
@@ -151,10 +153,26 @@ class Trainer:
         """Return what a job that has ended gives."""
         factor = self.attacks.get(assignment.device, HONEST).factor
         body = finished.body if factor == 1.0 else attacked(finished.body, context.global_model, factor)
-        sent = uplinked(body, assignment.task, self.encoding_up, assignment.key)
-        sent = as_part(sent, assignment.task.submodel.network)
-        body, kept = packed(sent, finished.new_device_state)
+        sent, state = self._sent(body, finished.new_device_state, context, assignment)
+        body, kept = packed(as_part(sent, assignment.task.submodel.network), state)
         return Result(body, kept, finished.statistics, steps, finished.own_model, report)
+
+    def _sent(
+        self, body: ModelState, new: ModelState | None, context: Context, assignment: Assignment
+    ) -> tuple[ModelState, ModelState | None]:
+        """Return what others get of a body, and what the device keeps: `new` or None of the method's own."""
+        task = assignment.task
+        encoding = task.up.encoding or self.encoding_up
+        if not encoding.of_update:
+            return uplinked(body, task, encoding, assignment.key), new
+        before, cost_profile = Kept.of(assignment.device_state), self.cost_of(task.submodel)
+        part = residual_of_part(before.residual, task.submodel, cost_profile)
+        sent, left = update_uplinked(body, context.global_model, part, assignment, encoding)
+        if not left:
+            return sent, new
+        model = part_of(assignment.global_model, task.submodel.network)
+        whole = residual_with_part(before.residual, left, task.submodel, cost_profile, model)
+        return sent, Kept(before.own if new is None else new, whole).state()
 
     @cached_property
     def _device(self) -> torch.device:

@@ -1,0 +1,79 @@
+"""A method around another one: what both share is the inner one's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgesim.core.method import Aggregate, LocalRule, Method, Needs, ServerContext, ServerSet
+from edgesim.core.rng import Key
+from edgesim.core.task import Plan, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wrapped(Method):
+    """A method with a server that does all as the inner `method` does it; what extends it says what differs."""
+
+    method: Method
+
+    @property
+    def needs(self) -> Needs:  # type: ignore[override]
+        """What the method needs."""
+        return self.method.needs
+
+    @property
+    def label(self) -> str:
+        """The name of the method's class, which errors tell."""
+        return self.method.label
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """Modules of the method."""
+        return self.method.modules
+
+    @property
+    def server_set(self) -> ServerSet | None:
+        """Samples of the method's server."""
+        return self.method.server_set
+
+    @property
+    def sees_exchanges(self) -> bool:
+        """Whether the method looks at exchanges."""
+        return self.method.sees_exchanges
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return the method's first state."""
+        return self.method.init(setting, key)
+
+    def plan(self, state: Any, view: View, key: Key) -> Plan:
+        """Return the method's orders."""
+        return self.method.plan(state, view, key)
+
+    def task(self, view: View) -> Task:
+        """Return the method's task."""
+        return self.method.task(view)
+
+    def local(self, task: Task) -> LocalRule:
+        """Return the method's rule."""
+        return self.method.local(task)
+
+    def aggregate(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return what the method aggregates."""
+        return self.method.aggregate(state, global_model, updates, server, key)
+
+    def merge_flops(self, updates: int, setting: Setting) -> float:
+        """Return the method's FLOPs."""
+        return self.method.merge_flops(updates, setting)
+
+    def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
+        """Return the method's state after an exchange."""
+        return self.method.on_exchange(state, updates, server, key)
+
+    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
+        """Return the method's model of a device."""
+        return self.method.personal_model(global_model, device_state)
