@@ -58,6 +58,7 @@ class JobStream(IntEnum):
     LABELS = 1  # HeteroFL: the device's labels
     WHOLE_GRADIENT = 1  # SCAFFOLD: the gradient of all samples
     SPLIT = 1  # AugFL: samples for adaptation and query
+    PUBLIC = 1  # batches of public samples
     DROPOUT = 2  # AugFL: of both gradients of a difference
     OTHER_BATCHES = 1  # Per-FedAvg: then 0 for adaptation, 1 for the Hessian
     ALIGNMENT = 1  # FedAS

@@ -35,15 +35,16 @@ _UNTIL = re.compile(
     r"(?:~(?P<mean_of>[2-9]|[1-9]\d+))?(?P<for_good>-on)?"
 )
 _PRICED = re.compile(r"(_s|_j|_g|_bytes|flops|cost|cost_low|cost_high)$")  # columns of tables that say what was spent
+_OF_NETWORK = re.compile(r"accuracy_of\[(\w+)\]")
 _METRIC = re.compile(r"metric\.(\w+)(?:\[(\d+)-(\d+)\])?")
 _MEAN_OF_METRIC = re.compile(r"mean_metric\.(\w+)")
 _SESSION = re.compile(r"([A-Za-z0-9_-]+):")
-_PATTERNS = (_MEAN_OF_LAST, _AREA, _METRIC, _MEAN_OF_METRIC)
+_PATTERNS = (_MEAN_OF_LAST, _AREA, _OF_NETWORK, _METRIC, _MEAN_OF_METRIC)
 _NAMED = ", ".join(name for name in _SPENT if not re.search("_low|_high", name))
 _ALLOWED = (
     f"{_NAMED}, TABLE.COLUMN, all also as in sim_time_s@0.75, @0.75-on, @0.75~5 or @METRIC:3; "
-    f"{', '.join(_AT_END)}, accuracy_last_K, accuracy_area[TIME], metric.NAME[FIRST-LAST], mean_metric.NAME; "
-    "of a session SESSION:COLUMN"
+    f"{', '.join(_AT_END)}, accuracy_last_K, accuracy_area[TIME], accuracy_of[NETWORK], metric.NAME[FIRST-LAST], "
+    "mean_metric.NAME; of a session SESSION:COLUMN"
 )
 
 
@@ -70,10 +71,10 @@ class Column:
     (both), or TABLE.COLUMN, a sum over a table of the run; at the end also flops, loss and accuracy of the last
     evaluation, perplexity, f1_macro and other metrics of the objective, best_accuracy, best_perplexity and so on,
     accuracy_last_K, the mean of the last K evaluations, accuracy_area, the mean accuracy
-    over simulated time, or with [TIME] over so much of it (see `area`), mean_forward_macs (mean over jobs of
-    the size of the model trained, see `CostProfile.forward_macs`), and metric.NAME, what the method reported last by
-    that name: the mean over devices, or with [FIRST-LAST] over those with these ids; mean_metric.NAME is the mean over
-    all rounds and devices.
+    over simulated time, or with [TIME] over so much of it (see `area`), accuracy_of[NETWORK], of the last evaluation of
+    one of several networks, mean_forward_macs (mean over jobs of the size of the model trained, see
+    `CostProfile.forward_macs`), and metric.NAME, what the method reported last by that name: the mean over devices, or
+    with [FIRST-LAST] over those with these ids; mean_metric.NAME is the mean over all rounds and devices.
     personal_accuracy, of the last evaluation, and best_personal_accuracy are means over devices of what each would use
     itself, personal_worst the mean over the worst tenth of devices in the last evaluation; all need
     `evaluation.personal`. busiest_in_bytes, busiest_out_bytes and busiest_bytes are the most that one device received,
@@ -91,8 +92,8 @@ class Column:
     @property
     def better(self) -> Better | None:
         """Return which numbers are better; None of metrics and counts, as only their author knows."""
-        gained = (_MEAN_OF_LAST.fullmatch(self.quantity), _AREA.fullmatch(self.quantity), self.quantity in _GAINED)
-        if any(gained):
+        by_pattern = any(pattern.fullmatch(self.quantity) for pattern in (_MEAN_OF_LAST, _AREA, _OF_NETWORK))
+        if by_pattern or self.quantity in _GAINED:
             return "higher"
         if self.quantity in _METRICS:
             return _METRICS[self.quantity]
@@ -132,6 +133,10 @@ class Column:
         if last:
             accuracy = curve(run)["accuracy"].tail(int(last[1]))
             return float(accuracy.mean()) if len(accuracy) == int(last[1]) else None
+        network = _OF_NETWORK.fullmatch(self.quantity)
+        if network:
+            accuracy = curve(run, f"test_{network[1]}")["accuracy"]
+            return None if accuracy.empty else float(accuracy.iloc[-1])
         metric = _METRIC.fullmatch(self.quantity)
         if metric:
             return _last_metric(run, metric[1], (int(metric[2]), int(metric[3])) if metric[2] else None)

@@ -15,6 +15,7 @@ from edgesim.core.backend import Assignment, Result
 from edgesim.core.job import DELIVERED, Completion, Job, Outcome
 from edgesim.core.method import Finished, LocalState, Needs
 from edgesim.core.rng import Key
+from edgesim.core.task import TENSORS
 from edgesim.core.update import ModelRef, ModelState, Update
 from edgesim.learning.submodel.slicing import extract
 from edgesim.runtime.backends.serial import SerialBackend
@@ -50,6 +51,10 @@ ARGUMENTS |= {"heterofl": {"rates": [0.5, 1.0]}, "fedrolex": {"rates": [0.5, 1.0
 ARGUMENTS |= {"fedas": {"align_epochs": 0}, "pfedme": {"inner_steps": 2}}
 # Methods whose server trains a network of its own: here a small one.
 ARGUMENTS |= {"augfl": {"teacher": "cnn_digits", "teacher_epochs": 1, "server_samples": 20}}
+# Methods whose devices also learn public samples, of which the default has too many for anybody to be in time.
+_FEW = {"public_samples": 20}
+ARGUMENTS |= {"fedmd": {**_FEW, "public_epochs": 1}, "dsfl": _FEW, "comet": _FEW}
+ARGUMENTS |= {"feddf": {"public_samples": 40, "steps": 3}}
 # Methods that prune the model late, or little by little, in rounds that these runs do not come to: here at once.
 ARGUMENTS |= {"one_shot_pruning": {"warm_up_rounds": 0, "keep": 0.5}, "feddip": {"rounds": 2, "interval": 1}}
 # Methods that train several widths a step, of which the default takes too long to be in time.
@@ -227,6 +232,8 @@ def _arrived_at(trainer: Any, message: Update, assignment: Assignment, model: Mo
         kind: {n: t for n, t in body[kind].items() if task.up.layers is None or n.rpartition(".")[0] in task.up.layers}
         for kind in body.keys() & task.up.collections
     }
+    if task.up.tensors:
+        carried[TENSORS] = {spec.name: body[TENSORS][spec.name] for spec in task.up.tensors}
     return message._replace(body=carried, statistics=statistics, own_model=finished.own_model)
 
 

@@ -38,6 +38,11 @@ from tests.sizes import full, thinned
 
 AMONG_PEERS = [name for name in METHODS if needs_of(name).peers is not None]
 DEADLINE = COORDINATORS["deadline"]
+# Methods whose devices send no model but answers, so few that the slow link makes nobody late.
+SHORT = {"comet", "dsfl", "fedmd"}
+# How far weights may lie apart, of the largest: Adam takes steps of its rate, as FedDF does on its server, also along
+# gradients that are nothing but rounding.
+ROUNDING = {"feddf": 1e-3}
 
 
 def test_every_coordinator_is_tried():
@@ -99,7 +104,7 @@ def test_cohort_agrees_within_rounding(name):
     for kind, tensors in serial.learner.weights().items():
         for tensor_name, tensor in tensors.items():
             exact, other = tensor.double(), together.learner.weights()[kind][tensor_name].double()  # masks are bool
-            assert float((exact - other).abs().max()) <= 1e-5 * float(exact.abs().max())
+            assert float((exact - other).abs().max()) <= ROUNDING.get(name, 1e-5) * float(exact.abs().max())
     together.learner.backend.close()
 
 
@@ -150,7 +155,8 @@ def test_stragglers_are_never_trained(name, monkeypatch):
 
     monkeypatch.setattr(Trainer, "run", counted)
     jobs = run(mixed_scenario(method=name, protocol=DEADLINE)).tables["jobs"].frame()
-    assert (jobs["outcome"] == "late").sum() == 4  # devices 0 and 1, twice
+    # devices 0 and 1, twice
+    assert (jobs["outcome"] == "late").sum() == (2 if name in SHORT else 4)
     assert sorted(trained) == sorted(jobs["job"][jobs["outcome"] == "ok"])
 
 

@@ -41,8 +41,10 @@ ADAPTIVE = {"fedadagrad", "fedadam", "fedyogi"}
 CHOOSING = {"krum"}
 # Methods whose server remembers moves and goes beyond what arrived.
 OVERSHOOTING = {"feddyn", "augfl"}
-# Methods whose server moves the model too, towards a teacher; their own tests do this without one.
-TAUGHT = {"augfl"}
+# Methods whose server moves the model too, towards a teacher; their own tests do this without one, or by hand.
+TAUGHT = {"augfl", "feddf"}
+# Methods whose devices keep their models and send what these say of public samples; their own tests do this by hand.
+SAYING = {"comet", "dsfl", "fedmd"}
 # Methods whose models are sparse: a whole one can neither arrive nor stay; their own tests do this with sparse ones.
 SPARSE = {"feddst", "feddip", "one_shot_pruning"}
 # Methods with several global models, of which each holds what some devices sent; their own tests do this by model.
@@ -136,7 +138,7 @@ def test_plan_without_feedback_ignores_what_was_learned(name):
         [
             name
             for name in METHODS
-            if name not in STEPPING | ADAPTIVE | OVERSHOOTING | SPARSE | CLUSTERED | PRIVATE | NOISY
+            if name not in STEPPING | ADAPTIVE | OVERSHOOTING | SPARSE | CLUSTERED | TAUGHT | SAYING | PRIVATE | NOISY
         ]
     ),
 )
@@ -170,7 +172,9 @@ def test_merge_goes_towards_what_arrived(name, model):
 
 
 @every_model
-@pytest.mark.parametrize("name", tried([name for name in METHODS if name not in SPARSE | TAUGHT | CLUSTERED | PRIVATE]))
+@pytest.mark.parametrize(
+    "name", tried([name for name in METHODS if name not in SPARSE | TAUGHT | CLUSTERED | SAYING | PRIVATE])
+)
 def test_nobody_moved(name, model):
     """If all devices arrive where they started, every bit of the global model stays."""
     simulation = prepare(mixed_scenario(method=name, model=model))
@@ -197,8 +201,9 @@ def test_a_diverged_device_is_left_out(name):
     state, base, got, server, key = merge_arguments(simulation)
     aggregate = simulation.learner.method.aggregate
     broken = {kind: {n: t.clone() for n, t in tensors.items()} for kind, tensors in got[-1].body.items()}
-    # of a method whose last layer stays on devices, in the first one
-    weight = "fc1.weight" if any("fc1.weight" in tensors for tensors in broken.values()) else "conv1.weight"
+    # of a method whose last layer stays on devices, in the first one; of one that sends answers alone, in these
+    sent = {n for tensors in broken.values() for n in tensors}
+    weight = next(n for n in ("fc1.weight", "conv1.weight", "answers") if n in sent)
     next(tensors for tensors in broken.values() if weight in tensors)[weight][0, 0] = float("nan")
     merged = aggregate(state, base, [*got[:-1], got[-1]._replace(body=broken)], server, key)
     assert fingerprint(merged.model) == fingerprint(aggregate(state, base, got[:-1], server, key).model)
@@ -224,8 +229,8 @@ def test_training_moves_the_model_and_stays_finite(name, model):
     """Two rounds give a new, finite model each, of the shapes of the first; what no device sends may stay."""
     simulation = prepare(mixed_scenario(method=name, model=model))
     first, orders = simulation.learner.weights(), simulation.learner.plan(simulation.session.view()).orders
-    sent = [of_layers(first, order.task.up.layers) for order in orders]
-    shared = {n for model_state in sent for tensors in model_state.values() for n in tensors}
+    sent = [(order.task.up.collections, of_layers(first, order.task.up.layers)) for order in orders]
+    shared = {n for kinds, model_state in sent for kind in kinds & model_state.keys() for n in model_state[kind]}
     simulation.run()
     last = simulation.learner.weights()
     assert simulation.learner.model.version == 2

@@ -188,6 +188,7 @@ def three_rounds(tmp_path: Path) -> Run:
         closed = (3, used[n], 3 - used[n], "all", np.inf)
         tables["rounds"].append((n, n + 1, start_s, ends_s[n], *closed, 0.0, 0.0, *spent[0], *spent[1]))
         tables["evals"].append((n, n + 1, ends_s[n], "test", 3.0 - n, accuracies[n], 50))
+        tables["evals"].append((n, n + 1, ends_s[n], "test_lenet5", 2.0, accuracies[n] - 0.05, 50))
         for split, less in (("personal", 0.0), ("personal_worst", 0.1)):
             tables["evals"].append((n, n + 1, ends_s[n], split, 1.0, (0.8, 0.95, 0.9)[n] - less, 50))
         for device, received in enumerate((10 * (n + 1), 25)):
@@ -235,6 +236,8 @@ def three_rounds(tmp_path: Path) -> Run:
         "best_accuracy": 0.7,
         "accuracy_last_2": 0.65,
         "accuracy_last_4": None,
+        "accuracy_of[lenet5]": 0.55,
+        "accuracy_of[mlr]": None,
         "personal_accuracy": 0.9,
         "best_personal_accuracy": 0.95,
         "personal_worst": 0.8,
@@ -303,6 +306,7 @@ def test_a_run_without_evaluations_bounds_no_target(three_rounds: Any) -> None:
 
 def test_which_numbers_are_better() -> None:
     higher = ["accuracy", "accuracy_last_3", "accuracy_area", "accuracy_area[1 h]", "personal_worst", "evals.accuracy"]
+    higher.append("accuracy_of[mlr]")
     lower = ["sim_time_s@0.5", "energy_j", "loss", "up_bytes@0.5~3-on", "flops", "busiest_bytes", "jobs.compute_s"]
     unknown = ["metric.gain_s", "mean_metric.x", "metrics.value", "rounds.used"]
     assert [parse_column(name).better for name in higher] == ["higher"] * len(higher)

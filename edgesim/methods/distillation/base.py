@@ -1,0 +1,133 @@
+"""Devices that keep models of their own and learn from each other through answers on public samples."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerSet
+from edgesim.core.numbers import Count
+from edgesim.core.rng import JobStream, Key
+from edgesim.core.task import TENSORS, Pass, Payload, Plan, Task, TensorSpec
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import View
+from edgesim.learning.train.context import Context
+from edgesim.learning.train.public import learn_public, public_logits
+
+ANSWERS = "answers"  # name of the tensor that devices send
+NOTHING_KEPT = frozenset[str]()
+BEGIN, AGREE = "begin", "agree"  # names of tasks: nobody has said anything yet, or the device is told
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicAnswers(Method):
+    """Base of methods in which a device is told what others said of public samples, and says itself what it sees there.
+
+    That is all that it sends. It may take steps on public samples before it trains on its own data: with the optimiser,
+    rate and batch of the scenario's training.
+    """
+
+    public_samples: Count = 500  # that the server and all devices have
+    needs: ClassVar[Needs] = Needs(device_state="delivered", networks=True)
+
+    @property
+    def server_set(self) -> ServerSet:
+        """Training samples that all devices have too, and none has among its own."""
+        return ServerSet(self.public_samples, "train", "random", reserved=True, public=True, option="public_samples")
+
+    @abstractmethod
+    def answer(self, logits: Tensor) -> Tensor:
+        """Return what a device says of public samples, of the same shape as its logits on them."""
+
+    @abstractmethod
+    def distance(self, logits: Tensor, told: Tensor) -> Tensor:
+        """Return the loss, a scalar, of the logits of a batch where others said `told`."""
+
+    # --- what devices are asked to do -----------------------------------------------------------------------------
+
+    def plan(self, state: Any, view: View, key: Key) -> Plan:
+        """Ask the selected devices; those that are told the same do the same."""
+        ids = view.choose(key).tolist()
+        told_to = [self.told_to(device, state, view) for device in ids]
+        return Plan.by_kind(ids, told_to, lambda told: self.task_of(view, told))
+
+    def told_to(self, device: int, state: Any, view: View) -> str:
+        """Return the name of the tensor of the global model that a device is told; "": there is none yet."""
+        return ANSWERS if view.version else ""
+
+    def task(self, view: View) -> Task:
+        """Return what a device does that is told what all say, if anybody has said anything."""
+        return self.task_of(view, ANSWERS if view.version else "")
+
+    def task_of(self, view: View, told: str) -> Task:
+        """Return the task of devices that are told the tensor of this name; "": nothing."""
+        shape = (self.public_samples, view.setting.cost_profile.classes)
+        up = Payload(collections=NOTHING_KEPT, tensors=(TensorSpec(ANSWERS, shape),))
+        down = Payload(collections=NOTHING_KEPT, tensors=(TensorSpec(told, shape),)) if told else None
+        passes = [Pass(), Pass("forward", samples=self.public_samples)]
+        train = super().task(view)
+        digest = (self.digest_sgd if told else self.begin_sgd)(train.local_sgd[0])
+        if digest is not None:
+            drop_single = view.setting.cost_profile.drop_single
+            (seen,), _ = digest.amount(np.array([self.public_samples]), drop_single)
+            passes.append(Pass("train", samples=int(seen)))
+        name = AGREE if told else BEGIN
+        return replace(train, name=name, down=down, up=up, passes=tuple(passes))
+
+    def digest_sgd(self, training: LocalSGD) -> LocalSGD | None:
+        """Return the steps on public samples of a device that is told what others say; None: it takes none."""
+        return None
+
+    def begin_sgd(self, training: LocalSGD) -> LocalSGD | None:
+        """Return the steps on the labels of public samples, before anybody has said anything; None: it takes none."""
+        return None
+
+    # --- on the device --------------------------------------------------------------------------------------------
+
+    def local(self, task: Task) -> LocalRule:
+        """Return public samples first, then the device's own."""
+        return LocalRule((LocalPhase(),), on_start=self._start, on_finish=self._finish)
+
+    def own_model(self, context: Context) -> LocalState:
+        """Return the model that a device has kept; before its first job that which all start from."""
+        return LocalState(context.copy(context.device_state or context.first))
+
+    def _start(self, context: Context) -> LocalState:
+        weights = self.own_model(context).weights
+        training, key = context.task.local_sgd[0], context.key.at(JobStream.PUBLIC)
+        if context.task.name == BEGIN:
+            labels, sgd = context.public.y, self.begin_sgd(training)
+            if sgd is not None:
+                learn_public(weights, context, sgd, lambda x, at: F.cross_entropy(x, labels[at]), key)
+            return LocalState(weights)
+        told, sgd = self.told(context), self.digest_sgd(training)
+        if sgd is not None:
+            learn_public(weights, context, sgd, lambda logits, places: self.distance(logits, told[places]), key)
+        return LocalState(weights)
+
+    def told(self, context: Context) -> Tensor:
+        """Return what the device was told: the one tensor that its payload carries."""
+        assert context.task.down is not None
+        found: Tensor = context.global_model[TENSORS][context.task.down.tensors[0].name]
+        return found.to(context.public.x.device)
+
+    def _finish(self, local: LocalState, context: Context) -> Finished:
+        said = self.answer(public_logits(local.weights, context))
+        return Finished({TENSORS: {ANSWERS: said}}, local.weights, own_model=local.weights)
+
+    def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
+        """Return the device's own model; before its first job that which all start from."""
+        return device_state or global_model
+
+
+def said_by(updates: Sequence[Update]) -> Tensor:
+    """Return what devices said, shape (updates, samples, classes)."""
+    return torch.stack([update.body[TENSORS][ANSWERS] for update in updates])

@@ -1,0 +1,109 @@
+"""FedDF: the server averages the models of each network, and then lets these learn what all devices' models answer.
+
+Source: Lin, Kong, Stich and Jaggi, "Ensemble Distillation for Robust Model Fusion in Federated Learning" (2020),
+algorithm 1, and algorithm 3 for several networks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.method import Aggregate, Needs, ServerContext, ServerSet
+from edgesim.core.networks import joined, part_of
+from edgesim.core.numbers import Count, PositiveNumber
+from edgesim.core.rng import Key
+from edgesim.core.update import ModelState, Update
+from edgesim.learning.aggregate.mean import is_finite
+from edgesim.learning.server_networks import TrainedWeights
+from edgesim.methods.fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedDF(FedAvg):
+    """FedAvg whose server distils: from what devices' models say together of samples without labels, into the mean.
+
+    The server has `public_samples` training samples that no device trains on, and never looks at their labels. What the
+    models of a round say of one is the softmax of the mean of their logits, each counting once. The mean of the models
+    takes `steps` of Adam with batches of `batch`, from the rate `lr` down along half a cosine, to come near that in
+    KL divergence. Where devices have several networks each is averaged over its own devices, and learns from the models
+    of all; one of which no update came goes on from the model before. A model that is not finite after its steps is
+    left at the mean, with the metric `not_finite`.
+
+    Differs: the paper's server stops after a thousand steps without a better accuracy on a validation set; here the
+    number of steps is given. Its Adam, rate, cosine and batches are from memory, and were not checked against the text.
+    Only the server needs the samples, so nothing more is sent than in FedAvg. Keys of the average: see FedAvg.
+    """
+
+    public_samples: Count = 1000
+    """Ours: the paper takes another data set without labels. Drawn at random from the training samples."""
+    steps: Count = 100  # of Adam, a round and network
+    """Ours; the paper's server takes up to ten thousand, and stops early."""
+    batch: Count = 128  # samples of a step
+    """The paper's."""
+    lr: PositiveNumber = 1e-3  # of the first step; falls along a cosine to 0
+    """The paper's."""
+    teachers: Literal["all", "own"] = "all"
+    """Algorithm 3: the models of all networks teach each of them. With `"own"` a network learns from the devices that
+    have it, as if there were no others, so that a study can tell what the others bring.
+    """
+    needs: ClassVar[Needs] = Needs(networks=True, feedback=True)  # timing alone does not know whose models came
+
+    @property
+    def server_set(self) -> ServerSet:
+        """Samples without labels, of the server alone."""
+        return ServerSet(self.public_samples, "train", "random", reserved=True, option="public_samples")
+
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return the distilled models of all networks."""
+        merged = super().combine(state, global_model, updates, server, key)
+        assert merged.model is not None
+        tools, inputs = server.tools, server.tools.inputs()
+        said = [(update.task.submodel.network, _answers(update, tools, inputs)) for update in updates]
+        sgd = LocalSGD(batch=self.batch, lr=self.lr, steps=self.steps, optimizer="adam")
+        models, broken = dict[str, ModelState](), 0
+        for place, (name, network) in enumerate(tools.networks.items()):
+            mean = models[name] = part_of(merged.model, name)
+            heard = [logits for network_of, logits in said if self.teachers == "all" or network_of == name]
+            if not heard:
+                continue
+            loss = distance_to(F.softmax(torch.stack(heard).mean(dim=0), dim=1), inputs)
+            new = tools.fit(network, mean, sgd, loss, len(inputs), key.at(place), rate=self._cosine)
+            if is_finite(new):
+                models[name] = new
+            else:
+                broken += 1
+        return Aggregate(state, joined(models), metrics={"not_finite": float(broken)} if broken else {})
+
+    def _cosine(self, step: int) -> float:
+        """Return the factor of the rate in a step counted from 0: from 1 towards 0."""
+        return 0.5 * (1.0 + math.cos(math.pi * step / self.steps))
+
+
+def _answers(update: Update, tools: Any, inputs: Tensor) -> Tensor:
+    """Return the logits of a device's model, shape (samples, classes)."""
+    name = update.task.submodel.network
+    logits: Tensor = tools.networks[name].outputs(part_of(update.body, name), inputs)
+    return logits
+
+
+def distance_to(teacher: Tensor, inputs: Tensor) -> Callable[[TrainedWeights, Tensor], Tensor]:
+    """Return the mean KL divergence of a model's answers on a batch from a teacher's; `teacher`: probabilities."""
+
+    def loss(model: TrainedWeights, places: Tensor) -> Tensor:
+        told = F.log_softmax(model(inputs[places]), dim=1)
+        return F.kl_div(told, teacher[places].to(told.device), reduction="batchmean")
+
+    return loss
+
+
+PLUGINS = {"feddf": FedDF}

@@ -1,0 +1,85 @@
+"""FedMD: devices with models of their own agree on the logits of public samples.
+
+Source: Li and Wang, "FedMD: Heterogenous Federated Learning via Model Distillation" (2019), algorithm 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.method import Aggregate, ServerContext
+from edgesim.core.numbers import Count, CountOrZero
+from edgesim.core.rng import Key
+from edgesim.core.task import TENSORS
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import View
+from edgesim.methods.distillation.base import ANSWERS, PublicAnswers, said_by
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedMD(PublicAnswers):
+    """Each device moves its logits on public samples towards the mean of all, then trains on its own data.
+
+    In the first round devices learn the labels of the `public_samples`, for `public_epochs`, and then their own data.
+    In every later one they take `digest_epochs` towards the mean logits of the last round ("digest", mean absolute
+    error), train on their own data as the scenario says ("revisit"), and send their logits. There is no global model:
+    the one that runs report stays the first, so `evaluation.personal` tells how devices do.
+
+    Differs: the paper trains the first models until they converge, and draws some of the public samples anew in every
+    round; here their epochs are given, and all samples are used. A device that is first asked later begins with what
+    the others say instead of labels. The distance is that of the authors' code, from memory.
+    """
+
+    public_samples: Count = 500  # training samples with labels that all devices have
+    """Ours; the paper's have 5,000 of another data set in each round. Drawn at random, and no device's own."""
+    digest_epochs: Count = 1  # passes over the public samples towards the mean logits
+    """Ours: the paper does not say how many."""
+    public_epochs: CountOrZero = 5  # passes over the labels of the public samples in the first round
+    """Ours: the paper trains until convergence. 0: none, so that no labels are needed."""
+    teachers: Literal["all", "own"] = "all"
+    """The paper's: all devices. With `"own"` only devices of the same network hear each other, so that a study can tell
+    what the others bring.
+    """
+    no_server_optimizer: ClassVar[str] = "has no global model"
+
+    def begin_sgd(self, training: LocalSGD) -> LocalSGD | None:
+        """Return the steps on the labels of public samples."""
+        return replace(training, epochs=self.public_epochs) if self.public_epochs else None
+
+    def digest_sgd(self, training: LocalSGD) -> LocalSGD:
+        """Return the steps towards what all say."""
+        return replace(training, epochs=self.digest_epochs)
+
+    def answer(self, logits: Tensor) -> Tensor:
+        """Return the logits."""
+        return logits
+
+    def distance(self, logits: Tensor, told: Tensor) -> Tensor:
+        """Return the mean absolute error of logits."""
+        return F.l1_loss(logits, told)
+
+    def told_to(self, device: int, state: Any, view: View) -> str:
+        """Return the mean of all, or of the device's own network."""
+        networks = view.setting.networks
+        told = super().told_to(device, state, view)
+        return told if networks is None or self.teachers == "all" or not told else f"{told}_{networks.of(device)}"
+
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return the model that was, with the mean logits: of all, and of each network if these are apart."""
+        told = {ANSWERS: said_by(updates).mean(dim=0)}
+        for name in server.setting.network_names if self.teachers == "own" else ():
+            own = [update for update in updates if update.task.submodel.network == name]
+            before = global_model.get(TENSORS, {}).get(f"{ANSWERS}_{name}", told[ANSWERS])
+            told[f"{ANSWERS}_{name}"] = said_by(own).mean(dim=0) if own else before
+        return Aggregate(state, {**global_model, TENSORS: told})
+
+
+PLUGINS = {"fedmd": FedMD}
