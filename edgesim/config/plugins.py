@@ -50,7 +50,7 @@ PACKAGES = {
 # What a part of each kind offers: one of these, or all of them. A class from outside may be fit for something else.
 ASKED: Mapping[str, tuple[tuple[str, ...], Callable[[Iterable[bool]], bool]]] = {
     "data": (("load",), any),
-    "partition": (("split", "counts"), any),
+    "partition": (("split", "divide", "counts"), any),
     "model": ((), all),  # any torch.nn.Module, which is looked at where torch is known
     "cost": (("flops",), any),
     "network": (("build",), any),
@@ -87,8 +87,14 @@ _VALUES = {
 
 # What parts are called elsewhere.
 _ALIASES: Mapping[str, Mapping[str, str]] = {
-    "data": {"csv": "parquet", "numpy": "npz", "npy": "npz", "folder": "image_folder", "images": "image_folder"},
-    "partition": {"dirichlet": "dirichlet_label", "noniid": "dirichlet_label", "non_iid": "dirichlet_label"},
+    "data": {
+        "csv": "table", "tabular": "table",
+        "numpy": "npz", "npy": "npz", "folder": "image_folder", "images": "image_folder",
+    },
+    "partition": {
+        "dirichlet": "dirichlet_label", "noniid": "dirichlet_label", "non_iid": "dirichlet_label",
+        "natural": "by_column",
+    },
     "network": {
         "csv": "trace", "constant": "fixed", "none": "ideal", "4g": "lte", "nr": "5g", "wlan": "wifi", "wi-fi": "wifi",
         "lan": "ethernet", "nb-iot": "nb_iot", "nbiot": "nb_iot", "lorawan": "lora", "satellite": "starlink",

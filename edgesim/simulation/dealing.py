@@ -86,7 +86,10 @@ def _dealt(
         )
         y_train, y_test = labels[rows], labels_of_tests[tests]
         check_partition(scenario, data)
-        split = plugin.split(y_train, y_test, devices, data.classes, key.at(Purpose.DATA))
+        if hasattr(plugin, "divide"):
+            split = plugin.divide(data, rows, tests, devices)
+        else:
+            split = plugin.split(y_train, y_test, devices, data.classes, key.at(Purpose.DATA))
         if scenario.evaluation.personal and split.test is None:
             if data.kind != "classes":
                 raise ConfigError(

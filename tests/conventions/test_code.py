@@ -94,7 +94,8 @@ def test_files_of_users_are_read_in_a_few_places():
     """Who decodes a format asks edgesim.files.reading first whether the file ends and fits into memory."""
     tables = r"^(pd\.read_\w+|np\.(load\w*|genfromtxt|fromfile)|pq\.(read_table|ParquetFile)|csv\.(reader|DictReader))$"
     shipped = "edgesim.learning.data.sources.digits"  # reads a file of scikit-learn
-    assert calls(tables, "edgesim.files.reading", "edgesim.files.parquet", shipped) == []
+    readers = ("edgesim.files.reading", "edgesim.files.parquet", "edgesim.files.csv_frame", shipped)
+    assert calls(tables, *readers) == []
     assert calls(tables) != []
     own = (f"edgesim.learning.data.{name}" for name in ("idx", "npz", "pixels"))
     assert calls(r"^(Image\.open|zipfile\.ZipFile|gzip\.open)$", *own) == []

@@ -15,7 +15,18 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from edgesim.cost.profile import OperationCost
-from edgesim.learning.models.trace import DATA, Node, Owners, Trace, layer_of, numel, operand, operands, operation
+from edgesim.learning.models.trace import (
+    DATA,
+    Node,
+    Owners,
+    Trace,
+    layer_of,
+    numel,
+    operand,
+    operands,
+    operation,
+    shape_of,
+)
 
 
 class Rate(NamedTuple):
@@ -48,6 +59,10 @@ PER_RESULT = {
     "Neg": Rate("function", 1, 1),
     "Abs": Rate("function", 1, 1),
     "NativeDropout": Rate("dropout", 2, 2),  # times mask, times scale
+    "Embedding": Rate("embedding", 0, 1),  # each row read gets its gradient added
+    "MseLoss": Rate("loss", 2, 2),  # difference, square; its product with the difference, kept, and 2
+    # max(x, 0) - x y + log(1 + exp(-|x|)): 8; g (sigmoid(x) - y), of which the sigmoid takes 4
+    "BinaryCrossEntropyWithLogits": Rate("loss", 8, 6),
 }
 # Per element of the operand.
 PER_OPERAND = {
@@ -180,8 +195,11 @@ def _average_pool(node: Node, trace: Trace) -> list[_Work]:
 
 
 def _likelihood(node: Node, trace: Trace) -> list[_Work]:
-    """Return one sum and one quotient a sample."""
-    return [_Work("loss", trace.batch, trace.batch, trace.behind(node))]
+    """Return one sum and one quotient for each label: a sample has one, or one at each position."""
+    [(source, place)] = operands(node)
+    sizes = shape_of(source, place)
+    labels = numel(source, place) // sizes[1]  # all dimensions but that of the classes
+    return [_Work("loss", labels, labels, trace.behind(node))]
 
 
 _SPECIAL = {
@@ -189,6 +207,7 @@ _SPECIAL = {
     "MaxPool2DWithIndices": _max_pool,
     "AvgPool2D": _average_pool,
     "NllLoss": _likelihood,
+    "NllLoss2D": _likelihood,
 }
 
 

@@ -37,15 +37,20 @@ class Digits(Source):
 
 
 def _table() -> np.ndarray:
-    """Return what `sklearn.datasets.load_digits` does, pixels and label, shape (1797, 65).
+    """Return what `sklearn.datasets.load_digits` does, pixels and label, shape (1797, 65)."""
+    return shipped_numbers("digits.csv.gz")
+
+
+def shipped_numbers(name: str, delimiter: str | None = ",", skiprows: int = 0) -> np.ndarray:
+    """Return the numbers of a table that comes with scikit-learn, shape (rows, columns).
 
     Its file is read without loading scikit-learn, which takes a second and 70 MB.
     """
     package = importlib.util.find_spec("sklearn")
     [folder] = (package and package.submodule_search_locations) or [""]
-    file = Path(folder, "datasets", "data", "digits.csv.gz")
-    with reading(file, "the digits that come with scikit-learn"):
-        table: np.ndarray = np.loadtxt(file, delimiter=",")
+    file = Path(folder, "datasets", "data", name)
+    with reading(file, "the tables that come with scikit-learn"):
+        table: np.ndarray = np.loadtxt(file, delimiter=delimiter, skiprows=skiprows)
     return table
 
 

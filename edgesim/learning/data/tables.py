@@ -1,0 +1,124 @@
+"""From a data frame to a data set: features, labels of any kind, and what else is known of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError, DataError
+from edgesim.core.rng import Key, Purpose
+from edgesim.files.reading import quoted
+from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.data.held_out import held_out
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TableLabels: TypeAlias = Literal["classes", "numbers", "flags"]
+_MOST_CLASSES = 10_000  # beyond them a label is a number that was taken for a class
+
+
+class Table:
+    """A frame with a row a sample, and which of its columns are labels and features."""
+
+    def __init__(self, origin: str, frame: pd.DataFrame, label: Sequence[str], kind: TableLabels) -> None:
+        """`origin`: what a message names. Raises DataError if the frame has no row or lacks a label."""
+        self.origin, self.frame, self.label, self.kind = origin, frame, list(label), kind
+        self._check(self.label)
+        if frame.empty:
+            raise DataError(f"{origin}: has no rows")
+        if kind == "classes" and len(self.label) != 1:
+            raise ConfigError(f"data.label: classes stand in one column, found {len(self.label)}")
+
+    def dataset(
+        self, name: str, features: Sequence[str], train: Ids, test: Ids, standardise: bool, scale_labels: bool
+    ) -> Dataset:
+        """Return the data set of these features and rows.
+
+        `standardise`: features by mean and deviation of the training samples; `scale_labels`: likewise numbers.
+        Raises DataError where a value is none that it has to be.
+        """
+        x, (y, outputs) = self.numbers(features), self._labels()
+        if standardise:
+            x = standardised(x, x[train])
+        if scale_labels and self.kind == "numbers":
+            y = standardised(y, y[train])
+        others = [column for column in self.frame if column not in {*features, *self.label}]
+        texts = {str(column): self.frame[column].astype(str).to_numpy(dtype=str) for column in others}
+        y = y if self.kind == "classes" else np.ascontiguousarray(y, dtype=np.float32)
+        x = np.ascontiguousarray(x, dtype=np.float32)
+        return Dataset(
+            name, x[train], y[train], x[test], y[test], outputs, (len(features),),
+            kind=self.kind, columns={column: (values[train], values[test]) for column, values in texts.items()},
+        )  # fmt: skip
+
+    def features(self, given: Sequence[str], left_out: Sequence[str]) -> list[str]:
+        """Return the columns that are features: those given, or all of numbers but labels and those left out."""
+        self._check([*given, *left_out])
+        numeric = self.frame.select_dtypes("number").columns
+        found = list(given) or [str(column) for column in numeric if column not in {*self.label, *left_out}]
+        if twice := set(found) & {*self.label, *left_out}:
+            raise ConfigError(f"data.features: {quoted(min(twice))} is no feature, as it is a label or left out")
+        if not found:
+            raise DataError(f"{self.origin}: has no column of numbers beside labels and those left out")
+        return found
+
+    def split(self, share: float, seed: int, by: str | None) -> tuple[Ids, Ids]:
+        """Return the rows of training and test: of every class, or of every value of the column `by`, a share."""
+        if by is not None:
+            self._check([by])
+        wanted = self.label[0] if by is None and self.kind == "classes" else by
+        codes = np.zeros(len(self.frame), dtype=np.int64)
+        if wanted is not None:
+            codes = np.unique(self.frame[wanted].astype(str).to_numpy(dtype=str), return_inverse=True)[1]
+        return held_out(codes, share, Key(seed).at(Purpose.DATA))
+
+    def numbers(self, columns: Sequence[str]) -> np.ndarray:
+        """Return columns as float64, (rows, columns). Raises DataError that names the first that is not finite."""
+        import pandas as pd
+
+        found = np.empty((len(self.frame), len(columns)))
+        for place, column in enumerate(columns):
+            found[:, place] = pd.to_numeric(self.frame[column], errors="coerce").to_numpy(dtype=np.float64)
+            if not np.isfinite(found[:, place]).all():
+                row = int(np.isfinite(found[:, place]).argmin())
+                value = quoted(self.frame[column].iloc[row])
+                raise DataError(
+                    f"{self.origin}: column {quoted(column)} needs finite numbers, row {row + 1} has {value}"
+                )
+        return found
+
+    def _labels(self) -> tuple[np.ndarray, int]:
+        """Return labels and how many outputs a network has for them."""
+        if self.kind != "classes":
+            y = self.numbers(self.label)
+            if self.kind == "flags" and not np.isin(y, (0.0, 1.0)).all():
+                row, column = np.argwhere(~np.isin(y, (0.0, 1.0)))[0].tolist()
+                name, found = quoted(self.label[column]), f"{y[row, column]:g}"
+                raise DataError(f"{self.origin}: column {name} needs 0 or 1, row {row + 1} has {found}")
+            return y, y.shape[1]
+        [label] = self.label
+        if (missing := self.frame[label].isna().to_numpy()).any():
+            raise DataError(f"{self.origin}: column {quoted(label)} has no class in row {int(missing.argmax()) + 1}")
+        values, y = np.unique(self.frame[label].to_numpy(), return_inverse=True)
+        if len(values) > _MOST_CLASSES:
+            raise DataError(
+                f"{self.origin}: column {quoted(label)} has {len(values)} different classes, allowed are "
+                f"{_MOST_CLASSES}; if it holds numbers say labels = 'numbers'"
+            )
+        return y.astype(np.int64), len(values)
+
+    def _check(self, columns: Sequence[str]) -> None:
+        if absent := [column for column in columns if column not in self.frame]:
+            known = ", ".join(map(str, self.frame.columns[:20]))
+            raise ConfigError(f"data: {self.origin} has no column {quoted(absent[0])} (it has {known})")
+
+
+def standardised(values: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """Return (values - mean) / deviation of each column; what does not vary in `of` becomes 0 there."""
+    deviation = of.std(axis=0)
+    scaled: np.ndarray = (values - of.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
+    return scaled
