@@ -45,8 +45,9 @@ OVERSHOOTING = {"feddyn", "augfl"}
 TAUGHT = {"augfl"}
 # Methods whose models are sparse: a whole one can neither arrive nor stay; their own tests do this with sparse ones.
 SPARSE = {"feddst", "feddip", "one_shot_pruning"}
-# Methods with several global models, of which each holds what some devices sent; their own tests do this by model.
-CLUSTERED = {"ifca", "fedfomo"}
+# Methods whose global model has more than one network's weights: models of some devices, or a generator that is trained
+# beside it; their own tests do this for each of them.
+CLUSTERED = {"ifca", "fedfomo", "fedgen"}
 # Batch normalisation takes away what a bias before it adds: its gradient is rounding, and so may be nothing.
 WITHOUT_EFFECT = {NORMED: {"conv.bias"}}
 every_model = pytest.mark.parametrize("model", MODELS)
