@@ -15,6 +15,7 @@ from edgesim.core.backend import Assignment, Result
 from edgesim.core.job import DELIVERED, Completion, Job, Outcome
 from edgesim.core.method import Finished, LocalState, Needs
 from edgesim.core.rng import Key
+from edgesim.core.task import TENSORS
 from edgesim.core.update import ModelRef, ModelState, Update
 from edgesim.learning.submodel.slicing import extract
 from edgesim.runtime.backends.serial import SerialBackend
@@ -54,6 +55,8 @@ ARGUMENTS |= {"augfl": {"teacher": "cnn_digits", "teacher_epochs": 1, "server_sa
 ARGUMENTS |= {"one_shot_pruning": {"warm_up_rounds": 0, "keep": 0.5}, "feddip": {"rounds": 2, "interval": 1}}
 # Methods that train several widths a step, of which the default takes too long to be in time.
 ARGUMENTS |= {"us_nets": {"widths": [0.25, 0.5, 1.0], "random_widths": 1}, "slimfl": {"half_only": 0.5}}
+# Methods whose server has a network of its own, on features of devices: here a small one, on few of them.
+ARGUMENTS |= {"fedgkt": {"features": -1, "server_model": "fcnn", "server_epochs": 1, "score_samples": 20}}
 # Methods for one device, which is to be in time.
 ARGUMENTS |= {"waffle": {"target": 3, "rounds": 4}}
 # Where prices are looked at: numbers in float32 and all of them, where methods have shorter ways, and all work done.
@@ -224,6 +227,8 @@ def _arrived_at(trainer: Any, message: Update, assignment: Assignment, model: Mo
         kind: {n: t for n, t in body[kind].items() if task.up.layers is None or n.rpartition(".")[0] in task.up.layers}
         for kind in body.keys() & task.up.collections
     }
+    if task.up.tensors:
+        carried[TENSORS] = {spec.name: body[TENSORS][spec.name] for spec in task.up.tensors}
     return message._replace(body=carried, statistics=statistics, own_model=finished.own_model)
 
 
