@@ -61,6 +61,7 @@ class JobStream(IntEnum):
     PUBLIC = 1  # batches of public samples
     DROPOUT = 2  # AugFL: of both gradients of a difference
     OTHER_BATCHES = 1  # Per-FedAvg: then 0 for adaptation, 1 for the Hessian
+    GENERATED = 1  # FedGen: labels and noise of what a generator makes
     ALIGNMENT = 1  # FedAS
     FISHER = 2
     PROTOTYPES = 3

@@ -34,18 +34,20 @@ class Taught(NamedTuple):
     flops: float
 
 
-def teacher_network(name: str, input_shape: Sequence[int], classes: int, key: Key) -> nn.Module:
+def teacher_network(
+    name: str, input_shape: Sequence[int], classes: int, key: Key, option: str = "teacher"
+) -> nn.Module:
     """Return a new network of this name with the defaults of its part; equal keys give equal weights.
 
-    Raises ConfigError if there is none or it does not fit inputs of this shape.
+    Raises ConfigError, which names the method's option, if there is none or it does not fit inputs of this shape.
     """
     try:
         plugin = PartOf("model").read(name).value
         return build_model(plugin, input_shape, classes, key)
     except ValidationError as error:
-        raise ConfigError(f"method.teacher: {error.errors()[0]['msg']}") from error
+        raise ConfigError(f"method.{option}: {error.errors()[0]['msg']}") from error
     except ConfigError as error:
-        raise ConfigError(f"method.teacher: {str(error).removeprefix('model.name: ')}") from error
+        raise ConfigError(f"method.{option}: {str(error).removeprefix('model.name: ')}") from error
 
 
 def taught(name: str, tools: ServerTools, sgd: LocalSGD, key: Key) -> Taught:

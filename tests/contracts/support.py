@@ -59,6 +59,8 @@ ARGUMENTS |= {"feddf": {"public_samples": 40, "steps": 3}}
 ARGUMENTS |= {"one_shot_pruning": {"warm_up_rounds": 0, "keep": 0.5}, "feddip": {"rounds": 2, "interval": 1}}
 # Methods that train several widths a step, of which the default takes too long to be in time.
 ARGUMENTS |= {"us_nets": {"widths": [0.25, 0.5, 1.0], "random_widths": 1}, "slimfl": {"half_only": 0.5}}
+# Methods whose server has a network of its own, on features of devices: here a small one, on few of them.
+ARGUMENTS |= {"fedgkt": {"features": -1, "server_model": "fcnn", "server_epochs": 1, "score_samples": 20}}
 # Methods for one device, which is to be in time.
 ARGUMENTS |= {"waffle": {"target": 3, "rounds": 4}}
 # Where prices are looked at: numbers in float32 and all of them, where methods have shorter ways, and all work done.

@@ -47,8 +47,9 @@ TAUGHT = {"augfl", "feddf"}
 SAYING = {"comet", "dsfl", "fedmd"}
 # Methods whose models are sparse: a whole one can neither arrive nor stay; their own tests do this with sparse ones.
 SPARSE = {"feddst", "feddip", "one_shot_pruning"}
-# Methods with several global models, of which each holds what some devices sent; their own tests do this by model.
-CLUSTERED = {"ifca", "fedfomo"}
+# Methods whose global model has more than one network's weights: models of some devices, a generator that is trained
+# beside it, or what the server's own network says; their own tests do this for each of them.
+CLUSTERED = {"ifca", "fedfomo", "fedgen", "fedgkt"}
 # Methods that shorten moves and add noise to them, so that no model is a mean; their own tests do this with numbers.
 PRIVATE = {"dp_fedavg"}
 # Methods whose server hears noise beside the mean, by how far devices moved.
@@ -201,10 +202,9 @@ def test_a_diverged_device_is_left_out(name):
     state, base, got, server, key = merge_arguments(simulation)
     aggregate = simulation.learner.method.aggregate
     broken = {kind: {n: t.clone() for n, t in tensors.items()} for kind, tensors in got[-1].body.items()}
-    # of a method whose last layer stays on devices, in the first one; of one that sends answers alone, in these
-    sent = {n for tensors in broken.values() for n in tensors}
-    weight = next(n for n in ("fc1.weight", "conv1.weight", "answers") if n in sent)
-    next(tensors for tensors in broken.values() if weight in tensors)[weight][0, 0] = float("nan")
+    # of a method whose last layer stays on devices, in the first one; of one that sends no weights, in its first tensor
+    tensors = {name: tensor for named in broken.values() for name, tensor in named.items()}
+    tensors.get("fc1.weight", tensors.get("conv1.weight", next(iter(tensors.values()))))[0, 0] = float("nan")
     merged = aggregate(state, base, [*got[:-1], got[-1]._replace(body=broken)], server, key)
     assert fingerprint(merged.model) == fingerprint(aggregate(state, base, got[:-1], server, key).model)
     if name not in CHOOSING:

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from edgesim.core.job import DELIVERED
-from edgesim.core.task import Task
+from edgesim.core.task import TENSORS, Task
 from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.dp_fedavg import DpFedAvg
@@ -39,8 +39,9 @@ def device_counter():
 
 
 def nbytes(body):
-    """Return the bytes of the tensors of a message."""
-    return FLOAT_BYTES * sum(t.numel() for tensors in body.values() for t in tensors.values())
+    """Return the bytes of the tensors of a message; those of a method's own may be of other types than float32."""
+    own = sum(t.nbytes for t in body.get(TENSORS, {}).values())
+    return own + FLOAT_BYTES * sum(t.numel() for kind, ts in body.items() if kind != TENSORS for t in ts.values())
 
 
 def measured_jobs(scenario, monkeypatch):
