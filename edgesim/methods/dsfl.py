@@ -44,7 +44,7 @@ class DSFL(PublicAnswers):
     """Ours; the paper's have 1,000 of 20,000 in each round. Drawn at random, and no device's own."""
     digest_epochs: Count = 1  # passes over the public samples in a job, and of the server in a round
     """Ours."""
-    aggregation: Literal["era", "sa"] = "era"
+    aggregation: Literal["era", "sa"] = "era"  # entropy reduction, or the simple mean
     """The paper's two: entropy reduction aggregation, and the simple mean."""
     temperature: PositiveNumber = 0.1  # of "era"; the lower, the surer the labels
     """The paper's."""

@@ -50,7 +50,7 @@ class FedDF(FedAvg):
     """The paper's."""
     lr: PositiveNumber = 1e-3  # of the first step; falls along a cosine to 0
     """The paper's."""
-    teachers: Literal["all", "own"] = "all"
+    teachers: Literal["all", "own"] = "all"  # whom a network learns from: all devices, or those that have it
     """Algorithm 3: the models of all networks teach each of them. With `"own"` a network learns from the devices that
     have it, as if there were no others, so that a study can tell what the others bring.
     """

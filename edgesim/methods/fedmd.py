@@ -42,7 +42,7 @@ class FedMD(PublicAnswers):
     """Ours: the paper does not say how many."""
     public_epochs: CountOrZero = 5  # passes over the labels of the public samples in the first round
     """Ours: the paper trains until convergence. 0: none, so that no labels are needed."""
-    teachers: Literal["all", "own"] = "all"
+    teachers: Literal["all", "own"] = "all"  # whom a network learns from: all devices, or those that have it
     """The paper's: all devices. With `"own"` only devices of the same network hear each other, so that a study can tell
     what the others bring.
     """
