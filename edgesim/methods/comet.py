@@ -22,7 +22,7 @@ from edgesim.core.task import TENSORS, Pass, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
 from edgesim.learning.train.context import Batch, Context
-from edgesim.learning.train.rules import cross_entropy
+from edgesim.learning.train.rules import objective_loss
 from edgesim.methods.distillation.base import AGREE, ANSWERS, PublicAnswers, said_by
 
 _MOST_PASSES = 20  # of k-means
@@ -50,7 +50,8 @@ class Comet(PublicAnswers):
     changes its cluster, after 20 passes at most; 3 FLOPs for each pass, device, cluster and number are the server's.
 
     Differs: what the server tells and how public samples are drawn is from memory, not checked against the text.
-    Clusters are those of the devices that came in a round.
+    Clusters are those of the devices that came in a round. A step holds activations of two batches, its own and the
+    public one, but `memory` is priced for one.
     """
 
     public_samples: Count = 500  # training samples, used without labels, that all devices have
@@ -99,7 +100,7 @@ class Comet(PublicAnswers):
 
     def _loss(self, local: LocalState, batch: Batch, context: Context) -> Tensor:
         """Return the cross-entropy plus the distance on the next public samples, which come round and round."""
-        told, own = local.scratch, cross_entropy(local.weights, batch, context)
+        told, own = local.scratch, objective_loss(local.weights, batch, context)
         places = told.order[torch.arange(told.taken, told.taken + len(batch.y)) % len(told.order)]
         told.taken += len(batch.y)
         places = places.to(told.answers.device)

@@ -57,6 +57,11 @@ class FedDF(FedAvg):
     needs: ClassVar[Needs] = Needs(networks=True, feedback=True)  # timing alone does not know whose models came
 
     @property
+    def needs_classes(self) -> str:
+        """What the method does for which labels have to be classes."""
+        return "distils the probabilities of classes"
+
+    @property
     def server_set(self) -> ServerSet:
         """Samples without labels, of the server alone."""
         return ServerSet(self.public_samples, "train", "random", reserved=True, option="public_samples")

@@ -93,6 +93,11 @@ class FedGen(FedAvg):
     # plan() reads whether there is a generator; timing alone does not know the server's training
     needs: ClassVar[Needs] = Needs(feedback=True, metadata=frozenset({"labels"}))
 
+    @property
+    def needs_classes(self) -> str:
+        """What the method does for which labels have to be classes."""
+        return "makes samples of each class"
+
     def init(self, setting: Setting, key: Key) -> Any:
         """Return that there is no generator yet. Raises ConfigError without labels or a last layer that fits."""
         super().init(setting, key)

@@ -97,6 +97,11 @@ class FedGKT(Method):
     no_server_optimizer: ClassVar[str] = "averages no models, so that there is nothing to step towards"
 
     @property
+    def needs_classes(self) -> str:
+        """What the method does for which labels have to be classes."""
+        return "distils the probabilities of classes"
+
+    @property
     def server_set(self) -> ServerSet | None:
         """Test samples that the metric is taken on."""
         return ServerSet(self.score_samples, at_most=True) if self.score_samples else None

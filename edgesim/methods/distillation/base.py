@@ -39,6 +39,11 @@ class PublicAnswers(Method):
     needs: ClassVar[Needs] = Needs(device_state="delivered", networks=True)
 
     @property
+    def needs_classes(self) -> str:
+        """What the method does for which labels have to be classes."""
+        return "compares what models say of each class"
+
+    @property
     def server_set(self) -> ServerSet:
         """Training samples that all devices have too, and none has among its own."""
         return ServerSet(self.public_samples, "train", "random", reserved=True, public=True, option="public_samples")
