@@ -65,7 +65,8 @@ class Encoding:
     magnitude of each layer as its scale, is of updates alone. "top_k" sends the `share` of the weights that moved most,
     of all layers together, and which they are; "rand_k" as many at random, whose indices follow from a seed. A method's
     own collections, such as control variates, are encoded alike, each by itself.
-    Raises ValueError if keys do not go together.
+    Raises ValueError if `bits` are given where the name of the values says them, or missing where it does not, and if
+    other keys do not go together.
     Source: Alistarh et al., "QSGD" (2017); gsgd: Zhao et al., "BEER" (2022); rand_k and rotation: Konecny et al.,
     "Federated Learning: Strategies for Improving Communication Efficiency" (2016); top_k and error feedback: Stich et
     al., "Sparsified SGD with Memory" (2018); sign: Karimireddy et al., "Error Feedback Fixes SignSGD" (2019); indices:
