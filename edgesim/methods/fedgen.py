@@ -76,19 +76,19 @@ class FedGen(FedAvg):
     """Published code."""
     generator_steps: Count = 50
     """Published code."""
-    generator_batch: Annotated[int, Ge(2), Le(MOST_COUNT)] = 32
+    generator_batch: Annotated[int, Ge(2), Le(MOST_COUNT)] = 32  # labels of a step of the generator
     """Published code takes the batch of training, 32."""
-    generator_lr: PositiveNumber = 3e-4  # times `decay` a round
+    generator_lr: PositiveNumber = 3e-4  # learning rate of the generator, times `decay` a round
     """Published settings for MNIST and CelebA; 1e-4 for EMNIST."""
-    generator_weight_decay: NonNegativeNumber = 0.01
+    generator_weight_decay: NonNegativeNumber = 0.01  # of the generator
     """Published settings."""
     diversity: NonNegativeNumber = 1.0
     """Published settings."""
     labels: Literal["uniform", "counts"] = "uniform"
     """Published code. The paper's distribution is that of all samples, `"counts"`."""
-    noise: Count = 32
+    noise: Count = 32  # random numbers that the generator makes a sample of
     """Published settings for MNIST."""
-    hidden: Count = 256
+    hidden: Count = 256  # units of the generator
     """Published settings for MNIST; 128 for CelebA."""
     # plan() reads whether there is a generator; timing alone does not know the server's training
     needs: ClassVar[Needs] = Needs(feedback=True, metadata=frozenset({"labels"}))

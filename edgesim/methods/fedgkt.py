@@ -84,11 +84,11 @@ class FedGKT(Method):
     """
     server_epochs: Count = 3
     """Published code."""
-    server_batch: Annotated[int, Ge(2), Le(MOST_COUNT)] = 64
+    server_batch: Annotated[int, Ge(2), Le(MOST_COUNT)] = 64  # samples of a step of the server's network
     """A comment of the published code; its devices' batches are the server's."""
-    server_lr: PositiveNumber = 0.001
+    server_lr: PositiveNumber = 0.001  # learning rate of the server's network
     """Published code, with Adam."""
-    server_weight_decay: NonNegativeNumber = 1e-4
+    server_weight_decay: NonNegativeNumber = 1e-4  # of the server's network
     """Published code, with Adam."""
     score_samples: CountOrZero = 200
     """Ours; 0 leaves the metric out. The published code has devices send features of their test samples."""
