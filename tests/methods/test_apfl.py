@@ -97,7 +97,7 @@ def test_a_step(monkeypatch, adaptive, share):
         return {"w.weight": torch.tensor([-0.25, 1.0])}
 
     monkeypatch.setattr("edgesim.methods.apfl.dense_gradient", given)
-    monkeypatch.setattr("edgesim.methods.apfl.cross_entropy", lambda w, batch, context: None)
+    monkeypatch.setattr("edgesim.methods.apfl.objective_loss", lambda w, batch, context: None)
     monkeypatch.setattr("edgesim.methods.apfl.gradients", lambda loss, wrt: [torch.tensor([7.0, 7.0])])
     state = {**model_of({"w": [3.0, 0.0]}), "mixing": {"alpha": torch.tensor(0.5)}}
     device = Device(APFL(adaptive=adaptive), [1.0, 0.0], state)
@@ -134,7 +134,7 @@ def test_with_alpha_0_devices_use_the_global_model():
 
 def test_alpha_stays_a_share(monkeypatch):
     """A slope that would take it far beyond 1 or below 0 leaves it there."""
-    monkeypatch.setattr("edgesim.methods.apfl.cross_entropy", lambda w, batch, context: None)
+    monkeypatch.setattr("edgesim.methods.apfl.objective_loss", lambda w, batch, context: None)
     monkeypatch.setattr("edgesim.methods.apfl.gradients", lambda loss, wrt: [])
     for slope, end in ((-1e6, 1.0), (1e6, 0.0)):
         monkeypatch.setattr(

@@ -41,7 +41,7 @@ def test_a_step_of_a_quadratic(monkeypatch):
     """f = |w|^2 / 2 at (3, 4) with rho 0.5: the gradient of length 5 leads to (3.3, 4.4); lr 0.1: (2.67, 3.56)."""
     w = row(3.0, 4.0)
     here = SimpleNamespace(trained=["w.weight"])
-    monkeypatch.setattr(dfedsam, "cross_entropy", lambda w, *_: (w["params"]["w.weight"] ** 2).sum() / 2)
+    monkeypatch.setattr(dfedsam, "objective_loss", lambda w, *_: (w["params"]["w.weight"] ** 2).sum() / 2)
     (gradient,) = uphill(LocalState(w), None, here, RHO)
     assert gradient[0].tolist() == pytest.approx([3.3, 4.4])
     assert (w["params"]["w.weight"] - LR * gradient)[0].tolist() == pytest.approx([2.67, 3.56])

@@ -35,7 +35,7 @@ def personal_steps(monkeypatch, steps, momentum=0.0, **settings):
     module = nn.Module()
     module.w = nn.Module()
     module.w.weight = nn.Parameter(torch.zeros(1))
-    monkeypatch.setattr(loop, "cross_entropy", lambda w, batch, context: ((module.w.weight - 5) ** 2 / 2).sum())
+    monkeypatch.setattr(loop, "objective_loss", lambda w, batch, context: ((module.w.weight - 5) ** 2 / 2).sum())
     sgd = LocalSGD(batch=1, lr=0.1, steps=max(steps, 1), momentum=momentum)
     task = Task(local_sgd=(sgd, sgd))
     received, own = model_of({"w": [2.0]}), model_of({"w": [1.0]})
