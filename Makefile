@@ -5,7 +5,7 @@ BIN := .venv/bin
 DECISIONS := how_many_phones which_deadline which_method when_to_train chips_or_links
 
 .PHONY: demo decision decisions test test-rest test-all test-nightly check format lint types tests golden studies-quick studies-page \
-	validation performance docs clean
+	methods-page validation performance docs clean
 
 demo: .venv/demo  ## Install, run the quickstart, print its table and draw its plot
 	rm -rf runs/quickstart
@@ -70,6 +70,14 @@ studies-page: .venv/dev  ## Write the tables of docs/explanation/studies.md from
 		$(BIN)/edgesim study table $$study --markdown >> runs/studies.md || exit 1; \
 	done
 	mv runs/studies.md docs/explanation/studies.md
+
+# What was run before is not run again. METHODS_WORKERS: how many runs at a time.
+METHODS_WORKERS ?= 2
+ALL_METHODS := scenarios/studies/all_methods.toml
+
+methods-page: .venv/demo  ## Run every method on one scenario and write docs/explanation/methods_compared.md
+	$(BIN)/edgesim study run $(ALL_METHODS) --size full --workers $(METHODS_WORKERS)
+	$(BIN)/python analysis/methods_page.py
 
 validation: .venv/dev  ## Write docs/explanation/validation.md from what edgesim gives now
 	$(BIN)/python -m tests.validation.page

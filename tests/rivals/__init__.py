@@ -1,0 +1,1 @@
+"""Methods beside other simulators' implementations of them, on equal first weights and equal batches."""
