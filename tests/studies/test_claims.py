@@ -205,7 +205,7 @@ def test_seeds_are_paired_by_name() -> None:
     of = found(
         ORDER.replace("COLUMN", "best_accuracy"), {("a", "best_accuracy"): "- 0.8", ("b", "best_accuracy"): "0.1 0.7"}
     )
-    assert of.effects[0].seeds == 1 and of.effects[0].value == pytest.approx(0.1)
+    assert of.effects[0].seeds == ("2",) and of.effects[0].value == pytest.approx(0.1)
 
 
 def test_who_never_arrives_is_not_called_faster() -> None:

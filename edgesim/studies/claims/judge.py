@@ -29,14 +29,14 @@ class Verdict(StrEnum):
 
 
 class Effect(NamedTuple):
-    """One number, or one pair. `about`: the labels; `value`: the mean, difference or ratio over `seeds` seeds.
+    """One number, or one pair. `about`: the labels; `value`: the mean, difference or ratio over `seeds`, their labels.
 
     low, high: its 95 % interval, NaN if there is none; `claimed`: what was published, NaN where only an order is.
     `bound`: the value is one that runs had spent without getting there, so that it is more.
     """
 
     about: str
-    seeds: int
+    seeds: tuple[str, ...]
     value: float
     low: float
     high: float
@@ -118,7 +118,7 @@ def _number(rule: Number, study: Study, values: pd.DataFrame, group: Mapping[str
     else:
         side = 1 if rule.above is not None else -1
         verdict = _beyond(side * (mean - claimed), *_turned(Interval(*interval), side, claimed))
-    return Effect(about, len(part), mean, *interval, claimed, not reached, verdict)
+    return Effect(about, tuple(part[SEED]), mean, *interval, claimed, not reached, verdict)
 
 
 def _claimed(rule: Number, study: Study, group: Mapping[str, str], column: str) -> float | None:
@@ -183,7 +183,7 @@ def _pair(
     else:
         room = abs(claimed) * rule.within if isinstance(rule, Ratio) else rule.within
         verdict = _inside(value, interval, claimed - room, claimed + room)
-    return Effect(about, len(seeds), value, *interval, claimed, bound, verdict)
+    return Effect(about, tuple(seeds), value, *interval, claimed, bound, verdict)
 
 
 def _of_pair(rule: Pair, group: Mapping[str, str], other: Mapping[str, str]) -> str:

@@ -30,12 +30,14 @@ Each row names the command that makes its runs. **Status**:
 - *undecided*: for some pair the mean is on the other side, or outside the tolerance, and its interval allows both.
 - *refuted*: for some pair the whole interval is on the other side, or outside the tolerance. Intervals are not
   corrected for being many.
+- *so far*: some of the pairs or numbers were not run.
 - *smaller scale*: judged by a study with less data, fewer devices, rounds or seeds than the paper's, which says little.
 - *recorded*: from results of earlier runs (revision and date, or the page that has them), not from runs that are there.
 - *not run*, with the hours that the missing runs take in two processes of this host, where they can be estimated;
   *cannot be run here*, with the reason; *elsewhere*: by the command named.
 
-In **effect** stand means over seeds, [their 95 % interval], what was claimed (of numbers) and how many seeds.
+In **effect** stand means over seeds, [their 95 % interval], what was claimed (of numbers) and how many seeds. Of
+many pairs or numbers the two ends are shown.
 """
 
 
@@ -55,10 +57,11 @@ def status(judged: Judged) -> str:
     claim, found = judged.claim, judged.found
     if found.verdict is None:
         return _not_judged(claim, judged.hours)
-    words = [f"**{found.verdict}**{_tolerance(claim, found.verdict)}"]
+    partly = " so far" if len(found.effects) < found.of else ""
+    words = [f"**{found.verdict}**{_tolerance(claim, found.verdict)}{partly}"]
     if found.of > 1:
         words.append(f"{found.as_claimed} of {len(found.effects)} as claimed")
-    if len(found.effects) < found.of:
+    if partly:
         words.append(f"{len(found.effects)} of {found.of} were run")
     if judged.smaller:
         words.append("smaller scale")
@@ -87,7 +90,7 @@ def _tolerance(claim: Claim, verdict: Verdict) -> str:
     if within is None:
         return ""
     shown = f"{within:.2g}" if not isinstance(rule, Number | Ratio) else f"{100 * within:.2g} %"
-    return f" within {shown}" if within >= 1e-6 else " exactly"
+    return f" within {shown}" if within > 1e-6 else " exactly"
 
 
 def _row(judged: Judged, chapter: Chapter) -> list[str]:
@@ -127,9 +130,14 @@ def _effect(effect: Effect) -> str:
         f" [{effect.low:.4g}, {effect.high:.4g}]" if math.isfinite(effect.low) and math.isfinite(effect.high) else ""
     )
     claimed = f", claimed {effect.claimed:.4g}" if math.isfinite(effect.claimed) else ""
-    seeds = "1 seed" if effect.seeds == 1 else f"{effect.seeds} seeds"
+    seeds = f"{len(effect.seeds)} seeds" if len(effect.seeds) > 1 else _seed(effect.seeds[0])
     more = "more than " if effect.bound and not interval else ""
     return f"{f'{effect.about}: ' if effect.about else ''}{more}{effect.value:.4g}{interval}{claimed} ({seeds})"
+
+
+def _seed(label: str) -> str:
+    """Return a seed, or those of which only the mean is known."""
+    return f"mean of seeds {label}" if "-" in label else "1 seed"
 
 
 def _table(rows: Iterable[Sequence[str]]) -> str:
