@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgesim.cli.checkpoint import seconds_of
+from edgesim.cli.claims import claims
 from edgesim.cli.formats import AsCsv, AsJson, AsLatex, AsMarkdown, one_of
 from edgesim.cli.frames import print_frame_as
 from edgesim.cli.study import Made, Only, Out, SizeName, StudyFile, made
@@ -248,6 +249,7 @@ _COMMANDS: Mapping[str, Callable[..., None]] = {
     "theta": theta,
     "sensitivity": sensitivity,
     "break-even": break_even,
+    "claims": claims,
 }
 
 

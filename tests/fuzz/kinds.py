@@ -25,6 +25,8 @@ from edgesim.runtime.checkpoint import Checkpoint
 from edgesim.simulation.assembly import assemble
 from edgesim.simulation.recording import flat
 from edgesim.simulation.run import Silent, Simulation, simulate
+from edgesim.studies.claims.claim import Studies, load_claims
+from edgesim.studies.claims.results import read_results
 from edgesim.studies.golden import load_golden
 from edgesim.studies.golden_tables import read_numbers
 from edgesim.studies.search import Search, read_trials, write_trials
@@ -96,6 +98,35 @@ def _published(folder: Path) -> Sequence[Path]:
     return text("published.csv", "method,column,value,source\nfedavg,sim_time_s,12.5,Table 1\n,best_accuracy,0.9,\n")(
         folder
     )
+
+
+CLAIMS = """
+paper = "A paper"
+source = "Nobody (2026)."
+[[claims]]
+id = "published"
+where = "Table 1"
+says = "Both take 12.5 s."
+study = "study.toml"
+size = "quick"
+number = { columns = ["sim_time_s"], within = 0.1 }
+[[claims]]
+id = "higher"
+where = "Figure 1"
+says = "FedProx is higher."
+study = "study.toml"
+size = "quick"
+order = { column = "best_accuracy", first = { method = "fedprox" }, than = { method = "fedavg" }, first_is = "higher" }
+"""
+RESULTS = """study,size,cell,seed,column,value,observed,revision,date,source
+study,quick,method=fedavg,1,sim_time_s,12.5,yes,58054948,2026-11-25,
+study,quick,method=fedprox,1-3,rounds@0.9,300,no,,,page.md
+"""
+
+
+def _claims(folder: Path) -> Sequence[Path]:
+    _study(folder)
+    return text("claims.toml", CLAIMS)(folder)
 
 
 def _trials(folder: Path) -> Sequence[Path]:
@@ -326,6 +357,8 @@ KINDS: dict[str, Kind] = {
     "scenario": Kind(text("top.toml", TINY), lambda folder, case: assemble(edgesim.load(folder / "top.toml")).setting),
     "study": Kind(_study, _read_study),
     "published": Kind(_published, _read_study),
+    "claims": Kind(_claims, lambda folder, case: load_claims(folder / "claims.toml", Studies())),
+    "results": Kind(text("results.csv", RESULTS), lambda folder, case: read_results(folder / "results.csv")),
     "trials": Kind(_trials, lambda folder, case: read_trials(_searched(folder), folder / "runs")),
     "golden": Kind(_golden, lambda folder, case: read_numbers(load_golden(folder / "kept"))),
     "profile": Kind(text("phone.toml", to_toml(find("raspberry_pi_4"))), _of_profile),

@@ -1,0 +1,204 @@
+"""Claims files: what a paper says, the study that tests it, and how its numbers are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+from annotated_types import Gt, MinLen
+from pydantic import FiniteFloat
+from pydantic import model_validator as validator
+
+from edgesim.config.units import refusal
+from edgesim.core.errors import ConfigError
+from edgesim.studies.column import parse_column
+from edgesim.studies.keys import FixedKeys
+from edgesim.studies.study import SEED, Labels, Study, load_study, read_fixed
+
+Within: TypeAlias = Annotated[FiniteFloat, Gt(0)]
+
+
+class Number(FixedKeys):
+    """Means over the seeds of `columns`, in every cell with the labels of `cell`.
+
+    `within`: they are `value`, or where that is not given what the study has as published, to this share of it.
+    `above`, `below`: they lie on this side of a number.
+    """
+
+    columns: Annotated[tuple[str, ...], MinLen(1)]
+    cell: Labels = {}
+    value: FiniteFloat | None = None
+    within: Within | None = None
+    above: FiniteFloat | None = None
+    below: FiniteFloat | None = None
+
+    @validator(mode="after")
+    def _one_way(self) -> Number:
+        if sum(each is not None for each in (self.within, self.above, self.below)) != 1:
+            raise refusal("needs one of within, above and below")
+        if self.value is not None and self.within is None:
+            raise refusal("value: needs within, the share of it that numbers may be off")
+        return self
+
+
+class Pair(FixedKeys):
+    """Two sides that are compared seed by seed: `column` of cells with the labels of `first`, and of `than`.
+
+    Several of `than` are compared one by one; labels of other axes are the same on both sides, and those of `cell` are
+    kept. `than_column`: the column of the other side, if it is another one.
+    """
+
+    column: str
+    first: Labels = {}
+    than: Labels | Annotated[tuple[Labels, ...], MinLen(1)] = {}
+    than_column: str = ""
+    cell: Labels = {}
+
+    @property
+    def others(self) -> tuple[Mapping[str, str], ...]:
+        """Return the labels of the other sides."""
+        return (self.than,) if isinstance(self.than, Mapping) else self.than
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        """Return the columns of both sides."""
+        return self.column, self.than_column or self.column
+
+    @validator(mode="after")
+    def _two_sides(self) -> Pair:
+        if self.columns[0] == self.columns[1] and any(
+            set(other) != set(self.first) or not other for other in self.others
+        ):
+            raise refusal("first and than must name the same axes, and at least one")
+        return self
+
+
+class Order(Pair):
+    """`first` is higher, or lower, than each of `than`."""
+
+    first_is: Literal["higher", "lower"]
+
+
+class Difference(Pair):
+    """`first` less `than` is `value`, give or take `within`, in the unit of the column."""
+
+    value: FiniteFloat
+    within: Within
+
+
+class Ratio(Pair):
+    """The mean of `first` over that of `than` is `value`, give or take the share `within` of it."""
+
+    value: FiniteFloat
+    within: Within
+
+
+class Smaller(FixedKeys):
+    """A study and size that test a claim on a smaller scale; labels of axes that it does not have are left out."""
+
+    study: str
+    size: str
+
+
+class Claim(FixedKeys):
+    """What a paper says. `where`: its table, figure or section; `says`: in our words, with the numbers.
+
+    `study`, from the folder of the file, in `size` tests it on the paper's scale, by one of number, order, difference
+    and ratio; `smaller` stand in where that was not run. `needs`: what is missing here to run it. `cannot`: why no run
+    can test it. `elsewhere`: the command that tests it, where no study does. `why`: what explains a difference.
+    """
+
+    id: str
+    where: str
+    says: str
+    study: str | None = None
+    size: str = "full"
+    smaller: tuple[Smaller, ...] = ()
+    number: Number | None = None
+    order: Order | None = None
+    difference: Difference | None = None
+    ratio: Ratio | None = None
+    needs: str = ""
+    cannot: str = ""
+    elsewhere: str = ""
+    why: str = ""
+
+    @property
+    def tests(self) -> tuple[Smaller, ...]:
+        """Return the studies that test it, the paper's scale first."""
+        return (*([Smaller(study=self.study, size=self.size)] if self.study else []), *self.smaller)
+
+    @property
+    def rule(self) -> Number | Order | Difference | Ratio | None:
+        """Return how it is judged."""
+        return self.number or self.order or self.difference or self.ratio
+
+    @validator(mode="after")
+    def _one_way(self) -> Claim:
+        rules = sum(each is not None for each in (self.number, self.order, self.difference, self.ratio))
+        if sum(map(bool, (self.study, self.cannot, self.elsewhere))) != 1:
+            raise refusal(f"claim {self.id!r} needs one of study, cannot and elsewhere")
+        if rules != bool(self.study):
+            says = "one of number, order, difference and ratio" if self.study else "a study to be judged by"
+            raise refusal(f"claim {self.id!r} needs {says}")
+        return self
+
+
+class ClaimsFile(FixedKeys):
+    """The claims of a paper. `paper`: the heading, `source`: who wrote it, when and where."""
+
+    paper: str
+    source: str
+    claims: Annotated[tuple[Claim, ...], MinLen(1)]
+
+
+class Studies:
+    """The studies that claims name, each loaded once."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[Path, Study] = {}
+
+    def load(self, file: Path) -> Study:
+        """Return the study of a file. Raises ConfigError as `load_study`."""
+        if file not in self._loaded:
+            self._loaded[file] = load_study(file)
+        return self._loaded[file]
+
+
+def load_claims(path: Path, studies: Studies) -> ClaimsFile:
+    """Return the claims of a file, each of which fits its studies. Raises ConfigError, one line that names the file."""
+    found = read_fixed(path, ClaimsFile)
+    seen: set[str] = set()
+    for claim in found.claims:
+        if claim.id in seen:
+            raise ConfigError(f"{path}: two claims have the id {claim.id!r}")
+        seen.add(claim.id)
+        for test in claim.tests:
+            try:
+                _check(claim, test, studies.load(path.parent / test.study), smaller=test != claim.tests[0])
+            except ConfigError as error:
+                raise ConfigError(f"{path}: claim {claim.id!r}: {error}") from error
+    return found
+
+
+def fitting(labels: Mapping[str, str], study: Study) -> dict[str, str]:
+    """Return those labels whose axes a study has."""
+    return {axis: label for axis, label in labels.items() if axis in study.axes}
+
+
+def _check(claim: Claim, test: Smaller, study: Study, smaller: bool) -> None:
+    """Raise ConfigError unless a study has the size, columns and labels that a claim names."""
+    if test.size not in study.sizes:
+        raise ConfigError(f"{test.study}: unknown size {test.size!r} (known: {', '.join(study.sizes)})")
+    rule = claim.rule
+    if rule is None:
+        return
+    for column in rule.columns:
+        parse_column(column)
+    sides = [rule.cell] if isinstance(rule, Number) else [rule.cell, rule.first, *rule.others]
+    for labels in sides:
+        for axis, label in (fitting(labels, study) if smaller else labels).items():
+            if axis == SEED or label not in study.axes.get(axis, ()):
+                known = ", ".join(study.axes.get(axis, ())) or f"axes: {', '.join(study.axes)}"
+                raise ConfigError(f"{test.study}: no cell has {axis}={label} ({known})")

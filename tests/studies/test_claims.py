@@ -1,0 +1,327 @@
+"""Claims of papers are judged by runs: reproduced, refuted, undecided or not run, and nothing is taken on trust."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from edgesim.studies.claims.claim import Claim, ClaimsFile, Studies, load_claims
+from edgesim.studies.claims.judge import Judgement, Verdict, judge
+from edgesim.studies.claims.results import read_results
+from edgesim.studies.study import Study, read_fixed, study_of
+from tests.calling import TINY, Done, call
+from tests.sizes import full
+from tests.studies.made_up import values
+
+# All four devices take part; those of "slow" compute at half of the speed of "fast", and links take no time.
+STUDY = """
+name = "tiny"
+base = "base.toml"
+without = ["data"]
+overrides = ["partition=sizes", "backend=null", "network=ideal", "selection=all"]
+columns = ["round_s", "flops"]
+
+[axes.speed]
+slow = ["fleet.0.cpu.flops_per_s='50 MFLOP/s'", "fleet.1.cpu.flops_per_s='50 MFLOP/s'"]
+fast = ["fleet.0.cpu.flops_per_s='100 MFLOP/s'", "fleet.1.cpu.flops_per_s='100 MFLOP/s'"]
+
+[axes]
+seed = [1, 2]
+
+[sizes]
+full = {}
+never = { overrides = ["stop={ rounds = 2 }"] }
+
+[[published]]
+cell = { speed = "slow" }
+column = "round_s"
+value = 1e9
+"""
+CLAIMS = """
+paper = "A paper"
+source = "Nobody (2026)."
+
+[[claims]]
+id = "twice"
+where = "Table 1"
+says = "Half of the speed takes twice the time."
+study = "study.toml"
+ratio = { column = "round_s", first = { speed = "slow" }, than = { speed = "fast" }, value = 2, within = 1e-9 }
+
+[[claims]]
+id = "faster"
+where = "text"
+says = "The slow are faster."
+study = "study.toml"
+order = { column = "round_s", first = { speed = "slow" }, than = { speed = "fast" }, first_is = "lower" }
+
+[[claims]]
+id = "published"
+where = "Table 2"
+says = "A round takes a billion seconds."
+study = "study.toml"
+number = { columns = ["round_s"], within = 0.1 }
+why = "It is wrong."
+
+[[claims]]
+id = "later"
+where = "Table 3"
+says = "Nobody ran this."
+study = "study.toml"
+size = "never"
+number = { columns = ["round_s"], below = 1 }
+
+[[claims]]
+id = "nowhere"
+where = "Table 4"
+says = "Needs a laboratory."
+cannot = "there is no laboratory"
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go to a folder with claims and a study that was not run."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"base.toml": TINY, "study.toml": STUDY, "claims.toml": CLAIMS}.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def run() -> None:
+    """Run the study where its runs are looked for."""
+    assert call("study", "run", "study.toml", "--size", "full").code == 0
+
+
+def rows(page: str) -> dict[str, list[str]]:
+    """Return the cells of a page's rows by the ids of their claims."""
+    cells = [line.strip("| ").split(" | ") for line in page.splitlines() if "<a id='" in line]
+    return {each[0].split("'")[1]: each for each in cells}
+
+
+def test_the_page_says_what_the_runs_say(here: Path) -> None:
+    run()
+    assert call("study", "claims", "claims.toml", "--out", "page.md") == (
+        Done(0, "", "page.md: 1 no test here, 1 not run, 2 refuted, 1 reproduced\n")
+    )
+    found = rows((here / "page.md").read_text())
+    assert found["twice"][2].startswith("**reproduced** exactly; runs of ")
+    assert found["twice"][3] == "slow against fast: 2 [2, 2], claimed 2 (2 seeds)"
+    assert found["twice"][4] == "`edgesim study run study.toml --size full`"
+    assert found["faster"][2].startswith("**refuted**; runs of ")
+    assert (
+        found["published"][2].startswith("**refuted** within 10 %; runs of ")
+        and found["published"][5] == "It is wrong."
+    )
+    assert found["later"][2] == "not run" and found["later"][3] == ""
+    assert found["nowhere"][2] == "cannot be run here: there is no laboratory"
+
+
+def test_without_runs_nothing_is_judged(here: Path) -> None:
+    done = call("study", "claims", "claims.toml")
+    assert (done.code, done.err) == (0, "")
+    assert "5 claims: 1 no test here, 4 not run." in done.out
+    assert {each[2] for each in rows(done.out).values()} == {"not run", "cannot be run here: there is no laboratory"}
+
+
+def test_hours_of_runs_that_are_missing(here: Path) -> None:
+    done = call("study", "claims", "claims.toml", "--hours")
+    assert done.code == 0 and rows(done.out)["later"][2].startswith("not run: needs about ")
+
+
+def test_results_stand_in_for_runs_that_are_gone(here: Path) -> None:
+    run()
+    words = ("study", "claims", "claims.toml", "--results", "results.csv")
+    judged = rows(call(*words, "--record").out)
+    first = (here / "results.csv").read_text()
+    assert len(first.splitlines()) == 1 + 4  # two speeds, two seeds, one column that claims are about
+    (here / "runs").rename(here / "gone")
+    kept = rows(call(*words).out)
+    assert kept["twice"][3] == judged["twice"][3]
+    assert kept["twice"][2].startswith("**reproduced** exactly; recorded: ")
+    assert call(*words, "--record").code == 0 and (here / "results.csv").read_text() == first
+
+
+def test_runs_of_another_scenario_are_none(here: Path) -> None:
+    run()
+    (here / "study.toml").write_text(STUDY.replace("'50 MFLOP/s'", "'60 MFLOP/s'"))
+    assert rows(call("study", "claims", "claims.toml").out)["twice"][2] == "not run"
+
+
+def test_a_smaller_study_stands_in_and_is_called_so(here: Path) -> None:
+    run()
+    text = CLAIMS.replace('size = "never"\n', 'size = "never"\nsmaller = [{ study = "study.toml", size = "full" }]\n')
+    (here / "claims.toml").write_text(text)
+    found = rows(call("study", "claims", "claims.toml").out)["later"]
+    assert "smaller scale" in found[2] and found[4] == "`edgesim study run study.toml --size full`"
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------
+
+LEARNED = {
+    "name": "learned",
+    "columns": ["best_accuracy", "rounds@0.9"],
+    "axes": {"method": {"a": ["training.lr=0.1"], "b": ["training.lr=0.2"]}, "seed": [1, 2, 3]},
+    "sizes": {"full": {}},
+    "published": [{"cell": {"method": "a"}, "column": "best_accuracy", "value": 0.5}],
+}
+
+
+def found(rule: str, numbers: dict[tuple[str, ...], str]) -> Judgement:
+    """Judge a claim by numbers of seeds 1 to 3."""
+    table = f"id = 'x'\nwhere = 'x'\nsays = 'x'\nstudy = 'x'\n{rule}"
+    study: Study = study_of({**LEARNED, "base": tomllib.loads(TINY)}, Path())
+    return judge(Claim.model_validate(tomllib.loads(table)), study, "full", values(("method",), numbers))
+
+
+ORDER = "order = { column = 'COLUMN', first = { method = 'a' }, than = { method = 'b' }, first_is = 'higher' }"
+
+
+# Student's t with two degrees of freedom: the interval is the mean, give or take 4.302653 standard errors.
+@pytest.mark.parametrize(
+    ("numbers", "verdict", "low"),
+    [
+        ("0.62 0.71 0.83", Verdict.REPRODUCED, 0.12 - 4.302653 * 0.01 / 3**0.5),  # differences 0.12 0.11 0.13
+        ("0.6 0.6 0.59", Verdict.UNDECIDED, -0.0033333 - 4.302653 * 0.1050397 / 3**0.5),  # 0.1 0 -0.11
+        ("0.6 0.7 0.71", Verdict.ORDER, 0.07 - 4.302653 * (0.0027 / 3) ** 0.5),  # 0.1 0.1 0.01
+        ("0.4 0.5 0.61", Verdict.REFUTED, -0.0966667 - 4.302653 * 0.0057735 / 3**0.5),  # -0.1 -0.1 -0.09
+        ("0.6", Verdict.ORDER, None),  # one seed: no interval
+        ("0.4", Verdict.UNDECIDED, None),
+    ],
+)
+def test_an_order_goes_by_paired_differences(numbers: str, verdict: Verdict, low: float | None) -> None:
+    of = found(
+        ORDER.replace("COLUMN", "best_accuracy"),
+        {("a", "best_accuracy"): numbers, ("b", "best_accuracy"): "0.5 0.6 0.7"},
+    )
+    assert (of.verdict, len(of.effects), of.of) == (verdict, 1, 1)
+    if low is not None:
+        assert of.effects[0].low == pytest.approx(low, abs=2e-5)
+
+
+def test_seeds_are_paired_by_name() -> None:
+    of = found(
+        ORDER.replace("COLUMN", "best_accuracy"), {("a", "best_accuracy"): "- 0.8", ("b", "best_accuracy"): "0.1 0.7"}
+    )
+    assert of.effects[0].seeds == ("2",) and of.effects[0].value == pytest.approx(0.1)
+
+
+def test_who_never_arrives_is_not_called_faster() -> None:
+    """Neither arrives in the 300 rounds of each: nothing is known of who would be first."""
+    of = found(ORDER.replace("COLUMN", "rounds@0.9"), {("a", "rounds@0.9"): "300+", ("b", "rounds@0.9"): "300+"})
+    assert of.verdict == Verdict.UNDECIDED and of.effects[0].bound
+
+
+@pytest.mark.parametrize(
+    ("rule", "numbers", "verdict"),
+    [
+        ("columns = ['best_accuracy'], within = 0.1", "0.46 0.46 0.47", Verdict.REPRODUCED),
+        ("columns = ['best_accuracy'], within = 0.01", "0.46 0.46 0.47", Verdict.REFUTED),
+        ("columns = ['best_accuracy'], within = 0.01", "0.3 0.5 0.6", Verdict.UNDECIDED),
+        ("columns = ['best_accuracy'], within = 0.01", "0.3", Verdict.UNDECIDED),  # one seed refutes nothing learned
+        ("cell = { method = 'a' }, columns = ['rounds@0.9'], value = 100, within = 0.1", "120+ 130+", Verdict.REFUTED),
+        ("cell = { method = 'a' }, columns = ['rounds@0.9'], value = 100, within = 0.1", "100+ 90", Verdict.UNDECIDED),
+        ("cell = { method = 'a' }, columns = ['best_accuracy'], above = 0.4", "0.5 0.51", Verdict.REPRODUCED),
+        ("cell = { method = 'a' }, columns = ['best_accuracy'], above = 0.4", "0.3 0.6", Verdict.ORDER),
+        ("cell = { method = 'a' }, columns = ['best_accuracy'], below = 0.4", "0.5 0.51", Verdict.REFUTED),
+    ],
+)
+def test_a_number_goes_by_its_mean_and_interval(rule: str, numbers: str, verdict: Verdict) -> None:
+    column = "rounds@0.9" if "rounds" in rule else "best_accuracy"
+    assert found(f"number = {{ {rule} }}", {("a", column): numbers}).verdict == verdict
+
+
+def test_one_pair_that_fails_refutes_a_claim_about_all() -> None:
+    rule = (
+        "order = { column = 'best_accuracy', first = { method = 'a' }, than = [{ method = 'b' }], first_is = 'lower' }"
+    )
+    of = found(rule, {("a", "best_accuracy"): "0.9 0.8", ("b", "best_accuracy"): "0.5 0.4"})
+    assert (of.verdict, of.as_claimed) == (Verdict.REFUTED, 0)
+
+
+# --- bad files --------------------------------------------------------------------------------------------------
+
+BAD = {
+    "no rule": ('ratio = { column = "round_s"', 'rato = { column = "round_s"', "unknown key; did you mean 'ratio'?"),
+    "two rules": (
+        "within = 1e-9 }",
+        "within = 1e-9 }\nnumber = { columns = ['flops'], below = 1 }",
+        "needs one of number",
+    ),
+    "no study and no reason": ('cannot = "there is no laboratory"', "", "needs one of study, cannot and elsewhere"),
+    "no such label": ('speed = "fast" }, value', 'speed = "fats" }, value', "no cell has speed=fats (slow, fast)"),
+    "no such column": ('columns = ["round_s"], within', 'columns = ["round"], within', "unknown column 'round'"),
+    "no such size": ('size = "never"', 'size = "ever"', "unknown size 'ever' (known: full, never)"),
+    "no such study": ('study = "study.toml"\nsize', 'study = "other.toml"\nsize', "other.toml: cannot be read"),
+    "an id twice": ('id = "later"', 'id = "twice"', "two claims have the id 'twice'"),
+    "no tolerance": ("value = 2, within = 1e-9", "value = 2", "within"),
+    "no way to judge": (", below = 1 }", " }", "needs one of within, above and below"),
+    "the sides name other axes": ('first = { speed = "slow" }, than = { speed = "fast" }, value', "value", "same axes"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "says"), BAD.values(), ids=BAD)
+def test_a_bad_claims_file_is_one_line(here: Path, old: str, new: str, says: str) -> None:
+    assert old in CLAIMS
+    (here / "claims.toml").write_text(CLAIMS.replace(old, new))
+    code, out, err = call("study", "claims", "claims.toml", "--out", "page.md")
+    assert (code, out) == (2, "") and err.startswith("error: claims.toml: ") and says in err and err.count("\n") == 1, (
+        err
+    )
+    assert not (here / "page.md").exists()
+
+
+HEADER = "study,size,cell,seed,column,value,observed,revision,date,source\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("study,size\n", "line 1: the header must be"),
+        (f"{HEADER}s,full,a=1,1,round_s,many,yes,,,\n", "line 2: value: must be a finite number, got 'many'"),
+        (f"{HEADER}s,full,a=1,1,round_s,1,maybe,,,\n", "line 2: observed: must be yes or no, got 'maybe'"),
+        (f"{HEADER}s,full,a,1,round_s,1,yes,,,\n", "line 2: cell: must be labels"),
+        (f"{HEADER}s,full,a=1,1,seconds,1,yes,,,\n", "line 2: columns: unknown column 'seconds'"),
+    ],
+)
+def test_a_bad_file_of_results_is_one_line(here: Path, text: str, says: str) -> None:
+    (here / "results.csv").write_text(text)
+    code, out, err = call("study", "claims", "claims.toml", "--results", "results.csv")
+    assert (code, out) == (2, "") and err.startswith(f"error: results.csv {says}") and err.count("\n") == 1, err
+
+
+def test_results_are_needed_to_record(here: Path) -> None:
+    says = "error: --record: needs --results, the file to write\n"
+    assert call("study", "claims", "claims.toml", "--record") == (2, "", says)
+
+
+# --- the project's own ------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "scenarios" / "claims").glob("*.toml"))
+
+
+def test_every_claim_has_a_row_on_the_page() -> None:
+    claims = [claim for file in FILES for claim in read_fixed(file, ClaimsFile).claims]
+    assert len(FILES) == 5 and len({claim.id for claim in claims}) == len(claims) >= 80
+    page = rows((ROOT / "docs" / "explanation" / "claims.md").read_text())
+    assert list(page) == [claim.id for claim in claims]
+    for claim in claims:
+        assert page[claim.id][1] == claim.says and page[claim.id][2], claim.id
+
+
+@full
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_claim_fits_its_studies(file: Path) -> None:
+    load_claims(file, Studies())
+
+
+def test_results_belong_to_studies() -> None:
+    results = read_results(ROOT / "docs" / "data" / "claims_results.csv")
+    assert len({each.key for each in results}) == len(results) > 100
+    for study in {each.study for each in results}:
+        axes = set(tomllib.loads((ROOT / "scenarios" / "studies" / f"{study}.toml").read_text())["axes"])
+        assert all(set(each.labels) == axes - {"seed"} for each in results if each.study == study), study
+    assert all(each.source or (each.revision and each.date) for each in results)
