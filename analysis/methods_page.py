@@ -1,7 +1,7 @@
 """What does every method cost, and what has it learned by then? Usage: python analysis/methods_page.py [--out PAGE]
 
 Writes docs/explanation/methods_compared.md of what scenarios/studies/all_methods.toml has run, see `make methods-page`;
-a method without runs has a row without results. --costs prints the costs alone, as CSV, and needs no runs.
+a method without runs has a row without results. --costs-only prints the costs alone, as CSV, and needs no runs.
 """
 
 from __future__ import annotations
