@@ -62,7 +62,7 @@ def test_infinity_is_refused_unless_it_means_something(plugin: type, key: datacl
 @pytest.mark.parametrize(("plugin", "key"), NUMBERS)
 def test_a_whole_number_that_no_float_can_hold_is_refused(plugin: type, key: dataclasses.Field[Any]) -> None:
     """Sums and products of counts stay numbers: a key is bounded, or turns a whole number into a finite float."""
-    assert refused(plugin, key.name, 10**400) or key.name == "seed"  # which is hashed
+    assert refused(plugin, key.name, 10**400) or key.name.endswith("seed")  # which is hashed
 
 
 @pytest.mark.parametrize(

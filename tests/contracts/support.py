@@ -234,7 +234,7 @@ def _arrived_at(trainer: Any, message: Update, assignment: Assignment, model: Mo
         kind: {n: t for n, t in body[kind].items() if task.up.layers is None or n.rpartition(".")[0] in task.up.layers}
         for kind in body.keys() & task.up.collections
     }
-    if task.up.tensors:
+    if task.up.tensors and not trainer.method.needs.peers:  # the mean that a run among peers reports is of models alone
         carried[TENSORS] = {spec.name: body[TENSORS][spec.name] for spec in task.up.tensors}
     return message._replace(body=carried, statistics=statistics, own_model=finished.own_model)
 

@@ -175,7 +175,7 @@ VALUES = {
         "fleet: profile: must be the name of a device or of a file, got ['raspberry_pi_4']",
         ["fleet.0.profile=['raspberry_pi_4']"],
     ),
-    "no stop": Bad("stop: needs at least one of rounds, accuracy, sim_time, energy", ["stop={}"]),
+    "no stop": Bad("stop: needs at least one of rounds, accuracy, metric, sim_time, energy", ["stop={}"]),
     "no end without training": Bad("stop: would never end, as the null backend", [*UNTRAINED, "stop={accuracy=0.5}"]),
     "no end without energy": Bad("stop: would never end, as the null", ["stop={energy='1 J'}", "energy=none"]),
 }

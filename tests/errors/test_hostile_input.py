@@ -285,7 +285,7 @@ def test_memory_is_that_of_this_machine_or_of_its_limits() -> None:
         ("network.down: a download takes inf s on device 0 ", "network.down=5e-324"),
         ("partition.samples_per_device: must be less than or equal to 2147483647",
          "partition={name='sizes', samples_per_device=1000000000000000000}"),
-        ("data.name: unknown data 'csv'; did you mean 'parquet'? (known", "data=csv"),
+        ("data.name: unknown data 'csv'; did you mean 'table'? (known", "data=csv"),
         ("protocol.name: unknown protocol 'async'; did you mean 'buffered'? (known", "protocol=async"),
         ("network.name: unknown network 'csv'; did you mean 'trace'? (known", "network=csv"),
         ("network.up: '6Mbps' is not a data rate; did you mean '6 Mbit/s'? give", "network.up=6Mbps"),

@@ -21,7 +21,7 @@ from edgesim.core.task import Plan, Task
 from edgesim.core.update import SERVER, ModelRef
 from edgesim.runtime.learner import FederatedLearner
 
-SETTING = SimpleNamespace(samples=np.array([10, 20, 30]), reports=False)
+SETTING = SimpleNamespace(samples=np.array([10, 20, 30]), reports=False, routed=lambda plan: plan)
 VIEW = SimpleNamespace(round=4, exchange=1, setting=SETTING)
 ONE_EPOCH = (LocalSGD(batch=1, lr=0.1, epochs=1),)
 TRAIN = Task(local_sgd=ONE_EPOCH)
@@ -235,7 +235,7 @@ def test_the_best_model_is_remembered():
         learner.evaluate(learner.model)
         learner.start([job(version, 0, global_model=version)])
         learner.aggregate([ended(job(version, 0, global_model=version))], VIEW)
-    assert learner.best == (0.5, "w+0")
+    assert learner.graph.value(learner.saved_models()["best"]) == "w+0"
 
 
 def test_jobs_that_depend_on_nobody_are_one_call():

@@ -61,7 +61,7 @@ def test_the_page_of_checks() -> None:
     """Its methods and tests are there, those with a rival are those of the file, and there are twenty or more."""
     page = (ROOT / "docs" / "explanation" / "independent_checks.md").read_text(encoding="utf-8")
     rows = [
-        [cell.strip(" `") for cell in line.strip("| ").split(" | ")] for line in page.splitlines() if line[:3] == "| `"
+        [cell.strip(" `") for cell in line.strip("| ").split("|")] for line in page.splitlines() if line[:3] == "| `"
     ]
     assert len(rows) >= 20
     assert {row[0] for row in rows} <= set(plugins_of("method"))
