@@ -38,8 +38,8 @@ from tests.sizes import full, thinned
 
 AMONG_PEERS = [name for name in METHODS if needs_of(name).peers is not None]
 DEADLINE = COORDINATORS["deadline"]
-# Methods whose devices send no model but answers, so few that the slow link makes nobody late.
-SHORT = {"comet", "dsfl", "fedmd"}
+# Methods whose devices send no model but answers or signs, so short that the slow link makes nobody late.
+SHORT = {"comet", "dsfl", "fedmd", "signsgd"}
 # How far weights may lie apart, of the largest: Adam takes steps of its rate, as FedDF does on its server, also along
 # gradients that are nothing but rounding.
 ROUNDING = {"feddf": 1e-3}

@@ -1,0 +1,97 @@
+"""signSGD with majority vote: devices send the signs of a gradient, and the server steps as most of them point.
+
+Source: Bernstein, Wang, Azizzadenesheli and Anandkumar, "signSGD: Compressed Optimisation for Non-Convex Problems"
+(ICML 2018), algorithm 3; Bernstein, Zhao, Azizzadenesheli and Anandkumar, "signSGD with Majority Vote is Communication
+Efficient and Fault Tolerant" (ICLR 2019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from edgesim.core.encoding import FLOAT32, Encoding
+from edgesim.core.errors import ConfigError
+from edgesim.core.method import Aggregate, Finished, LocalRule, LocalState, ServerContext
+from edgesim.core.rng import Key
+from edgesim.core.task import Payload, Plan, Task
+from edgesim.core.update import ModelState, Update
+from edgesim.core.view import Setting, View
+from edgesim.learning.aggregate.mean import mean_of_holders
+from edgesim.learning.train.context import Context
+from edgesim.methods.fedsgd import FedSGD
+
+_VOTES = frozenset({"move", "buffers"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignSGD(FedSGD):
+    """w <- w - lr sign(sign(G_1) + ... + sign(G_n)): one gradient a device and round, one vote a device and weight.
+
+    Data sizes do not count; of an update that the protocol lets count less, the votes do. A tie leaves a weight as it
+    is. The rate is the scenario's, of the round in which the newest of the updates began. Running statistics: the mean.
+    Devices send a bit for each weight, a scale for each layer that the vote has no use for, and biases and
+    normalisation as float32, of which the server takes the signs; the papers have a bit for each of them. The papers'
+    server sends the vote alone, as all workers take part in every step; here devices may come and go, so it sends the
+    model. Momentum on devices (Signum) is not here. Gradients, batches and what of `training` counts are `fedsgd`'s;
+    weight decay is part of the gradient, before its sign is taken.
+    """
+
+    values: Literal["sign", "float32"] = "sign"  # of weights on their way up; the server takes signs of either
+    """The papers send signs; "float32" is the same vote without savings, to tell what the bits save from what signs do.
+    A gradient of exactly 0 then abstains, where one bit has to say something: that the weight should grow.
+    """
+    no_update_encoding: ClassVar[str] = "sends signs already"
+
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return the empty state. Raises ConfigError if the scenario encodes uplinks, and where `fedsgd` does."""
+        if setting.encoding_up != FLOAT32:
+            raise ConfigError(
+                "encoding.up: of signsgd, method.values says how weights are written; leave encoding.up out, "
+                f"found values = {setting.encoding_up.values!r}"
+            )
+        return super().init(setting, key)
+
+    def plan(self, state: Any, view: View, key: Key) -> Plan:
+        """Ask the selected devices for the signs of one gradient."""
+        up = Payload(collections=_VOTES, encoding=Encoding(values=self.values))
+        orders = super().plan(state, view, key).orders
+        tasks = {id(order.task): replace(order.task, up=up) for order in orders}  # one object for equal tasks
+        return Plan(tuple(order._replace(task=tasks[id(order.task)]) for order in orders))
+
+    def local(self, task: Task) -> LocalRule:
+        """Return the rule of a step of which the move is sent."""
+        return replace(super().local(task), on_finish=_moved)
+
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return the model a step further along the majority of signs."""
+        lr = max(updates, key=lambda update: update.job).task.local_sgd[0].lr
+        params = {}
+        for name, old in global_model["params"].items():
+            votes = torch.zeros_like(old, dtype=torch.float64)
+            for update in updates:
+                votes.add_(update.body["move"][name].sign(), alpha=update.weight)
+            params[name] = (old + lr * votes.sign()).to(old.dtype)
+        statistics = [u._replace(body={"buffers": u.body.get("buffers", {})}) for u in updates]
+        weights = self.update_weights(updates, server.setting)
+        buffers = mean_of_holders({"buffers": global_model.get("buffers", {})}, statistics, weights)
+        return Aggregate(state, {**global_model, **buffers, "params": params})
+
+    def merge_flops(self, updates: int, setting: Setting) -> float:
+        """Return the FLOPs of the step: a sign, a product and a sum for each parameter; votes cost what a mean does."""
+        return 3.0 * setting.cost_profile.numbers(Payload(collections=frozenset({"params"})))
+
+
+def _moved(local: LocalState, context: Context) -> Finished:
+    """Return how far the parameters went, and the statistics."""
+    received = context.copy({"params": context.global_model["params"]})["params"]
+    move = {name: tensor - received[name] for name, tensor in local.weights["params"].items()}
+    return Finished({"move": move, "buffers": local.weights["buffers"]})
+
+
+PLUGINS = {"signsgd": SignSGD}
