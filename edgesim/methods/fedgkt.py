@@ -77,7 +77,9 @@ class FedGKT(Method):
     """Published code."""
     temperature: PositiveNumber = 3.0
     """Published code."""
-    features: Annotated[int, Ge(-1000), Le(1000)] | str = 1  # which layer with weights, -1 the last, or its name: linear, or a convolution of squares
+    features: Annotated[int, Ge(-1000), Le(1000)] | str = (
+        1  # which layer with weights, -1 the last, or its name: linear, or a convolution of squares
+    )
     """The paper's ResNet-8 sends what its first convolution gives, after normalisation."""
     server_model: str = "resnet18_bn"
     """The paper's are ResNet-55 and ResNet-109; any network by name that takes such inputs, or `package.module:Class`.
