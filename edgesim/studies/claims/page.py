@@ -79,7 +79,7 @@ def _not_judged(claim: Claim, hours: float | None) -> str:
         return f"elsewhere: `{claim.elsewhere}`"
     if claim.needs:
         return f"not run: needs {claim.needs}"
-    return "not run" if hours is None else f"not run: needs about {hours / 2:.2g} hours on 2 cores"
+    return "not run" if hours is None else f"not run: needs about {float(f'{hours / 2:.2g}'):,g} hours on 2 cores"
 
 
 def _tolerance(claim: Claim, verdict: Verdict) -> str:
