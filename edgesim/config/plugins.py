@@ -88,6 +88,7 @@ _VALUES = {
 # What parts are called elsewhere.
 _ALIASES: Mapping[str, Mapping[str, str]] = {
     "data": {
+        "txt": "text", "shakespeare": "text", "markov": "markov_text",
         "csv": "table", "tabular": "table",
         "numpy": "npz", "npy": "npz", "folder": "image_folder", "images": "image_folder",
     },

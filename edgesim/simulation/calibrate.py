@@ -171,8 +171,9 @@ def calibrate(timings: Sequence[Timing]) -> Calibration:
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the models that edgesim ships; families, whose names need a member, are left out."""
-    return tuple(name for name in plugins_of("model") if not name.endswith(":"))
+    """Return the models that edgesim ships for classes; families, whose names need a member, are left out."""
+    shipped = [name for name in plugins_of("model") if not name.endswith(":")]
+    return tuple(name for name in shipped if _kind_of(find("model", name)[0]) == "classes")
 
 
 def time_steps(
@@ -219,6 +220,8 @@ class _Case:
 def _cases(model: str, batches: Sequence[int]) -> Iterator[_Case]:
     key = Key(0).at(Purpose.PROBE)
     plugin, arguments = find("model", model)
+    if (kind := _kind_of(plugin)) != "classes":
+        raise ConfigError(f"calibrate: models are timed on noise with classes, {model} is for {kind}")
     module, cost_profile = cost_profile_of(plugin(**arguments), model, None, None, key)
     weights = model_state_of(module)
     for batch in batches:
@@ -227,6 +230,12 @@ def _cases(model: str, batches: Sequence[int]) -> Iterator[_Case]:
             module, _noise(cost_profile, batch, key), torch.arange(batch), assignment, cost_profile.drop_single
         )
         yield _Case(model, batch, work_of(cost_profile, batch), context, weights)
+
+
+def _kind_of(plugin: Any) -> str:
+    """Return what labels a model is for."""
+    kind: str = plugin.native_objective.labels
+    return kind
 
 
 def _noise(cost_profile: CostProfile, samples: int, key: Key) -> Dataset:

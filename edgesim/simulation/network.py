@@ -60,12 +60,14 @@ def network_of(
     classes: int | None,
     key: Key,
     known: CostProfile | None = None,
-    objective: Objective = CLASSIFICATION,
+    objective: Objective | None = None,
 ) -> Network:
     """Return a network with the cost profile that is `known`, kept, or else measured, and then kept.
 
-    Shape and classes default to those that the model is known for. Raises ConfigError if it cannot be built or priced.
+    Shape, classes and objective default to those that the model is known for. Raises ConfigError if it cannot be built
+    or priced.
     """
+    objective = _objective_of(model.value, objective)
     shape, classes = _input_of(model.value, model.name, shape, classes)
     make = partial(_built, model.value, shape, classes, key, objective)
     outside = is_outside("model", model.name)
@@ -112,12 +114,13 @@ def cost_profile_of(
     data_shape: tuple[int, ...] | None,
     classes: int | None,
     key: Key,
-    objective: Objective = CLASSIFICATION,
+    objective: Objective | None = None,
 ) -> tuple[nn.Module, CostProfile]:
     """Return a network and its cost profile, measured here and now.
 
-    Shape and classes default to those that the model is known for.
+    Shape, classes and objective default to those that the model is known for.
     """
+    objective = _objective_of(model, objective)
     shape, classes = _input_of(model, name, data_shape, classes)
     module = _built(model, shape, classes, key, objective)
     return module, measured(module, name, shape, classes, objective)
@@ -139,6 +142,11 @@ def _input_of(model: Any, name: str, shape: tuple[int, ...] | None, classes: int
     if shape is None or classes is None:
         raise ConfigError(f"model.name: {name} has no input shape of its own; give a data set")
     return shape, classes
+
+
+def _objective_of(model: Any, objective: Objective | None) -> Objective:
+    found: Objective = getattr(model, "native_objective", CLASSIFICATION) if objective is None else objective
+    return found
 
 
 @plain_torch()

@@ -15,6 +15,7 @@ from edgesim.config.plugins import plugins_of
 from edgesim.core.rng import Key
 from edgesim.learning.models.build import build_model
 from edgesim.learning.models.seeding import Stream, seeded
+from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.train.probe import DEVICES, SAMPLES, probed
 from edgesim.learning.train.stacked import Descent, StackedNetwork
 from edgesim.learning.train.trainer import CHUNK
@@ -169,13 +170,14 @@ class Own(nn.Module):
         return self.fc(x.flatten(1) * self.scale)
 
 
-def found(module: nn.Module, shape=(1, 8, 8), classes=10):
+def found(module: nn.Module, shape=(1, 8, 8), classes=10, objective=CLASSIFICATION):
     """Return what a probe finds out about a network, and the stacked one."""
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(DEVICES * SAMPLES, *shape, generator=generator)
-    y = torch.randint(classes, (DEVICES * SAMPLES,), generator=generator)
+    positions = objective.shapes(classes, shape)[1:]
+    y = torch.randint(classes, (DEVICES * SAMPLES, *positions), generator=generator)
     stacked = StackedNetwork(module)
-    return probed(stacked, module, frozenset(), x, y), stacked
+    return probed(stacked, module, frozenset(), x, y, objective), stacked
 
 
 def test_a_probe_finds_where_samples_meet():
@@ -210,8 +212,8 @@ def test_every_model_is_stacked_or_says_why(name):
     """The probe is the test: logits, gradients and statistics of two devices agree with those of each alone."""
     plugin = plugins_of("model")[name]()
     shape = plugin.native_input_shape
-    module = build_model(plugin, shape, plugin.native_classes, Key(1))
-    stackable, _ = found(module, shape, plugin.native_classes)
+    module = build_model(plugin, shape, plugin.native_classes, Key(1), objective=plugin.native_objective)
+    stackable, _ = found(module, shape, plugin.native_classes, plugin.native_objective)
     draws = any("Dropout" in type(layer).__name__ for layer in module.modules())
     assert (stackable.why_not == "it draws random numbers in training, as dropout does") == draws
     assert draws or stackable.why_not is None

@@ -101,8 +101,8 @@ def test_published_totals_with_other_class_counts() -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_native_inputs_fit_and_seven_classes_too(name: str) -> None:
     part = find("model", name)[0]
-    check_fits(on_meta(name), part.native_input_shape, part.native_classes)
-    check_fits(on_meta(name, classes=7), part.native_input_shape, 7)
+    check_fits(on_meta(name), part.native_input_shape, part.native_classes, part.native_objective)
+    check_fits(on_meta(name, classes=7), part.native_input_shape, 7, part.native_objective)
 
 
 @pytest.mark.parametrize("name", ["mlr", "fcnn", "cnn_digits"])

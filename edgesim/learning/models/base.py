@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 from edgesim.config.paths import ScenarioPath
 from edgesim.core.errors import ConfigError
 from edgesim.core.numbers import Count
+from edgesim.learning.objectives.base import Objective
+from edgesim.learning.objectives.classification import CLASSIFICATION
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,10 +33,11 @@ class ModelPlugin(ABC):
     init_from: ScenarioPath | None = None
     native_input_shape: ClassVar[tuple[int, ...]]  # what the source used it with; build() takes others too
     native_classes: ClassVar[int] = 10
+    native_objective: ClassVar[Objective] = CLASSIFICATION  # what it is priced for where no scenario says another
 
     @abstractmethod
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
-        """Return a new network from (batch, *input_shape) to logits (batch, classes).
+        """Return a new network from (batch, *input_shape) to what its objective takes, such as logits (batch, classes).
 
         `input_shape` is (channels, height, width), or (features,) where the network has no convolution.
         Draws its weights from torch's global generator: `build_model` seeds that.
