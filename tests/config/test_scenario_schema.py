@@ -108,7 +108,7 @@ def test_the_schema_is_json_and_says_things_once(shipped: dict[str, Any]) -> Non
     schema = json_schema()
     text = json.dumps(schema, indent=1, allow_nan=False)
     assert json.loads(text) == schema
-    assert len(text) < 270_000 < len(json.dumps(shipped, indent=1))
+    assert len(text) < 280_000 < len(json.dumps(shipped, indent=1))
     assert not [name for name in schema["$defs"] if not name.isidentifier()]
 
 
@@ -170,7 +170,10 @@ def list_fits(value: list[Any], schema: dict[str, Any]) -> bool:
     return sized and all(fits(item, schema.get("items", {})) for item in value)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "scenarios").glob("**/*.toml")), ids=lambda path: path.stem)
+SCENARIOS = sorted(path for path in (ROOT / "scenarios").glob("**/*.toml") if path.parent.name != "claims")
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_shipped_scenarios_fit_the_schema(shipped: dict[str, Any], path: Path) -> None:
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     if "axes" not in table and "columns" not in table:  # a study is another kind of file
