@@ -203,4 +203,18 @@ class Analog(Encoding):
         return ceil(held.numbers * self.symbol_bits / 8.0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Masked(Encoding):
+    """Numbers of a finite field, under masks that hide them: so many bits each. A scenario cannot choose it.
+
+    What rounding makes of them is for the method to say.
+    """
+
+    field_bits: int = 32
+
+    def nbytes(self, held: Contents) -> int:
+        """Return the bytes of so many numbers."""
+        return ceil(held.numbers * self.field_bits / 8)
+
+
 FLOAT32 = Encoding()

@@ -304,6 +304,13 @@ class Method:
         """
         return 0.0
 
+    def merge_flops_of(self, tasks: Sequence[Task], setting: Setting) -> float:
+        """Return the same FLOPs for updates of these tasks, at least one, where their number alone does not tell.
+
+        Other than `merge_flops` it knows of which exchange of the round each update is.
+        """
+        return self.merge_flops(len(tasks), setting)
+
     def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
         """Return the state after an exchange that others of the same round follow; `aggregate` gets its updates too."""
         return state

@@ -70,6 +70,11 @@ class Wrapped(Method):
         """Return the method's FLOPs."""
         return self.method.merge_flops(updates, setting)
 
+    def merge_flops_of(self, tasks: Sequence[Task], setting: Setting) -> float:
+        """Return the method's FLOPs, and those that `merge_flops` has more than the method's."""
+        beside = self.merge_flops(len(tasks), setting) - self.method.merge_flops(len(tasks), setting)
+        return self.method.merge_flops_of(tasks, setting) + beside
+
     def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
         """Return the method's state after an exchange."""
         return self.method.on_exchange(state, updates, server, key)

@@ -171,7 +171,7 @@ class FederatedLearner:
         used = delivered(completions)
         if not self.trains:
             self.model = version if used else self.model
-            return ServerStep(self.model, Ready(AggregationFacts(server_flops=self._foreseen_flops(len(used)))))
+            return ServerStep(self.model, Ready(AggregationFacts(server_flops=self._foreseen_flops(used))))
         self._settle([c.job for c in used])
         self._round, model = view.round, self._models.get(self.model)
         node = self._aggregation(used, model, view)
@@ -285,15 +285,17 @@ class FederatedLearner:
     def _aggregation(self, used: Sequence[Completion], model: Node, view: View) -> Node:
         """Return the node of an aggregation, an _Aggregated."""
         results = [self._pending.result(each.job) for each in used]
-        what = as_used(used, results)
-        return self._aggregated(what, results, lambda *given: self._updates(used, given), model, view)
+        what, flops = as_used(used, results), self._foreseen_flops(used)
+        return self._aggregated(what, results, lambda *given: self._updates(used, given), model, view, flops)
 
     def _aggregated(
-        self, what: Any, nodes: Sequence[Node], updates: Callable[..., list[Update]], model: Node, view: View
+        self, what: Any, nodes: Sequence[Node], updates: Callable[..., Any], model: Node, view: View, foreseen: float
     ) -> Node:
-        """Return the node of an aggregation of the updates that are made of nodes; `what`: their identity."""
+        """Return the node of an aggregation of the updates that are made of nodes.
+
+        `what`: their identity; `foreseen`: the FLOPs of it that are known without weights.
+        """
         key, server = self._decides.at(Purpose.MERGE, view.round), self._server(view)
-        foreseen = self._foreseen_flops(len(nodes))
 
         def make(state: Any, old: ModelState, *values: Any) -> _Aggregated:
             aggregate = self.method.aggregate(state, old, updates(*values), server, key)
@@ -305,9 +307,9 @@ class FederatedLearner:
         id_ = self.memo.name("aggregate", *self._self, self._state.id, model.id, view.round, what)
         return self.graph.computed(id_, make, self._state, model, *nodes)
 
-    def _foreseen_flops(self, updates: int) -> float:
-        """Return the FLOPs of an aggregation of so many updates that are known without weights."""
-        return self.method.merge_flops(updates, self._setting) if updates else 0.0
+    def _foreseen_flops(self, used: Sequence[Completion]) -> float:
+        """Return the FLOPs of an aggregation of these updates that are known without weights."""
+        return self.method.merge_flops_of([each.job.task for each in used], self._setting) if used else 0.0
 
     def _ask(self, id_: bytes | None, node: Node, wanted: Sequence[Node]) -> Asked[Any]:
         """Return the answer to what a node gives: known, or `wanted` from now on."""

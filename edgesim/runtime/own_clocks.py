@@ -118,7 +118,8 @@ class OwnClockLearner(FederatedLearner):
             ]
 
         what = [(device, task, node.id) for (device, task), node in zip(tasks.items(), nodes, strict=True)]
-        return self._aggregated(what, [self._first, *nodes], updates, model, view)
+        foreseen = self.method.merge_flops(1 + len(nodes), self._setting)
+        return self._aggregated(what, [self._first, *nodes], updates, model, view, foreseen)
 
     def _nodes(self) -> list[Node]:
         return [*super()._nodes(), *self._begun.values()]

@@ -14,6 +14,7 @@ from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.dp_fedavg import DpFedAvg
 from edgesim.methods.over_the_air import OverTheAir
+from edgesim.methods.secure_fedavg import SecureFedAvg
 from tests.contracts.support import ARGUMENTS, EXACT, MODELS, NORMED, PRICED, mixed_scenario, needs_of, run, tried
 from tests.sizes import thinned
 
@@ -27,7 +28,7 @@ DECLARED = {
 }
 
 # Methods whose work beside training goes number by number, which PyTorch's counter does not score; see their own tests.
-NUMBER_BY_NUMBER = (DpFedAvg, OverTheAir)
+NUMBER_BY_NUMBER = (DpFedAvg, OverTheAir, SecureFedAvg)
 
 
 def device_counter():
