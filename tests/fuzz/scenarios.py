@@ -32,7 +32,7 @@ from edgesim.files.reading import one_line
 from tests.fuzz.bases import bases
 from tests.fuzz.mutate import mutated
 
-LONGEST_LINE = 600  # characters of a message
+LONGEST_LINE = 800  # characters of a message, which may list all methods
 FACTOR = 100  # that a run may take of its estimate
 LEAST_S = 0.2  # of an estimate: what a host says of less is noise
 WORTH_S = 1.0  # a run that says it takes longer is believed
