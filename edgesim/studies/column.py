@@ -44,7 +44,7 @@ _NAMED = ", ".join(name for name in _SPENT if not re.search("_low|_high", name))
 _ALLOWED = (
     f"{_NAMED}, TABLE.COLUMN, all also as in sim_time_s@0.75, @0.75-on, @0.75~5 or @METRIC:3; "
     f"{', '.join(name for name in _AT_END if name not in {**_METRICS, **dict.fromkeys(_BUSIEST)})}, "
-    "busiest_bytes and the like, METRIC, best_METRIC, accuracy_last_K, "
+    "busiest_bytes, a METRIC or the best_ of it, accuracy_last_K, "
     "accuracy_area[TIME], accuracy_of[NETWORK], metric.NAME[FIRST-LAST], mean_metric.NAME; of a session SESSION:COLUMN"
 )
 
