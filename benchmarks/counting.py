@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgesim.core.method import Aggregate, ServerContext
 from edgesim.core.rng import Key
 from edgesim.core.update import ModelState, Update
 from edgesim.methods.fedavg import FedAvg
-from edgesim.reports.load import Run
+
+if TYPE_CHECKING:
+    from edgesim.reports.load import Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,6 @@ from counting import steps_of
 from edgesim.core.arrays import Ids
 from edgesim.core.rng import Key
 from edgesim.learning.data.split import Split
-from edgesim.simulation.run import simulate
 
 HERE = Path(__file__).stem  # the module's name where scenarios look for classes
 
@@ -35,48 +34,42 @@ class SameShards:
 
 
 class Laps:
-    """An observer that hands laps to a clock, as `edgesim run` shows progress."""
+    """Hands laps to a clock."""
 
     def __init__(self, clock: workloads.Clock) -> None:
         self.clock, self.accuracy = clock, 0.0
 
-    def round_closed(self, info: Mapping[str, Any]) -> None:
+    def note(self, info: Mapping[str, Any]) -> None:
         """Note a round."""
         self.accuracy = info["accuracy"]
         self.clock.lap()
 
-    def close(self) -> None:
-        """Nothing to close."""
 
-
-def scenario(asked: workloads.Asked, backend: Mapping[str, Any]) -> edgesim.Scenario:
+def scenario(asked: workloads.Asked, backend: Mapping[str, Any]) -> dict[str, Any]:
     """Return the workload as a scenario, with links, joules and uneven devices."""
     work = asked.workload
-    return edgesim.load(
-        {
-            "seed": 1,
-            "data": {"name": "fashion_mnist", "root": str(asked.data), "normalise": "none"},
-            "partition": {"name": f"{HERE}:SameShards", "workload": asked.name},
-            "model": f"networks:{work.network}",
-            "training": {"local_epochs": 1, "batch": workloads.BATCH, "lr": asked.lr},
-            "network": {"name": "fixed", "up": "5 Mbit/s", "down": "20 Mbit/s"},
-            "energy": {"name": "power", "idle": "2.7 W", "busy": "6.4 W"},
-            "selection": {"name": "uniform", "count": work.per_round},
-            "method": "counting:CountingFedAvg",
-            "backend": dict(backend),
-            "evaluation": {"every": 1},
-            "stop": {"rounds": asked.rounds},
-            "fleet": [{"count": work.devices, "cpu": {"flops_per_s": {"uniform": ["0.5 GFLOP/s", "2 GFLOP/s"]}}}],
-        }
-    )
+    return {
+        "seed": 1,
+        "data": {"name": "fashion_mnist", "root": str(asked.data), "normalise": "none"},
+        "partition": {"name": f"{HERE}:SameShards", "workload": asked.name},
+        "model": f"networks:{work.network}",
+        "training": {"local_epochs": 1, "batch": workloads.BATCH, "lr": asked.lr},
+        "network": {"name": "fixed", "up": "5 Mbit/s", "down": "20 Mbit/s"},
+        "energy": {"name": "power", "idle": "2.7 W", "busy": "6.4 W"},
+        "selection": {"name": "uniform", "count": work.per_round},
+        "method": "counting:CountingFedAvg",
+        "backend": dict(backend),
+        "evaluation": {"every": 1},
+        "stop": {"rounds": asked.rounds},
+        "fleet": [{"count": work.devices, "cpu": {"flops_per_s": {"uniform": ["0.5 GFLOP/s", "2 GFLOP/s"]}}}],
+    }
 
 
 def main() -> None:
     """Do what the environment asks for."""
     asked = workloads.asked()
-    chosen = scenario(asked, json.loads(os.environ["BACKEND"]))
     laps = Laps(workloads.Clock(asked.started))
-    run = simulate(chosen, observer=laps)
+    run = edgesim.run(scenario(asked, json.loads(os.environ["BACKEND"])), on_round=laps.note)
     laps.clock.report(steps_of(run), laps.accuracy)
 
 

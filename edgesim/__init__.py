@@ -45,6 +45,9 @@ def run(
     now_s, energy_j, active_j (of it, what is above idle power) and more; what it raises ends the run, whose tables end
     there, with the status "failed". Raises ConfigError or DataError.
     """
+    from edgesim.runtime.warm import warm_up_for
+
+    warm_up_for(source, overrides)
     from edgesim.simulation.run import Telling, simulate
 
     observer = None if on_round is None else Telling(on_round)

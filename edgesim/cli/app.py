@@ -89,7 +89,7 @@ def run(
 
     What runs in the same place have trained before is not trained again.
     """
-    from edgesim.cli.warm import warm_up_for
+    from edgesim.runtime.warm import warm_up_for
 
     warm_up_for(scenario, set_ or [], workers)
     from edgesim.cli.run import run_scenario
