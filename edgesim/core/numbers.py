@@ -12,6 +12,7 @@ MOST_COUNT = 2**31 - 1  # of samples, steps, pixels: no product of two of them l
 PositiveNumber: TypeAlias = Annotated[FiniteFloat, Gt(0)]
 NonNegativeNumber: TypeAlias = Annotated[FiniteFloat, Ge(0)]
 Count: TypeAlias = Annotated[int, Ge(1), Le(MOST_COUNT)]
+Depth: TypeAlias = Annotated[int, Ge(1), Le(1_000)]  # of layers: a network is built one by one, to see if it fits
 CountOrZero: TypeAlias = Annotated[int, Ge(0), Le(MOST_COUNT)]
 PositiveShare: TypeAlias = Annotated[float, Gt(0), Le(1)]
 Share: TypeAlias = Annotated[float, Ge(0), Le(1)]  # 0 too, so that a sweep can begin with nothing

@@ -12,6 +12,7 @@ from torch import nn
 
 from edgesim.config.plugins import find, plugins_of
 from edgesim.core.errors import ConfigError
+from edgesim.core.numbers import MOST_COUNT
 from edgesim.core.rng import Key
 from edgesim.cost.measure.step import measure
 from edgesim.learning.models.base import ModelPlugin
@@ -198,6 +199,30 @@ def test_features_do_not_fit_a_convolution() -> None:
         build_model(Lenet5(), (60,), 10, Key(1))
     with pytest.raises(ConfigError, match="ResNet18 cannot take inputs of 60"):
         build_model(find("model", "resnet18_gn")[0](), (60,), 10, Key(1))
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "shape"),
+    [
+        ("mlp", {"hidden": (MOST_COUNT, MOST_COUNT)}, (3,)),
+        ("lstm_char", {"hidden": MOST_COUNT}, (8,)),
+        ("transformer_char", {"width": MOST_COUNT, "heads": 1}, (8,)),
+    ],
+)
+def test_tensors_that_no_machine_could_count_are_one_line(
+    name: str, keys: dict[str, object], shape: tuple[int, ...]
+) -> None:
+    """MOST_COUNT squared is 2^62 numbers, of four bytes each."""
+    cls, _ = find("model", name)
+    with pytest.raises(ConfigError, match=rf"^model: cannot make {cls.__name__}: .*overflow") as caught:
+        build_model(cls(**keys), shape, 5, Key(1))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["lstm_char", "transformer_char"])
+def test_as_many_layers_as_nobody_waits_for_are_refused(name: str) -> None:
+    with pytest.raises(ValidationError, match=r"layers\n.*less than or equal to 1000"):
+        TypeAdapter(find("model", name)[0]).validate_python({"layers": MOST_COUNT})
 
 
 def test_check_fits_says_what_is_wrong_in_one_line() -> None:

@@ -68,8 +68,11 @@ def build_model(
 
 def _check_room(plugin: ModelPlugin, input_shape: Sequence[int], classes: int) -> None:
     """Raise ConfigError if a network and one copy of its weights would not fit into memory; none is allocated."""
-    with torch.device("meta"):
-        module = plugin.build(input_shape, classes)
+    try:
+        with torch.device("meta"):
+            module = plugin.build(input_shape, classes)
+    except RuntimeError as error:  # a tensor of more bytes than 64 bits count
+        raise ConfigError(f"model: cannot make {type(plugin).__name__}: {reason_of(error)}") from error
     tensors = (*module.parameters(), *module.buffers())
     numbers, nbytes = sum(each.numel() for each in tensors), sum(each.nbytes for each in tensors)
     check_memory("model", 2.0 * nbytes, f"{type(plugin).__name__} with {numbers:.3g} numbers, beside a copy of them,")

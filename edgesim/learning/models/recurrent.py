@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Count
+from edgesim.core.numbers import Count, Depth
 from edgesim.learning.models.base import ModelPlugin
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.next_token import NextToken
@@ -34,7 +34,7 @@ class LstmChar(ModelPlugin):
 
     embedding: Count = 8  # numbers that stand for a token
     hidden: Count = 256  # units of each LSTM layer
-    layers: Count = 2  # LSTM layers, each reading the outputs of the one before
+    layers: Depth = 2  # LSTM layers, each reading the outputs of the one before
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
         """Return the network; see ModelPlugin.build."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Ge, Lt
 
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Count
+from edgesim.core.numbers import Count, Depth
 from edgesim.learning.models.base import ModelPlugin
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.next_token import NextToken
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 class TransformerChar(ModelPlugin):
     """Decoder-only transformer, normalised before each part of a block: 824,144 parameters for 80 characters.
 
-    Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), GPT-2, for the layers, learned
-    positions and the start of weights: N(0, 0.02^2), and smaller by sqrt(2 layers) where a block adds to its input;
-    nanoGPT (Karpathy), its example for a CPU, for layers, heads, width and no dropout. So it is about as large as
-    `lstm_char` with its defaults.
+    Source: Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), GPT-2, for the layers and for
+    weights that start smaller by the root of the number of places where blocks add to their input, 2 a block; Radford
+    et al., "Improving Language Understanding by Generative Pre-Training" (2018) for the others, N(0, 0.02^2), learned
+    positions and GELU; nanoGPT (Karpathy), its example for a CPU, for layers, heads, width and no dropout (of 0.1 in
+    2018). So it is about as large as `lstm_char`.
     Differs: the output has weights and a bias of its own, not the embedding's weights; GELU is exact, not by tanh.
     """
 
@@ -36,7 +37,7 @@ class TransformerChar(ModelPlugin):
     native_classes = 80  # different characters
     native_objective: ClassVar[Objective] = NextToken()
 
-    layers: Count = 4  # blocks of attention and two linear layers
+    layers: Depth = 4  # blocks of attention and two linear layers
     width: Count = 128  # numbers that stand for a token, a multiple of `heads`
     heads: Count = 4  # of attention, each with width / heads numbers of a token
     expansion: Count = 4  # the linear layers of a block have so many times `width` units between them, 4 in GPT-2
