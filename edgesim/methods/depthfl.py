@@ -34,11 +34,11 @@ class DepthFL(Method):
     gradient through these, times exp(-5 (1 - t/T)^2) in round t = 0, 1, ... up to T = `rampup_rounds`, 1 from then on.
     """
 
-    distil: bool = True
+    distil: bool = True  # whether exits also learn from each other
     """Kim et al.'s self-distillation, at temperature 1; they also try without."""
-    rampup_rounds: CountOrZero = 300
+    rampup_rounds: CountOrZero = 300  # until what they learn from each other counts in full
     """The published code's, for 1000 rounds."""
-    weights: Literal["equal", "samples"] = "equal"
+    weights: Literal["equal", "samples"] = "equal"  # what devices count by in a mean
     """The published code averages a parameter over the devices that have it, each counting the same."""
     needs: ClassVar[Needs] = Needs(networks=True)
 
