@@ -88,7 +88,9 @@ def test_devices_train_all_their_exits_which_learn_from_each_other(method, weigh
 @pytest.mark.parametrize("weights", ["equal", "samples"])
 def test_a_parameter_is_averaged_over_the_devices_that_have_it(weights):
     """The first block over all three, the third is the deepest device's; all networks get the same."""
-    simulation = prepare(scenario_of(method={"weights": weights}, partition={"name": "dirichlet_label", "beta": 0.5, "balance": False}))
+    simulation = prepare(
+        scenario_of(method={"weights": weights}, partition={"name": "dirichlet_label", "beta": 0.5, "balance": False})
+    )
     state, base, updates, server, key = merge_arguments(simulation)
     merged = simulation.learner.method.combine(state, base, updates, server, key)
     sizes = [1.0] * 3 if weights == "equal" else [float(update.samples) for update in updates]
