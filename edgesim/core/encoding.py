@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
@@ -39,11 +39,17 @@ class Contents(NamedTuple):
     masked: int  # weights of one collection that a mask covers, zeros among them
     nonzero: int  # of those, what the mask keeps
     vectors: int  # of all collections
+    statistics: int = 0  # of those, numbers that no gradient trains
 
     @property
     def numbers(self) -> int:
         """How many numbers there are in all."""
         return self.collections * (self.whole + self.masked) + self.vectors
+
+    @property
+    def params(self) -> int:
+        """How many numbers the parameters have, as any other collection that mirrors them."""
+        return self.whole + self.masked + (self.vectors - self.statistics) // max(self.collections, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +71,20 @@ class Encoding:
     magnitude of each layer as its scale, is of updates alone. "top_k" sends the `share` of the weights that moved most,
     of all layers together, and which they are; "rand_k" as many at random, whose indices follow from a seed. A method's
     own collections, such as control variates, are encoded alike, each by itself.
+    `momentum` m and `clip_norm` are of the model's parameters alone (of the first of a method's own collections, if it
+    sends those instead, as fedbuff does), vectors among them. A device shortens its update g to the norm, and keeps u:
+    u <- m u + g, v <- v + u. It sends the largest weights of v, after which these are 0 in u and in v; vectors, which
+    are sent whole, have moved by u, which stays. This is Deep Gradient Compression, with these differences: g is what a
+    job did, which with `fedsgd` is -lr times a gradient, so that u remembers the rates of its rounds; the largest are
+    found among all layers and not in each, and exactly; a device that is not asked keeps u as it is.
     Raises ValueError if `bits` are given where the name of the values says them, or missing where it does not, and if
     other keys do not go together.
     Source: Alistarh et al., "QSGD" (2017); gsgd: Zhao et al., "BEER" (2022); rand_k and rotation: Konecny et al.,
     "Federated Learning: Strategies for Improving Communication Efficiency" (2016); top_k and error feedback: Stich et
     al., "Sparsified SGD with Memory" (2018); sign: Karimireddy et al., "Error Feedback Fixes SignSGD" (2019); indices:
-    Sattler et al., "Robust and Communication-Efficient Federated Learning from Non-i.i.d. Data" (2019).
+    Sattler et al., "Robust and Communication-Efficient Federated Learning from Non-i.i.d. Data" (2019); momentum,
+    clip_norm and warm_up: Lin et al., "Deep Gradient Compression" (2018), sections 3.2 and 3.3, and for what vectors do
+    and the shares of a warm-up the code of its authors.
     """
 
     values: UpdateValues = "float32"
@@ -85,6 +99,9 @@ class Encoding:
     indices: Indices = "golomb"  # of top_k: Golomb's code of their gaps, or 4 bytes for each
     rotate: bool = False  # each layer by a random Hadamard matrix, so that its weights are of like size
     error_feedback: bool = False  # devices keep what was not sent, and add it to their next update
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0  # of what a device adds up until it is sent, from job to job
+    clip_norm: Annotated[float, Gt(0)] = inf  # longest update; the paper's is N^-1/2 of the mean's, for N devices
+    warm_up: Annotated[int, Ge(0)] = 0  # rounds, of which round r = 0, 1, ... has the share^((r + 1) / (warm_up + 1))
 
     def __post_init__(self) -> None:
         """Check that the keys go together, once."""
@@ -98,6 +115,15 @@ class Encoding:
             raise ValueError(f"a share goes with sparsify = 'top_k' or 'rand_k', found share = {self.share:g} alone")
         if self.of_update and self.zeros != "sent":
             raise ValueError(f"zeros go with whole models under a mask, found zeros = '{self.zeros}' with an update")
+        if self.momentum and not (self.sparsify == "top_k" and self.error_feedback):
+            found = f"sparsify = '{self.sparsify}', error_feedback = {str(self.error_feedback).lower()}"
+            raise ValueError(f"momentum goes with sparsify = 'top_k' and error_feedback = true, found {found}")
+        if self.momentum and self.rotate:
+            raise ValueError(
+                "momentum ends for weights that are sent, and rotate mixes them with others; leave one out"
+            )
+        if self.warm_up and self.share is None:
+            raise ValueError(f"warm_up goes with a share of the weights, found warm_up = {self.warm_up} alone")
 
     @property
     def scaled(self) -> bool:
@@ -107,8 +133,13 @@ class Encoding:
     @property
     def of_update(self) -> bool:
         """Whether it writes how far weights have moved, and not where they are."""
-        changes = self.update or self.rotate or self.error_feedback
+        changes = self.update or self.rotate or self.error_feedback or self.moves_vectors
         return changes or self.sparsify != "none" or self.values == "sign"
+
+    @property
+    def moves_vectors(self) -> bool:
+        """Whether vectors arrive elsewhere than where training left them."""
+        return self.momentum > 0 or self.clip_norm < inf
 
     @property
     def of_others(self) -> Encoding:
@@ -117,6 +148,17 @@ class Encoding:
             return self
         values: Values = "float32" if self.values == "sign" else self.values
         return Encoding(values=values, bits=self.bits, flops_per_number=self.flops_per_number)
+
+    @property
+    def of_own_collections(self) -> Encoding:
+        """What is left of it for collections of a method's own, beside the model's parameters."""
+        return replace(self, momentum=0.0, clip_norm=inf)
+
+    def in_round(self, round_: int) -> Encoding:
+        """Return how devices write that are asked in a round counted from 0: in a warm-up, more of the weights."""
+        if self.share is None or round_ >= self.warm_up:
+            return self
+        return replace(self, share=self.share ** ((round_ + 1) / (self.warm_up + 1)), warm_up=0)
 
     @property
     def draws(self) -> bool:
@@ -144,11 +186,15 @@ class Encoding:
         Beside `flops_per_number`, of an update each weight costs 1 (how far it moved), 2 for error feedback, for
         a rotation the binary logarithm of their number and 2, and once more where feedback has to turn it back; 3 to
         find the k largest, as quickselect compares each of them twice on average where k is small; 2 for each sign that
-        is sent, of their mean, and 2 for each index in Golomb's code.
+        is sent, of their mean, and 2 for each index in Golomb's code. Each parameter costs 2 for momentum and 3 for
+        clipping: its square, a sum and a product.
         Source: comparisons: Knuth, "Mathematical Analysis of Algorithms" (1971).
         """
         flops = self.flops_per_number * held.numbers
-        if not self.of_update or not held.whole:
+        if not self.of_update or not held.collections:
+            return flops
+        flops += (2.0 * (self.momentum > 0) + 3.0 * (self.clip_norm < inf)) * held.params
+        if not held.whole:
             return flops
         sent = self.count(held.whole)
         each = 1.0 + 2.0 * self.error_feedback + _SELECTION_FLOPS * (self.sparsify == "top_k")
@@ -164,7 +210,8 @@ class Encoding:
         """Return the FLOPs of a server that adds an update to what it had sent; 0 of a model that is sent whole."""
         if not self.of_update:
             return 0.0
-        return held.collections * (self.count(held.whole) + self.rotation_flops(held) * held.whole)
+        vectors = held.params - held.whole if self.moves_vectors else 0
+        return held.collections * (self.count(held.whole) + self.rotation_flops(held) * held.whole) + vectors
 
     def _nbytes(self, held: Contents, zeros: str) -> int:
         sent = held.masked if zeros == "sent" else held.nonzero

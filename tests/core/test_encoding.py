@@ -270,6 +270,26 @@ BAD = {
         "up={update=true, zeros='bitmap'}",
         "up: zeros go with whole models under a mask, found zeros = 'bitmap' with an update",
     ),
+    "momentum alone": (
+        "up={momentum=0.9, sparsify='top_k', share=0.1}",
+        "up: momentum goes with sparsify = 'top_k' and error_feedback = true, found sparsify = 'top_k', "
+        "error_feedback = false",
+    ),
+    "momentum of all": (
+        "up={momentum=0.9, error_feedback=true}",
+        "up: momentum goes with sparsify = 'top_k' and error_feedback = true, found sparsify = 'none'",
+    ),
+    "momentum turned": (
+        "up={momentum=0.9, sparsify='top_k', share=0.1, error_feedback=true, rotate=true}",
+        "up: momentum ends for weights that are sent, and rotate mixes them with others; leave one out",
+    ),
+    "endless momentum": ("up={momentum=1}", "up.momentum: must be less than 1, got 1"),
+    "no length": ("up={clip_norm=0}", "up.clip_norm: must be greater than 0, got 0"),
+    "warm-up alone": ("up={warm_up=4}", "up: warm_up goes with a share of the weights, found warm_up = 4 alone"),
+    "momentum down": (
+        "down={clip_norm=1}",
+        "down: the server sends whole models, an update goes up alone; use encoding.up",
+    ),
     "an update down": ("down=sign", "down: the server sends whole models, an update goes up alone; use encoding.up"),
     "a number": ("up=16", "up: must be a table, got 16"),
     "unknown key": ("up={bit=4}", "up.bit: unknown key; did you mean 'bits'?"),
