@@ -40,6 +40,7 @@ class Contents(NamedTuple):
     nonzero: int  # of those, what the mask keeps
     vectors: int  # of all collections
     statistics: int = 0  # of those, numbers that no gradient trains
+    matrices: tuple[tuple[int, int], ...] = ()  # the whole weights by tensor: its outputs, and the weights of each
 
     @property
     def numbers(self) -> int:
@@ -77,6 +78,13 @@ class Encoding:
     are sent whole, have moved by u, which stays. This is Deep Gradient Compression, with these differences: g is what a
     job did, which with `fedsgd` is -lr times a gradient, so that u remembers the rates of its rounds; the largest are
     found among all layers and not in each, and exactly; a device that is not asked keeps u as it is.
+    `rank` r makes of each tensor of weights a matrix M, of n outputs by the m weights of each, and sends P of shape
+    (n, r), whose columns are orthonormal, and Q = M^T P of shape (m, r); the server has P Q^T. P spans M Q with the Q
+    of the device's last update, by Gram-Schmidt; the first Q is drawn, as is a column that is 0 and would stay so. A
+    matrix is sent whole if that is no more. This is the compressor of PowerSGD where each device has a P and a Q of
+    its own: in the paper workers reduce the mean of M Q in one exchange, and that of M^T P in a second, so that all
+    have the same P, and the mean is of rank r. Here one update goes up as in any other encoding, and the mean of W
+    updates may have rank W r. The paper's momentum, after decoding, is a `server_optimizer`'s.
     Raises ValueError if `bits` are given where the name of the values says them, or missing where it does not, and if
     other keys do not go together.
     Source: Alistarh et al., "QSGD" (2017); gsgd: Zhao et al., "BEER" (2022); rand_k and rotation: Konecny et al.,
@@ -84,7 +92,8 @@ class Encoding:
     al., "Sparsified SGD with Memory" (2018); sign: Karimireddy et al., "Error Feedback Fixes SignSGD" (2019); indices:
     Sattler et al., "Robust and Communication-Efficient Federated Learning from Non-i.i.d. Data" (2019); momentum,
     clip_norm and warm_up: Lin et al., "Deep Gradient Compression" (2018), sections 3.2 and 3.3, and for what vectors do
-    and the shares of a warm-up the code of its authors.
+    and the shares of a warm-up the code of its authors; rank: Vogels, Karimireddy and Jaggi, "PowerSGD" (2019),
+    algorithm 1.
     """
 
     values: UpdateValues = "float32"
@@ -101,6 +110,7 @@ class Encoding:
     error_feedback: bool = False  # devices keep what was not sent, and add it to their next update
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0  # of what a device adds up until it is sent, from job to job
     clip_norm: Annotated[float, Gt(0)] = inf  # longest update; the paper's is N^-1/2 of the mean's, for N devices
+    rank: Annotated[int, Ge(1)] | None = None  # at which matrices of weights are sent, as two thin ones; None: whole
     warm_up: Annotated[int, Ge(0)] = 0  # rounds, of which round r = 0, 1, ... has the share^((r + 1) / (warm_up + 1))
 
     def __post_init__(self) -> None:
@@ -124,6 +134,10 @@ class Encoding:
             )
         if self.warm_up and self.share is None:
             raise ValueError(f"warm_up goes with a share of the weights, found warm_up = {self.warm_up} alone")
+        others = {"values": self.values != "float32", "sparsify": self.sparsify != "none", "rotate": self.rotate}
+        found_ = [key for key, given in {**others, "no error_feedback": not self.error_feedback}.items() if given]
+        if self.rank is not None and found_:
+            raise ValueError(f"rank goes with error_feedback = true and none of {', '.join(others)}; found {found_[0]}")
 
     @property
     def scaled(self) -> bool:
@@ -169,6 +183,16 @@ class Encoding:
         """Return how many of the weights of a collection are sent."""
         return weights if self.share is None else math.ceil(self.share * weights)
 
+    def rank_of(self, outputs: int, each: int) -> int:
+        """Return the rank at which a matrix of this shape is sent; 0: whole, as two thin ones would be no less."""
+        rank = min(self.rank or 0, outputs, each)
+        return rank if rank * (outputs + each) < outputs * each else 0
+
+    def _factors(self, held: Contents) -> list[tuple[int, int, int]]:
+        """Return the shapes and ranks of the matrices of a collection that are sent as two thin ones."""
+        ranked = [(outputs, each, self.rank_of(outputs, each)) for outputs, each in held.matrices]
+        return [matrix for matrix in ranked if matrix[2]]
+
     def nbytes(self, held: Contents) -> int:
         """Return the bytes of a payload that holds so many numbers.
 
@@ -187,7 +211,9 @@ class Encoding:
         a rotation the binary logarithm of their number and 2, and once more where feedback has to turn it back; 3 to
         find the k largest, as quickselect compares each of them twice on average where k is small; 2 for each sign that
         is sent, of their mean, and 2 for each index in Golomb's code. Each parameter costs 2 for momentum and 3 for
-        clipping: its square, a sum and a product.
+        clipping: its square, a sum and a product. A matrix of (n, m) at rank r costs 2 n m r for each of M Q, M^T P
+        and P Q^T, and Gram-Schmidt 2 n r^2 + n r: a product and a difference of columns for each pair, 4 n, and 3 n for
+        each norm.
         Source: comparisons: Knuth, "Mathematical Analysis of Algorithms" (1971).
         """
         flops = self.flops_per_number * held.numbers
@@ -199,8 +225,9 @@ class Encoding:
         sent = self.count(held.whole)
         each = 1.0 + 2.0 * self.error_feedback + _SELECTION_FLOPS * (self.sparsify == "top_k")
         each += (1 + self.error_feedback) * self.rotation_flops(held)
+        thin = sum(6.0 * n * m * r + 2.0 * n * r**2 + n * r for n, m, r in self._factors(held))
         of_sent = 2.0 * (self.values == "sign") + 2.0 * (self.sparsify == "top_k" and self.indices == "golomb")
-        return flops + held.collections * (each * held.whole + of_sent * sent)
+        return flops + held.collections * (each * held.whole + of_sent * sent + thin)
 
     def rotation_flops(self, held: Contents) -> float:
         """Return the FLOPs of turning a weight there or back: a sum for each doubling, its sign, and the norm."""
@@ -211,7 +238,8 @@ class Encoding:
         if not self.of_update:
             return 0.0
         vectors = held.params - held.whole if self.moves_vectors else 0
-        return held.collections * (self.count(held.whole) + self.rotation_flops(held) * held.whole) + vectors
+        products = sum(2.0 * n * m * r for n, m, r in self._factors(held))
+        return held.collections * (self.count(held.whole) + self.rotation_flops(held) * held.whole + products) + vectors
 
     def _nbytes(self, held: Contents, zeros: str) -> int:
         sent = held.masked if zeros == "sent" else held.nonzero
@@ -227,7 +255,8 @@ class Encoding:
     def _update_nbytes(self, held: Contents) -> int:
         if held.masked:
             raise ValueError("an update cannot be of weights under a mask")
-        sent = held._replace(whole=self.count(held.whole))
+        saved = sum(n * m - (n + m) * r for n, m, r in self._factors(held))
+        sent = held._replace(whole=self.count(held.whole) - saved)
         index_bits = 0.0
         if self.sparsify == "top_k" and held.whole:
             golomb_bits = golomb.mean_bits(sent.whole, held.whole) if self.indices == "golomb" else 0.0

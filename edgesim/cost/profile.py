@@ -53,6 +53,7 @@ class LayerCost:
     rows: str = ""  # channel group of its outputs; "" = they are always all there
     columns: str = ""  # channel group of its inputs
     column_spread: int = 1  # consecutive inputs of one unit: the pixels of a flattened channel
+    matrices: tuple[tuple[int, int], ...] = ()  # tensors of the weights: outputs, and the weights of each
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -277,6 +278,7 @@ class CostProfile:
                 nonzero=found.nonzero + nonzero.get(layer.name, 0),
                 vectors=found.vectors + vectors + statistics,
                 statistics=found.statistics + statistics,
+                matrices=found.matrices + (() if covered else _matrices(layer, shares)),
             )
         return found
 
@@ -374,3 +376,12 @@ def _sizes(layer: LayerCost, shares: _Shares) -> tuple[int, int]:
     rows = (layer.rows,)
     params = _thinned(layer.weights, layer.groups, shares) + _thinned(layer.params - layer.weights, rows, shares)
     return int(params), int(_thinned(layer.buffers, rows, shares))
+
+
+def _matrices(layer: LayerCost, shares: _Shares) -> tuple[tuple[int, int], ...]:
+    """Return the shapes of the tensors of a layer's weights after thinning."""
+    groups = (layer.rows,), (layer.columns,)
+    return tuple(
+        (int(_thinned(outputs, groups[0], shares)), int(_thinned(each, groups[1], shares)))
+        for outputs, each in layer.matrices
+    )

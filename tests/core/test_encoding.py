@@ -285,6 +285,19 @@ BAD = {
     ),
     "endless momentum": ("up={momentum=1}", "up.momentum: must be less than 1, got 1"),
     "no length": ("up={clip_norm=0}", "up.clip_norm: must be greater than 0, got 0"),
+    "rank of signs": (
+        "up={rank=2, values='sign', error_feedback=true}",
+        "up: rank goes with error_feedback = true and none of values, sparsify, rotate; found values",
+    ),
+    "rank of some": (
+        "up={rank=2, sparsify='rand_k', share=0.1, error_feedback=true}",
+        "up: rank goes with error_feedback = true and none of values, sparsify, rotate; found sparsify",
+    ),
+    "rank alone": (
+        "up={rank=2}",
+        "up: rank goes with error_feedback = true and none of values, sparsify, rotate; found no error_feedback",
+    ),
+    "no rank": ("up={rank=0, error_feedback=true}", "up.rank: must be greater than or equal to 1, got 0"),
     "warm-up alone": ("up={warm_up=4}", "up: warm_up goes with a share of the weights, found warm_up = 4 alone"),
     "momentum down": (
         "down={clip_norm=1}",

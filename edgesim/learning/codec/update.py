@@ -1,6 +1,7 @@
 """What arrives of an update: how far weights have moved from those received, made small, and added to these again.
 
-What is not sent stays on the device as its *residual*, where the encoding feeds errors back; its *momentum* too.
+What is not sent stays on the device as its *residual*, where the encoding feeds errors back; its *momentum*, and the
+*basis* of matrices of low rank, too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from edgesim.core.update import AVERAGED, ModelState
 from edgesim.cost.profile import CostProfile
 from edgesim.learning.aggregate.mean import is_finite
 from edgesim.learning.codec.encode import carried_by, decoded, layers_of, sent
-from edgesim.learning.codec.kept import MOMENTUM, RESIDUAL
+from edgesim.learning.codec.kept import BASIS, MOMENTUM, RESIDUAL
+from edgesim.learning.codec.low_rank import factors, warm
 from edgesim.learning.codec.rotation import rotated, turned_back
 from edgesim.learning.codec.transfer import on_cpu
 from edgesim.learning.submodel.slicing import Cut
@@ -47,9 +49,9 @@ def update_uplinked(
     for place, kind in enumerate(moving):
         base = on_cpu({kind: received[kind]})[kind] if kind in AVERAGED else {}
         coder = _Coder(encoding if kind == of_model else encoding.of_own_collections, key.at(place))
-        known = _Left(before.get(RESIDUAL + kind, {}), before.get(MOMENTUM + kind, {}))
+        known = _Left(*(before.get(name + kind, {}) for name in _LEFT))
         arrived[kind], known = coder.crossed(carried[kind], base, known)
-        left |= {RESIDUAL + kind: known.residual, MOMENTUM + kind: known.momentum}
+        left |= {name + kind: tensors for name, tensors in zip(_LEFT, known, strict=True)}
     return {kind: arrived[kind] for kind in carried}, {kind: tensors for kind, tensors in left.items() if tensors}
 
 
@@ -58,6 +60,10 @@ class _Left(NamedTuple):
 
     residual: Mapping[str, Tensor]
     momentum: Mapping[str, Tensor]
+    basis: Mapping[str, Tensor]
+
+
+_LEFT = (RESIDUAL, MOMENTUM, BASIS)  # as they are named there
 
 
 class _Coder:
@@ -75,11 +81,14 @@ class _Coder:
         moved = self._in_motion(shortened(own, self._encoding.clip_norm), before.momentum)
         names, residual = [name for same in layers_of(moved).values() for name in same], before.residual
         wanted = {name: moved[name] + residual[name] if name in residual else moved[name] for name in names}
-        got, chosen = self._weights(wanted)
+        if self._encoding.rank is None:
+            (got, chosen), basis = self._weights(wanted), dict[str, Tensor]()
+        else:
+            (got, basis), chosen = self._low_rank(wanted, before.basis, self._encoding.rank), {}
         got |= self._vectors({name: tensor for name, tensor in moved.items() if name not in got})
         arrived = {n: (base[n] + got[n] if n in base else got[n]) if n in got else t for n, t in tensors.items()}
         left = {name: wanted[name] - got[name] for name in names if self._encoding.error_feedback}
-        return arrived, _Left(left, self._stopped(moved, chosen))
+        return arrived, _Left(left, self._stopped(moved, chosen), basis)
 
     def _in_motion(self, moved: Mapping[str, Tensor], momentum: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Return u <- m u + g of a move g; g itself without momentum, or where there is no u yet."""
@@ -97,6 +106,24 @@ class _Coder:
         if not self._encoding.scaled and self._encoding.values != "float32":
             return {name: sent(tensor, self._encoding, torch.Generator()) for name, tensor in moved.items()}
         return dict(moved) if self._encoding.moves_vectors else {}
+
+    def _low_rank(
+        self, wanted: Mapping[str, Tensor], known: Mapping[str, Tensor], most: int
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return weights as they arrive, matrices as products of two thin ones, and bases for the next update.
+
+        A basis has the `most` columns that one may have, as rows; those that this matrix has not are 0.
+        """
+        got, kept = dict(wanted), dict[str, Tensor]()
+        for place, (name, tensor) in enumerate(wanted.items()):
+            matrix = tensor.reshape(len(tensor), -1)
+            if rank := self._encoding.rank_of(*matrix.shape):
+                last = known[name].flatten(1) if name in known else None
+                p, q = factors(matrix, warm(last, matrix.shape[1], rank, self._shared(2, place)))
+                got[name] = (p @ q.T).view(tensor.shape)
+                kept[name] = tensor.new_zeros(most, *tensor.shape[1:])
+                kept[name][:rank] = q.T.reshape(rank, *tensor.shape[1:])
+        return got, kept
 
     def _weights(self, wanted: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return weights as they arrive: layer by layer turned, thinned out together, written, and turned back.
@@ -185,7 +212,10 @@ def left_of_part(left: ModelState, submodel: Submodel, cost_profile: CostProfile
     if not submodel.channels:
         return left
     cut = Cut(submodel, cost_profile)
-    return {kind: {name: cut.kept(name, t) for name, t in tensors.items()} for kind, tensors in left.items()}
+    return {
+        kind: {name: cut.kept(name, t, rows=not kind.startswith(BASIS)) for name, t in tensors.items()}
+        for kind, tensors in left.items()
+    }
 
 
 def left_with_part(
@@ -202,8 +232,10 @@ def left_with_part(
     for kind, tensors in part.items():
         whole = dict(left.get(kind, {}))
         for name, tensor in tensors.items():
-            new = whole[name].clone() if name in whole else torch.zeros(model["params"][name].shape)
-            new[cut.index(name, new)] = tensor
+            shape, rows = model["params"][name].shape, not kind.startswith(BASIS)
+            shape = shape if rows else (len(tensor), *shape[1:])
+            new = whole[name].clone() if name in whole else torch.zeros(shape)
+            new[cut.index(name, new, rows)] = tensor
             whole[name] = new
         result[kind] = whole
     return result
