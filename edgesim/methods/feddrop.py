@@ -15,7 +15,6 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from annotated_types import MinLen
 
 from edgesim.core.errors import ConfigError
@@ -130,7 +129,7 @@ class FedDrop(MeanByEntry):
         if not self.zero_padded:
             return super().combine(state, global_model, updates, server, key)
         zeros = {
-            kind: {name: torch.zeros_like(old) for name, old in tensors.items()}
+            kind: {name: old.new_zeros(old.shape) for name, old in tensors.items()}
             for kind, tensors in global_model.items()
         }
         sizes = self.update_weights(updates, server.setting)
