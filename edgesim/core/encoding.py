@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
@@ -39,11 +39,18 @@ class Contents(NamedTuple):
     masked: int  # weights of one collection that a mask covers, zeros among them
     nonzero: int  # of those, what the mask keeps
     vectors: int  # of all collections
+    statistics: int = 0  # of those, numbers that no gradient trains
+    matrices: tuple[tuple[int, int], ...] = ()  # the whole weights by tensor: its outputs, and the weights of each
 
     @property
     def numbers(self) -> int:
         """How many numbers there are in all."""
         return self.collections * (self.whole + self.masked) + self.vectors
+
+    @property
+    def params(self) -> int:
+        """How many numbers the parameters have, as any other collection that mirrors them."""
+        return self.whole + self.masked + (self.vectors - self.statistics) // max(self.collections, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +72,28 @@ class Encoding:
     magnitude of each layer as its scale, is of updates alone. "top_k" sends the `share` of the weights that moved most,
     of all layers together, and which they are; "rand_k" as many at random, whose indices follow from a seed. A method's
     own collections, such as control variates, are encoded alike, each by itself.
+    `momentum` m and `clip_norm` are of the model's parameters alone (of the first of a method's own collections, if it
+    sends those instead, as fedbuff does), vectors among them. A device shortens its update g to the norm, and keeps u:
+    u <- m u + g, v <- v + u. It sends the largest weights of v, after which these are 0 in u and in v; vectors, which
+    are sent whole, have moved by u, which stays. This is Deep Gradient Compression, with these differences: g is what a
+    job did, which with `fedsgd` is -lr times a gradient, so that u remembers the rates of its rounds; the largest are
+    found among all layers and not in each, and exactly; a device that is not asked keeps u as it is.
+    `rank` r makes of each tensor of weights a matrix M, of n outputs by the m weights of each, and sends P of shape
+    (n, r), whose columns are orthonormal, and Q = M^T P of shape (m, r); the server has P Q^T. P spans M Q with the Q
+    of the device's last update, by Gram-Schmidt; the first Q is drawn, as is a column that is 0 and would stay so. A
+    matrix is sent whole if that is no more. This is the compressor of PowerSGD where each device has a P and a Q of
+    its own: in the paper workers reduce the mean of M Q in one exchange, and that of M^T P in a second, so that all
+    have the same P, and the mean is of rank r. Here one update goes up as in any other encoding, and the mean of W
+    updates may have rank W r. The paper's momentum, after decoding, is a `server_optimizer`'s.
     Raises ValueError if `bits` are given where the name of the values says them, or missing where it does not, and if
     other keys do not go together.
     Source: Alistarh et al., "QSGD" (2017); gsgd: Zhao et al., "BEER" (2022); rand_k and rotation: Konecny et al.,
     "Federated Learning: Strategies for Improving Communication Efficiency" (2016); top_k and error feedback: Stich et
     al., "Sparsified SGD with Memory" (2018); sign: Karimireddy et al., "Error Feedback Fixes SignSGD" (2019); indices:
-    Sattler et al., "Robust and Communication-Efficient Federated Learning from Non-i.i.d. Data" (2019).
+    Sattler et al., "Robust and Communication-Efficient Federated Learning from Non-i.i.d. Data" (2019); momentum,
+    clip_norm and warm_up: Lin et al., "Deep Gradient Compression" (2018), sections 3.2 and 3.3, and for what vectors do
+    and the shares of a warm-up the code of its authors; rank: Vogels, Karimireddy and Jaggi, "PowerSGD" (2019),
+    algorithm 1.
     """
 
     values: UpdateValues = "float32"
@@ -85,6 +108,10 @@ class Encoding:
     indices: Indices = "golomb"  # of top_k: Golomb's code of their gaps, or 4 bytes for each
     rotate: bool = False  # each layer by a random Hadamard matrix, so that its weights are of like size
     error_feedback: bool = False  # devices keep what was not sent, and add it to their next update
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0  # of what a device adds up until it is sent, from job to job
+    clip_norm: Annotated[float, Gt(0)] = inf  # longest update; the paper's is N^-1/2 of the mean's, for N devices
+    rank: Annotated[int, Ge(1)] | None = None  # at which matrices of weights are sent, as two thin ones; None: whole
+    warm_up: Annotated[int, Ge(0)] = 0  # rounds, of which round r = 0, 1, ... has the share^((r + 1) / (warm_up + 1))
 
     def __post_init__(self) -> None:
         """Check that the keys go together, once."""
@@ -98,6 +125,19 @@ class Encoding:
             raise ValueError(f"a share goes with sparsify = 'top_k' or 'rand_k', found share = {self.share:g} alone")
         if self.of_update and self.zeros != "sent":
             raise ValueError(f"zeros go with whole models under a mask, found zeros = '{self.zeros}' with an update")
+        if self.momentum and not (self.sparsify == "top_k" and self.error_feedback):
+            found = f"sparsify = '{self.sparsify}', error_feedback = {str(self.error_feedback).lower()}"
+            raise ValueError(f"momentum goes with sparsify = 'top_k' and error_feedback = true, found {found}")
+        if self.momentum and self.rotate:
+            raise ValueError(
+                "momentum ends for weights that are sent, and rotate mixes them with others; leave one out"
+            )
+        if self.warm_up and self.share is None:
+            raise ValueError(f"warm_up goes with a share of the weights, found warm_up = {self.warm_up} alone")
+        others = {"values": self.values != "float32", "sparsify": self.sparsify != "none", "rotate": self.rotate}
+        found_ = [key for key, given in {**others, "no error_feedback": not self.error_feedback}.items() if given]
+        if self.rank is not None and found_:
+            raise ValueError(f"rank goes with error_feedback = true and none of {', '.join(others)}; found {found_[0]}")
 
     @property
     def scaled(self) -> bool:
@@ -107,8 +147,13 @@ class Encoding:
     @property
     def of_update(self) -> bool:
         """Whether it writes how far weights have moved, and not where they are."""
-        changes = self.update or self.rotate or self.error_feedback
+        changes = self.update or self.rotate or self.error_feedback or self.moves_vectors
         return changes or self.sparsify != "none" or self.values == "sign"
+
+    @property
+    def moves_vectors(self) -> bool:
+        """Whether vectors arrive elsewhere than where training left them."""
+        return self.momentum > 0 or self.clip_norm < inf
 
     @property
     def of_others(self) -> Encoding:
@@ -119,6 +164,17 @@ class Encoding:
         return Encoding(values=values, bits=self.bits, flops_per_number=self.flops_per_number)
 
     @property
+    def of_own_collections(self) -> Encoding:
+        """What is left of it for collections of a method's own, beside the model's parameters."""
+        return replace(self, momentum=0.0, clip_norm=inf)
+
+    def in_round(self, round_: int) -> Encoding:
+        """Return how devices write that are asked in a round counted from 0: in a warm-up, more of the weights."""
+        if self.share is None or round_ >= self.warm_up:
+            return self
+        return replace(self, share=self.share ** ((round_ + 1) / (self.warm_up + 1)), warm_up=0)
+
+    @property
     def draws(self) -> bool:
         """Whether both sides draw something from a seed of the message."""
         return self.rotate or self.sparsify == "rand_k" or (self.sparsify == "top_k" and self.indices == "golomb")
@@ -126,6 +182,16 @@ class Encoding:
     def count(self, weights: int) -> int:
         """Return how many of the weights of a collection are sent."""
         return weights if self.share is None else math.ceil(self.share * weights)
+
+    def rank_of(self, outputs: int, each: int) -> int:
+        """Return the rank at which a matrix of this shape is sent; 0: whole, as two thin ones would be no less."""
+        rank = min(self.rank or 0, outputs, each)
+        return rank if rank * (outputs + each) < outputs * each else 0
+
+    def _factors(self, held: Contents) -> list[tuple[int, int, int]]:
+        """Return the shapes and ranks of the matrices of a collection that are sent as two thin ones."""
+        ranked = [(outputs, each, self.rank_of(outputs, each)) for outputs, each in held.matrices]
+        return [matrix for matrix in ranked if matrix[2]]
 
     def nbytes(self, held: Contents) -> int:
         """Return the bytes of a payload that holds so many numbers.
@@ -144,17 +210,24 @@ class Encoding:
         Beside `flops_per_number`, of an update each weight costs 1 (how far it moved), 2 for error feedback, for
         a rotation the binary logarithm of their number and 2, and once more where feedback has to turn it back; 3 to
         find the k largest, as quickselect compares each of them twice on average where k is small; 2 for each sign that
-        is sent, of their mean, and 2 for each index in Golomb's code.
+        is sent, of their mean, and 2 for each index in Golomb's code. Each parameter costs 2 for momentum and 3 for
+        clipping: its square, a sum and a product. A matrix of (n, m) at rank r costs 2 n m r for each of M Q, M^T P
+        and P Q^T, and Gram-Schmidt 2 n r^2 + n r: a product and a difference of columns for each pair, 4 n, and 3 n for
+        each norm.
         Source: comparisons: Knuth, "Mathematical Analysis of Algorithms" (1971).
         """
         flops = self.flops_per_number * held.numbers
-        if not self.of_update or not held.whole:
+        if not self.of_update or not held.collections:
+            return flops
+        flops += (2.0 * (self.momentum > 0) + 3.0 * (self.clip_norm < inf)) * held.params
+        if not held.whole:
             return flops
         sent = self.count(held.whole)
         each = 1.0 + 2.0 * self.error_feedback + _SELECTION_FLOPS * (self.sparsify == "top_k")
         each += (1 + self.error_feedback) * self.rotation_flops(held)
+        thin = sum(6.0 * n * m * r + 2.0 * n * r**2 + n * r for n, m, r in self._factors(held))
         of_sent = 2.0 * (self.values == "sign") + 2.0 * (self.sparsify == "top_k" and self.indices == "golomb")
-        return flops + held.collections * (each * held.whole + of_sent * sent)
+        return flops + held.collections * (each * held.whole + of_sent * sent + thin)
 
     def rotation_flops(self, held: Contents) -> float:
         """Return the FLOPs of turning a weight there or back: a sum for each doubling, its sign, and the norm."""
@@ -164,7 +237,9 @@ class Encoding:
         """Return the FLOPs of a server that adds an update to what it had sent; 0 of a model that is sent whole."""
         if not self.of_update:
             return 0.0
-        return held.collections * (self.count(held.whole) + self.rotation_flops(held) * held.whole)
+        vectors = held.params - held.whole if self.moves_vectors else 0
+        products = sum(2.0 * n * m * r for n, m, r in self._factors(held))
+        return held.collections * (self.count(held.whole) + self.rotation_flops(held) * held.whole + products) + vectors
 
     def _nbytes(self, held: Contents, zeros: str) -> int:
         sent = held.masked if zeros == "sent" else held.nonzero
@@ -180,7 +255,8 @@ class Encoding:
     def _update_nbytes(self, held: Contents) -> int:
         if held.masked:
             raise ValueError("an update cannot be of weights under a mask")
-        sent = held._replace(whole=self.count(held.whole))
+        saved = sum(n * m - (n + m) * r for n, m, r in self._factors(held))
+        sent = held._replace(whole=self.count(held.whole) - saved)
         index_bits = 0.0
         if self.sparsify == "top_k" and held.whole:
             golomb_bits = golomb.mean_bits(sent.whole, held.whole) if self.indices == "golomb" else 0.0

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
-from pydantic import PlainSerializer, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from edgesim.core.encoding import FLOAT32, Contents, Encoding
 from edgesim.core.errors import ConfigError
 from edgesim.core.task import Payload, Submodel, TensorSpec
+from edgesim.cost.memory import LayerNames, MemoryNeed, SavedBytes
 
 F32_BYTES = 4
 WHOLE = Submodel()
 
 Include: TypeAlias = Literal["counted", "all"]  # FLOPs that PyTorch's counter scores, or also those by formula
 Sparse: TypeAlias = Literal["dense", "ideal"]  # hardware that multiplies zeros like any number, or that skips them
-
-# Sorted, so that equal profiles give equal text whatever the hash seed of the process.
-LayerNames = Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +53,7 @@ class LayerCost:
     rows: str = ""  # channel group of its outputs; "" = they are always all there
     columns: str = ""  # channel group of its inputs
     column_spread: int = 1  # consecutive inputs of one unit: the pixels of a flattened channel
+    matrices: tuple[tuple[int, int], ...] = ()  # tensors of the weights: outputs, and the weights of each
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -90,30 +89,6 @@ class OperationCost:
     upstream: LayerNames  # backward is paid only if one of these layers is trained
     only_with: str = ""  # and only if this layer is trained too
     groups: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SavedBytes:
-    """Bytes that a training step keeps from forward for backward."""
-
-    per_sample: int
-    fixed: int  # whatever the batch
-    upstream: LayerNames  # kept only if one of these layers is trained
-    groups: tuple[str, ...] = ()
-
-
-class MemoryNeed(NamedTuple):
-    """Bytes held at the peak of a training step: at the end of forward, with room for all gradients."""
-
-    weights: int  # parameters and buffers
-    gradients: int
-    optimiser: int
-    activations: int  # kept for backward, the batch itself included where a gradient needs it
-
-    @property
-    def total(self) -> int:
-        """Bytes of all four."""
-        return sum(self)
 
 
 class Coverage(NamedTuple):
@@ -293,14 +268,17 @@ class CostProfile:
         for layer in (layer for layer in self.layers if layer.name in names):
             params, buffers = _sizes(layer, shares)
             weights, covered = int(_thinned(layer.weights, layer.groups, shares)), layer.name in nonzero
-            vectors = collections * (params - weights) + buffers * ("buffers" in payload.collections)
+            statistics = buffers * ("buffers" in payload.collections) * (not payload.weights_only)
+            vectors = collections * (params - weights) * (not payload.weights_only)
             found = Contents(
                 collections=collections,
                 layers=found.layers + (weights > 0),
                 whole=found.whole + weights * (not covered),
                 masked=found.masked + weights * covered,
                 nonzero=found.nonzero + nonzero.get(layer.name, 0),
-                vectors=found.vectors + (0 if payload.weights_only else vectors),
+                vectors=found.vectors + vectors + statistics,
+                statistics=found.statistics + statistics,
+                matrices=found.matrices + (() if covered else _matrices(layer, shares)),
             )
         return found
 
@@ -398,3 +376,12 @@ def _sizes(layer: LayerCost, shares: _Shares) -> tuple[int, int]:
     rows = (layer.rows,)
     params = _thinned(layer.weights, layer.groups, shares) + _thinned(layer.params - layer.weights, rows, shares)
     return int(params), int(_thinned(layer.buffers, rows, shares))
+
+
+def _matrices(layer: LayerCost, shares: _Shares) -> tuple[tuple[int, int], ...]:
+    """Return the shapes of the tensors of a layer's weights after thinning."""
+    groups = (layer.rows,), (layer.columns,)
+    return tuple(
+        (int(_thinned(outputs, groups[0], shares)), int(_thinned(each, groups[1], shares)))
+        for outputs, each in layer.matrices
+    )

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from edgesim.core.task import Submodel
-from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost, LayerNames, ProductCost
+from edgesim.cost.memory import LayerNames
+from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost, ProductCost
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ def check_server_step(scenario: Scenario) -> None:
     """Raise ConfigError if the server could not step or read updates as the scenario wants it."""
     _check_server_optimizer(scenario)
     _check_encoding(scenario)
+    _check_momentum(scenario)
 
 
 def _check_server_optimizer(scenario: Scenario) -> None:
@@ -58,3 +59,15 @@ def _check_encoding(scenario: Scenario) -> None:
     else:
         return
     raise ConfigError(f"encoding.up: {why}; it can encode values, not updates")
+
+
+def _check_momentum(scenario: Scenario) -> None:
+    """Raise ConfigError if updates have momentum, and the steps of which they are made have it too."""
+    training, momentum = scenario.training, scenario.encoding.up.momentum
+    if not momentum:
+        return
+    why = f"as encoding.up.momentum, {momentum:g}, adds up steps that have none; found"
+    if training.optimizer != "sgd":
+        raise ConfigError(f"training.optimizer: must be 'sgd', {why} '{training.optimizer}'")
+    if training.momentum:
+        raise ConfigError(f"training.momentum: must be 0, {why} {training.momentum:g}")

@@ -270,6 +270,39 @@ BAD = {
         "up={update=true, zeros='bitmap'}",
         "up: zeros go with whole models under a mask, found zeros = 'bitmap' with an update",
     ),
+    "momentum alone": (
+        "up={momentum=0.9, sparsify='top_k', share=0.1}",
+        "up: momentum goes with sparsify = 'top_k' and error_feedback = true, found sparsify = 'top_k', "
+        "error_feedback = false",
+    ),
+    "momentum of all": (
+        "up={momentum=0.9, error_feedback=true}",
+        "up: momentum goes with sparsify = 'top_k' and error_feedback = true, found sparsify = 'none'",
+    ),
+    "momentum turned": (
+        "up={momentum=0.9, sparsify='top_k', share=0.1, error_feedback=true, rotate=true}",
+        "up: momentum ends for weights that are sent, and rotate mixes them with others; leave one out",
+    ),
+    "endless momentum": ("up={momentum=1}", "up.momentum: must be less than 1, got 1"),
+    "no length": ("up={clip_norm=0}", "up.clip_norm: must be greater than 0, got 0"),
+    "rank of signs": (
+        "up={rank=2, values='sign', error_feedback=true}",
+        "up: rank goes with error_feedback = true and none of values, sparsify, rotate; found values",
+    ),
+    "rank of some": (
+        "up={rank=2, sparsify='rand_k', share=0.1, error_feedback=true}",
+        "up: rank goes with error_feedback = true and none of values, sparsify, rotate; found sparsify",
+    ),
+    "rank alone": (
+        "up={rank=2}",
+        "up: rank goes with error_feedback = true and none of values, sparsify, rotate; found no error_feedback",
+    ),
+    "no rank": ("up={rank=0, error_feedback=true}", "up.rank: must be greater than or equal to 1, got 0"),
+    "warm-up alone": ("up={warm_up=4}", "up: warm_up goes with a share of the weights, found warm_up = 4 alone"),
+    "momentum down": (
+        "down={clip_norm=1}",
+        "down: the server sends whole models, an update goes up alone; use encoding.up",
+    ),
     "an update down": ("down=sign", "down: the server sends whole models, an update goes up alone; use encoding.up"),
     "a number": ("up=16", "up: must be a table, got 16"),
     "unknown key": ("up={bit=4}", "up.bit: unknown key; did you mean 'bits'?"),

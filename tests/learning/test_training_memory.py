@@ -9,7 +9,8 @@ from edgesim.config.plugins import find
 from edgesim.core.rng import Key
 from edgesim.core.task import Submodel
 from edgesim.cost.measure.step import measure
-from edgesim.cost.profile import CostProfile, MemoryNeed
+from edgesim.cost.memory import MemoryNeed
+from edgesim.cost.profile import CostProfile
 from edgesim.learning.models.build import build_model
 from edgesim.learning.submodel.slicing import thinner
 from tests.sizes import spread

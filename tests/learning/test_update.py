@@ -19,7 +19,7 @@ from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Payload, Submodel, Task
 from edgesim.core.update import ModelState
 from edgesim.learning.codec.encode import uplinked
-from edgesim.learning.codec.kept import Kept
+from edgesim.learning.codec.kept import RESIDUAL, Kept
 from edgesim.learning.codec.rotation import rotated, turned_back
 from edgesim.learning.codec.update import largest, update_uplinked
 from edgesim.learning.models.build import model_state_of
@@ -44,7 +44,9 @@ def crossed(
 ) -> tuple[ModelState, ModelState]:
     """Return what arrives of a body, and its residual."""
     task = Task(up=Payload(frozenset(body)))
-    return update_uplinked(body, received, residual or {}, Assignment(0, 0, task, key, received, None), encoding)
+    before = {RESIDUAL + kind: tensors for kind, tensors in (residual or {}).items()}
+    got, left = update_uplinked(body, received, before, Assignment(0, 0, task, key, received, None), encoding)
+    return got, {kind.removeprefix(RESIDUAL): tensors for kind, tensors in left.items()}
 
 
 def one_layer(*weights: float, bias: float = 0.0) -> dict[str, dict[str, Tensor]]:
@@ -302,7 +304,7 @@ def test_a_second_job_starts_from_the_first_one_s_residual() -> None:
     task = Task(local_sgd=(parts.setting.training.local_sgd(0),))
     first = trainer.run(Assignment(0, 0, task, KEY, base, None))
     again = trainer.run(Assignment(1, 0, task, KEY, base, first.new_device_state))
-    residual = Kept.of(first.new_device_state).residual["params"]
+    residual = Kept.of(first.new_device_state).left["residual of params"]
     assert Kept.of(first.new_device_state).own is None
     whole = assemble(mixed_scenario()).make_trainer("cpu").run(Assignment(0, 0, task, KEY, base, None)).body["params"]
     weights = [name for name, tensor in base["params"].items() if tensor.dim() > 1]
@@ -331,7 +333,7 @@ def test_channels_that_a_part_leaves_out_keep_their_residual() -> None:
     """HeteroFL's thin devices: a residual of the whole model's shape, zero where the device has no channels."""
     simulation = run(mixed_scenario(method={"name": "heterofl", "rates": [0.5, 1.0]}, encoding=FED_BACK))
     shape = simulation.learner.weights()["params"]["conv2.weight"].shape
-    kept = [Kept.of(state).residual["params"]["conv2.weight"] for state in simulation.learner.memory.values()]
+    kept = [Kept.of(state).left["residual of params"]["conv2.weight"] for state in simulation.learner.memory.values()]
     assert {tensor.shape for tensor in kept} == {shape}
     half = shape[0] // 2
     assert all(int(tensor[:half].count_nonzero()) > 0 for tensor in kept)
@@ -343,10 +345,10 @@ def test_a_method_does_not_see_residuals() -> None:
     plain, fed_back = Encoding(values="sign"), Encoding(values="sign", error_feedback=True)
     assert [Encoded(method=FedAvg(), encoding=e).needs.device_state for e in (plain, fed_back)] == ["none", "delivered"]
     own = {"control": {"w": torch.ones(1)}}
-    both = Kept(own, {"params": {"w": torch.zeros(1)}})
+    both = Kept(own, {"residual of params": {"w": torch.zeros(1)}})
     assert Kept.of(both.state()) == both
     assert Kept.of(None) == Kept(None, {}) and Kept.of(own) == Kept(own, {})
-    assert Kept.of(Kept(None, both.residual).state()) == Kept(None, both.residual)
+    assert Kept.of(Kept(None, both.left).state()) == Kept(None, both.left)
 
 
 # --- whole runs ---------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from edgesim.cost.measure.channel_groups import Layout
-from edgesim.cost.profile import SavedBytes
+from edgesim.cost.memory import SavedBytes
 from edgesim.learning.models.trace import Node, Owners, Trace, operand, operation, shape_of
 
 # A factor of a product is kept for the sake of the other factor's gradient: whose argument that is.

@@ -276,6 +276,9 @@ def _layer(
         rows=layout.rows.get(name, ""),
         columns=columns,
         column_spread=spread,
+        matrices=tuple(
+            (len(value), value.numel() // len(value)) for value in params if value.dim() >= 2 and len(value)
+        ),
     )
 
 

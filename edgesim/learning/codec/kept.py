@@ -1,4 +1,4 @@
-"""What devices keep, with the residuals of their updates. No torch, so that runs without training need none."""
+"""What devices keep, with what encodings of updates leave there. No torch, so that runs without training need none."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from edgesim.core.update import ModelState
 if TYPE_CHECKING:
     from torch import Tensor
 
-_RESIDUAL = "residual of "  # and a collection: one of what a device keeps
+# With the name of a collection after it, names of what a device keeps.
+RESIDUAL = "residual of "  # weights: what was not sent
+MOMENTUM = "momentum of "  # weights and vectors: see `Encoding.momentum`
+BASIS = "basis of "  # weights: see `Encoding.rank`; of its shape, but for so many first places as there are columns
 
 
 class Kept(NamedTuple):
-    """What a device keeps: for its method, None if that has kept nothing, and of updates what was not sent."""
+    """What a device keeps: for its method, None if that has kept nothing, and for the encoding of its updates."""
 
     own: ModelState | None
-    residual: dict[str, Mapping[str, Tensor]]  # collection -> name -> tensor of the whole model's shape
+    left: dict[str, Mapping[str, Tensor]]  # e.g. RESIDUAL + "params" -> name -> tensor as of the whole model
 
     @classmethod
     def of(cls, device_state: ModelState | None) -> Kept:
         """Return the two parts of a device's state."""
         state = device_state or {}
-        residual = {kind.removeprefix(_RESIDUAL): t for kind, t in state.items() if kind.startswith(_RESIDUAL)}
-        own = {kind: tensors for kind, tensors in state.items() if not kind.startswith(_RESIDUAL)}
-        return cls(None if device_state is None or (residual and not own) else own, residual)
+        left = {kind: tensors for kind, tensors in state.items() if kind.startswith((RESIDUAL, MOMENTUM, BASIS))}
+        own = {kind: tensors for kind, tensors in state.items() if kind not in left}
+        return cls(None if device_state is None or (left and not own) else own, left)
 
     def state(self) -> ModelState | None:
         """Return the device's state that has both parts; None if there is nothing to keep."""
-        if self.own is None and not self.residual:
-            return None
-        return {**(self.own or {}), **{_RESIDUAL + kind: tensors for kind, tensors in self.residual.items()}}
+        return None if self.own is None and not self.left else {**(self.own or {}), **self.left}

@@ -83,13 +83,16 @@ class Cut:
         self.channels = cost_profile.kept_channels(submodel)
         self._layers: Mapping[str, LayerCost] = {layer.name: layer for layer in cost_profile.layers}
 
-    def kept(self, name: str, tensor: Tensor) -> Tensor:
-        """Return the kept entries of a tensor."""
-        return tensor[self.index(name, tensor)].clone()
+    def kept(self, name: str, tensor: Tensor, rows: bool = True) -> Tensor:
+        """Return the kept entries of a tensor; `rows`: as for `index`."""
+        return tensor[self.index(name, tensor, rows)].clone()
 
-    def index(self, name: str, tensor: Tensor) -> Any:
-        """Return what a tensor of this name is indexed with to get the kept entries."""
-        places = self._places(name, tensor)
+    def index(self, name: str, tensor: Tensor, rows: bool = True) -> Any:
+        """Return what a tensor of this name is indexed with to get the kept entries.
+
+        `rows`: whether its first places are the layer's outputs; else they are all kept.
+        """
+        places = [(dim, kept) for dim, kept in self._places(name, tensor) if rows or dim]
         if len(places) == 2:
             return places[0][1].unsqueeze(1), places[1][1]
         return next(((slice(None),) * dim + (kept,) for dim, kept in places), ...)

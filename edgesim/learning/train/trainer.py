@@ -24,7 +24,7 @@ from edgesim.cost.several import profile_of
 from edgesim.learning.codec.encode import downlinked, uplinked
 from edgesim.learning.codec.kept import Kept
 from edgesim.learning.codec.packed import packed
-from edgesim.learning.codec.update import residual_of_part, residual_with_part, update_uplinked
+from edgesim.learning.codec.update import left_of_part, left_with_part, update_uplinked
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.objectives.base import Objective
@@ -166,12 +166,12 @@ class Trainer:
         if not encoding.of_update:
             return uplinked(body, task, encoding, assignment.key), new
         before, cost_profile = Kept.of(assignment.device_state), self.cost_of(task.submodel)
-        part = residual_of_part(before.residual, task.submodel, cost_profile)
+        part = left_of_part(before.left, task.submodel, cost_profile)
         sent, left = update_uplinked(body, context.global_model, part, assignment, encoding)
         if not left:
             return sent, new
         model = part_of(assignment.global_model, task.submodel.network)
-        whole = residual_with_part(before.residual, left, task.submodel, cost_profile, model)
+        whole = left_with_part(before.left, left, task.submodel, cost_profile, model)
         return sent, Kept(before.own if new is None else new, whole).state()
 
     @cached_property
