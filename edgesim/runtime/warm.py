@@ -18,11 +18,16 @@ def warm_up_for(source: Any, overrides: Sequence[str] = (), workers: int | None 
 
     `source`: a file, a mapping, or something else, of which nothing is known. `workers`: asked for beside it.
     """
-    if workers or any(_ON_PROCESSES in each for each in overrides if str(each).startswith("backend")) or _asks(source):
+    if workers or _asked_in(overrides) or _asks(source):
         from edgesim.runtime.processes import is_loading_main, warm_up
 
         if not is_loading_main():  # a worker whose parent's script starts runs as it is loaded
             warm_up()
+
+
+def _asked_in(overrides: Any) -> bool:
+    texts = overrides if isinstance(overrides, list | tuple) else ()
+    return any(isinstance(each, str) and each.startswith("backend") and _ON_PROCESSES in each for each in texts)
 
 
 def _asks(source: Any) -> bool:

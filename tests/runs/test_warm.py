@@ -33,6 +33,8 @@ def warmed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ({}, ("backend.name=workers", "seed=1"), None, True),
         ({}, ("seed=1",), None, False),
         ({}, (), 2, True),
+        ({}, 3, None, False),
+        ({}, [3, None], None, False),
         (object(), (), None, False),
         ('backend = "workers"', (), None, True),
         ('[backend]\nname = "workers"', (), None, True),
@@ -41,7 +43,7 @@ def warmed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_what_asks_for_workers(
-    source: Any, overrides: tuple[str, ...], workers: int | None, expected: bool, warmed: list[str], tmp_path: Path
+    source: Any, overrides: Any, workers: int | None, expected: bool, warmed: list[str], tmp_path: Path
 ) -> None:
     if isinstance(source, str):
         (tmp_path / "scenario.toml").write_text(source, encoding="utf-8")
