@@ -20,7 +20,7 @@ def read_frame(path: Path, kind: Kind = DataError) -> pd.DataFrame:
 
     check_room(_BYTES_PER_BYTE * check_regular(path, kind), path, kind)
     with reading(path, "CSV file", kind):
-        frame = pd.read_csv(path)
+        frame = pd.read_csv(path, low_memory=False)  # else a long column may be numbers in one part, texts in another
     if not isinstance(frame.index, pd.RangeIndex):  # what has no name was taken for names of rows
         raise kind(f"{path}: rows have more values than the first line has names")
     return frame

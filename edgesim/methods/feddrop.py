@@ -18,10 +18,11 @@ import numpy as np
 from annotated_types import MinLen
 
 from edgesim.core.errors import ConfigError
-from edgesim.core.method import Absent
+from edgesim.core.method import Absent, Aggregate, ServerContext
 from edgesim.core.numbers import Count
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Order, Payload, Plan, Submodel, Task
+from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
 from edgesim.learning.submodel.selection import check_kept
 from edgesim.methods.weighting.by_entry import MeanByEntry
@@ -51,7 +52,7 @@ class FedDrop(MeanByEntry):
     `draw`: "exact" keeps floor(share n + 1/2) of n units, "bernoulli" each unit by itself; at least one stays.
     `scaling`: in training "inverted" multiplies what kept channels give by the inverse of their share; tests use all.
     `absent`: a parameter is averaged over who had it ("average_over_holders"), or who had not counts with the old one
-    ("include_absent").
+    ("include_absent"). `zero_padded`: with 0 in place of the old one.
     """
 
     keep: Literal["paper", "match_measured"] | float | tuple[float, ...] = "match_measured"
@@ -76,6 +77,15 @@ class FedDrop(MeanByEntry):
     """Silent; as FedPMT averages its layers. `"include_absent"` divides by the data of all who arrived, and a parameter
     that few had hardly moves.
     """
+    zero_padded: bool = False
+    """No source says so. A server that puts thin networks into whole ones of zeros and averages these would do it, and
+    the thesis has FedDrop fail where the other two means let it learn; see docs/explanation/reproductions.md.
+    """
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError if both say what absent units count as."""
+        if self.zero_padded and self.absent != "average_over_holders":
+            raise ConfigError(f"method.zero_padded: says what method.absent does, found absent = '{self.absent}' too")
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the share that each level keeps. Raises ConfigError if keep, widths, levels or model do not fit."""
@@ -111,6 +121,19 @@ class FedDrop(MeanByEntry):
                 Order(device, tasks.setdefault(submodel, Task(submodel=submodel, local_sgd=local_sgd, down=down)))
             )
         return Plan(tuple(orders))
+
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Return the mean by data size, parameter by parameter."""
+        if not self.zero_padded:
+            return super().combine(state, global_model, updates, server, key)
+        zeros = {
+            kind: {name: old.new_zeros(old.shape) for name, old in tensors.items()}
+            for kind, tensors in global_model.items()
+        }
+        sizes = self.update_weights(updates, server.setting)
+        return Aggregate(state, server.mean(zeros, updates, sizes, "include_absent"))
 
     def _shares(self, cost_profile: Any, levels: int) -> tuple[float, ...]:
         """Return the share that each level keeps."""

@@ -244,11 +244,12 @@ def _images(folder: Path) -> Sequence[Path]:
     return files
 
 
-def learned(name: str, **keys: str) -> Callable[[Path, int], Any]:
+def learned(name: str, **keys: Any) -> Callable[[Path, int], Any]:
     """Return a reader of a data set; {here} is the folder."""
 
     def read(folder: Path, case: int) -> Any:
-        data = load(name, **{key: value.replace("{here}", str(folder)) for key, value in keys.items()})
+        here = {key: value.replace("{here}", str(folder)) for key, value in keys.items() if isinstance(value, str)}
+        data = load(name, **{**keys, **here})
         return [data.x_train, data.y_train, data.x_test, data.y_test]
 
     return read
@@ -256,6 +257,31 @@ def learned(name: str, **keys: str) -> Callable[[Path, int], Any]:
 
 def _both_npz(folder: Path, case: int) -> Any:
     return [learned("npz", file=f"{{here}}/{name}.npz")(folder, case) for name in ("plain", "packed")]
+
+
+TABLE = "user,height,width,kind,late,lost,part\n" + "".join(
+    f"u{i % 4},{1.5 * i},{10 - i},{'xyz'[i % 3]},{i % 2},{int(i % 3 == 0)},{'train' if i % 4 else 'test'}\n"
+    for i in range(24)
+)
+# Ways of reading it, by what its labels are.
+TABLE_KEYS: Sequence[Mapping[str, Any]] = (
+    {"label": "kind", "user": "user"},
+    {"label": "width", "labels": "numbers", "scale_labels": True, "split": "part"},
+    {"label": ("late", "lost"), "labels": "flags", "features": ("height", "width")},
+    {"label": "height", "labels": "numbers", "standardise": False, "test_share": 0.25},
+)
+SAID = "who,said\n" + "".join(f"{'ann' if i % 2 else 'bob'},words {i} of mine\n" for i in range(8))
+PLAY = "".join(f"{'ann' if i % 2 else 'bob'}:\nwords {i} of mine\n" for i in range(8))
+
+
+def tabled(name: str) -> Callable[[Path, int], Any]:
+    """Return a reader of a table, in one way after the other."""
+
+    def read(folder: Path, case: int) -> Any:
+        data = load("table", path=str(folder / name), **TABLE_KEYS[case % len(TABLE_KEYS)])
+        return [data.x_train, data.y_train, data.x_test, data.y_test, data.columns]
+
+    return read
 
 
 def _weights(folder: Path) -> Sequence[Path]:
@@ -388,6 +414,12 @@ KINDS: dict[str, Kind] = {
     "npz": Kind(_npz, _both_npz),
     "parquet": Kind(_parquet_set, learned("parquet", root="{here}/set")),
     "images": Kind(_images, learned("image_folder", root="{here}/set")),
+    "table": Kind(text("rows.csv", TABLE), tabled("rows.csv")),
+    "table parquet": Kind(parquet("rows.parquet", TABLE), tabled("rows.parquet")),
+    "text rows": Kind(
+        text("rows.csv", SAID), learned("text", path="{here}/rows.csv", user="who", text="said", length=5)
+    ),
+    "text play": Kind(text("play.txt", PLAY), learned("text", path="{here}/play.txt", marker=":", length=5)),
     "weights": Kind(_weights, _started),
     "run folder": Kind(_run, _told, lambda folder: True),
     "checkpoint": Kind(_checkpoint, _resumed, lambda folder: True),

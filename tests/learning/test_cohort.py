@@ -29,6 +29,10 @@ PARTS = {
     "steps": [{"momentum": 0.9}, {"weight_decay": 0.01}, {"clip_norm": 0.1}, {"momentum": 0.5, "clip_norm": 0.5}]
     + [{"momentum": 0.9, "nesterov": True}, {"optimizer": "adamw", "eps": 0.1, "weight_decay": 0.01}],
 }
+TEXT_MODELS = [
+    {"name": "lstm_char", "hidden": 12, "layers": 1},
+    {"name": "transformer_char", "layers": 2, "width": 12, "heads": 3},
+]
 SAYS = "backend.name: cohort trains one by one, as it cannot be stacked"
 UNEVEN = {"name": "dirichlet_label", "beta": 0.5}
 COHORT = {"name": "cohort", "threads": 2}
@@ -64,6 +68,17 @@ def test_uneven_devices_get_what_they_get_alone(model):
     alone, together, why = both(model=model, training={"local_epochs": 3, "batch": 8, "lr": 0.1})
     assert why == []
     assert 0 < differs(alone, together) < CLOSE  # 0 would mean that nothing was stacked
+
+
+@pytest.mark.parametrize("model", TEXT_MODELS, ids=lambda model: model["name"])
+def test_readers_of_text_are_stacked_too(model):
+    """Tables of tokens and positions, attention and normalisation are each device's own."""
+    data = {"name": "markov_text", "users": 4, "samples_per_user": 20, "letters": 5, "length": 8}
+    phones = [{"count": 4, "cpu": {"flops_per_s": "20 MFLOP/s"}}]
+    text = {"data": data, "objective": "next_token", "partition": "by_column", "fleet": phones}
+    alone, together, why = both(**text, model=model, training={"local_epochs": 2, "batch": 8, "lr": 0.5})
+    assert why == []
+    assert 0 < differs(alone, together) < CLOSE
 
 
 @pytest.mark.parametrize("settings", PARTS["steps"])

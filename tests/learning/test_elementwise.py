@@ -133,6 +133,20 @@ def test_thinner_parts_pay_their_share() -> None:
     )
 
 
+class Masked(nn.Module):
+    """Its input with 0 in the place of every second number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what is left."""
+        return x.masked_fill(torch.arange(6, device=x.device) % 2 == 0, 0.0)
+
+
+def test_choosing_numbers_is_free() -> None:
+    cost_profile = around(Masked())
+    assert formula(cost_profile) == 0
+    assert cost_profile.left_at_zero == ()
+
+
 def test_what_has_no_formula_is_named() -> None:
     class Running(nn.Module):
         """Running sums."""

@@ -34,6 +34,9 @@ PARAMS = {
     "cnn_cifar10": [1216, 12832, 400500, 150300, 3010],
     "cnn_digits": [160, 4640, 1290],
     "cnn_3conv": [896, 18496, 36928, 65600, 650],
+    # Tables of 80 x 128; a block of 12 x 128^2 + 13 x 128 with norms of 2 x 128, attention (128 + 1) x 4 x 128 of which
+    # the first layer has three quarters, then (128 + 1) x 512 and (512 + 1) x 128; a norm, (128 + 1) x 80.
+    "transformer_char": [10240, 10240, *4 * [198272, 256, 66048, 49536, 16512, 256, 66048, 65664], 256, 10320],
 }
 TOTALS = {
     "cnn_a": 582026,
@@ -49,6 +52,8 @@ TOTALS = {
     "resnet18_bn": 11276232,
     "resnet18_gn": 11173962,
     "alexnet_small": 23259975,
+    "lstm_char": 819920,
+    "transformer_char": 824144,
 }
 SHIPPED = sorted(name for name in plugins_of("model") if not name.endswith(":"))
 

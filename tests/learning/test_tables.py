@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from sklearn import datasets
 from sklearn.preprocessing import StandardScaler
 
 import edgesim
-from edgesim.core.errors import ConfigError, EdgesimError
+from edgesim.core.errors import ConfigError, DataError, EdgesimError
 from edgesim.core.rng import Key
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.sources.tables import BreastCancer, Diabetes, TableFile, Wine
+from edgesim.learning.data.sources.texts import TextFiles
 from edgesim.learning.models.mlp import Mlp
 from edgesim.reports.load import open_run
 from edgesim.simulation.assembly import assemble
@@ -133,6 +136,64 @@ def test_damaged_files_are_one_line(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(EdgesimError) as caught:
         TableFile(path=path, label="a").load()
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (["1e300", "1", "2"], "FILE: column 'a' needs numbers up to 3.4e+38, row 1 has 1e+300"),
+        (["1", "-inf", "2"], "FILE: column 'a' needs finite numbers, row 2 has -inf"),
+        (["1", "", "2"], "FILE: column 'a' needs finite numbers, row 2 has nan"),
+        (["0", "0", "0", "1e-60", "3"],
+         "FILE: column 'a' cannot be standardised, as training samples hardly differ: 6.9282e+60 in row 5"),
+    ],
+)  # fmt: skip
+def test_numbers_are_those_that_networks_have(tmp_path: Path, values: list[str], message: str) -> None:
+    """Of 32 bits. The deviation of 0, 0, 0, d is d sqrt(3) / 4, and 3 of them are 3 x 4 / sqrt(3) / d = 6.9282 / d."""
+    path = tmp_path / "rows.csv"
+    rows = [f"{value},{'test' if value == values[-1] else 'train'},1" for value in values]
+    path.write_text("\n".join(["a,part,late", *rows]))
+    with pytest.raises(EdgesimError) as caught:
+        TableFile(path=path, label="late", labels="flags", split="part").load()
+    assert str(caught.value) == message.replace("FILE", str(path))
+
+
+def test_what_pandas_notes_in_a_parquet_file_may_be_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    table = pa.Table.from_pandas(ROWS).replace_schema_metadata({b"pandas": b'{"index_columns": ['})
+    pq.write_table(table, path)
+    with pytest.raises(EdgesimError, match="not a readable parquet file, truncated or damaged: ") as caught:
+        TableFile(path=path, label="kind").load()
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("values", [[[1, 2], [3]] * 3, [{"a": 1}] * 6])
+def test_lists_and_records_are_no_classes(tmp_path: Path, values: list[Any]) -> None:
+    path = tmp_path / "rows.parquet"
+    pd.DataFrame({"height": range(6), "kind": values}).to_parquet(path)
+    with pytest.raises(DataError, match=r"column 'kind' needs texts or numbers, row 1 has (array|\{)"):
+        TableFile(path=path, label="kind").load()
+
+
+def test_a_long_column_is_of_one_type(tmp_path: Path) -> None:
+    """Numbers up to the last rows, which say that all of them are names of classes; pandas may read in parts."""
+    path = tmp_path / "rows.csv"
+    features = ",0" * 30
+    rows = [f"{row % 2}{features}" for row in range(40_000)] + 2 * [f"x{features}"]
+    path.write_text("\n".join(["kind," + ",".join(f"f{place}" for place in range(30)), *rows]))
+    data = TableFile(path=path, label="kind", test_share=0.5).load()
+    assert data.classes == 3
+    assert np.bincount(numbers(data)["y_train"]).tolist() == [10_000, 10_000, 1]
+
+
+@pytest.mark.parametrize("source", [TableFile, TextFiles])
+def test_names_of_columns_are_shown_in_short(tmp_path: Path, source: Any) -> None:
+    """Names that hold what moves a cursor, or are long."""
+    path = tmp_path / "rows.csv"
+    path.write_text(f"a\x1b[2J,{'b' * 500}\n1,2\n")
+    with pytest.raises(ConfigError, match="has no column 'user'") as caught:
+        source(path=path, **({"label": "user"} if source is TableFile else {})).load()
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 400
 
 
 def by_user(path: Path, devices: int, **keys: Any) -> edgesim.Scenario:

@@ -142,13 +142,21 @@ def test_a_user_writes_the_same_whoever_else_does() -> None:
     assert not MarkovText(users=2, seed=2).load().x_train.equal(few.x_train)
 
 
-def test_perplexity_comes_down_to_the_entropy_rate(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "lstm_char", "hidden": 12, "layers": 1},
+        {"name": "transformer_char", "layers": 1, "width": 8, "heads": 2},
+    ],
+    ids=lambda model: model["name"],
+)
+def test_perplexity_comes_down_to_the_entropy_rate(tmp_path: Path, model: dict[str, Any]) -> None:
     """From above, and never below it by more than a test set deviates by chance."""
     source = MarkovText(users=4, styles=1, letters=5, samples_per_user=120, test_share=0.3)
     scenario = digits_scenario(
         data={"name": "markov_text", "users": 4, "styles": 1, "letters": 5, "samples_per_user": 120, "test_share": 0.3},
         objective="next_token", partition="by_column", selection="all",
-        model={"name": "lstm_char", "hidden": 12, "layers": 1},
+        model=model,
         training={"batch": 8, "lr": 0.5, "local_epochs": 1}, stop={"rounds": 15},
         fleet=[{"count": 4, "cpu": {"flops_per_s": "20 MFLOP/s"}}],
     )  # fmt: skip

@@ -45,8 +45,9 @@ def held_bytes(
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        labels = torch.zeros(batch, dtype=torch.int64)
-        loss = cross_entropy(module(torch.zeros(batch, *cost_profile.input_shape)), labels)
+        outputs = module(torch.zeros(batch, *cost_profile.input_shape))
+        labels = torch.zeros(batch, *outputs.shape[2:], dtype=torch.int64)  # one a sample, or one at each position
+        loss = cross_entropy(outputs, labels)
         activations = sum(t.untyped_storage().nbytes() for place, t in kept.items() if place not in own)
         trained = [value for value in module.parameters() if value.requires_grad]
         found = torch.autograd.grad(loss, trained, allow_unused=True) if trained else []

@@ -77,6 +77,15 @@ def test_who_had_it_not_may_count_with_the_old_one():
     assert w2 == pytest.approx(np.array([[0.15, 0.3, 0.35, 0.4], [0.6, 0.6, 0.6, 0.8]]), rel=1e-6)
 
 
+def test_who_had_it_not_may_count_with_zero():
+    """Half of a lone holder's weight is left, and nothing of unit 3, which nobody had."""
+    w1, w2 = merged(zero_padded=True)
+    assert w1 == pytest.approx(np.array([[0.1, 0.2], [0.4, 0.6], [0.35, 0.4], [0.0, 0.0]]), rel=1e-6)
+    assert w2 == pytest.approx(np.array([[0.1, 0.3, 0.25 - 0.05, 0.0], [0.35, 0.6, 0.25, 0.0]]), rel=1e-6)
+    with pytest.raises(ConfigError, match=r"^method\.zero_padded: says what method\.absent does"):
+        FedDrop(zero_padded=True, absent="include_absent")
+
+
 def test_holders_count_by_data():
     """300 and 100 samples: unit 1 moves 3/4 as device 0 and 1/4 as device 1 say; lone holders as before."""
     w1, w2 = merged((300, 100))

@@ -108,6 +108,42 @@ def test_without_epochs_on_labels_no_device_learns_them_first():
         assert job.flops == 50 * profile.train_flops() + SAMPLES * profile.forward_flops()
 
 
+def test_the_first_round_may_have_epochs_of_its_own(monkeypatch):
+    """Three over own data at first, after two over labels, then the scenario's one; logits are those of torch.optim."""
+    done = record(monkeypatch)
+    simulation = prepare(scenario_of(method={"first_epochs": 3}))
+    first = {name: copy.deepcopy(module).state_dict() for name, module in simulation.parts.module.named_children()}
+    simulation.run()
+    public = simulation.parts.data.batch("train", torch.from_numpy(simulation.parts.server_set.rows))
+    jobs = sorted(done, key=lambda job: job.assignment.job)
+    assert [len(list(job.batches())) for job in jobs] == [3 * 4] * 4 + [4] * 4  # of 50 samples, 16 a batch
+    for job in jobs[:4]:
+        _, logits = by_hand(job, first[job.assignment.task.submodel.network], public, None, epochs=2)
+        torch.testing.assert_close(job.result.body["tensors"]["answers"], logits, atol=1e-3, rtol=1e-3)
+    profiles = list(simulation.parts.setting.cost_profile.networks.values())
+    for job in simulation.tables["jobs"].frame().itertuples():
+        profile, seen = profiles[job.device // 2], (3 * 50 + 2 * SAMPLES, 50 + 3 * SAMPLES)[job.round]
+        assert job.flops == seen * profile.train_flops() + SAMPLES * profile.forward_flops()
+
+
+def test_without_digest_epochs_devices_train_alone(monkeypatch):
+    """In the second round the device goes on from its own model with its own data, whatever it was told."""
+    done = record(monkeypatch)
+    simulation = prepare(scenario_of(method={"digest_epochs": 0}))
+    simulation.run()
+    jobs = sorted(done, key=lambda job: job.assignment.job)
+    public = simulation.parts.data.batch("train", torch.from_numpy(simulation.parts.server_set.rows))
+    for before, job in zip(jobs[:4], jobs[4:], strict=True):
+        start = before.result.new_device_state["params"]
+        _, logits = by_hand(job, start, public, torch.zeros(SAMPLES, CLASSES), epochs=0)
+        torch.testing.assert_close(job.result.body["tensors"]["answers"], logits, atol=1e-4, rtol=1e-4)
+    profiles = list(simulation.parts.setting.cost_profile.networks.values())
+    second = simulation.tables["jobs"].frame().query("round == 1")
+    for job in second.itertuples():
+        profile = profiles[job.device // 2]
+        assert job.flops == 50 * profile.train_flops() + SAMPLES * profile.forward_flops()
+
+
 def test_a_device_uses_its_own_model():
     """The first one until it has trained."""
     method = scenario_of().method.value

@@ -229,10 +229,21 @@ def check_part(folder: Path, expected: Run) -> None:
     rounds = run.manifest["rounds"]
     assert len(run.rounds) == rounds
     for table in ("rounds", "evals", "metrics"):
-        found, whole = run.table(table), expected.table(table)
-        pd.testing.assert_frame_equal(found, whole[whole["round"] < rounds], check_exact=True, obj=table)
+        found, whole = (_but_ties(each.table(table), rounds) for each in (run, expected))
+        pd.testing.assert_frame_equal(found, whole, check_exact=True, obj=table)
     assert all(len(run.table(table)) >= 0 for table in TABLES)
     assert all(len(run.weights(which)) for which in run.saved_weights)
+
+
+def _but_ties(table: pd.DataFrame, rounds: int) -> pd.DataFrame:
+    """Return the rows of the first rounds, but for the critical path of the last one.
+
+    A job that ends at the very instant at which a round is closed belongs to it, but comes after it: a run that was cut
+    off between the two does not know of it.
+    """
+    first = table[table["round"] < rounds].copy()
+    first.loc[first["round"] == rounds - 1, [n for n in first.columns if n.startswith("critical_")]] = -1
+    return first
 
 
 def is_finished(folder: Path) -> bool:

@@ -85,7 +85,7 @@ _MOVES = {
     *("T", "View", "UnsafeView", "ReshapeAlias", "Clone", "Transpose", "Permute", "Expand", "Select", "Slice"),
     *("Squeeze", "Unsqueeze", "Cat", "Stack", "Split", "UnsafeSplit", "SplitWithSizes", "Unbind", "Chunk"),
     *("AsStrided", "CopySlices", "Alias", "Index", "IndexSelect", "Gather", "Roll", "ConstantPadNd", "ToCopy"),
-    *("Detach", "AccumulateGrad"),
+    *("MaskedFill", "Detach", "AccumulateGrad"),
 }
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError, DataError
 from edgesim.core.rng import Key, Purpose
-from edgesim.files.reading import quoted
+from edgesim.files.reading import in_short, quoted
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.held_out import held_out
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TableLabels: TypeAlias = Literal["classes", "numbers", "flags"]
+_LARGEST = float(np.finfo(np.float32).max)  # of features and labels
 _MOST_CLASSES = 10_000  # beyond them a label is a number that was taken for a class
 
 
@@ -43,9 +44,9 @@ class Table:
         """
         x, (y, outputs) = self.numbers(features), self._labels()
         if standardise:
-            x = standardised(x, x[train])
+            x = self._standardised(features, x, train)
         if scale_labels and self.kind == "numbers":
-            y = standardised(y, y[train])
+            y = self._standardised(self.label, y, train)
         others = [column for column in self.frame if column not in {*features, *self.label}]
         texts = {str(column): self.frame[column].astype(str).to_numpy(dtype=str) for column in others}
         y = y if self.kind == "classes" else np.ascontiguousarray(y, dtype=np.float32)
@@ -77,19 +78,33 @@ class Table:
         return held_out(codes, share, Key(seed).at(Purpose.DATA))
 
     def numbers(self, columns: Sequence[str]) -> np.ndarray:
-        """Return columns as float64, (rows, columns). Raises DataError that names the first that is not finite."""
+        """Return columns as float64, (rows, columns). Raises DataError for the first that float32 cannot hold."""
         import pandas as pd
 
         found = np.empty((len(self.frame), len(columns)))
         for place, column in enumerate(columns):
             found[:, place] = pd.to_numeric(self.frame[column], errors="coerce").to_numpy(dtype=np.float64)
-            if not np.isfinite(found[:, place]).all():
-                row = int(np.isfinite(found[:, place]).argmin())
-                value = quoted(self.frame[column].iloc[row])
+            held = np.abs(found[:, place]) <= _LARGEST  # not so where there is no number
+            if not held.all():
+                row = int(held.argmin())
+                value = self.frame[column].iloc[row]
+                what = f"numbers up to {_LARGEST:.2g}" if np.isfinite(found[row, place]) else "finite numbers"
                 raise DataError(
-                    f"{self.origin}: column {quoted(column)} needs finite numbers, row {row + 1} has {value}"
+                    f"{self.origin}: column {quoted(column)} needs {what}, row {row + 1} has {_plain(value)}"
                 )
         return found
+
+    def _standardised(self, columns: Sequence[str], values: np.ndarray, train: Ids) -> np.ndarray:
+        """Return values standardised by those of `train`. Raises DataError for one that float32 cannot hold then."""
+        scaled = standardised(values, values[train])
+        held = np.abs(scaled) <= _LARGEST
+        if not held.all():
+            row, place = np.argwhere(~held)[0].tolist()
+            raise DataError(
+                f"{self.origin}: column {quoted(columns[place])} cannot be standardised, as training samples hardly "
+                f"differ: {scaled[row, place]:g} in row {row + 1}"
+            )
+        return scaled
 
     def _labels(self) -> tuple[np.ndarray, int]:
         """Return labels and how many outputs a network has for them."""
@@ -103,6 +118,7 @@ class Table:
         [label] = self.label
         if (missing := self.frame[label].isna().to_numpy()).any():
             raise DataError(f"{self.origin}: column {quoted(label)} has no class in row {int(missing.argmax()) + 1}")
+        self._check_classes(label)
         values, y = np.unique(self.frame[label].to_numpy(), return_inverse=True)
         if len(values) > _MOST_CLASSES:
             raise DataError(
@@ -111,10 +127,25 @@ class Table:
             )
         return y.astype(np.int64), len(values)
 
+    def _check_classes(self, label: str) -> None:
+        """Raise DataError if a column has lists or records, as parquet files may, which are no names of classes."""
+        from pandas.api.types import is_scalar
+
+        for row, value in enumerate(self.frame[label]) if self.frame[label].dtype == object else ():
+            if not is_scalar(value):
+                raise DataError(
+                    f"{self.origin}: column {quoted(label)} needs texts or numbers, row {row + 1} has {quoted(value)}"
+                )
+
     def _check(self, columns: Sequence[str]) -> None:
         if absent := [column for column in columns if column not in self.frame]:
-            known = ", ".join(map(str, self.frame.columns[:20]))
+            known = in_short(", ".join(map(str, self.frame.columns[:20])))
             raise ConfigError(f"data: {self.origin} has no column {quoted(absent[0])} (it has {known})")
+
+
+def _plain(value: object) -> str:
+    """Return a value of a frame as Python writes it."""
+    return quoted(value.item() if isinstance(value, np.generic) else value)
 
 
 def standardised(values: np.ndarray, of: np.ndarray) -> np.ndarray:

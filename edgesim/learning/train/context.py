@@ -200,8 +200,13 @@ class Context:
         self._module.eval()
         return trained
 
-    def outputs(self, w: ModelState, x: Tensor, layers: Sequence[str]) -> dict[str, Tensor]:
-        """Return what comes out of each of these layers in a test of the weights `w`."""
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the network's modules, those that run first before others if they were made in that order."""
+        return tuple(self._layers)
+
+    def forward_seen(self, w: ModelState, x: Tensor, layers: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the logits of weights `w` and what comes out of each of these layers, to be part of a loss."""
         found: dict[str, Tensor] = {}
 
         def watch(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
@@ -210,15 +215,19 @@ class Context:
 
             return note
 
-        self.bind_for_test(w)
         hooks = [self._module.get_submodule(name).register_forward_hook(watch(name)) for name in layers]
         try:
-            with torch.no_grad():
-                self.forward(w, x)
+            logits = self.forward(w, x)
         finally:
             for hook in hooks:
                 hook.remove()
-        return {name: found[name] for name in layers}
+        return logits, {name: found[name] for name in layers}
+
+    def outputs(self, w: ModelState, x: Tensor, layers: Sequence[str]) -> dict[str, Tensor]:
+        """Return what comes out of each of these layers in a test of the weights `w`."""
+        self.bind_for_test(w)
+        with torch.no_grad():
+            return self.forward_seen(w, x, layers)[1]
 
     def corners(self, submodel: Submodel) -> dict[str, tuple[slice, ...]]:
         """Return where the tensors of a smaller part lie in those of the network; see `parts.corners`."""

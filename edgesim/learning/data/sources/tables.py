@@ -13,7 +13,7 @@ from edgesim.config.paths import ScenarioPath
 from edgesim.core.errors import DataError
 from edgesim.files.csv_frame import read_frame
 from edgesim.files.parquet import column_names, read_columns
-from edgesim.files.reading import quoted
+from edgesim.files.reading import quoted, reading
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.sources.digits import shipped_numbers
 from edgesim.learning.data.tables import Table, TableLabels
@@ -82,7 +82,9 @@ class TableFile(TableSource):
         path = self.path.expanduser()
         if path.suffix != ".parquet":
             return read_frame(path)
-        frame: pd.DataFrame = read_columns(path, column_names(path)).to_pandas()
+        table = read_columns(path, column_names(path))
+        with reading(path, "parquet file"):  # what pandas notes there of its index may be damaged too
+            frame: pd.DataFrame = table.to_pandas()
         return frame
 
 

@@ -17,7 +17,7 @@ from edgesim.core.limits import check_memory
 from edgesim.core.numbers import Count, PositiveNumber, Share
 from edgesim.core.rng import Key, Purpose
 from edgesim.files.csv_frame import read_frame
-from edgesim.files.reading import quoted, read_text
+from edgesim.files.reading import in_short, quoted, read_text
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.texts import Texts, long_enough
 
@@ -93,7 +93,7 @@ class TextFiles(TextSource):
         frame = read_frame(path)
         for column in (self.user, self.text):
             if column not in frame:
-                known = ", ".join(map(str, frame.columns[:20]))
+                known = in_short(", ".join(map(str, frame.columns[:20])))
                 raise ConfigError(f"data: {path} has no column {quoted(column)} (it has {known})")
             if (missing := frame[column].isna().to_numpy()).any():
                 raise DataError(f"{path}: column {quoted(column)} is empty in row {int(missing.argmax()) + 1}")
