@@ -24,6 +24,7 @@ LEFT_OUT = {
     "docs/howto/edges.md": 1,
     "docs/howto/golden_tables.md": 1,
     "docs/howto/look.md": 1,
+    "docs/howto/networks.md": 1,
     "docs/howto/objectives.md": 1,
     "docs/howto/speed.md": 4,
     "docs/howto/traces.md": 4,
