@@ -72,12 +72,13 @@ class Encoding:
     magnitude of each layer as its scale, is of updates alone. "top_k" sends the `share` of the weights that moved most,
     of all layers together, and which they are; "rand_k" as many at random, whose indices follow from a seed. A method's
     own collections, such as control variates, are encoded alike, each by itself.
-    `momentum` m and `clip_norm` are of the model's parameters alone (of the first of a method's own collections, if it
-    sends those instead, as fedbuff does), vectors among them. A device shortens its update g to the norm, and keeps u:
-    u <- m u + g, v <- v + u. It sends the largest weights of v, after which these are 0 in u and in v; vectors, which
-    are sent whole, have moved by u, which stays. This is Deep Gradient Compression, with these differences: g is what a
-    job did, which with `fedsgd` is -lr times a gradient, so that u remembers the rates of its rounds; the largest are
-    found among all layers and not in each, and exactly; a device that is not asked keeps u as it is.
+    `momentum` m and `clip_norm` are of the model's parameters alone (of the first of a method's own collections, if
+    it sends those instead, as fedbuff does), vectors among them. A device shortens its update g to the norm, and
+    keeps u: u <- m u + g, v <- v + u. It sends the largest weights of v, after which these are 0 in u, and in v but
+    for what rounding left; vectors, which are sent whole, have moved by u, which stays. This is Deep Gradient
+    Compression, with these differences: g is what a job did, which with `fedsgd` is -lr times a gradient, so that u
+    remembers the rates of its rounds; the largest are found among all layers and not in each, and exactly; a device
+    that is not asked keeps u as it is.
     `rank` r makes of each tensor of weights a matrix M, of n outputs by the m weights of each, and sends P of shape
     (n, r), whose columns are orthonormal, and Q = M^T P of shape (m, r); the server has P Q^T. P spans M Q with the Q
     of the device's last update, by Gram-Schmidt; the first Q is drawn, as is a column that is 0 and would stay so. A
@@ -185,7 +186,7 @@ class Encoding:
 
     def rank_of(self, outputs: int, each: int) -> int:
         """Return the rank at which a matrix of this shape is sent; 0: whole, as two thin ones would be no less."""
-        rank = min(self.rank or 0, outputs, each)
+        rank = self.rank or 0
         return rank if rank * (outputs + each) < outputs * each else 0
 
     def _factors(self, held: Contents) -> list[tuple[int, int, int]]:

@@ -49,14 +49,14 @@ class DepthFL(Method):
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Raise ConfigError if networks have layers of one name but other sizes."""
-        found: dict[str, tuple[str, int, int]] = {}
+        found: dict[str, tuple[str, Any]] = {}
         for network, profile in getattr(setting.cost_profile, "networks", {}).items():
             for layer in profile.layers:
-                first, *sizes = found.setdefault(layer.name, (network, layer.params, layer.weights))
-                if sizes != [layer.params, layer.weights]:
+                first, other = found.setdefault(layer.name, (network, layer))
+                if _shape(layer) != _shape(other):
                     raise ConfigError(
-                        f"fleet.model: layers of one name are averaged, so must have one size; {layer.name} has "
-                        f"{layer.params} parameters in {network}, {sizes[0]} in {first}"
+                        f"fleet.model: layers of one name are averaged, so must be alike; {layer.name} is a "
+                        f"{layer.kind} of {layer.params} parameters in {network}, of another shape than in {first}"
                     )
         return super().init(setting, key)
 
@@ -87,6 +87,11 @@ class DepthFL(Method):
     def update_weights(self, updates: Sequence[Update], setting: Setting) -> Sequence[float]:
         """Return data sizes or ones, times the protocol's weights."""
         return [each.weight * (each.samples if self.weights == "samples" else 1) for each in updates]
+
+
+def _shape(layer: Any) -> tuple[Any, ...]:
+    """Return what layers of one shape have in common. Kernels of one size but other sides differ in their FLOPs."""
+    return layer.kind, layer.params, layer.weights, layer.matrices, layer.forward_flops
 
 
 def _of_all_exits(local: LocalState, batch: Batch, context: Context) -> Tensor:

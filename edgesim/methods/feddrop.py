@@ -79,16 +79,14 @@ class FedDrop(MeanByEntry):
     """
     zero_padded: bool = False
     """No source says so. A server that puts thin networks into whole ones of zeros and averages these would do it, and
-    the thesis has FedDrop fail where the other two means let it learn; see docs/explanation/reproductions.md.
+    the thesis has FedDrop fail where other means let it learn. With it nothing is learned: see "FedPMT Figure 5.2" in
+    docs/explanation/reproductions.md.
     """
-
-    def __post_init__(self) -> None:
-        """Raise ConfigError if both say what absent units count as."""
-        if self.zero_padded and self.absent != "average_over_holders":
-            raise ConfigError(f"method.zero_padded: says what method.absent does, found absent = '{self.absent}' too")
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the share that each level keeps. Raises ConfigError if keep, widths, levels or model do not fit."""
+        if self.zero_padded and self.absent != "average_over_holders":
+            raise ConfigError(f"method.zero_padded: says what method.absent does, found absent = '{self.absent}' too")
         cost_profile, levels = setting.cost_profile, int(setting.of_members().level.max())
         keep = self._shares(cost_profile, levels)
         if not all(0 < share <= 1 for share in keep):
@@ -126,13 +124,13 @@ class FedDrop(MeanByEntry):
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
         """Return the mean by data size, parameter by parameter."""
-        if not self.zero_padded:
+        sizes = self.update_weights(updates, server.setting)
+        if not self.zero_padded or not sum(sizes):  # of updates that count nothing the model stays
             return super().combine(state, global_model, updates, server, key)
         zeros = {
             kind: {name: old.new_zeros(old.shape) for name, old in tensors.items()}
             for kind, tensors in global_model.items()
         }
-        sizes = self.update_weights(updates, server.setting)
         return Aggregate(state, server.mean(zeros, updates, sizes, "include_absent"))
 
     def _shares(self, cost_profile: Any, levels: int) -> tuple[float, ...]:

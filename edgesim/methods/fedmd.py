@@ -44,7 +44,9 @@ class FedMD(PublicAnswers):
     public_samples: Count = 500  # training samples with labels that all devices have
     """Ours; the paper's have 5,000 of another data set in each round. Drawn at random, and no device's own."""
     digest_epochs: CountOrZero = 1  # passes over the public samples towards the mean logits
-    """Published code. 0: none, so that devices train alone, and a study can tell what hearing the others brings."""
+    """Published code. 0: none, so that devices train alone, and a study can tell what hearing the others brings.
+    They still exchange logits, and pay for it.
+    """
     public_epochs: CountOrZero = 5  # passes over the labels of the public samples in the first round
     """Ours: the paper trains until convergence. 0: none, so that no labels are needed."""
     first_epochs: Count | None = None  # passes over a device's own data in the first round; unset: `local_epochs`

@@ -52,9 +52,9 @@ class OneBitAdam(FedSGD):
     `training`'s, of the round; its weight decay and clipping are the gradient's.
     Here devices may come and go, so the server also sends the model, where the paper's workers, who take part in every
     step, need m alone; a device's error stays until its next job. The first m that devices get is that of the warm-up
-    in signs. Scales are a layer's, and biases and normalisation travel in float32, as in other encodings here. A
-    parameter whose v is 0 stays, as its sign is no direction; in the authors' code (DeepSpeed) a mask of the user's
-    does it.
+    in signs; its bytes are charged also if no update came in the warm-up and there is none. Scales are a layer's, and
+    biases and normalisation travel in float32, as in other encodings here. A parameter whose v is 0 stays, as its sign
+    is no direction; in the authors' code (DeepSpeed) a mask of the user's does it.
     """
 
     warm_up: Count = 20  # rounds of Adam
@@ -99,6 +99,8 @@ class OneBitAdam(FedSGD):
         """Return the model a step further, with the momentum that devices get in signs."""
         warm = server.round < self.warm_up
         weights = self.update_weights(updates, server.setting)
+        if not sum(weights):  # as stale ones may count nothing
+            return Aggregate(state, None)
         mean = _mean([self._told(update, global_model, warm) for update in updates], weights)
         if warm:
             along = _nearer(state["first"], mean, self.beta1)

@@ -158,6 +158,16 @@ def test_numbers_are_those_that_networks_have(tmp_path: Path, values: list[str],
     assert str(caught.value) == message.replace("FILE", str(path))
 
 
+def test_whole_numbers_may_be_too_long_for_any_float(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(["a,b", "2,1", "1" * 400 + ",1", *["3,4"] * 9]))
+    for keys in ({"label": "b", "features": ("a",)}, {"label": "a", "features": ("b",)}):
+        with pytest.raises(EdgesimError) as caught:
+            TableFile(path=path, labels="numbers", **keys).load()
+        start = f"{path}: column 'a' needs numbers up to 3.4e+38, row 2 has "
+        assert str(caught.value).startswith(start) and len(str(caught.value)) < len(start) + 200
+
+
 def test_what_pandas_notes_in_a_parquet_file_may_be_damaged(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     table = pa.Table.from_pandas(ROWS).replace_schema_metadata({b"pandas": b'{"index_columns": ['})

@@ -15,6 +15,7 @@ from edgesim.core import golomb
 from edgesim.core.backend import Assignment
 from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
+from edgesim.core.method import Finished
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Payload, Submodel, Task
 from edgesim.core.update import ModelState
@@ -338,6 +339,21 @@ def test_channels_that_a_part_leaves_out_keep_their_residual() -> None:
     half = shape[0] // 2
     assert all(int(tensor[:half].count_nonzero()) > 0 for tensor in kept)
     assert {int(tensor[half:].count_nonzero()) > 0 for tensor in kept} == {False, True}
+
+
+def test_what_earlier_updates_left_stays_beside_what_a_method_keeps() -> None:
+    """A method whose shared part diverges may still keep its own; the residual waits for the next update."""
+    up = {"sparsify": "top_k", "share": 0.1, "error_feedback": True}
+    parts = assemble(mixed_scenario(encoding={"up": up}))
+    trainer, task = parts.make_trainer("cpu"), Task(local_sgd=(parts.setting.training.local_sgd(0),))
+    residual, base = {RESIDUAL + "params": {"w": torch.ones(1)}}, model_state_of(parts.module)
+    assignment = Assignment(0, 0, task, KEY, base, residual)
+    context = trainer.context(assignment, parts.module)
+    body = {**base, "params": {name: tensor + math.inf for name, tensor in base["params"].items()}}
+    for own in (None, {"own": {"w": torch.zeros(1)}}):
+        result = trainer.result(context, assignment, Finished(body, own), steps=1)
+        kept = Kept.of(result.new_device_state)
+        assert kept.own == own and kept.left == ({} if own is None else residual)  # of nothing new all stays
 
 
 def test_a_method_does_not_see_residuals() -> None:

@@ -171,7 +171,9 @@ def test_settings_that_do_not_go():
     fleet = [
         {"cpu": {"flops_per_s": "50 MFLOP/s"}, "model": {"name": "exits", "channels": [width]}} for width in (8, 16)
     ]
-    with pytest.raises(ConfigError, match=r"^fleet\.model: layers of one name .* block1\.conv1 has 160 parameters in"):
+    with pytest.raises(
+        ConfigError, match=r"^fleet\.model: layers of one name .* block1\.conv1 is a Conv2d of 160 parameters in"
+    ):
         prepare(digits_scenario(method="depthfl", fleet=fleet, selection="all"))
     with pytest.raises(ConfigError, match=r"^method\.name: depthfl lets exits learn the classes that others see"):
         assemble(scenario_of(objective="regression"))

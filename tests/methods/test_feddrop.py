@@ -83,7 +83,8 @@ def test_who_had_it_not_may_count_with_zero():
     assert w1 == pytest.approx(np.array([[0.1, 0.2], [0.4, 0.6], [0.35, 0.4], [0.0, 0.0]]), rel=1e-6)
     assert w2 == pytest.approx(np.array([[0.1, 0.3, 0.25 - 0.05, 0.0], [0.35, 0.6, 0.25, 0.0]]), rel=1e-6)
     with pytest.raises(ConfigError, match=r"^method\.zero_padded: says what method\.absent does"):
-        FedDrop(zero_padded=True, absent="include_absent")
+        prepare(mixed_scenario(method={"name": "feddrop", "zero_padded": True, "absent": "include_absent"}))
+    assert merged((0, 0), zero_padded=True)[0] == pytest.approx(np.array(W1), rel=1e-6)  # updates that count nothing
 
 
 def test_holders_count_by_data():

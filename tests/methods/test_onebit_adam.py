@@ -21,7 +21,7 @@ from edgesim.methods.onebit_adam import OneBitAdam
 from edgesim.runtime.answers import Answers
 from edgesim.runtime.checkpoint import Checkpoint
 from edgesim.simulation.assembly import assemble
-from tests.contracts.support import COORDINATORS, mixed_scenario, prepare, results_of, run
+from tests.contracts.support import COORDINATORS, merge_arguments, mixed_scenario, prepare, results_of, run
 from tests.contracts.test_answers import found
 from tests.contracts.test_checkpoint import ALWAYS_S, resumed
 from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
@@ -159,12 +159,19 @@ def test_bytes_of_both_stages() -> None:
 
 def test_flops_of_the_server() -> None:
     """15 for each of 6090 parameters in the warm-up, and 9 after it."""
-    method = OneBitAdam()
-    parts = prepare(mixed_scenario(method={"name": "onebit_adam", "warm_up": 1})).parts
-    view = prepare(mixed_scenario(method="onebit_adam")).session.view()
-    tasks = [OneBitAdam(warm_up=w).plan({}, view, Key(1)).orders[0].task for w in (1,)]
-    assert method.merge_flops_of(tasks, parts.setting) == 15 * 6090
-    assert method.merge_flops(6, parts.setting) == 9 * 6090
+    method, setting = OneBitAdam(warm_up=1), prepare(mixed_scenario(method="onebit_adam")).parts.setting
+    for round_, each in ((0, 15), (1, 9)):
+        tasks = [order.task for order in method.plan({}, view_of(setting, round_), Key(1)).orders]
+        assert method.merge_flops_of(tasks, setting) == each * 6090
+    assert method.merge_flops(6, setting) == 9 * 6090
+
+
+def test_updates_that_count_nothing_leave_the_model() -> None:
+    simulation = prepare(mixed_scenario(method="onebit_adam"))
+    state, base, updates, server, key = merge_arguments(simulation)
+    stale = [update._replace(weight=0.0) for update in updates]
+    merged = simulation.learner.method.combine(state, base, stale, server, key)
+    assert merged.model is None and merged.state == state
 
 
 UP = {"name": "onebit_adam", "warm_up": 1}
@@ -194,18 +201,16 @@ def test_workers_give_the_same_signs() -> None:
     assert first == second
 
 
-def test_batches_may_be_drawn() -> None:
+@pytest.mark.parametrize(("round_", "kind"), [(0, "gradient"), (1, "momentum")])
+def test_batches_may_be_drawn(round_: int, kind: str) -> None:
     """A batch of ten is one step of ten samples, of rate 1, in both stages."""
-    for warm_up, kind in ((1, "gradient"), (20, "gradient")):
-        method = {"name": "onebit_adam", "batch_size": 10, "warm_up": warm_up}
-        parts = assemble(mixed_scenario(method=method))
-        view = prepare(mixed_scenario(method=method)).session.view()
-        task = parts.scenario.method.value.plan({}, view, Key(1)).orders[0].task
-        sgd = task.local_sgd[0]
-        assert (sgd.batch, sgd.steps, sgd.epochs, sgd.lr) == (10, 1, 0, 1.0)
-        result = parts.make_trainer("cpu").run(Assignment(0, 0, task, KEY, model_state_of(parts.module), None))
-        assert result.steps == 1
-        assert kind in result.body
+    parts = assemble(mixed_scenario(method={"name": "onebit_adam", "batch_size": 10, "warm_up": 1}))
+    task = parts.scenario.method.value.plan({}, view_of(parts.setting, round_), Key(1)).orders[0].task
+    sgd = task.local_sgd[0]
+    assert (sgd.batch, sgd.steps, sgd.epochs, sgd.lr) == (10, 1, 0, 1.0)
+    result = parts.make_trainer("cpu").run(Assignment(0, 0, task, KEY, model_state_of(parts.module), None))
+    assert result.steps == 1
+    assert kind in result.body
 
 
 @pytest.mark.parametrize("up", [{"values": "float16"}, {"sparsify": "top_k", "share": 0.1}])

@@ -39,13 +39,9 @@ def orthonormal(columns: Tensor) -> Tensor:
 
 
 def warm(known: Tensor | None, each: int, rank: int, generator: torch.Generator) -> Tensor:
-    """Return a basis of shape (each, rank): columns that are known, and in place of those that are not or 0 drawn ones.
+    """Return a basis of shape (each, rank): the columns that are known, and drawn ones in place of those that are 0.
 
-    `known`: shape (columns, each); None: none. Drawn numbers are standard normal.
+    `known`: shape (rank, each); None: none. Drawn numbers are standard normal.
     """
     drawn = torch.randn(rank, each, generator=generator)
-    if known is None:
-        return drawn.T
-    there = known[:rank]
-    drawn[: len(there)] = torch.where(there.any(dim=1, keepdim=True), there, drawn[: len(there)])
-    return drawn.T
+    return (drawn if known is None else torch.where(known.any(dim=1, keepdim=True), known, drawn)).T

@@ -84,7 +84,7 @@ class _Coder:
         if self._encoding.rank is None:
             (got, chosen), basis = self._weights(wanted), dict[str, Tensor]()
         else:
-            (got, basis), chosen = self._low_rank(wanted, before.basis, self._encoding.rank), {}
+            (got, basis), chosen = self._low_rank(wanted, before.basis), {}
         got |= self._vectors({name: tensor for name, tensor in moved.items() if name not in got})
         arrived = {n: (base[n] + got[n] if n in base else got[n]) if n in got else t for n, t in tensors.items()}
         left = {name: wanted[name] - got[name] for name in names if self._encoding.error_feedback}
@@ -108,11 +108,11 @@ class _Coder:
         return dict(moved) if self._encoding.moves_vectors else {}
 
     def _low_rank(
-        self, wanted: Mapping[str, Tensor], known: Mapping[str, Tensor], most: int
+        self, wanted: Mapping[str, Tensor], known: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return weights as they arrive, matrices as products of two thin ones, and bases for the next update.
 
-        A basis has the `most` columns that one may have, as rows; those that this matrix has not are 0.
+        The columns of a basis are kept as rows, of the shape of what one output has.
         """
         got, kept = dict(wanted), dict[str, Tensor]()
         for place, (name, tensor) in enumerate(wanted.items()):
@@ -121,8 +121,7 @@ class _Coder:
                 last = known[name].flatten(1) if name in known else None
                 p, q = factors(matrix, warm(last, matrix.shape[1], rank, self._shared(2, place)))
                 got[name] = (p @ q.T).view(tensor.shape)
-                kept[name] = tensor.new_zeros(most, *tensor.shape[1:])
-                kept[name][:rank] = q.T.reshape(rank, *tensor.shape[1:])
+                kept[name] = q.T.reshape(rank, *tensor.shape[1:])
         return got, kept
 
     def _weights(self, wanted: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -79,11 +79,9 @@ class Table:
 
     def numbers(self, columns: Sequence[str]) -> np.ndarray:
         """Return columns as float64, (rows, columns). Raises DataError for the first that float32 cannot hold."""
-        import pandas as pd
-
         found = np.empty((len(self.frame), len(columns)))
         for place, column in enumerate(columns):
-            found[:, place] = pd.to_numeric(self.frame[column], errors="coerce").to_numpy(dtype=np.float64)
+            found[:, place] = _as_numbers(self.frame[column])
             held = np.abs(found[:, place]) <= _LARGEST  # not so where there is no number
             if not held.all():
                 row = int(held.argmin())
@@ -141,6 +139,18 @@ class Table:
         if absent := [column for column in columns if column not in self.frame]:
             known = in_short(", ".join(map(str, self.frame.columns[:20])))
             raise ConfigError(f"data: {self.origin} has no column {quoted(absent[0])} (it has {known})")
+
+
+def _as_numbers(column: pd.Series) -> np.ndarray:
+    """Return a column as float64, NaN where it has no number, and the largest ones where it has larger ones."""
+    import pandas as pd
+
+    try:
+        return pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
+    except OverflowError:  # whole numbers of more than 308 digits stay Python's own
+        largest = float(np.finfo(np.float64).max)
+        within = column.map(lambda value: max(-largest, min(largest, value)) if isinstance(value, int) else value)
+        return pd.to_numeric(within, errors="coerce").to_numpy(dtype=np.float64)
 
 
 def _plain(value: object) -> str:

@@ -168,8 +168,8 @@ class Trainer:
         before, cost_profile = Kept.of(assignment.device_state), self.cost_of(task.submodel)
         part = left_of_part(before.left, task.submodel, cost_profile)
         sent, left = update_uplinked(body, context.global_model, part, assignment, encoding)
-        if not left:
-            return sent, new
+        if not left:  # nothing was encoded; what earlier updates left stays, whatever the method keeps
+            return sent, None if new is None else Kept(new, before.left).state()
         model = part_of(assignment.global_model, task.submodel.network)
         whole = left_with_part(before.left, left, task.submodel, cost_profile, model)
         return sent, Kept(before.own if new is None else new, whole).state()
