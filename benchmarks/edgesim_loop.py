@@ -1,6 +1,7 @@
 """edgesim as a contestant of benchmarks/rivals.py.
 
-BACKEND: the scenario's backend as JSON, such as {"name": "workers", "workers": 2}.
+BACKEND: the scenario's backend as JSON, such as {"name": "workers", "workers": 2}. It is run as by a user's script, so
+its first round includes what others do before theirs: loading PyTorch and the data.
 """
 
 from __future__ import annotations

@@ -32,6 +32,7 @@ class DepthFL(Method):
 
     The loss is the sum over the exits of their cross-entropy and the mean KL divergence to the others, without a
     gradient through these, times exp(-5 (1 - t/T)^2) in round t = 0, 1, ... up to T = `rampup_rounds`, 1 from then on.
+    What these losses compute of a few numbers a class is not priced; the exits themselves are.
     """
 
     distil: bool = True  # whether exits also learn from each other

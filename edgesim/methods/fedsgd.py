@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+from edgesim.core.encoding import FLOAT32
+from edgesim.core.errors import ConfigError
 from edgesim.core.method import Method
 from edgesim.core.numbers import Count
 from edgesim.core.rng import Key
@@ -56,6 +58,12 @@ def _step(view: View, batch: int) -> Task:
     """Return the task of one step; no momentum, since there is no step before it."""
     sgd = view.setting.training.local_sgd(view.round)
     return Task(local_sgd=(replace(sgd, batch=batch, epochs=0, steps=1, momentum=0.0),))
+
+
+def refuse_encoding(setting: Setting, why: str) -> None:
+    """Raise ConfigError if a scenario encodes uplinks of a method that writes them itself; `why`: who says how."""
+    if setting.encoding_up != FLOAT32:
+        raise ConfigError(f"encoding.up: {why}; leave encoding.up out, found values = {setting.encoding_up.values!r}")
 
 
 PLUGINS = {"fedsgd": FedSGD}

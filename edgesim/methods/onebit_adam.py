@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import torch
 from annotated_types import Ge, Lt
 
-from edgesim.core.encoding import FLOAT32, Encoding
-from edgesim.core.errors import ConfigError
+from edgesim.core.encoding import Encoding
 from edgesim.core.method import Aggregate, Finished, LocalRule, LocalState, Needs, ServerContext
 from edgesim.core.numbers import Count, PositiveNumber
 from edgesim.core.rng import Key
@@ -25,7 +24,7 @@ from edgesim.core.view import Setting, View
 from edgesim.learning.aggregate.mean import mean_of_holders
 from edgesim.learning.codec.encode import decoded
 from edgesim.learning.train.context import Context
-from edgesim.methods.fedsgd import FedSGD
+from edgesim.methods.fedsgd import FedSGD, refuse_encoding
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,11 +73,7 @@ class OneBitAdam(FedSGD):
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return a server at rest. Raises ConfigError if the scenario encodes uplinks, and where `fedsgd` does."""
-        if setting.encoding_up != FLOAT32:
-            raise ConfigError(
-                "encoding.up: onebit_adam says itself how momenta are written; leave encoding.up out, "
-                f"found values = {setting.encoding_up.values!r}"
-            )
+        refuse_encoding(setting, "onebit_adam says itself how momenta are written")
         return {**super().init(setting, key), "first": {}, "second": {}, "error": {}}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
-from edgesim.core.encoding import FLOAT32, Encoding
-from edgesim.core.errors import ConfigError
+from edgesim.core.encoding import Encoding
 from edgesim.core.method import Aggregate, Finished, LocalRule, LocalState, ServerContext
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Task
@@ -22,7 +21,7 @@ from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
 from edgesim.learning.aggregate.mean import mean_of_holders
 from edgesim.learning.train.context import Context
-from edgesim.methods.fedsgd import FedSGD
+from edgesim.methods.fedsgd import FedSGD, refuse_encoding
 
 _VOTES = frozenset({"move", "buffers"})
 
@@ -48,11 +47,7 @@ class SignSGD(FedSGD):
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the empty state. Raises ConfigError if the scenario encodes uplinks, and where `fedsgd` does."""
-        if setting.encoding_up != FLOAT32:
-            raise ConfigError(
-                "encoding.up: of signsgd, method.values says how weights are written; leave encoding.up out, "
-                f"found values = {setting.encoding_up.values!r}"
-            )
+        refuse_encoding(setting, "of signsgd, method.values says how weights are written")
         return super().init(setting, key)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,9 @@ from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Submodel, Task
 from edgesim.core.update import ModelState
 from edgesim.learning.codec.update import update_uplinked
-from edgesim.runtime.answers import Answers
-from edgesim.runtime.checkpoint import Checkpoint
 from edgesim.simulation.assembly import assemble
 from tests.contracts.support import COORDINATORS, mixed_scenario, results_of, run
-from tests.contracts.test_answers import found
-from tests.contracts.test_checkpoint import ALWAYS_S, resumed
+from tests.contracts.whole_runs import check_whole_runs
 from tests.core.test_encoding import cost_profile
 from tests.sizes import full
 
@@ -180,17 +178,7 @@ def dgc(method: Any, protocol: str = "sync", **changes: Any) -> Any:
 @pytest.mark.parametrize(("method", "protocol"), CASES)
 def test_runs_are_timed_answered_and_resumed(method: str, protocol: str, tmp_path: Any) -> None:
     """Without training jobs and rounds are the same; another run finds all answers; one cut off ends as the whole."""
-    whole = dgc(method, protocol, stop={"rounds": 4})
-    first, _ = found(whole, Answers(tmp_path / "answers"))
-    second, again = found(whole, Answers(tmp_path / "answers"))
-    assert second == first
-    assert again.learner.memo.known > 0
-    checkpoint = Checkpoint(tmp_path / "checkpoint", ALWAYS_S, {})
-    resumed(dgc(method, protocol, stop={"rounds": 2}), checkpoint)
-    serial = results_of(run(whole))
-    assert results_of(resumed(whole, checkpoint)) == serial
-    null = results_of(run(dgc(method, protocol, stop={"rounds": 4}, backend="null")))
-    assert all(null[table] == serial[table] for table in ("jobs", "rounds", "devices"))
+    check_whole_runs(partial(dgc, method, protocol), tmp_path)
 
 
 @full

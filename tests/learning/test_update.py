@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,9 @@ from edgesim.learning.codec.update import largest, update_uplinked
 from edgesim.learning.models.build import model_state_of
 from edgesim.methods.encoded import Encoded
 from edgesim.methods.fedavg import FedAvg
-from edgesim.runtime.answers import Answers
-from edgesim.runtime.checkpoint import Checkpoint
 from edgesim.simulation.assembly import assemble
 from tests.contracts.support import COORDINATORS, LATE_UPLOADING, mixed_scenario, results_of, run
-from tests.contracts.test_answers import found
-from tests.contracts.test_checkpoint import ALWAYS_S, resumed
+from tests.contracts.whole_runs import check_whole_runs
 from tests.core.test_encoding import cost_profile
 from tests.sizes import full
 
@@ -377,19 +375,7 @@ CODED = {"up": {**FED_BACK["up"], "values": "int8", "rotate": True}}
 def test_runs_are_timed_answered_and_resumed(method: str, protocol: str, tmp_path: Any) -> None:
     """Without training jobs and rounds are the same; another run finds all answers; one cut off ends as the whole."""
     changes = {"method": method, "protocol": COORDINATORS[protocol], "encoding": CODED}
-    whole = mixed_scenario(**changes, stop={"rounds": 4})
-    first, _ = found(whole, Answers(tmp_path / "answers"))
-    second, again = found(whole, Answers(tmp_path / "answers"))
-    assert second == first
-    assert again.learner.memo.known > 0
-    checkpoint = Checkpoint(tmp_path / "checkpoint", ALWAYS_S, {})
-    resumed(mixed_scenario(**changes, stop={"rounds": 2}), checkpoint)
-    assert results_of(resumed(whole, checkpoint)) == results_of(run(whole))
-    null = results_of(run(mixed_scenario(**changes, stop={"rounds": 4}, backend="null")))
-    serial = results_of(run(whole))
-    assert [null[table] for table in ("jobs", "rounds", "devices")] == [
-        serial[t] for t in ("jobs", "rounds", "devices")
-    ]
+    check_whole_runs(partial(mixed_scenario, **changes), tmp_path)
 
 
 @full

@@ -6,6 +6,7 @@ Source: Reddi et al., "Adaptive Federated Optimization" (2021), algorithm 2; Hsu
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,12 +19,11 @@ from edgesim.learning.server_optimizers.sgd import Sgd
 from edgesim.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from edgesim.methods.optimised import Optimised
 from edgesim.runtime.answers import Answers
-from edgesim.runtime.checkpoint import Checkpoint
 from edgesim.simulation.assembly import assemble
 from edgesim.simulation.server_step import method_of_server
 from tests.contracts.support import COORDINATORS, NORMED, fingerprint, mixed_scenario, results_of, run
 from tests.contracts.test_answers import found
-from tests.contracts.test_checkpoint import ALWAYS_S, resumed
+from tests.contracts.whole_runs import check_whole_runs
 from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
 
 START = [1.0, -2.0, 0.5]
@@ -180,14 +180,7 @@ WRAPPED = [("scaffold", "deadline"), ("fedbuff", "buffered"), ("fedpns", "sync")
 def test_runs_with_an_optimizer_are_answered_and_resumed(method, protocol, tmp_path):
     """A second run finds all answers, one that was cut off ends as the whole one; a plain run gets none of them."""
     changes = {"method": method, "protocol": COORDINATORS[protocol], "server_optimizer": "yogi"}
-    whole = mixed_scenario(**changes, stop={"rounds": 4})
-    first, _ = found(whole, Answers(tmp_path / "answers"))
-    second, again = found(whole, Answers(tmp_path / "answers"))
-    assert second == first
-    assert again.learner.memo.known > 0
-    checkpoint = Checkpoint(tmp_path / "checkpoint", ALWAYS_S, {})
-    resumed(mixed_scenario(**changes, stop={"rounds": 2}), checkpoint)
-    assert results_of(resumed(whole, checkpoint)) == results_of(run(whole))
+    first = check_whole_runs(partial(mixed_scenario, **changes), tmp_path, timed=False)
     plain = mixed_scenario(**{**changes, "server_optimizer": None}, stop={"rounds": 4})
     assert found(plain, Answers(tmp_path / "answers"))[0] == found(plain, None)[0] != first
 

@@ -6,6 +6,7 @@ Source: Tang et al. (2021), algorithm 1.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,9 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.learning.models.build import model_state_of
 from edgesim.methods.onebit_adam import OneBitAdam
-from edgesim.runtime.answers import Answers
-from edgesim.runtime.checkpoint import Checkpoint
 from edgesim.simulation.assembly import assemble
 from tests.contracts.support import COORDINATORS, merge_arguments, mixed_scenario, prepare, results_of, run
-from tests.contracts.test_answers import found
-from tests.contracts.test_checkpoint import ALWAYS_S, resumed
+from tests.contracts.whole_runs import check_whole_runs
 from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
 from tests.sizes import full
 
@@ -179,18 +177,7 @@ UP = {"name": "onebit_adam", "warm_up": 1}
 
 def test_signs_are_timed_answered_and_resumed(tmp_path: Any) -> None:
     """With signs from the second round on: as the common contracts have it of the warm-up."""
-    changes = {"method": UP, "protocol": COORDINATORS["deadline"]}
-    whole = mixed_scenario(**changes, stop={"rounds": 4})
-    first, _ = found(whole, Answers(tmp_path / "answers"))
-    second, again = found(whole, Answers(tmp_path / "answers"))
-    assert second == first
-    assert again.learner.memo.known > 0
-    checkpoint = Checkpoint(tmp_path / "checkpoint", ALWAYS_S, {})
-    resumed(mixed_scenario(**changes, stop={"rounds": 2}), checkpoint)
-    serial = results_of(run(whole))
-    assert results_of(resumed(whole, checkpoint)) == serial
-    null = results_of(run(mixed_scenario(**changes, stop={"rounds": 4}, backend="null")))
-    assert all(null[table] == serial[table] for table in ("jobs", "rounds", "devices"))
+    check_whole_runs(partial(mixed_scenario, method=UP, protocol=COORDINATORS["deadline"]), tmp_path)
 
 
 @full
