@@ -162,6 +162,13 @@ def test_learning_reaches_no_simpy():
     assert "simpy" in reached_from("edgesim.engine.world")
 
 
+def test_training_waits_for_the_flop_counter():
+    """Neither workers nor the server of a run load torch's counter, and Triton with it, before something is counted."""
+    for start in ("edgesim.learning.train.trainer", "edgesim.learning.train.cohort", "edgesim.learning.server"):
+        assert "torch.utils.flop_counter" not in reached_from(start)
+    assert "torch.utils.flop_counter" in reached_from("edgesim.cost.measure.step")
+
+
 def test_parts_load_where_a_library_is_missing():
     """The same, tried: modules are imported in processes where torch, or SimPy, cannot be imported."""
     tried = {

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.module_tracker import ModuleTracker
+
+if TYPE_CHECKING:
+    from torch.utils.flop_counter import FlopCounterMode
 
 
 def flop_counter() -> FlopCounterMode:
@@ -17,6 +19,8 @@ def flop_counter() -> FlopCounterMode:
     Differs: torch's own formula for the weight gradient ignores groups, fourteenfold the truth for a whole
     EfficientNet-B0 step; and it follows modules backward, which fails where one is given a parameter or returns one.
     """
+    from torch.utils.flop_counter import FlopCounterMode  # loads Triton where that is installed: 45 MiB
+
     counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _conv_backward_flops})
     counter.mod_tracker = _NoModules()
     return counter
