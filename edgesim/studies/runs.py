@@ -173,13 +173,18 @@ def _run(planned: Planned, checkpoint_s: float | None, fresh: bool, wait: bool =
         return fault_of(error)
 
 
+def growing_folder(folder: Path) -> Path:
+    """Return where the run of a cell is written until it is done and takes its place, which may hold an older one."""
+    return folder.with_name(f".{folder.name}.growing")
+
+
 def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:
     from edgesim.runtime.answers import Answers
     from edgesim.runtime.checkpoint import Checkpoint  # these load torch, which a look at finished runs does not need
     from edgesim.simulation.run import simulate
 
     folder = planned.folder
-    growing, aside = (folder.with_name(f".{folder.name}.{what}") for what in ("growing", "old"))
+    growing, aside = growing_folder(folder), folder.with_name(f".{folder.name}.old")
     try:
         for rest in growing, aside:  # left by a study that was killed
             shutil.rmtree(rest, ignore_errors=True)
