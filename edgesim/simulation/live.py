@@ -150,7 +150,7 @@ class Display:
         self._clock_s = clock_s
         self._glance: Glance | None = None
         self._since_s = 0.0  # when the glance came
-        self._line = ""
+        self._told: Mapping[str, Any] = {}  # what was done as the last line had it
         self._live: Live | None = None
         if console.is_interactive:
             self._live = Live(
@@ -161,9 +161,9 @@ class Display:
     def show(self, glance: Glance) -> None:
         """Show a glance."""
         self._glance, self._since_s = glance, self._clock_s()
-        if self._live is None and glance.done and (line := line_of(glance)) != self._line:
-            self._console.print(line, soft_wrap=True)  # a line of a log has no width
-            self._line = line
+        if self._live is None and glance.done != self._told:  # how long the rest takes is no news
+            self._console.print(line_of(glance), soft_wrap=True)  # a line of a log has no width
+            self._told = dict(glance.done)
 
     def tell(self, line: str) -> None:
         """Print a line that stays, above the panel if there is one."""

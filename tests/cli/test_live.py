@@ -237,10 +237,7 @@ def test_a_run_is_watched_to_its_end_and_not_disturbed(here: Path) -> None:
     *lines, last = out.splitlines()
     assert last == "run: finished after 40 rounds: 40 rounds done"
     rounds = [int(found[1]) for line in lines if (found := re.match(r"round (\d+)/40  accuracy 0\.\d{4}  ", line))]
-    assert len(rounds) == len(lines) and rounds[-1] == 40
-    assert rounds[:-1] == sorted(
-        set(rounds[:-1])
-    )  # the last round is told twice if it is read before the run is said to be over
+    assert len(rounds) == len(lines) and rounds == sorted(set(rounds)) and rounds[-1] == 40
     assert call("run", *words, "--out", "alone", "--quiet", "--fresh").code == 0
     assert call("diff", "run", "alone").out == "identical\n"
 
@@ -290,6 +287,21 @@ def test_the_run_of_a_cell_is_shown_while_it_is_written_beside_its_place(here: P
         code, out, err = call("watch", "cell")
     assert (code, err) == (0, "") and out.endswith("\ncell: finished after 3 rounds: 3 rounds done\n")
     assert call("watch", "cell").out.endswith("\ncell: finished after 1 round: 1 rounds done\n")
+
+
+@pytest.mark.process
+@pytest.mark.kills
+def test_the_run_of_a_cell_whose_study_was_killed_is_shown_as_cut_off(here: Path) -> None:
+    growing = growing_folder(here / "cell")
+    run = started("scenario.toml", "--set", "stop.rounds=40", "--out", growing.name)
+    for _ in range(6000):
+        if (growing / "manifest.json").exists() and len(open_run(growing).rounds) == 5:
+            break
+        time.sleep(0.01)
+    run.kill()
+    run.communicate(timeout=60)
+    code, out, err = call("watch", "cell")
+    assert (code, err) == (1, "") and out.splitlines()[-1].startswith("cell: cut off after 5 rounds")
 
 
 @pytest.mark.parametrize(
