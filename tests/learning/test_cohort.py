@@ -113,9 +113,13 @@ def test_threads_of_torch_are_given_back():
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_scores_are_of_the_chunks_that_serial_scores(threads):
-    """Loss, hits and samples of each chunk, the last one short, whatever batches of chunks go through the network."""
-    scenario = digits_scenario(backend={"name": "cohort", "threads": threads}, model="cnn_digits")
+@pytest.mark.parametrize("model", ["cnn_digits", "mlr"])
+def test_scores_are_of_the_chunks_that_serial_scores(model, threads):
+    """Loss, hits and samples of each chunk, the last one short, whatever batches of chunks go through the network.
+
+    Batches are shared out among threads, or each operation of networks of linear layers is.
+    """
+    scenario = digits_scenario(backend={"name": "cohort", "threads": threads}, model=model)
     simulation = prepare(scenario)
     simulation.run()
     cohort, model = simulation.learner.backend._cohort, simulation.learner.weights()

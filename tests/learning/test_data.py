@@ -64,6 +64,17 @@ def test_a_batch_is_a_channels_last_view_of_the_rows_asked_for(nowhere: Path) ->
     assert data.input_shape == (3, 6, 6) and data.x_train.is_contiguous()
 
 
+@pytest.mark.parametrize("most", [0, 3 * 64 * 4, 2**30])
+def test_batches_are_what_they_are_one_by_one(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr("edgesim.learning.data.dataset._GATHERED_BYTES", most)
+    data, rows = load("digits"), torch.split(torch.tensor([7, 3, 3, 0, 9, 11, 2, 5]), 3)
+    gathered = list(data.batches("test", iter(rows)))
+    assert [len(y) for _, y in gathered] == [3, 3, 2] and not list(data.batches("test", []))
+    for (x, y), own in zip(gathered, rows, strict=True):
+        one_x, one_y = data.batch("test", own)
+        assert torch.equal(x, one_x) and torch.equal(y, one_y) and x.stride() == one_x.stride()
+
+
 def test_a_limit_takes_the_first_samples_and_keeps_the_classes(nowhere: Path) -> None:
     write_parquet_pair(nowhere)
     whole, part = load("parquet", root=nowhere), load("parquet", root=nowhere, train_limit=5, test_limit=1)

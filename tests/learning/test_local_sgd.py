@@ -61,6 +61,19 @@ def test_as_torch_takes_its_steps(model, name, settings):
             assert torch.equal(local.weights[kind][name], tensor), name
 
 
+def test_batches_are_augmented_one_by_one():
+    """However many steps' samples are gathered at once, each step has the draws that it has when it is alone."""
+    parts = assemble(digits_scenario(data={"name": "digits", "augment": {"crop": 1, "flip": True}}))
+    job = Assignment(0, 0, Task(), KEY, model_state_of(parts.module), None)
+    context = Context(parts.module, parts.data, torch.arange(40), job, False)
+    order = torch.split(torch.arange(40), 16)
+    together = list(context.batches(order, torch.Generator().manual_seed(3)))
+    draws = torch.Generator().manual_seed(3)
+    alone = [context.batch(positions, draws) for positions in order]
+    assert all(torch.equal(x, one.x) and torch.equal(y, one.y) for (x, y), one in zip(together, alone, strict=True))
+    assert not torch.equal(together[0].x, parts.data.batch("train", order[0])[0])
+
+
 def test_a_data_set_moves_whole():
     """To the device that torch has for tensors without numbers; where it is already it stays the same object."""
     data = assemble(digits_scenario()).data

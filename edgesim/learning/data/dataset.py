@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -20,6 +22,8 @@ from edgesim.learning.data.normalise import Scaling
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+_GATHERED_BYTES = 2**21  # of features gathered at once: each call costs, and so much stays in a CPU's cache
 
 Side = Literal["train", "test"]
 Array: TypeAlias = "np.ndarray | Tensor"
@@ -126,6 +130,17 @@ class Dataset:
         places = indices if split == "test" or self._rows is None else self._rows.tensor.index_select(0, indices)
         x = self._normalised(split, places)
         return (x.permute(0, 3, 1, 2) if x.ndim == 4 else x), self._y[split].tensor.index_select(0, indices)
+
+    def batches(self, split: Side, rows: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield what `batch` gives for each of these rows in turn; those of a few batches are gathered at once."""
+        import torch
+
+        rows, most = iter(rows), _GATHERED_BYTES // (4 * math.prod(self.input_shape))
+        for first in rows:
+            some = [first, *islice(rows, max(most // max(len(first), 1), 1) - 1)]
+            x, y = self.batch(split, first if len(some) == 1 else torch.cat(some))
+            sizes = [len(each) for each in some]
+            yield from zip(torch.split(x, sizes), torch.split(y, sizes), strict=True)
 
     @property
     def x_train(self) -> Tensor:

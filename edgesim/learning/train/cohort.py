@@ -27,7 +27,7 @@ from edgesim.core.update import ModelState
 from edgesim.cost.profile import WHOLE
 from edgesim.learning.models.seeding import Stream
 from edgesim.learning.train.probe import DEVICES, SAMPLES, Stackable, probed
-from edgesim.learning.train.stacked import StackedNetwork, quick
+from edgesim.learning.train.stacked import StackedNetwork, in_whole_calls, quick
 from edgesim.learning.train.stacked_sgd import StackedJob, run_stacked_sgd
 from edgesim.learning.train.torch_settings import torch_threads
 from edgesim.learning.train.trainer import CHUNK, ChunkScore, Trainer, started
@@ -135,6 +135,7 @@ class Cohort:
         self._size, self._device = size, device
         self._lanes = [_Lane(trainer) for _ in range(threads)]
         self._tests = torch.split(trainer.test_rows, CHUNK * _chunks_at_once(trainer))
+        self._tests_whole = in_whole_calls(trainer.module)
         self._free: queue.SimpleQueue[_Lane] = queue.SimpleQueue()
         for lane in self._lanes:
             self._free.put(lane)
@@ -158,6 +159,9 @@ class Cohort:
 
     def score(self, model: ModelState) -> list[ChunkScore]:
         """Return loss and hits of a model on each chunk of the test set."""
+        if self._tests_whole:
+            with torch_threads(len(self._lanes)):
+                return self._lanes[0].score(model, self._tests)
         lanes = min(len(self._lanes), len(self._tests))
         cuts = [len(self._tests) * lane // lanes for lane in range(lanes + 1)]
         spans = [self._tests[start:end] for start, end in pairwise(cuts)]

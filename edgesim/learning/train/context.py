@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -100,12 +100,17 @@ class Context:
 
     def batch(self, positions: Tensor, augmenting: torch.Generator | None) -> Batch:
         """Return the samples at these positions of the device's data, augmented if the data set says so."""
-        x, y = self._data.batch("train", self.shard.index_select(0, positions))
-        if self._data.augment is not None:
-            assert augmenting is not None
-            x = self._data.augment.apply(x, augmenting)
-        y = y if self.relabelled is None else self.relabelled[y]
-        return Batch(x.to(self._device), y.to(self._device))
+        return next(self.batches([positions], augmenting))
+
+    def batches(self, order: Iterable[Tensor], augmenting: torch.Generator | None) -> Iterator[Batch]:
+        """Yield what `batch` gives for each of these positions in turn."""
+        rows = (self.shard.index_select(0, positions) for positions in order)
+        for x, y in self._data.batches("train", rows):
+            if self._data.augment is not None:
+                assert augmenting is not None
+                x = self._data.augment.apply(x, augmenting)
+            y = y if self.relabelled is None else self.relabelled[y]
+            yield Batch(x.to(self._device), y.to(self._device))
 
     def hold_out(self, positions: Tensor) -> None:
         """Leave the samples at these positions, int64, out of the device's data from now on.

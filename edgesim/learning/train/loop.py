@@ -103,8 +103,7 @@ def run_local_sgd(
     augmenting = torch.Generator().manual_seed(key.at(1).word()) if context.augments else None
     order = batch_order(key.at(0), len(context.shard), local_sgd, context.drop_single, context.shard.device)
     steps = 0
-    for positions in islice(order, most):
-        batch = context.batch(positions, augmenting)
+    for batch in context.batches(islice(order, most), augmenting):
         grads = _metered(local, batch, phase, context, trained)
         with torch.no_grad():
             _descend(trained, grads, kept, local_sgd)

@@ -221,6 +221,11 @@ def _by_onednn(x: Tensor, weight: Tensor) -> bool:
     return x.device.type == "cpu" and weight.numel() >= _MUCH and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
+def in_whole_calls(module: nn.Module) -> bool:
+    """Whether each layer with tensors is one product, which torch shares out among threads well."""
+    return all(type(unit) is nn.Linear for unit in _units(module))
+
+
 def _units(module: nn.Module) -> Iterator[nn.Module]:
     """Yield the outermost parts of a network that have tensors of their own, each once."""
     if next(own_tensors(module), None) is not None:

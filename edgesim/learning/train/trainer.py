@@ -232,13 +232,13 @@ class Trainer:
             return []
         module = self.load_for_test(model, network)
         with torch.no_grad():
-            columns = list(zip(*(self._sums(module, indices) for indices in chunks), strict=True))
+            batches = self._resident.batches("test", chunks)
+            columns = list(zip(*(self._sums(module, x, y) for x, y in batches), strict=True))
         losses, hits, *counts = (torch.stack(column).tolist() for column in columns)  # all chunks at once
         return list(map(ChunkScore, losses, hits, map(len, chunks), *(map(tuple, rows) for rows in counts)))
 
-    def _sums(self, module: nn.Module, indices: Tensor) -> tuple[Tensor, ...]:
+    def _sums(self, module: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         """Return the loss of some test samples, summed, how many of them are hits, and if asked for their counts."""
-        x, y = self._resident.batch("test", indices)
         logits, objective = module(x), self.objective
         sums = objective.summed(logits, y), objective.hits(logits, y).sum()
         return (*sums, objective.counts(logits, y).sum(0)) if self.metrics else sums
