@@ -17,6 +17,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import Update
 from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
+from edgesim.learning.submodel.slicing import extract, thinner
 from edgesim.methods.fedad import FedAD
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import (
@@ -31,6 +32,7 @@ from tests.contracts.support import (
 )
 from tests.contracts.test_prices import measured_jobs
 from tests.methods.hand_made import KEY, server_of, setting_of, view_of
+from tests.methods.recorded import close_to, record
 from tests.sizes import full
 
 NOBODY: frozenset[str] = frozenset()
@@ -339,6 +341,44 @@ def test_where_ratios_come_from():
     assert noted(lacking, "fallback") == {}
 
 
+def test_multipliers_folded_into_weights(monkeypatch):
+    """A turn by hand on the thin network: weights that read a unit times its multiplier, plain SGD, and divided again.
+
+    Multipliers are those of a run that does not fold, whose first thinned round has the same units, FLOPs and bytes.
+    """
+    seen = record(monkeypatch)
+    scaled, folded = (frames(run(digits(rounds=3, method={"fold": fold})))["jobs"] for fold in (False, True))
+    for column in ("flops", "up_bytes", "down_bytes"):
+        assert scaled[column].tolist() == folded[column].tolist()
+    thin = [job for job in seen if job.assignment.task.submodel.channels]
+    assert len(thin) % 2 == 0 and len(thin) >= 4
+    half = len(thin) // 2
+    for plain, job in zip(thin[:half], thin[half:], strict=True):
+        submodel, scales = job.assignment.task.submodel, dict(plain.assignment.task.submodel.scale)
+        assert submodel == replace(plain.assignment.task.submodel, scale=()) and max(map(max, scales.values())) > 1
+        cost_profile = job.trainer.cost_profile
+        base = extract(job.assignment.global_model, submodel, cost_profile)["params"]
+        readers = {layer.name: scales[layer.columns] for layer in cost_profile.layers if layer.columns in scales}
+        factors = {f"{name}.weight": _columns(s, base[f"{name}.weight"]) for name, s in readers.items()}
+        network = thinner(job.trainer.module, submodel, cost_profile).train()
+        for name, parameter in network.named_parameters():
+            parameter.data = (base[name] * factors.get(name, 1.0)).requires_grad_()
+        optimizer = torch.optim.SGD(network.parameters(), lr=job.assignment.task.local_sgd[0].lr)
+        for x, y in job.batches():
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(network(x), y).backward()
+            optimizer.step()
+        expected = {name: p.detach() / factors.get(name, 1.0) for name, p in network.named_parameters()}
+        close_to(dict(job.result.body["params"]), expected)
+        assert any(not torch.allclose(t, plain.result.body["params"][n], atol=1e-4) for n, t in expected.items())
+
+
+def _columns(scale, weight):
+    """Return the multiplier of each column of a weight that reads so many units, the same number of columns each."""
+    each = torch.tensor(scale).repeat_interleave(weight.shape[1] // len(scale))
+    return each.view(1, -1, *(1,) * (weight.dim() - 2))
+
+
 @pytest.mark.parametrize(("fallback", "least", "most"), [("fixed", 0.8, 0.8), ("rank_deficiency", 0.0, 0.79)])
 def test_a_poor_spectrum_is_replaced_and_the_notes_say_so(fallback, least, most):
     """Two steps cannot find the largest eigenvalue to a millionth; with a residual of 10 they are good enough."""
@@ -444,6 +484,7 @@ def test_a_round_of_nobody_leaves_everything():
         {"drop_cap": 1},
         {"exact_k": "perhaps"},
         {"rescale": 2},
+        {"fold": 2},
         {"channels": "outer"},
         {"absent": "zero"},
     ],
@@ -466,6 +507,10 @@ def test_settings_out_of_range(wrong):
         (
             {"method": {"name": "fedad", "time_map": "exact", "rate_convention": "literal"}},
             r"method\.time_map: 'exact' is for method\.rate_convention 'keep', found 'literal'",
+        ),
+        (
+            {"method": {"name": "fedad", "fold": True, "rescale": False}},
+            r"method\.fold: puts multipliers into weights, and method\.rescale is false",
         ),
     ],
 )

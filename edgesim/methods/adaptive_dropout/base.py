@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ from edgesim.cost.profile import ChannelGroup
 from edgesim.learning.submodel.selection import Which, check_groups, check_kept, groups_of
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.rules import PLAIN_SGD
+from edgesim.methods.adaptive_dropout.folded import FOLDED, factors_of
 from edgesim.methods.adaptive_dropout.spectrum import dense_flops, lanczos_flops, product_flops, share_below_gap
 from edgesim.methods.adaptive_dropout.unit_ranks import (
     NeuronWeight,
@@ -76,9 +77,9 @@ class AdaptiveDropout(Method):
     `ratio_min`.
 
     A unit's probability to be left out is proportional to exp(-importance), over all channels and over all neurons, and
-    at most `drop_cap`; if `rescale`, what kept channels give is multiplied by 1 / (1 - probability) in training. In
-    each layer the most important unit stays if no other does; `exact_k`: as many stay as are expected. `channels`: as
-    for AFD.
+    at most `drop_cap`; if `rescale`, what kept channels give is multiplied by 1 / (1 - probability) in training, or, if
+    `fold`, the weights that read it are, once before training, and divided after it. In each layer the most important
+    unit stays if no other does; `exact_k`: as many stay as are expected. `channels`: as for AFD.
 
     The metrics hold, of a check, `delta`, `fired` and, of an update, every device's `rho`, whether the `fallback` was
     used, whether its eigenvalues have such a `gap`, and `et_max_s`; of every round the mean probability `drop` of the
@@ -151,6 +152,8 @@ class AdaptiveDropout(Method):
     """As the paper has it. The units left out stay the same for a whole turn of training, so multipliers act like a
     larger learning rate: see `docs/explanation/reproductions.md`.
     """
+    fold: bool = False
+    """Algorithm 2's "the weight is updated" may mean `true`: steps of these weights are then smaller, not larger."""
     exact_k: bool = False
     """Each unit is drawn by itself, so that sizes vary."""
     channels: Which = "inner"
@@ -172,6 +175,8 @@ class AdaptiveDropout(Method):
             )
         if self.time_map == "exact" and self.rate_convention == "literal":
             raise ConfigError("method.time_map: 'exact' is for method.rate_convention 'keep', found 'literal'")
+        if self.fold and not self.rescale:
+            raise ConfigError("method.fold: puts multipliers into weights, and method.rescale is false")
         setting.cost.check(widths=1)
         channels = sum(group.size for group in self._groups(setting))
         nothing = {"drop": np.zeros(len(setting.samples)), "importance": np.zeros(channels), "heard": None}
@@ -194,9 +199,11 @@ class AdaptiveDropout(Method):
         return Plan(self._training(devices, state, view, key, have_model=True))
 
     def local(self, task: Task) -> LocalRule:
-        """Return plain SGD on the cross-entropy, or what looks at the model that was received."""
+        """Return SGD on the cross-entropy, or what looks at the model that was received."""
         finish = {_RANKS: self._tell_ranks, _CURVATURE: self._tell_ratio}.get(task.name)
-        return PLAIN_SGD if finish is None else LocalRule(on_finish=finish)
+        if finish is None:
+            return FOLDED if self.fold else PLAIN_SGD
+        return LocalRule(on_finish=finish)
 
     def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
         """Return a state that knows how much units matter or, if that was asked for, has new rates."""
@@ -228,21 +235,17 @@ class AdaptiveDropout(Method):
         tasks: dict[Any, Task] = {}
         orders = []
         for device in devices:
-            submodel, up = (
-                self._submodel(state, device, setting, key.at(PlanStream.CHANNELS, device)),
-                self._upload(state, device, setting),
-            )
-            extra_bytes = _NUMBER_BYTES * sum(len(multipliers) for _, multipliers in submodel.scale)
-            down: Payload | None = Payload(extra_bytes=extra_bytes)
+            submodel = self._submodel(state, device, setting, key.at(PlanStream.CHANNELS, device))
+            up, kept = self._upload(state, device, setting), sum(len(factors) for _, factors in submodel.scale)
+            down: Payload | None = Payload(extra_bytes=_NUMBER_BYTES * kept)
             if have_model:
-                mask_bytes = math.ceil(len(state["importance"]) / 8)
-                down = (
-                    Payload(collections=frozenset(), extra_bytes=mask_bytes + extra_bytes)
-                    if submodel.channels
-                    else None
-                )
-            task = tasks.setdefault((submodel, up), Task(submodel=submodel, local_sgd=local_sgd, down=down, up=up))
-            orders.append(Order(device, task))
+                extra_bytes = math.ceil(len(state["importance"]) / 8) + _NUMBER_BYTES * kept  # a mask and multipliers
+                down = Payload(frozenset(), extra_bytes=extra_bytes) if submodel.channels else None
+            if (submodel, up) not in tasks:
+                config = factors_of(submodel, setting.cost_profile) if self.fold else {}
+                trained = replace(submodel, scale=()) if self.fold else submodel
+                tasks[submodel, up] = Task(submodel=trained, local_sgd=local_sgd, down=down, up=up, config=config)
+            orders.append(Order(device, tasks[submodel, up]))
         return tuple(orders)
 
     def _ranks_task(self, samples: int, setting: Setting) -> Task:
