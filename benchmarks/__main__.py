@@ -26,6 +26,7 @@ from rivals import VARIABLE
 
 HERE = Path(__file__).parent
 FIRST = ("rivals", "training", "two_workers")  # on the page; the others follow by name
+SAME = ("cpu", "cores_to_use", "versions")  # facts of the host in which reports must agree to be one
 
 
 def benchmarks() -> list[str]:
@@ -39,20 +40,24 @@ def benchmarks() -> list[str]:
     return [*FIRST, *sorted(names - set(FIRST))]
 
 
-def measured(name: str, words: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any]:
+def measured(
+    name: str, words: Sequence[str], environment: Mapping[str, str], facts: Mapping[str, Any]
+) -> dict[str, Any]:
     """Run one benchmark; return its section of the report. Raises SystemExit if it fails, with its exit code."""
     title, about = _explained(name)
     print(f"\n{name}: {title}", flush=True)
     paths = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
     with tempfile.TemporaryDirectory() as folder:
-        file, start_s = Path(folder) / "found.json", time.perf_counter()
+        file, load, start_s = Path(folder) / "found.json", round(os.getloadavg()[0], 2), time.perf_counter()
         command = [sys.executable, str(HERE / f"{name}.py"), *words, "--json", str(file)]
         code = subprocess.run(command, env={**os.environ, **environment, "PYTHONPATH": paths}).returncode
         if code:
             print(f"benchmarks/{name}.py failed", file=sys.stderr)
             sys.exit(code if code > 0 else 1)
         found = json.loads(file.read_text(encoding="utf-8"))
-    return {"name": name, "title": title, "about": about, "seconds": time.perf_counter() - start_s, **found}
+    seconds = time.perf_counter() - start_s
+    of = {key: facts[key] for key in ("date", "git")}
+    return {"name": name, "title": title, "about": about, "seconds": seconds, "load": load, **of, **found}
 
 
 def _explained(name: str) -> tuple[str, str]:
@@ -61,6 +66,25 @@ def _explained(name: str) -> tuple[str, str]:
     first, _, rest = (ast.get_docstring(tree) or "").partition("\n\n")
     question, _, answer = first.partition("? ")
     return f"{question}?", "\n\n".join(filter(None, [answer, rest.partition("Run: ")[0].strip()]))
+
+
+def sections_of(files: Sequence[Path], facts: Mapping[str, Any], quick: bool) -> dict[str, dict[str, Any]]:
+    """Return the sections of earlier reports by name, of equal names the last one.
+
+    Raises ValueError if a file is no report, or of another machine.
+    """
+    found = {}
+    for file in files:
+        try:
+            report = json.loads(file.read_text(encoding="utf-8"))
+            was, sections = {"quick": report["quick"], **report["host"]}, report["sections"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{file} cannot be read as a report: {type(error).__name__}: {error}") from error
+        for key, now in {"quick": quick, **{key: facts[key] for key in SAME}}.items():
+            if was.get(key) != now:
+                raise ValueError(f"{file} has another {key}: {was.get(key)}, here {now}")
+        found |= {section["name"]: section for section in sections}
+    return found
 
 
 def main() -> None:
@@ -75,14 +99,21 @@ def main() -> None:
     options.add_argument(
         "--rivals", nargs="+", metavar="WORD", help="FOLDER NAME=COMMAND ..., see benchmarks/rivals.py"
     )
+    reports = "reports of --json, from this machine, whose sections come along; then only NAMEs are run"
+    options.add_argument("--reports", nargs="+", type=Path, default=[], metavar="FILE", help=reports)
     given = options.parse_args()
     if unknown := set(given.names) - set(known):
         options.error(f"NAME: must be of {', '.join(known)}, got {min(unknown)!r}")
     words = [*(["--quick"] if given.quick else []), *(["--repeats", str(given.repeats)] if given.repeats else [])]
     environment = {} if given.rivals is None else {VARIABLE: shlex.join(given.rivals)}
     facts = host(["python", "-m", "benchmarks", *sys.argv[1:]])
-    chosen = [name for name in known if name in given.names or not given.names]
-    sections = [measured(name, words, environment) for name in chosen]
+    try:
+        found = sections_of(given.reports, facts, given.quick)
+    except ValueError as error:
+        options.error(f"--reports: {error}")
+    chosen = given.names if given.names or given.reports else known
+    found |= {name: measured(name, words, environment, facts) for name in known if name in chosen}
+    sections = [found[name] for name in known if name in found]
     report = {"quick": given.quick, "host": facts, "sections": sections}
     if given.json is not None:
         given.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

@@ -17,7 +17,7 @@ _CPUINFO = Path("/proc/cpuinfo")  # of Linux
 
 
 def host(command: Sequence[str]) -> dict[str, Any]:
-    """Return date, command, revision and versions, processor, cores, memory, system, and how busy it is already."""
+    """Return date, command, revision and versions, processor, cores, memory and system."""
     facts = provenance(command)
     cores = facts.pop("host_cpus")
     return {
@@ -27,7 +27,6 @@ def host(command: Sequence[str]) -> dict[str, Any]:
         "cores_to_use": len(os.sched_getaffinity(0)),
         "memory_gib": round(psutil.virtual_memory().total / GIB, 1),
         "system": platform.platform(),
-        "load": round(os.getloadavg()[0], 2),  # processes that ran or waited in the last minute, at the start
     }
 
 

@@ -17,8 +17,8 @@ Written on {date} by
 
 Every figure stands beside that of a baseline of the same run, and contestants take turns, as seconds differ from
 machine to machine and from hour to hour. A figure is the median over repeats, in brackets the lowest and the highest. A
-ratio is the figure over the baseline's: below 1 is less, in time or in memory. The load of the machine at the start
-should be near 0: others who compute at the same time disturb contestants unequally.
+ratio is the figure over the baseline's: below 1 is less, in time or in memory. The load before a benchmark, a mean of
+the last minute, tells whether others computed, who disturb contestants unequally; the benchmark before it counts, too.
 [Measure and gain speed](../howto/speed.md) says how to measure anew.
 """
 FOLDERS = re.compile(r"(?<![\w./])/(?:[^/\s]+/)+")  # of an absolute path
@@ -39,14 +39,12 @@ def _public(text: str) -> str:
 
 
 def _machine(host: Mapping[str, Any]) -> str:
-    git = host["git"]
-    revision = "" if git is None else f", revision {git['revision'][:10]}{' with changes' if git['dirty'] else ''}"
     versions = ", ".join(f"{name} {found}" for name, found in host["versions"].items() if name != "edgesim")
     return (
         textwrap.fill(
             f"Machine: {host['cpu']}, {host['cores_to_use']} of {host['cores']} cores, {host['memory_gib']} GiB, "
-            f"{host['system']}; load at the start {host['load']}. "
-            f"edgesim {host['versions']['edgesim']}{revision}; {versions}.\n",
+            f"{host['system']}. "
+            f"edgesim {host['versions']['edgesim']}; {versions}.\n",
             120,
             break_on_hyphens=False,
         )
@@ -57,7 +55,10 @@ def _machine(host: Mapping[str, Any]) -> str:
 def _section(section: Mapping[str, Any]) -> str:
     rows = [COLUMNS, *map(_line, section["rows"]), ""] if section["rows"] else []
     left_out = [f"- Left out: {each['name']}: {_public(each['reason'])}" for each in section["left_out"]]
-    program = f"`benchmarks/{section['name']}.py`, {section['seconds']:,.0f} s."
+    git, day = section["git"], section["date"].partition("T")[0]
+    revision = "" if git is None else f", revision {git['revision'][:10]}{' with changes' if git['dirty'] else ''}"
+    took = f"{section['seconds']:,.0f} s on {day}{revision}"
+    program = f"`benchmarks/{section['name']}.py`, {took}; load before it {section['load']}."
     about = f"{section['about']}\n\n{program}"
     return "\n".join([f"## {section['title']}", "", about, "", *rows, *left_out, *([""] if left_out else [])])
 

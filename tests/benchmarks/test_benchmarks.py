@@ -61,6 +61,9 @@ class _Section(_Strict):
     title: str = Field(pattern=r"^[A-Z].*\?$")
     about: str = Field(min_length=1)
     seconds: float = Field(gt=0)
+    load: float = Field(ge=0)
+    date: str
+    git: dict[str, str | bool] | None
     rows: list[_Row] = Field(min_length=2)
     left_out: list[_LeftOut]
 
@@ -75,7 +78,6 @@ class _Host(_Strict):
     cores_to_use: int
     memory_gib: float
     system: str
-    load: float
 
 
 class _Report(_Strict):
@@ -113,6 +115,30 @@ def test_it_gives_rows(name: str, tmp_path: Path) -> None:
     assert all(any(row.baseline in base.name for base in section.rows) for row in compared)
     assert f"## {section.title}\n" in page and "say nothing" in page
     assert all(f"| {row.name} | " in page for row in section.rows)
+
+
+@pytest.mark.process
+def test_reports_of_several_calls_become_one_page(tmp_path: Path) -> None:
+    """Nothing is measured again; a report of another machine is refused, and so is what is none."""
+    before, page = tmp_path / "before.json", tmp_path / "page.md"
+    done = benchmark("aggregation", "--quick", "--json", before)
+    assert done.returncode == 0, done.stderr
+    (old,) = json.loads(before.read_text(encoding="utf-8"))["sections"]
+    after = tmp_path / "after.json"
+    done = benchmark("replay", "--quick", "--reports", before, "--json", after, "--page", page)
+    assert done.returncode == 0, done.stderr
+    report = _Report.model_validate(json.loads(after.read_text(encoding="utf-8")))
+    assert [section.name for section in report.sections] == ["aggregation", "replay"]
+    assert report.sections[0].model_dump() == old and f"## {old['title']}\n" in page.read_text(encoding="utf-8")
+    page.unlink()
+    elsewhere, broken = tmp_path / "elsewhere.json", tmp_path / "broken.json"
+    whole = json.loads(before.read_text(encoding="utf-8"))
+    elsewhere.write_text(json.dumps({**whole, "host": {**whole["host"], "cpu": "abacus"}}), encoding="utf-8")
+    broken.write_text("{", encoding="utf-8")
+    for file, says in ((elsewhere, "has another cpu: abacus"), (broken, "cannot be read as a report: JSONDecodeError")):
+        done = benchmark("--quick", "--reports", file, "--page", page)
+        assert done.returncode == 2 and f"--reports: {file} {says}" in done.stderr
+    assert not page.exists()
 
 
 def test_the_command_knows_all_of_them() -> None:

@@ -131,14 +131,20 @@ class Dataset:
         x = self._normalised(split, places)
         return (x.permute(0, 3, 1, 2) if x.ndim == 4 else x), self._y[split].tensor.index_select(0, indices)
 
-    def batches(self, split: Side, rows: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield what `batch` gives for each of these rows in turn; those of a few batches are gathered at once."""
+    def batches(
+        self, split: Side, rows: Iterable[Tensor], among: Tensor | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield what `batch` gives for each of these rows in turn; those of a few batches are gathered at once.
+
+        `among`: rows of the split, of which `rows` are places.
+        """
         import torch
 
         rows, most = iter(rows), _GATHERED_BYTES // (4 * math.prod(self.input_shape))
         for first in rows:
             some = [first, *islice(rows, max(most // max(len(first), 1), 1) - 1)]
-            x, y = self.batch(split, first if len(some) == 1 else torch.cat(some))
+            places = first if len(some) == 1 else torch.cat(some)
+            x, y = self.batch(split, places if among is None else among.index_select(0, places))
             sizes = [len(each) for each in some]
             yield from zip(torch.split(x, sizes), torch.split(y, sizes), strict=True)
 

@@ -104,13 +104,12 @@ class Context:
 
     def batches(self, order: Iterable[Tensor], augmenting: torch.Generator | None) -> Iterator[Batch]:
         """Yield what `batch` gives for each of these positions in turn."""
-        rows = (self.shard.index_select(0, positions) for positions in order)
-        for x, y in self._data.batches("train", rows):
+        for x, y in self._data.batches("train", order, among=self.shard):
             if self._data.augment is not None:
                 assert augmenting is not None
                 x = self._data.augment.apply(x, augmenting)
             y = y if self.relabelled is None else self.relabelled[y]
-            yield Batch(x.to(self._device), y.to(self._device))
+            yield Batch(x, y)
 
     def hold_out(self, positions: Tensor) -> None:
         """Leave the samples at these positions, int64, out of the device's data from now on.
