@@ -26,6 +26,7 @@ from rivals import VARIABLE
 
 HERE = Path(__file__).parent
 FIRST = ("rivals", "training", "two_workers")  # on the page; the others follow by name
+PARTS = {"title", "about", "seconds", "load", "date", "git", "rows", "left_out"}  # of a section, beside its name
 SAME = ("cpu", "cores_to_use", "versions")  # facts of the host in which reports must agree to be one
 
 
@@ -83,7 +84,10 @@ def sections_of(files: Sequence[Path], facts: Mapping[str, Any], quick: bool) ->
         for key, now in {"quick": quick, **{key: facts[key] for key in SAME}}.items():
             if was.get(key) != now:
                 raise ValueError(f"{file} has another {key}: {was.get(key)}, here {now}")
-        found |= {section["name"]: section for section in sections}
+        for section in sections:
+            if section.get("name") not in benchmarks() or PARTS - section.keys():
+                raise ValueError(f"{file} has a section that this version does not write: {section.get('name')}")
+            found[section["name"]] = section
     return found
 
 

@@ -135,7 +135,13 @@ def test_reports_of_several_calls_become_one_page(tmp_path: Path) -> None:
     whole = json.loads(before.read_text(encoding="utf-8"))
     elsewhere.write_text(json.dumps({**whole, "host": {**whole["host"], "cpu": "abacus"}}), encoding="utf-8")
     broken.write_text("{", encoding="utf-8")
-    for file, says in ((elsewhere, "has another cpu: abacus"), (broken, "cannot be read as a report: JSONDecodeError")):
+    foreign = tmp_path / "foreign.json"
+    foreign.write_text(json.dumps({**whole, "sections": [{**old, "name": "speed"}]}), encoding="utf-8")
+    for file, says in (
+        (elsewhere, "has another cpu: abacus"),
+        (broken, "cannot be read as a report: JSONDecodeError"),
+        (foreign, "has a section that this version does not write: speed"),
+    ):
         done = benchmark("--quick", "--reports", file, "--page", page)
         assert done.returncode == 2 and f"--reports: {file} {says}" in done.stderr
     assert not page.exists()
