@@ -74,7 +74,7 @@ def sections_of(files: Sequence[Path], facts: Mapping[str, Any], quick: bool) ->
 
     Raises ValueError if a file is no report, or of another machine.
     """
-    found = {}
+    found, known = {}, benchmarks()
     for file in files:
         try:
             report = json.loads(file.read_text(encoding="utf-8"))
@@ -85,7 +85,7 @@ def sections_of(files: Sequence[Path], facts: Mapping[str, Any], quick: bool) ->
             if was.get(key) != now:
                 raise ValueError(f"{file} has another {key}: {was.get(key)}, here {now}")
         for section in sections:
-            if section.get("name") not in benchmarks() or PARTS - section.keys():
+            if section.get("name") not in known or PARTS - section.keys():
                 raise ValueError(f"{file} has a section that this version does not write: {section.get('name')}")
             found[section["name"]] = section
     return found

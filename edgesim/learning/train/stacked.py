@@ -38,6 +38,7 @@ class StackedNetwork:
 
     def __init__(self, module: nn.Module) -> None:
         whole = copy.deepcopy(module)
+        self.in_whole_calls = in_whole_calls(module)
         self._inner = list(whole.named_modules())
         self.params = [name for name, _ in whole.named_parameters()]
         self.buffers = [name for name, buffer in whole.named_buffers() if buffer.is_floating_point()]
@@ -57,11 +58,6 @@ class StackedNetwork:
         # What layers depend on that take no gradients, so that the backward pass reaches them.
         self._tick = torch.zeros((), device=next(module.parameters()).device, requires_grad=True)
         self._leaves: list[Tensor] = []
-
-    @property
-    def in_whole_calls(self) -> bool:
-        """Whether each layer with tensors is one product for all devices, which torch shares out among threads well."""
-        return all(isinstance(layer, _StackedLinear) for layer in self._layers)
 
     def learn_uses(self) -> None:
         """Note which linear layers the passes since the last binding went through once: those may descend."""
@@ -223,7 +219,15 @@ def _by_onednn(x: Tensor, weight: Tensor) -> bool:
 
 def in_whole_calls(module: nn.Module) -> bool:
     """Whether each layer with tensors is one product, which torch shares out among threads well."""
-    return all(type(unit) is nn.Linear for unit in _units(module))
+    return all(_is_product(unit) for unit in _units(module))
+
+
+def _is_product(layer: nn.Module) -> bool:
+    return type(layer) is nn.Linear and not _is_hooked(layer)
+
+
+def _is_hooked(layer: nn.Module) -> bool:
+    return bool(layer._forward_hooks or layer._forward_pre_hooks)
 
 
 def _units(module: nn.Module) -> Iterator[nn.Module]:
@@ -243,9 +247,8 @@ def _stacked(layer: nn.Module, names: Mapping[int, str]) -> _StackedLayer:
         for name, tensor in own_tensors(inner)
         if id(tensor) in names
     }
-    hooked = layer._forward_hooks or layer._forward_pre_hooks
-    if type(layer) is nn.Linear and not hooked:
+    if _is_product(layer):
         return _StackedLinear(layer, own)
-    if type(layer) in _CONVOLUTIONS and not hooked:
+    if type(layer) in _CONVOLUTIONS and not _is_hooked(layer):
         return _StackedConvolution(layer, own)
     return _StackedLayer(layer, own)

@@ -7,7 +7,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -16,7 +15,6 @@ import numpy as np
 
 from edgesim.core.backend import Assignment, PersonalScoring, Result, Score, Scoring, Training, Work
 from edgesim.core.errors import EdgesimError
-from edgesim.core.task import Submodel
 from edgesim.core.update import ModelState
 from edgesim.learning.train.trainer import ChunkScore, Trainer
 from edgesim.runtime.pool import Pool
@@ -67,7 +65,6 @@ class PooledBackend(ABC):
         self._jobs: list[tuple[tuple[float, ...], Item, Assignment]] = []  # a heap: those needed first, and long ones
         self._scorings: deque[Item] = deque()
         self._order = count()
-        self._train_flops = lru_cache(maxsize=64)(self._train_flops_of)
         self._died: EdgesimError | None = None
         self._own = count(-1, -1)  # numbers of what is not submitted from outside
         self._pool.begin()
@@ -178,10 +175,7 @@ class PooledBackend(ABC):
         samples = np.array([len(trainer.shards[assignment.device]) - task.held_out])
         cost_profile = trainer.cost_of(task.submodel)
         amounts = (sgd.amount(samples, cost_profile.drop_single)[0] for sgd in task.local_sgd)
-        return float(sum(amount[0] for amount in amounts)) * self._train_flops(task.submodel)
-
-    def _train_flops_of(self, submodel: Submodel) -> float:
-        return self._trainer.cost_of(submodel).train_flops(submodel)
+        return float(sum(amount[0] for amount in amounts)) * cost_profile.train_flops(task.submodel)
 
     # --- all at once --------------------------------------------------------------------------------------------------
 
