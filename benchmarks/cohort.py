@@ -3,7 +3,7 @@
 Nothing is evaluated, and the first round of each run does not count. The data are random images of CIFAR-10's shape: no
 files needed. How far the weights of both lie apart is given as a share of the largest.
 
-Run: python benchmarks/cohort.py [--device cuda] [--devices N] [--samples N] [--rounds N] [--size N] [--threads N]
+Run: python benchmarks/cohort.py [--device cuda] [--devices N] [--samples N] [--rounds N] [--size N] [--workers N]
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rows import Figures, Found, alone, compared, in_turns, of
 
 HERE = Path(__file__).stem  # the module's name where scenarios look for classes
 TEST_SAMPLES = 100
-QUICK = {"devices": 3, "samples": 32, "rounds": 2, "threads": 1}
+QUICK = {"devices": 3, "samples": 32, "rounds": 2, "workers": 1}
 
 
 class Mlp(nn.Sequential):
@@ -65,12 +65,12 @@ def rows(
     samples: int = 500,
     rounds: int = 4,
     size: int = 100,
-    threads: int = 0,
+    workers: int = 0,
     repeats: int = 2,
 ) -> Iterator[Found]:
-    """Yield seconds of a round, and how far weights lie apart. `threads`: of a CPU; 0: as many as there are cores."""
+    """Yield seconds of a round, and how far weights lie apart. `workers`: on a CPU; 0: one a core."""
     serial = {"name": "serial", "device": device}
-    cohort = {"name": "cohort", "device": device, "size": size, **({"threads": threads} if threads else {})}
+    cohort = {"name": "cohort", "device": device, "size": size, **({"workers": workers} if workers else {})}
     for name, model in NETWORKS.items():
         weights: dict[str, Mapping[str, np.ndarray]] = {}
 

@@ -86,10 +86,14 @@ class ProcessPool(Pool):
         return not self._of or any(len(items) < depth for items in self._at.values())
 
     def give(self, name: Any, work: Callable[[Any], Any], item: Any) -> None:
-        """Let the process that is at the fewest items do one more; `name`: what `take` calls it. Raises as `begin`."""
+        """Let the process that is at the fewest items do one more; `name`: what `take` calls it. Raises as `begin`.
+
+        Of several such processes it is the one that was given none for the longest time.
+        """
         self.begin()
         worker = min(self._at, key=lambda each: len(self._at[each]))
         self._at[worker].append((name, item))
+        self._at[worker] = self._at.pop(worker)  # to the end
         with self._deaths():
             worker.send((work, item))
 

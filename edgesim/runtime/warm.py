@@ -10,11 +10,12 @@ from typing import Any
 from edgesim.core.errors import EdgesimError
 from edgesim.files.reading import read_text
 
-_ON_PROCESSES = "workers"  # name of the backend
+# Names of backends, and keys of theirs that may say that there will be no processes: then it is too early to tell.
+_ON_PROCESSES: Mapping[str, Sequence[str]] = {"workers": (), "cohort": ("workers", "device")}
 
 
 def warm_up_for(source: Any, overrides: Sequence[str] = (), workers: int | None = None) -> None:
-    """Do so if it looks as if a scenario will train on workers; what is wrong with it is told of later.
+    """Do so if it looks as if a scenario will train on processes; what is wrong with it is told of later.
 
     `source`: a file, a mapping, or something else, of which nothing is known. `workers`: asked for beside it.
     """
@@ -27,7 +28,8 @@ def warm_up_for(source: Any, overrides: Sequence[str] = (), workers: int | None 
 
 def _asked_in(overrides: Any) -> bool:
     texts = overrides if isinstance(overrides, list | tuple) else ()
-    return any(isinstance(each, str) and each.startswith("backend") and _ON_PROCESSES in each for each in texts)
+    named = [each for each in texts if isinstance(each, str) and each.startswith("backend")]
+    return any(name in each for each in named for name in _ON_PROCESSES)
 
 
 def _asks(source: Any) -> bool:
@@ -37,4 +39,6 @@ def _asks(source: Any) -> bool:
         except (EdgesimError, OSError, ValueError, RecursionError):
             return False
     backend = source.get("backend") if isinstance(source, Mapping) else None
-    return (backend.get("name") if isinstance(backend, Mapping) else backend) == _ON_PROCESSES
+    given = backend if isinstance(backend, Mapping) else {"name": backend}
+    name = given.get("name")
+    return isinstance(name, str) and name in _ON_PROCESSES and not any(key in given for key in _ON_PROCESSES[name])

@@ -97,7 +97,7 @@ def test_cohort_agrees_within_rounding(name):
     """
     serial, together = (
         run(mixed_scenario(method=name, backend=backend, stop={"rounds": 1}))
-        for backend in ("serial", {"name": "cohort", "threads": 2})
+        for backend in ("serial", {"name": "cohort", "workers": 2})
     )
     assert results_of(serial)["jobs"] == results_of(together)["jobs"]
     assert serial.learner.memory.keys() == together.learner.memory.keys()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import multiprocessing
 
 import numpy as np
 import pytest
@@ -35,7 +36,8 @@ TEXT_MODELS = [
 ]
 SAYS = "backend.name: cohort trains one by one, as it cannot be stacked"
 UNEVEN = {"name": "dirichlet_label", "beta": 0.5}
-COHORT = {"name": "cohort", "threads": 2}
+COHORT = {"name": "cohort", "workers": 1}
+COHORTS = {"name": "cohort", "workers": 2}
 
 
 def after(scenario: edgesim.Scenario):
@@ -54,11 +56,11 @@ def differs(one, other) -> float:
     return max(float((one[n] - other[n]).abs().max() / one[n].abs().max().clamp(min=1e-6)) for n in one)
 
 
-def both(**changes):
+def both(backend=COHORT, **changes):
     """Return the weights by serial and by cohort of a scenario, and why what was trained alone."""
     base = {"partition": UNEVEN, "stop": {"rounds": 1}, "selection": "all", **changes}
     alone, _ = after(digits_scenario(**base, backend="serial"))
-    together, why = after(digits_scenario(**base, backend=COHORT))
+    together, why = after(digits_scenario(**base, backend=backend))
     return alone, together, list(why)
 
 
@@ -91,44 +93,68 @@ def test_all_settings_of_sgd(settings):
 
 
 @pytest.mark.parametrize("model", ["cnn_digits", "fcnn"])
-def test_calls_of_any_size_and_threads(model):
-    """How many devices share a call changes rounding alone; equal settings give equal bits.
-
-    A network of convolutions trains in several stacks at a time, one of linear layers in one that all threads share.
-    """
+def test_calls_of_any_size_and_processes(model):
+    """How many devices share a call changes rounding alone; equal settings give equal bits."""
     base = {"model": model, "partition": UNEVEN, "stop": {"rounds": 2}, "selection": "all"}
     runs = [
-        after(digits_scenario(**base, backend={"name": "cohort", "size": size, "threads": threads}))[0]
-        for size, threads in ((100, 1), (2, 1), (3, 2), (3, 2))
+        after(digits_scenario(**base, backend={"name": "cohort", "size": size, "workers": workers}))[0]
+        for size, workers in ((100, 1), (2, 1), (3, 2), (3, 2))
     ]
     assert all(differs(runs[0], other) < CLOSE for other in runs[1:])
     assert all(torch.equal(runs[2][name], runs[3][name]) for name in runs[2])
 
 
-def test_threads_of_torch_are_given_back():
-    """What shares out one stack among threads leaves torch with as many as it had."""
-    before = torch.get_num_threads()
-    after(digits_scenario(model="mlr", stop={"rounds": 1}, selection="all", backend={"name": "cohort", "threads": 3}))
-    assert torch.get_num_threads() == before
+@pytest.mark.parametrize(("method", "buffer"), [("fedbuff", 2), ("fedasync", 1)])
+def test_who_trains_together_does_not_depend_on_who_waits(method, buffer):
+    """A run that needs each score before it goes on, for a target, gets the bits of one that simulates far ahead.
 
-
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("model", ["cnn_digits", "mlr"])
-def test_scores_are_of_the_chunks_that_serial_scores(model, threads):
-    """Loss, hits and samples of each chunk, the last one short, whatever batches of chunks go through the network.
-
-    Batches are shared out among threads, or each operation of networks of linear layers is.
+    The latter has the jobs of several aggregations ready at a time, as devices start from older models.
     """
-    scenario = digits_scenario(backend={"name": "cohort", "threads": threads}, model=model)
-    simulation = prepare(scenario)
+    phones = [{"count": 3, "cpu": {"flops_per_s": f"{speed} MFLOP/s"}} for speed in (20, 50)]
+    protocol = {"name": "buffered", "concurrency": 4, "buffer": buffer}
+    base = {"method": method, "protocol": protocol, "partition": UNEVEN, "fleet": phones, "backend": COHORTS}
+    ahead, _ = after(digits_scenario(**base, stop={"rounds": 6}))
+    waiting, _ = after(digits_scenario(**base, stop={"rounds": 6, "accuracy": 0.999}))
+    assert all(torch.equal(ahead[name], waiting[name]) for name in ahead)
+
+
+def test_processes_train_what_cannot_be_stacked():
+    """Each trains its share alone, bit for bit as serial does, and says why; what devices keep comes back too."""
+    for changes, says in (
+        ({"model": "tests.plugins.networks:TinyNorm", "stop": {"rounds": 2}}, "the network: it draws random numbers"),
+        ({"method": "moon", "stop": {"rounds": 2}}, "the method: its devices take other gradients"),
+    ):
+        alone, together, why = both(COHORTS, **changes)
+        assert differs(alone, together) == 0.0
+        assert [each.startswith(f"{SAYS}: {says}") for each in why] == [True]
+
+
+def test_an_error_in_a_process_is_raised_here():
+    """A model that a device cannot load ends the run with what went wrong, and no process is left."""
+    simulation = prepare(digits_scenario(backend=COHORTS))
+    backend = simulation.learner.backend
+    broken = {"params": {"nobody": torch.zeros(1)}, "buffers": {}}
+    with pytest.raises(KeyError):
+        backend.evaluate(broken)
+    backend.close()
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_scores_are_of_the_chunks_that_serial_scores(workers):
+    """Hits and samples of all chunks, the last one short, whoever computes them; in a second test as in the first."""
+    backend = {"name": "cohort", "workers": workers}
+    simulation = prepare(digits_scenario(backend=backend, model="cnn_digits"))
     simulation.run()
-    cohort, model = simulation.learner.backend._cohort, simulation.learner.weights()
-    trainer = cohort._lanes[0].trainer
-    alone, together = trainer.score_chunks(model, range(trainer.chunks())), cohort.score(model)
-    cohort.close()
+    model = simulation.learner.weights()
+    found = [simulation.learner.backend.evaluate(model)["test"] for _ in range(2)]
+    simulation.learner.backend.close()
+    trainer = simulation.parts.make_trainer("cpu")
     assert len(trainer.test_rows) % CHUNK
-    assert [each[1:] for each in together] == [each[1:] for each in alone]
-    assert [each.loss for each in together] == pytest.approx([each.loss for each in alone], rel=CLOSE)
+    alone = trainer.total(trainer.score_chunks(model, range(trainer.chunks())))
+    assert found[0] == found[1]
+    assert found[0]._replace(loss=0) == alone._replace(loss=0)
+    assert found[0].loss == pytest.approx(alone.loss, rel=CLOSE)
 
 
 def test_augmentation_is_each_devices_own():
@@ -215,9 +241,53 @@ def test_a_layer_used_twice_does_not_descend():
     tensors = {name: torch.stack([t.detach()] * 2) for name, t in Twice().named_parameters()}
     assert stacked.bind(tensors, stacked.params, frozenset(), Descent(0.1)) == ["fc.weight", "fc.bias"]
     before = tensors["head.weight"].clone()
-    grads = stacked.gradients(F.cross_entropy(stacked(torch.rand(4, 1, 8, 8)), torch.tensor([1, 2, 3, 4])))
+    logits = stacked(torch.rand(4, 1, 8, 8))
+    grads = stacked.gradients(logits, CLASSIFICATION.slopes(logits, torch.tensor([1, 2, 3, 4])))
     assert [g.shape for g in grads] == [(2, 64, 64), (2, 64)]
     assert not torch.equal(before, tensors["head.weight"])
+
+
+@pytest.mark.parametrize("frozen", [(), ("3",), ("1", "3"), ("5",)])
+@pytest.mark.parametrize("descent", [None, Descent(0.1), Descent(0.1, 0.9)])
+def test_a_perceptron_is_trained_as_with_autograd(frozen, descent):
+    """Written out backwards, a chain of linear layers and ReLUs gets the gradients, or steps, of autograd."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 8, bias=False), nn.ReLU())
+    module.append(nn.Linear(8, 10))
+    stacked, by_autograd = StackedNetwork(module), StackedNetwork(module)
+    assert stacked._chain
+    by_autograd._chain = None
+    x, y = torch.randn(6, 1, 8, 8), torch.tensor([1, 2, 3, 4, 5, 6])
+    trained = [name for name in stacked.params if name.partition(".")[0] not in frozen]
+    scales = (1.0, 1.3)
+    found = []
+    for network in (stacked, by_autograd):
+        tensors = {name: torch.stack([s * t.detach() for s in scales]) for name, t in module.named_parameters()}
+        network.bind(tensors, stacked.params, frozenset(), None)
+        network(x)
+        network.learn_uses()
+        left = network.bind(tensors, trained, frozenset(frozen), descent)
+        logits = network(x)
+        grads = network.gradients(logits, CLASSIFICATION.slopes(logits, y))
+        found.append({**tensors, **{f"gradient of {name}": g for name, g in zip(left, grads, strict=True)}})
+    assert found[0].keys() == found[1].keys()
+    assert (len(found[0]) > len(stacked.params)) == (descent is None)
+    assert all(torch.allclose(found[0][name], found[1][name], atol=1e-6) for name in found[0])
+
+
+def test_what_is_no_chain_is_left_to_autograd():
+    """Layers of other kinds, one used twice, a hook, or a forward pass of the network's own."""
+    shared = nn.Linear(64, 64)
+    hooked = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.ReLU())
+    hooked[2].register_forward_hook(lambda *_: None)
+    for module in (
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh()),
+        nn.Sequential(nn.Flatten(), shared, nn.ReLU(), shared),
+        nn.Sequential(nn.Linear(8, 10), nn.Flatten()),
+        hooked,
+        Mixing(),
+        Twice(),
+    ):
+        assert StackedNetwork(module)._chain is None
 
 
 def names_of_models() -> list[str]:
@@ -246,7 +316,8 @@ def test_frozen_layers_stay_and_gradients_are_each_devices_own():
     scales = (1.0, 1.3)
     tensors = {name: torch.stack([s * t.detach() for s in scales]) for name, t in module.named_parameters()}
     stacked.bind(tensors, ["3.weight", "3.bias"], frozenset({"1"}), None)
-    got = stacked.gradients(F.cross_entropy(stacked(x), y, reduction="sum") / 3)
+    logits = stacked(x)
+    got = stacked.gradients(logits, CLASSIFICATION.slopes(logits, y) / 3)
     for row, scale in enumerate(scales):
         own = copy.deepcopy(module)
         for p in own.parameters():

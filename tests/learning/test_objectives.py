@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from sklearn import metrics as sk
 
 import edgesim
@@ -20,6 +21,7 @@ from edgesim.learning.objectives.classification import Classification
 from edgesim.learning.objectives.multi_label import MultiLabel
 from edgesim.learning.objectives.next_token import NextToken
 from edgesim.learning.objectives.regression import Regression
+from edgesim.learning.train.loop import output_gradients
 from edgesim.learning.train.trainer import ChunkScore, total
 from edgesim.reports.load import open_run
 from edgesim.reports.stats import targets_table
@@ -140,8 +142,35 @@ def test_the_mean_loss_is_that_of_the_samples(generator: torch.Generator) -> Non
         assert objective.some_labels(outputs).shape == y.shape
 
 
+class Smoothed(Classification):
+    """Cross-entropy with smoothed labels: not the loss that the closed form of its base class is of."""
+
+    def losses(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return the loss of each sample."""
+        return F.cross_entropy(outputs, y, reduction="none", label_smoothing=0.1)
+
+
+def test_gradients_by_outputs_are_those_of_autograd(generator: torch.Generator) -> None:
+    """Of each sample's loss times its share: by a closed form, or by autograd where an objective has none."""
+    numbers, classes = torch.randn(9, 4, generator=generator), torch.randint(0, 4, (9,), generator=generator)
+    tokens = torch.randn(9, 4, 3, generator=generator), torch.randint(0, 4, (9, 3), generator=generator)
+    shares = torch.rand(9, generator=generator)
+    cases: list[tuple[Objective, bool, torch.Tensor, torch.Tensor]] = [
+        (Classification(), True, numbers, classes),
+        (Smoothed(), False, numbers, classes),
+        (NextToken(), False, *tokens),
+        (Regression(), False, numbers, numbers.flip(0)),
+        (MultiLabel(), False, numbers, (numbers.flip(0) > 0).float()),
+    ]
+    for objective, is_closed, outputs, y in cases:
+        assert (objective.slopes(outputs, y) is not None) == is_closed
+        leaf = outputs.clone().requires_grad_()
+        (objective.losses(leaf, y) * shares).sum().backward()
+        torch.testing.assert_close(output_gradients(objective, outputs, y, shares), leaf.grad)
+
+
 @pytest.mark.parametrize("kind", FOR)
-@pytest.mark.parametrize("backend", [{"name": "workers", "workers": 2}, {"name": "cohort", "threads": 1}])
+@pytest.mark.parametrize("backend", [{"name": "workers", "workers": 2}, {"name": "cohort", "workers": 1}])
 def test_runs_are_those_of_a_serial_backend(kind: str, backend: dict[str, Any]) -> None:
     rows = []
     for each in ({"name": "serial"}, backend):

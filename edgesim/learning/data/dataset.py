@@ -205,19 +205,23 @@ class Dataset:
         rows = flat if places is None else flat.index_select(0, places)
         if self._scaling is not None:
             shift, scale = self._row_scaling
-            rows = rows.float().sub_(shift).div_(scale)
+            rows = rows.float()
+            rows = (rows if shift is None else rows.sub_(shift)).div_(scale)
         return rows.view(-1, *held.shape[1:])
 
     @cached_property
-    def _row_scaling(self) -> tuple[Tensor, Tensor]:
-        """What is taken off each number of a sample, and what that is divided by, shape (numbers of a sample,)."""
+    def _row_scaling(self) -> tuple[Tensor | None, Tensor]:
+        """What is taken off each number of a sample, and what that is divided by, shape (numbers of a sample,).
+
+        None: nothing is taken off.
+        """
         import torch
 
         assert self._scaling is not None
         sample = self._x["train"].tensor.shape[1:]
         shift, scale = (torch.from_numpy(np.broadcast_to(each, sample).flatten()) for each in self._scaling)
         place = self._x["train"].tensor.device
-        return shift.to(place), scale.to(place)
+        return shift.to(place) if shift.any() else None, scale.to(place)
 
 
 def _numbers(content: Array | Numbers) -> Numbers:

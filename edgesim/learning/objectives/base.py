@@ -41,6 +41,10 @@ class Objective(ABC):
         """Return the sum of the losses of some samples, a scalar."""
         return self.losses(outputs, y).sum()
 
+    def slopes(self, outputs: Tensor, y: Tensor) -> Tensor | None:
+        """Return the gradient of each sample's loss by its outputs, shape as these; None: autograd has to find it."""
+        return None
+
     @abstractmethod
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return to which share each sample is right, shape (batch,), of booleans or float32; NaN: it cannot be."""

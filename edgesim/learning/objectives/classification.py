@@ -41,6 +41,13 @@ class Classification(Objective):
 
         return F.cross_entropy(outputs, y, reduction="sum")
 
+    def slopes(self, outputs: Tensor, y: Tensor) -> Tensor | None:
+        """Return softmax less one-hot: for small batches that takes half the time of a backward pass, or less."""
+        if type(self).losses is not Classification.losses:  # a subclass has another loss
+            return None
+        found = outputs.detach().softmax(1)
+        return found.scatter_add_(1, y[:, None], found.new_full((len(y), 1), -1.0))
+
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return whether the largest logit of each sample is that of its class, booleans (batch,)."""
         return outputs.argmax(1) == y

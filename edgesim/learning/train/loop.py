@@ -17,20 +17,34 @@ from torch.autograd.graph import GradientEdge
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import LocalPhase, LocalState
 from edgesim.core.rng import Key
+from edgesim.learning.objectives.base import Objective
 from edgesim.learning.train.adam import Moments, adam_step
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.rules import objective_loss
 
 
-def gradients(loss: Tensor, wrt: Sequence[Tensor], again: bool = False) -> list[Tensor]:
+def gradients(loss: Tensor, wrt: Sequence[Tensor], again: bool = False, shares: Tensor | None = None) -> list[Tensor]:
     """Return the gradients of a scalar loss, one per tensor of `wrt`, zeros where the loss does not depend on it.
 
-    `again`: the graph stays, for another backward pass.
+    `again`: the graph stays, for another backward pass. `shares`: factors of several numbers, of shape `loss`, whose
+    sum is the loss.
     """
     if not wrt or not loss.requires_grad:  # layers without parameters, or that the loss does not depend on
         return [torch.zeros_like(w) for w in wrt]
-    found = torch.autograd.grad(loss, wrt, allow_unused=True, retain_graph=again)
+    found = torch.autograd.grad(loss, wrt, shares, allow_unused=True, retain_graph=again)
     return [torch.zeros_like(w) if g is None else g for w, g in zip(wrt, found, strict=True)]
+
+
+def output_gradients(objective: Objective, outputs: Tensor, y: Tensor, shares: Tensor) -> Tensor:
+    """Return the gradients of the losses of samples, each times its share, by the outputs of a network.
+
+    `shares`: shape (batch,); the gradients are of the shape of `outputs`.
+    """
+    found = objective.slopes(outputs, y)
+    if found is not None:
+        return found.mul_(shares.view(-1, *[1] * (found.ndim - 1)))
+    leaf = outputs.detach().requires_grad_()
+    return gradients(objective.losses(leaf, y), [leaf], shares=shares)[0]
 
 
 def backward_from(node: Any, received: Sequence[Tensor | None], to: Sequence[Any]) -> None:

@@ -38,7 +38,6 @@ class StackedNetwork:
 
     def __init__(self, module: nn.Module) -> None:
         whole = copy.deepcopy(module)
-        self.in_whole_calls = in_whole_calls(module)
         self._inner = list(whole.named_modules())
         self.params = [name for name, _ in whole.named_parameters()]
         self.buffers = [name for name, buffer in whole.named_buffers() if buffer.is_floating_point()]
@@ -52,12 +51,14 @@ class StackedNetwork:
                 if id(child) in layers:
                     setattr(parent, name, layers[id(child)])
         self._whole = layers.get(id(whole), whole)
+        self._chain = _Chain.of(self._whole)
         self._layers = list(layers.values())
         users = [name for layer in self._layers for name in set(layer.names.values())]
         self._shared = {name for name in users if users.count(name) > 1}
         # What layers depend on that take no gradients, so that the backward pass reaches them.
         self._tick = torch.zeros((), device=next(module.parameters()).device, requires_grad=True)
         self._leaves: list[Tensor] = []
+        self._left: list[str] = []  # their names
 
     def learn_uses(self) -> None:
         """Note which linear layers the passes since the last binding went through once: those may descend."""
@@ -81,7 +82,7 @@ class StackedNetwork:
                 descending |= own
             else:
                 layer.descent = None
-        left = [name for name in trained if name not in descending]
+        self._left = left = [name for name in trained if name not in descending]
         leaves = {name: tensors[name].detach().requires_grad_() for name in left}
         self._leaves = list(leaves.values())
         for layer in self._layers:
@@ -95,12 +96,18 @@ class StackedNetwork:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return logits (devices x batch, classes) of samples (devices x batch, ...), device after device."""
-        logits: Tensor = self._whole(x)
+        logits: Tensor = self._chain(x) if self._chain else self._whole(x)
         return logits
 
-    def gradients(self, loss: Tensor) -> list[Tensor]:
-        """Return stacked gradients of the sum of all devices' losses: each device's own, as they share no weights."""
-        return gradients(loss, [self._tick, *self._leaves])[1:]
+    def gradients(self, logits: Tensor, slopes: Tensor) -> list[Tensor]:
+        """Return stacked gradients of the sum of all devices' losses: each device's own, as they share no weights.
+
+        `logits`: what the network gave last; `slopes`: the gradients of that sum by them.
+        """
+        if self._chain:
+            found = self._chain.gradients(slopes, self._left)
+            return [found[name] for name in self._left]
+        return gradients(logits, [self._tick, *self._leaves], shares=slopes)[1:]
 
 
 class _StackedLayer(nn.Module):
@@ -155,6 +162,10 @@ class _StackedConvolution(_StackedLayer):
 class _StackedLinear(_StackedLayer):
     """A linear layer: one product of stacked matrices, which may update the weights in the backward pass."""
 
+    def among(self, wanted: Sequence[str]) -> list[str]:
+        """Return which of its tensors are among these of the network, by their names in the layer."""
+        return [own for own, name in self.names.items() if name in wanted]
+
     def forward(self, *inputs: Tensor) -> Tensor:
         """Return what the layer gives."""
         [x] = inputs
@@ -173,8 +184,7 @@ class _Affine(Function):
     ) -> Tensor:
         ctx.save_for_backward(x, weight, bias)
         ctx.descent = descent
-        product = torch.bmm(x, weight.mT)
-        return product if bias is None else product.add_(bias[:, None])  # baddbmm would copy it out first
+        return _affine(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -183,11 +193,88 @@ class _Affine(Function):
         if ctx.descent is None:
             to_weight = torch.bmm(grad.mT, x) if ctx.needs_input_grad[1] else None
             return to_x, to_weight, grad.sum(1) if ctx.needs_input_grad[2] else None, None, None
-        lr, decay = ctx.descent
-        weight.baddbmm_(grad.mT, x, beta=decay, alpha=-lr)
-        if bias is not None:
-            bias.mul_(decay).sub_(grad.sum(1), alpha=lr)
+        _step(ctx.descent, x, grad, weight, bias)
         return to_x, None, None, grad.new_zeros(()), None
+
+
+def _affine(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    product = torch.bmm(x, weight.mT)
+    return product if bias is None else product.add_(bias[:, None])  # baddbmm would copy it out first
+
+
+def _step(descent: Descent, x: Tensor, grad: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    """Take a step with the weights of a layer, given its inputs and the gradients of its outputs."""
+    lr, decay = descent
+    weight.baddbmm_(grad.mT, x, beta=decay, alpha=-lr)
+    if bias is not None:
+        (bias if decay == 1.0 else bias.mul_(decay)).sub_(grad.sum(1), alpha=lr)
+
+
+class _Chain:
+    """Linear layers and ReLUs, one after another, each used once: a perceptron.
+
+    It is run forwards and backwards without autograd, whose bookkeeping takes a sixth of the time of so small layers.
+    """
+
+    def __init__(self, steps: Sequence[_StackedLinear | None]) -> None:
+        """`steps`: None stands for a ReLU."""
+        self._steps = steps
+        self._made: list[Tensor] = []  # what each step was given
+
+    @staticmethod
+    def of(network: nn.Module) -> _Chain | None:
+        """Return a stacked network as a chain; None if it is none."""
+        layers = list(_in_turn(network))
+        linear = [layer for layer in layers if isinstance(layer, _StackedLinear)]
+        others = [layer for layer in layers if not isinstance(layer, _StackedLinear)]
+        flat = isinstance(layers[0], nn.Flatten) and (layers[0].start_dim, layers[0].end_dim) == (1, -1)
+        names = [name for layer in linear for name in layer.names.values()]
+        if not flat or len(set(names)) < len(names) or any(type(each) is not nn.ReLU for each in others[1:]):
+            return None
+        hooked = any(map(_is_hooked, (*others, network)))
+        return None if hooked else _Chain([each if isinstance(each, _StackedLinear) else None for each in layers[1:]])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return logits, as `StackedNetwork` does."""
+        devices = next(step for step in self._steps if step).devices
+        x, self._made = x.reshape(devices, len(x) // devices, -1), []
+        with torch.no_grad():
+            for step in self._steps:
+                self._made.append(x)
+                if step is None:
+                    x = torch.relu(x)
+                else:
+                    step.calls += 1
+                    x = _affine(x, step.tensors["weight"], step.tensors.get("bias"))
+        return x.flatten(0, 1)
+
+    def gradients(self, slopes: Tensor, wanted: Sequence[str]) -> dict[str, Tensor]:
+        """Return the gradients of these weights, by name; layers that descend take their steps."""
+        found: dict[str, Tensor] = {}
+        with torch.no_grad():
+            grad = slopes.view(len(self._made[-1]), -1, slopes.shape[-1])
+            ends = [at for at, step in enumerate(self._steps) if step and (step.descent or step.among(wanted))]
+            for at in range(len(self._steps) - 1, min(ends, default=len(self._steps)) - 1, -1):
+                step, x = self._steps[at], self._made[at]
+                if step is None:
+                    grad = torch.ops.aten.threshold_backward(grad, x, 0)
+                    continue
+                weight, bias = step.tensors["weight"], step.tensors.get("bias")
+                above, grad = grad, torch.bmm(grad, weight) if at > ends[0] else grad
+                if step.descent:
+                    _step(step.descent, x, above, weight, bias)
+                for own in step.among(wanted):
+                    found[step.names[own]] = above.sum(1) if own == "bias" else torch.bmm(above.mT, x)
+        return found
+
+
+def _in_turn(network: nn.Module) -> Iterator[nn.Module]:
+    """Yield the layers that a network runs one after another, itself if that is not known."""
+    if type(network).forward is not nn.Sequential.forward:
+        yield network
+        return
+    for child in network.children():
+        yield from _in_turn(child)
 
 
 class QuickLinear(nn.Linear):
@@ -215,11 +302,6 @@ def quick(module: nn.Module) -> nn.Module:
 def _by_onednn(x: Tensor, weight: Tensor) -> bool:
     """Whether oneDNN is there and faster: on some CPUs twice as fast as MKL, which torch takes."""
     return x.device.type == "cpu" and weight.numel() >= _MUCH and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-def in_whole_calls(module: nn.Module) -> bool:
-    """Whether each layer with tensors is one product, which torch shares out among threads well."""
-    return all(_is_product(unit) for unit in _units(module))
 
 
 def _is_product(layer: nn.Module) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -22,7 +22,7 @@ from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.seeding import Stream
 from edgesim.learning.train.adam import Moments, adam_step
 from edgesim.learning.train.context import Context
-from edgesim.learning.train.loop import batch_order, clipped
+from edgesim.learning.train.loop import batch_order, clipped, output_gradients
 from edgesim.learning.train.stacked import Descent, StackedNetwork
 
 
@@ -56,16 +56,14 @@ def run_stacked_sgd(jobs: Sequence[StackedJob], place: int, network: StackedNetw
     hooked = any(phase.adjust_gradients or phase.after_step for phase in phases)
     objective = jobs[0].context.objective
     stack = _Stack(jobs, network, task.local_sgd[place], lent=hooked)
-    for step in range(batches.steps):
+    for step, (x, y) in enumerate(batches):
         active = batches.active(step)
         if active != stack.active:
             stack.bind(active, jobs[0].context.trained, task.submodel.frozen)
-        x, y, share = batches.at(step)
         logits = network(x)
-        losses = objective.losses(logits, y)
         if jobs[0].context.meter is not None:
-            _note(jobs[:active], batches.sizes(step), logits.detach(), losses, y)
-        grads = network.gradients((losses * share).sum())
+            _note(jobs[:active], batches.sizes(step), logits.detach(), y)
+        grads = network.gradients(logits, output_gradients(objective, logits, y, batches.shares(step)))
         each = list(zip(jobs[:active], phases[:active], strict=True)) if hooked else []
         for row, (job, phase) in enumerate(each):
             _adjust([g[row] for g in grads], job, phase)
@@ -78,8 +76,9 @@ def run_stacked_sgd(jobs: Sequence[StackedJob], place: int, network: StackedNetw
         job.steps += steps
 
 
-def _note(jobs: Sequence[StackedJob], sizes: Sequence[int], logits: Tensor, losses: Tensor, y: Tensor) -> None:
+def _note(jobs: Sequence[StackedJob], sizes: Sequence[int], logits: Tensor, y: Tensor) -> None:
     """Let each job note the losses of its own samples, which come before what a short batch is filled up with."""
+    losses = jobs[0].context.objective.losses(logits, y)
     rows = (each.reshape(len(jobs), -1, *each.shape[1:]) for each in (logits, losses, y))
     for job, size, *own in zip(jobs, sizes, *rows, strict=True):
         assert job.context.meter is not None
@@ -156,45 +155,53 @@ class _Batches:
 
     def __init__(self, jobs: Sequence[StackedJob], orders: Sequence[Sequence[Tensor]], place: int, data: Dataset):
         self.lengths = [len(order) for order in orders]
-        self.steps = max(self.lengths)
+        self._steps = max(self.lengths)
         self._data = data
-        self._sizes = np.zeros((self.steps, len(jobs)), dtype=np.int64)
+        self._sizes = np.zeros((self._steps, len(jobs)), dtype=np.int64)
         for at, order in enumerate(orders):
             self._sizes[: len(order), at] = [len(positions) for positions in order]
-        widest = int(self._sizes.max(initial=0))
-        rows = torch.zeros(self.steps, len(jobs), widest, dtype=torch.int64, device=data.y_train.device)
+        self._active = np.count_nonzero(self._sizes, axis=1).tolist()
+        self._widths = self._sizes.max(axis=1).tolist()
+        widest = max(self._widths, default=0)
+        rows = torch.zeros(self._steps, len(jobs), widest, dtype=torch.int64, device=data.y_train.device)
         for at, (job, order) in enumerate(zip(jobs, orders, strict=True)):
             if order:
                 rows[: len(order), at] = job.context.shard[_filled(order, widest).to(rows.device)]
         sizes = torch.from_numpy(self._sizes)[:, :, None]
         share = (torch.arange(widest) < sizes) / sizes.clamp(min=1)
         self._rows, self._share = rows, share.to(rows.device)
-        streams = [job.assignment.key.at(place, 1) for job in jobs]
+        streams = [job.assignment.key.at(place, 1) for job in jobs if data.augment is not None]
         self._augmenting = [torch.Generator().manual_seed(key.word()) for key in streams]
         relabelled = ((at, job.context.relabelled) for at, job in enumerate(jobs))
         self._relabelled = {at: labels for at, labels in relabelled if labels is not None}
 
     def active(self, step: int) -> int:
         """Return how many jobs take this step."""
-        return int(np.count_nonzero(self._sizes[step]))
+        active: int = self._active[step]
+        return active
 
     def sizes(self, step: int) -> list[int]:
         """Return the samples of each job that takes this step."""
         sizes: list[int] = self._sizes[step, : self.active(step)].tolist()
         return sizes
 
-    def at(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return samples and labels of a step, job after job, and what each sample's loss counts in its job's mean."""
-        active = self.active(step)
-        width = int(self._sizes[step].max())
-        x, y = self._data.batch("train", self._rows[step, :active, :width].flatten())
-        if self._data.augment is not None:
-            x = torch.cat([self._augmented(at, mine, step) for at, mine in enumerate(torch.split(x, width))])
-        for at, labels in self._relabelled.items():
-            if at < active:
-                mine = y[at * width : (at + 1) * width]
-                mine.copy_(labels[mine])
-        return x, y, self._share[step, :active, :width].flatten()
+    def shares(self, step: int) -> Tensor:
+        """Return what the loss of each sample of a step counts in its job's mean."""
+        return self._share[step, : self._active[step], : self._widths[step]].flatten()
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield samples and labels of each step, job after job."""
+        sizes = zip(self._rows, self._active, self._widths, strict=True)
+        rows = (places[:active, :width].flatten() for places, active, width in sizes)
+        for step, (x, y) in enumerate(self._data.batches("train", rows)):
+            width = self._widths[step]
+            if self._data.augment is not None:
+                x = torch.cat([self._augmented(at, mine, step) for at, mine in enumerate(torch.split(x, width))])
+            for at, labels in self._relabelled.items():
+                if at < self._active[step]:
+                    mine = y[at * width : (at + 1) * width]
+                    mine.copy_(labels[mine])
+            yield x, y
 
     def _augmented(self, at: int, x: Tensor, step: int) -> Tensor:
         """Return a job's samples of a step augmented, filled up again with the first of them."""

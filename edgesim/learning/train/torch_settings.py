@@ -65,19 +65,6 @@ def plain_torch() -> Iterator[None]:
 
 
 @contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Let torch share out each operation among so many threads; give back how many there were."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
 def plain_where_loaded() -> Iterator[None]:
     """Do as `plain_torch` if torch is loaded; if not, whoever needs it in the block has to enter `plain_torch`."""
     with plain_torch() if "torch" in sys.modules else plain_numpy():

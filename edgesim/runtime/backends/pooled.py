@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -23,7 +23,7 @@ DEPTH = 2  # items that a process is given at once: it has the next one when it 
 _MOST_SCORINGS = 4  # that wait; with more they go before training, as each holds on to a model
 
 
-Kind: TypeAlias = Callable[[Trainer, Any, Mapping[int, ModelState]], Any]  # runs in the process, with the models by id
+Kind: TypeAlias = Callable[[Any, Any, Mapping[int, ModelState]], Any]  # in a process: what trains there, models by id
 
 
 class Item(NamedTuple):
@@ -36,8 +36,18 @@ class Item(NamedTuple):
     given: Any
 
 
+class Tester(Protocol):
+    """What a process scores with."""
+
+    def score_chunks(self, model: ModelState, chunks: Sequence[int]) -> list[ChunkScore]:
+        """Return loss and hits of a model on some chunks of the test set."""
+
+    def score_personal(self, device: int, model: ModelState) -> Score:
+        """Return the score of a device's model on the device's own test set."""
+
+
 @dataclass
-class _Parts:
+class Parts:
     """What the parts of a piece of work have given so far."""
 
     join: Callable[[list[Any]], Any]
@@ -61,7 +71,7 @@ class PooledBackend(ABC):
         self._workers = workers
         self._pool = pool
         self._models = models
-        self._parts: dict[int, _Parts] = {}  # of the pieces of work that are not done, by number
+        self._parts: dict[int, Parts] = {}  # of the pieces of work that are not done, by number
         self._jobs: list[tuple[tuple[float, ...], Item, Assignment]] = []  # a heap: those needed first, and long ones
         self._scorings: deque[Item] = deque()
         self._order = count()
@@ -86,20 +96,14 @@ class PooledBackend(ABC):
     def submit(self, number: int, work: Work) -> None:
         """Take a piece of work; see edgesim.core.backend.FuturesBackend."""
         if isinstance(work, Training):
-            assignment = work.assignment
-            models = [assignment.global_model, assignment.device_state, *(each.body for each in assignment.received)]
-            item = self._item(number, 0, models, _train, None)
-            rank = (float(work.turn), -self._flops(assignment), float(next(self._order)))
-            self._parts[number] = _Parts(lambda found: found[0], [None])
-            heappush(self._jobs, (rank, item, assignment))
+            self._submit_training(number, work)
         elif isinstance(work, Scoring):
             spans = np.array_split(np.arange(self._chunks), min(self._workers, self._chunks))
-            self._parts[number] = _Parts(self._test_scores, [None] * len(spans))
+            self._parts[number] = Parts(self._test_scores, [None] * len(spans))
             for part, span in enumerate(spans):
                 self._scorings.append(self._item(number, part, [work.model], _score, (id(work.model), span.tolist())))
         else:
             self._submit_personal(number, work)
-        self._hand_out()
 
     def collect(self, wait: bool) -> Sequence[tuple[int, Any]]:
         """Return what is done by now; see edgesim.core.backend.FuturesBackend."""
@@ -115,10 +119,17 @@ class PooledBackend(ABC):
                 self._hand_out()
                 return done
 
+    def _submit_training(self, number: int, work: Training) -> None:
+        assignment = work.assignment
+        item = self._item(number, 0, models_of(assignment), _train, None)
+        rank = (float(work.turn), -self._flops(assignment), float(next(self._order)))
+        self._parts[number] = Parts(lambda found: found[0], [None])
+        heappush(self._jobs, (rank, item, assignment))
+
     def _submit_personal(self, number: int, work: PersonalScoring) -> None:
         devices = list(work.models)
         spans = [span for span in np.array_split(np.arange(len(devices)), 2 * self._workers) if len(span)]
-        self._parts[number] = _Parts(lambda found: dict(row for rows in found for row in rows), [None] * len(spans))
+        self._parts[number] = Parts(lambda found: dict(row for rows in found for row in rows), [None] * len(spans))
         for part, span in enumerate(spans):
             rows = [(devices[place], id(work.models[devices[place]])) for place in span]
             models = [work.models[devices[place]] for place in span]
@@ -135,7 +146,7 @@ class PooledBackend(ABC):
                 given = item.given
             else:
                 _, item, assignment = heappop(self._jobs)
-                given = _with_ids(assignment)
+                given = with_ids(assignment)
             with self._noting_deaths():
                 self._give(item, given)
 
@@ -241,7 +252,12 @@ class HeldModels:
                 self._free(self._places.pop(model))
 
 
-def _with_ids(assignment: Any) -> Any:
+def models_of(assignment: Assignment) -> list[ModelState | None]:
+    """Return the models that an assignment needs."""
+    return [assignment.global_model, assignment.device_state, *(each.body for each in assignment.received)]
+
+
+def with_ids(assignment: Any) -> Any:
     """Return an assignment with ids in the place of models."""
     return assignment._replace(
         global_model=id(assignment.global_model),
@@ -253,23 +269,26 @@ def _with_ids(assignment: Any) -> Any:
 # --- in a worker process ----------------------------------------------------------------------------------------------
 
 
-def _train(trainer: Trainer, assignment: Any, models: Mapping[int, ModelState]) -> Result:
-    """Train an assignment that has ids in the place of models."""
-    return trainer.run(
-        assignment._replace(
-            global_model=models[assignment.global_model],
-            device_state=None if assignment.device_state is None else models[assignment.device_state],
-            received=[m._replace(body=models[m.body]) for m in assignment.received],
-        )
+def with_models(assignment: Any, models: Mapping[int, ModelState]) -> Assignment:
+    """Return an assignment with models in the place of ids."""
+    given: Assignment = assignment._replace(
+        global_model=models[assignment.global_model],
+        device_state=None if assignment.device_state is None else models[assignment.device_state],
+        received=[m._replace(body=models[m.body]) for m in assignment.received],
     )
+    return given
 
 
-def _score(trainer: Trainer, work: tuple[int, Sequence[int]], models: Mapping[int, ModelState]) -> list[ChunkScore]:
+def _train(trainer: Trainer, assignment: Any, models: Mapping[int, ModelState]) -> Result:
+    return trainer.run(with_models(assignment, models))
+
+
+def _score(trainer: Tester, work: tuple[int, Sequence[int]], models: Mapping[int, ModelState]) -> list[ChunkScore]:
     model, chunks = work
     return trainer.score_chunks(models[model], chunks)
 
 
 def _score_personal(
-    trainer: Trainer, rows: Sequence[tuple[int, int]], models: Mapping[int, ModelState]
+    trainer: Tester, rows: Sequence[tuple[int, int]], models: Mapping[int, ModelState]
 ) -> list[tuple[int, Score]]:
     return [(device, trainer.score_personal(device, models[model])) for device, model in rows]

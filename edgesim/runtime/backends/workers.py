@@ -23,13 +23,16 @@ from edgesim.runtime.shared_memory import Block, SharedMemory
 class WorkersBackend(PooledBackend):
     """Processes of this machine, which find models and leave results in shared memory."""
 
-    def __init__(self, trainer: Trainer, workers: int) -> None:
-        """Raise EdgesimError if there is too little of something, such as files that may be open."""
+    def __init__(self, trainer: Trainer, workers: int, make: Callable[[Trainer], Any] | None = None) -> None:
+        """`make`: makes of a trainer what a process trains with; None: the trainer itself.
+
+        Raises EdgesimError if there is too little of something, such as files that may be open.
+        """
         try:
             inbox, self._outboxes = SharedMemory(), [SharedMemory() for _ in range(workers)]
         except OSError as error:
             raise cannot_start("backend", workers, error) from error
-        given = inbox, inbox.put(trainer)  # stays there, and all processes read the same data
+        given = inbox, inbox.put(trainer), make  # the trainer stays there, and all processes read the same data
         pool = ProcessPool("backend", workers, _start_worker, given, list(enumerate(self._outboxes)))
         super().__init__(trainer, workers, pool, HeldModels(inbox.put, inbox.free))
 
@@ -38,11 +41,20 @@ class WorkersBackend(PooledBackend):
 
     def _received(self, found: Any) -> Any:
         """Return what a process sent, with the models that it laid into shared memory."""
+        if isinstance(found, Stack):
+            return found._replace(results=[self._received(each) for each in found.results])
         if not isinstance(found, _Sent):
             return found
         outbox = self._outboxes[found.worker]
         body, kept, own = (model for block in found.blocks for model in outbox.get(block, copied=True))
         return found.result._replace(body=body, new_device_state=kept, own_model=own)
+
+
+class Stack(NamedTuple):
+    """The results of several assignments that one process trained, and why it trained some of them alone."""
+
+    results: Sequence[Any]  # each a Result
+    alone: Sequence[str]
 
 
 # --- in a worker process ----------------------------------------------------------------------------------------------
@@ -60,22 +72,24 @@ class _Worker(NamedTuple):
     """What a worker process has, from when it starts."""
 
     place: int  # among the workers
-    trainer: Trainer
+    trainer: Any  # or what was made of it
     inbox: SharedMemory
     outbox: SharedMemory
-    sent: deque[Sequence[Block]]  # the last results, which may not have been read yet
+    sent: deque[Sequence[Block]]  # of the last items, which may not have been read yet
 
 
 _WORKER: _Worker | None = None
 
 
 @plain_torch()
-def _start_worker(inbox: SharedMemory, trainer: Block, each: tuple[int, SharedMemory]) -> None:
+def _start_worker(
+    inbox: SharedMemory, trainer: Block, make: Callable[[Trainer], Any] | None, each: tuple[int, SharedMemory]
+) -> None:
     global _WORKER
     place, outbox = each
     found: Trainer = inbox.get(trainer, copied=False)
     own = replace(found, module=copy.deepcopy(found.module))  # its tensors lie in memory shared by all
-    _WORKER = _Worker(place, own, inbox, outbox, deque())
+    _WORKER = _Worker(place, make(own) if make else own, inbox, outbox, deque())
 
 
 def _worker() -> _Worker:
@@ -89,25 +103,25 @@ def _work_in_worker(work: tuple[Callable[..., Any], Any, Mapping[int, Block]]) -
     kind, given, blocks = work
     _, trainer, inbox, _, _ = _worker()
     found = kind(trainer, given, {model: inbox.get(block, copied=False) for model, block in blocks.items()})
-    return _sent(found) if isinstance(found, Result) else found
+    if isinstance(found, Stack):
+        return found._replace(results=_sent(found.results))
+    return _sent([found])[0] if isinstance(found, Result) else found
 
 
-def _sent(result: Result) -> _Sent:
-    """Lay the models of a result into the outbox."""
-    models = [result.body, result.new_device_state, result.own_model]
-    blocks = _laid_out([models] if _share_tensors(models) else [[model] for model in models])
-    return _Sent(_worker().place, result._replace(body={}, new_device_state=None, own_model=None), blocks)
-
-
-def _laid_out(groups: Sequence[Sequence[ModelState | None]]) -> list[Block]:
-    """Lay groups of models into the outbox; those of the last but so many results have been read by now."""
-    _, _, _, outbox, sent = _worker()
+def _sent(results: Sequence[Result]) -> list[_Sent]:
+    """Lay the models of an item's results into the outbox; those of the last but so many items have been read."""
+    place, _, _, outbox, sent = _worker()
     if len(sent) == DEPTH:
         for block in sent.popleft():
             outbox.free(block)
-    blocks = [outbox.put(list(group)) for group in groups]
-    sent.append(blocks)
-    return blocks
+    found = []
+    for result in results:
+        models = [result.body, result.new_device_state, result.own_model]
+        groups = [models] if _share_tensors(models) else [[model] for model in models]
+        blocks = [outbox.put(group) for group in groups]
+        found.append(_Sent(place, result._replace(body={}, new_device_state=None, own_model=None), blocks))
+    sent.append([block for each in found for block in each.blocks])
+    return found
 
 
 def _share_tensors(models: Sequence[ModelState | None]) -> bool:
