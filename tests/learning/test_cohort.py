@@ -279,11 +279,16 @@ def test_what_is_no_chain_is_left_to_autograd():
     shared = nn.Linear(64, 64)
     hooked = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.ReLU())
     hooked[2].register_forward_hook(lambda *_: None)
+    inside = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(64, 10), nn.ReLU()))
+    assert StackedNetwork(inside)._chain
+    inside[1].register_forward_hook(lambda *_: None)
     for module in (
         nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh()),
         nn.Sequential(nn.Flatten(), shared, nn.ReLU(), shared),
         nn.Sequential(nn.Linear(8, 10), nn.Flatten()),
         hooked,
+        inside,
+        nn.Sequential(hooked),
         Mixing(),
         Twice(),
     ):

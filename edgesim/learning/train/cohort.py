@@ -46,12 +46,12 @@ class _Ready(NamedTuple):
 class _Tests:
     """Chunks of the test set, in batches. Their samples are made once and kept, if they take little memory."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, most_bytes: float) -> None:
         self._data = trainer.data
         self._chunks = torch.split(trainer.test_rows, CHUNK)
         self._at_once = _chunks_at_once(trainer)
         floats = len(trainer.test_rows) * math.prod(trainer.data.input_shape)
-        self._keeps = floats * torch.float32.itemsize <= _KEPT_BYTES
+        self._keeps = floats * torch.float32.itemsize <= most_bytes
         self._kept: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
     def __len__(self) -> int:
@@ -75,13 +75,13 @@ class Cohort:
     """Trains on a device of torch, stacked where that can be. An equal size gives equal results, bit for bit."""
 
     def __init__(self, trainer: Trainer, size: int, memory_share: float = 1.0) -> None:
-        """`size`: how many devices one call trains at most; `memory_share`: of what stacked calls may take."""
+        """`size`: how many devices one call trains at most; `memory_share`: of what cohorts of a machine may take."""
         self._device = next(trainer.module.parameters()).device
         trainer = replace(trainer, data=trainer.data.to(self._device))
         self._size, self._memory_share = size, memory_share
         self._trainer = replace(trainer, module=copy.deepcopy(trainer.module))
         self._tester = replace(trainer, module=quick(trainer.module))
-        self._tests = _Tests(trainer)
+        self._tests = _Tests(trainer, memory_share * _KEPT_BYTES)
         self._part: tuple[Submodel, nn.Module, StackedNetwork, Stackable] | None = None
         self.alone: dict[str, None] = {}  # why assignments were not stacked, in the order in which it showed
 
@@ -91,10 +91,6 @@ class Cohort:
         found = dict(row for ready in stacks for row in self._train_stack(ready))
         found |= {place: self._trainer.run(assignments[place]) for place in alone}
         return [found[place] for place in range(len(assignments))]
-
-    def chunks(self) -> int:
-        """Return the number of chunks of the test set."""
-        return len(self._tests)
 
     def score_chunks(self, model: ModelState, chunks: Sequence[int]) -> list[ChunkScore]:
         """Return loss and hits of a model on some chunks of the test set."""

@@ -229,10 +229,10 @@ class _Chain:
         others = [layer for layer in layers if not isinstance(layer, _StackedLinear)]
         flat = isinstance(layers[0], nn.Flatten) and (layers[0].start_dim, layers[0].end_dim) == (1, -1)
         names = [name for layer in linear for name in layer.names.values()]
-        if not flat or len(set(names)) < len(names) or any(type(each) is not nn.ReLU for each in others[1:]):
+        plain = all(type(each) is nn.ReLU for each in others[1:]) and not any(map(_is_hooked, others))
+        if not (flat and plain and names) or len(set(names)) < len(names):
             return None
-        hooked = any(map(_is_hooked, (*others, network)))
-        return None if hooked else _Chain([each if isinstance(each, _StackedLinear) else None for each in layers[1:]])
+        return _Chain([each if isinstance(each, _StackedLinear) else None for each in layers[1:]])
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return logits, as `StackedNetwork` does."""
@@ -265,12 +265,13 @@ class _Chain:
                     _step(step.descent, x, above, weight, bias)
                 for own in step.among(wanted):
                     found[step.names[own]] = above.sum(1) if own == "bias" else torch.bmm(above.mT, x)
+        self._made = []
         return found
 
 
 def _in_turn(network: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers that a network runs one after another, itself if that is not known."""
-    if type(network).forward is not nn.Sequential.forward:
+    """Yield the layers that a network runs one after another, itself if more than that may happen."""
+    if type(network).forward is not nn.Sequential.forward or _is_hooked(network):
         yield network
         return
     for child in network.children():

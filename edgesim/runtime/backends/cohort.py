@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from edgesim.core.backend import Assignment, Result, Score, Training, Work
-from edgesim.core.limits import check_memory
+from edgesim.core.limits import check_memory, memory_bytes
 from edgesim.core.numbers import Count
 from edgesim.core.update import ModelState
 from edgesim.learning.train.cohort import Cohort
@@ -174,14 +174,15 @@ class CohortTraining:
 
     device: str = "cpu"  # or "cuda", "cuda:0", ... where torch has one
     size: Count = 100  # devices trained in one call at most; fewer where so many would not fit into memory
-    workers: Count | None = None  # processes that share devices out on a CPU; None: as many as there are cores
+    workers: Count | None = None  # processes that share devices out on a CPU; None: one a core, if they fit into memory
     trains: ClassVar[bool] = True
     networks: ClassVar[bool] = False  # it stacks devices of one network
 
     def check(self) -> None:
         """Raise ConfigError if torch has no such device, or so many processes do not fit into memory."""
         if self._processes > 1:
-            check_memory("backend.workers", self._processes * PROCESS_BYTES, f"{self._processes:,} with PyTorch")
+            nbytes = self._processes * PROCESS_BYTES
+            check_memory("backend.workers", nbytes, f"{self._processes:,} processes with PyTorch")
         check_device(self.device)
 
     def prepare(self) -> None:
@@ -191,7 +192,9 @@ class CohortTraining:
 
     @property
     def _processes(self) -> int:
-        return (self.workers or os.cpu_count() or 1) if self.device == "cpu" else 1
+        if self.device != "cpu":
+            return 1
+        return self.workers or max(1, min(os.cpu_count() or 1, int(memory_bytes() // PROCESS_BYTES)))
 
     @property
     def rounding(self) -> str:
