@@ -158,6 +158,22 @@ def test_a_smaller_study_stands_in_and_is_called_so(here: Path) -> None:
     assert "smaller scale" in found[2] and found[4] == "`edgesim study run study.toml --size full`"
 
 
+def test_a_smaller_study_may_test_a_claim_in_some_cells_alone(here: Path) -> None:
+    """Labels of axes of its own choose them; the command says so, and a label that it lacks is refused."""
+    run()
+    cut = CLAIMS.replace('columns = ["round_s"], below = 1 }', 'columns = ["round_s"], below = 3 }')
+    found = {}
+    for cell in ("", ', cell = { speed = "fast" }', ', cell = { speed = "none" }'):
+        more = f'smaller = [{{ study = "study.toml", size = "full"{cell} }}]\n'
+        (here / "claims.toml").write_text(cut.replace('size = "never"\n', f'size = "never"\n{more}'))
+        found[cell] = call("study", "claims", "claims.toml")
+    both, fast, none = found.values()
+    assert rows(both.out)["later"][2].startswith("**refuted**")
+    assert rows(fast.out)["later"][2].startswith("**reproduced**")
+    assert rows(fast.out)["later"][4] == "`edgesim study run study.toml --size full --only speed=fast`"
+    assert none.code == 2 and "claim 'later': study.toml: smaller.cell: no cell has speed=none" in none.err
+
+
 # --- verdicts ---------------------------------------------------------------------------------------------------
 
 LEARNED = {

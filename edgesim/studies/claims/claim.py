@@ -95,10 +95,14 @@ class Ratio(Pair):
 
 
 class Smaller(FixedKeys):
-    """A study and size that test a claim on a smaller scale; labels of axes that it does not have are left out."""
+    """A study and size that test a claim on a smaller scale; labels of axes that it does not have are left out.
+
+    `cell`: labels of axes of its own, in whose cells the claim is tested.
+    """
 
     study: str
     size: str
+    cell: Labels = {}
 
 
 class Claim(FixedKeys):
@@ -128,6 +132,14 @@ class Claim(FixedKeys):
     def tests(self) -> tuple[Smaller, ...]:
         """Return the studies that test it, the paper's scale first."""
         return (*([Smaller(study=self.study, size=self.size)] if self.study else []), *self.smaller)
+
+    def by(self, test: Smaller) -> Claim:
+        """Return the claim as a test has it: about cells with the labels of the test, too."""
+        way = next((name for name in ("number", "order", "difference", "ratio") if getattr(self, name)), None)
+        if way is None or not test.cell:
+            return self
+        rule = getattr(self, way)
+        return self.model_copy(update={way: rule.model_copy(update={"cell": {**rule.cell, **test.cell}})})
 
     @property
     def rule(self) -> Number | Order | Difference | Ratio | None:
@@ -176,7 +188,7 @@ def load_claims(path: Path, studies: Studies) -> ClaimsFile:
         seen.add(claim.id)
         for test in claim.tests:
             try:
-                _check(claim, test, studies.load(path.parent / test.study), smaller=test != claim.tests[0])
+                _check(claim.by(test), test, studies.load(path.parent / test.study), smaller=test != claim.tests[0])
             except ConfigError as error:
                 raise ConfigError(f"{path}: claim {claim.id!r}: {error}") from error
     return found
@@ -189,6 +201,9 @@ def fitting(labels: Mapping[str, str], study: Study) -> dict[str, str]:
 
 def _check(claim: Claim, test: Smaller, study: Study, smaller: bool) -> None:
     """Raise ConfigError unless a study has the size, columns and labels that a claim names."""
+    for axis, label in test.cell.items():
+        if label not in study.axes.get(axis, ()):
+            raise ConfigError(f"{test.study}: smaller.cell: no cell has {axis}={label}")
     if test.size not in study.sizes:
         raise ConfigError(f"{test.study}: unknown size {test.size!r} (known: {', '.join(study.sizes)})")
     rule = claim.rule

@@ -77,7 +77,9 @@ class Court:
         for path in files:
             for claim in load_claims(path, self._studies).claims:
                 for test in claim.tests:
-                    found |= {each.key: each for each in self._fresh(claim, path.parent / test.study, test.size)}
+                    found |= {
+                        each.key: each for each in self._fresh(claim.by(test), path.parent / test.study, test.size)
+                    }
         return list(found.values())
 
     def _judged(self, claim: Claim, folder: Path, hours: bool) -> Judged:
@@ -85,9 +87,10 @@ class Court:
         for test in claim.tests:
             file = folder / test.study
             study = self._studies.load(file)
-            fresh = {each.key: each for each in self._fresh(claim, file, test.size)}
-            kept = {each.key: each for each in self._kept(claim, study, file, test.size)} | fresh
-            found = judge(claim, study, test.size, _frame(study, kept.values()))
+            tested = claim.by(test)
+            fresh = {each.key: each for each in self._fresh(tested, file, test.size)}
+            kept = {each.key: each for each in self._kept(tested, study, file, test.size)} | fresh
+            found = judge(tested, study, test.size, _frame(study, kept.values()))
             of = max(of, found.of)  # a smaller study may leave out what the paper has
             if found.verdict is not None:
                 recorded = _made([each for key, each in kept.items() if key not in fresh])

@@ -108,7 +108,7 @@ def _row(judged: Judged, chapter: Chapter) -> list[str]:
 
 def _command(claim: Claim, test: Smaller, chapter: Chapter) -> str:
     file = normpath(chapter.folder / test.study)
-    labels = {} if claim.rule is None or test != claim.tests[0] else claim.rule.cell
+    labels = test.cell if claim.rule is None or test != claim.tests[0] else claim.rule.cell
     only = ",".join(f"{axis}={label}" for axis, label in labels.items())
     return f"edgesim study run {file} --size {test.size}{f' --only {only}' if only else ''}"
 
