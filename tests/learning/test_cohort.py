@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import multiprocessing
 
 import numpy as np
@@ -17,6 +18,7 @@ from edgesim.core.rng import Key
 from edgesim.learning.models.build import build_model
 from edgesim.learning.models.seeding import Stream, seeded
 from edgesim.learning.objectives.classification import CLASSIFICATION
+from edgesim.learning.train.cohort import Cohort
 from edgesim.learning.train.probe import DEVICES, SAMPLES, probed
 from edgesim.learning.train.stacked import Descent, StackedNetwork
 from edgesim.learning.train.trainer import CHUNK
@@ -151,10 +153,35 @@ def test_scores_are_of_the_chunks_that_serial_scores(workers):
     simulation.learner.backend.close()
     trainer = simulation.parts.make_trainer("cpu")
     assert len(trainer.test_rows) % CHUNK
+    chunks = range(trainer.chunks())
+    apart, together = trainer.score_chunks(model, chunks), Cohort(trainer, 1).score_chunks(model, chunks)
+    assert [each[1:] for each in together] == [each[1:] for each in apart]
+    assert [each.loss for each in together] == pytest.approx([each.loss for each in apart], rel=CLOSE)
     alone = trainer.total(trainer.score_chunks(model, range(trainer.chunks())))
     assert found[0] == found[1]
     assert found[0]._replace(loss=0) == alone._replace(loss=0)
     assert found[0].loss == pytest.approx(alone.loss, rel=CLOSE)
+
+
+class Scaling(nn.Sequential):
+    """A network that works in place on the samples that it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 10))
+
+    def forward(self, x):
+        """Return logits."""
+        return super().forward(x.mul_(0.5))
+
+
+def test_test_samples_that_a_network_changes_are_made_again():
+    """What is kept for the next test is what the data have."""
+    trainer = prepare(digits_scenario(model="mlr")).parts.make_trainer("cpu")
+    cohort = Cohort(dataclasses.replace(trainer, module=Scaling()), 1)
+    model = {"params": {name: torch.ones_like(p) / 7 for name, p in Scaling().named_parameters()}, "buffers": {}}
+    model["params"]["1.weight"][3] *= 2
+    first, second = (cohort.score_chunks(model, range(2)) for _ in range(2))
+    assert first == second
 
 
 def test_augmentation_is_each_devices_own():

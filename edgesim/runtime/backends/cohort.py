@@ -16,7 +16,7 @@ from edgesim.core.update import ModelState
 from edgesim.learning.train.cohort import Cohort
 from edgesim.learning.train.torch_settings import PROCESS_BYTES, check_device
 from edgesim.learning.train.trainer import Trainer
-from edgesim.runtime.backends.pooled import DEPTH, Item, Parts, models_of, with_ids, with_models
+from edgesim.runtime.backends.pooled import Item, Parts, models_of, with_ids, with_models
 from edgesim.runtime.backends.workers import Stack, WorkersBackend
 from edgesim.runtime.processes import warm_up
 
@@ -138,16 +138,12 @@ class CohortsBackend(WorkersBackend):
             models = [model for assignment in own for model in models_of(assignment)]
             self._shares.append((self._item(group[0], part, models, _train_share, None), own))
 
-    def _hand_out(self) -> None:
-        while (self._shares or self._scorings) and self._pool.has_room(DEPTH):
-            if self._shares:
-                item, assignments = self._shares.popleft()
-                given = [with_ids(assignment) for assignment in assignments]
-            else:
-                item = self._scorings.popleft()
-                given = item.given
-            with self._noting_deaths():
-                self._give(item, given)
+    def _next(self) -> tuple[Item, Any] | None:
+        """Return a share of the group under way, or if all are handed out, a part of a scoring."""
+        if not self._shares:
+            return self._next_scoring()
+        item, assignments = self._shares.popleft()
+        return item, [with_ids(assignment) for assignment in assignments]
 
     def _joined(self, item: Item, found: Any) -> list[tuple[int, Any]]:
         rows = super()._joined(item, found)

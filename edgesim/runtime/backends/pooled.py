@@ -140,15 +140,24 @@ class PooledBackend(ABC):
 
     def _hand_out(self) -> None:
         """Give processes that are done, or nearly so, their next items."""
-        while (self._jobs or self._scorings) and self._pool.has_room(DEPTH):
-            if self._scorings and (not self._jobs or len(self._scorings) > _MOST_SCORINGS * self._workers):
-                item = self._scorings.popleft()
-                given = item.given
-            else:
-                _, item, assignment = heappop(self._jobs)
-                given = with_ids(assignment)
+        while self._pool.has_room(DEPTH) and (found := self._next()):
             with self._noting_deaths():
-                self._give(item, given)
+                self._give(*found)
+
+    def _next(self) -> tuple[Item, Any] | None:
+        """Return the item that goes to a process next, and what is its own; None: there is none."""
+        if self._scorings and (not self._jobs or len(self._scorings) > _MOST_SCORINGS * self._workers):
+            return self._next_scoring()
+        if not self._jobs:
+            return None
+        _, item, assignment = heappop(self._jobs)
+        return item, with_ids(assignment)
+
+    def _next_scoring(self) -> tuple[Item, Any] | None:
+        if not self._scorings:
+            return None
+        item = self._scorings.popleft()
+        return item, item.given
 
     @contextmanager
     def _noting_deaths(self) -> Iterator[None]:
