@@ -235,4 +235,5 @@ def conform(table: str, frame: pd.DataFrame, where: str) -> pd.DataFrame:
 def typed(frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
     """Return the frame with these types; only columns of another one are converted, as that takes its time for each."""
     found = frame.dtypes
-    return frame.astype({name: dtype for name, dtype in columns.items() if found[name] != dtype})
+    other = {name: dtype for name, dtype in columns.items() if found[name] != dtype}
+    return frame.astype(other) if other else frame  # astype copies every column, whatever it converts

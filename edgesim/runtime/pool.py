@@ -5,11 +5,8 @@ from __future__ import annotations
 import pickle
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
-
-_Item = TypeVar("_Item")
-_Found = TypeVar("_Found")
+from collections.abc import Callable
+from typing import Any
 
 
 class Pool(ABC):
@@ -41,30 +38,6 @@ class Pool(ABC):
 
         `wait`: until there is something, if there is anything to wait for. Raises EdgesimError if a process died.
         """
-
-    def map(self, work: Callable[[_Item], _Found], items: Sequence[_Item]) -> list[_Found]:
-        """Return what `work` gives for each item, in their order. Raises as `unordered` does."""
-        found = dict(self.unordered(work, items))
-        return [found[place] for place in range(len(items))]
-
-    def unordered(self, work: Callable[[_Item], _Found], items: Sequence[_Item]) -> Iterator[tuple[int, _Found]]:
-        """Yield the place of each item and what `work` gives for it, as they are done.
-
-        Raises what `work` raises, with a note of where, and EdgesimError if a process cannot start, or died.
-        """
-        waiting = list(enumerate(items))[::-1]
-        try:
-            while waiting or self.is_busy():
-                while waiting and self.has_room():
-                    place, item = waiting.pop()
-                    self.give(place, work, item)
-                done = self.take(wait=True)
-                for error in (found for _, found in done if isinstance(found, Exception)):
-                    raise error
-                yield from done
-        finally:
-            if self.is_busy():  # an answer that nobody waits for would be taken for the next one
-                self.close()
 
 
 def answer(function: Callable[..., Any], *given: Any) -> Any:

@@ -8,7 +8,7 @@ import torch
 
 from edgesim.runtime.identity import Digests
 from edgesim.simulation.assembly import Assembly
-from edgesim.simulation.fingerprint import named_files_digest, source_digest
+from edgesim.simulation.fingerprint import REPORTING, named_files_digest, source_digest
 from edgesim.simulation.networks import models_of
 from edgesim.simulation.objectives import written_metrics
 
@@ -17,8 +17,6 @@ _LEARNING = (
     *("seed", "data", "data_seed", "partition", "model", "training", "method", "server_optimizer", "encoding", "peers"),
     "objective",
 )
-# And those from which nothing follows that is trained, but only when a run ends and what it keeps.
-_REPORTING = ("name", "stop", "evaluation", "weights", "backend", "prices")
 
 
 def facts_of(parts: Assembly) -> bytes:
@@ -28,7 +26,7 @@ def facts_of(parts: Assembly) -> bytes:
     """
     scenario = parts.scenario
     table = scenario.canonical()
-    wanted = table.keys() - set(_REPORTING) if scenario.method.value.needs.clock else _LEARNING
+    wanted = table.keys() - set(REPORTING) if scenario.method.value.needs.clock else _LEARNING
     chosen = {key: table.get(key) for key in sorted(wanted)}
     wanted_metrics = written_metrics(scenario)
     setting, backend = parts.setting, scenario.backend.value
@@ -78,7 +76,7 @@ def world_of(parts: Assembly) -> bytes:
     """
     table = (parts.of_all or parts.scenario).canonical()
     own = (parts.session_word,) if parts.scenario.session else ()
-    return Digests().of(_plain({key: table[key] for key in table.keys() - set(_REPORTING)}), *own)
+    return Digests().of(_plain({key: table[key] for key in table.keys() - set(REPORTING)}), *own)
 
 
 def _plain(value: Any) -> str:

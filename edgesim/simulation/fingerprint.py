@@ -13,6 +13,8 @@ import edgesim
 from edgesim.config.scenario import Scenario
 from edgesim.files.kept import digest_of_files
 
+# Keys of a scenario from which nothing follows that is trained, but only when a run ends and what it keeps.
+REPORTING = ("name", "stop", "evaluation", "weights", "backend", "prices")
 _SOURCES = {".py", ".toml"}  # code and the device catalogue
 
 

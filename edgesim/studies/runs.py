@@ -7,10 +7,10 @@ import shutil
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic_core import from_json
 
@@ -24,6 +24,7 @@ from edgesim.reports.load import Run, open_run
 from edgesim.runtime.pool import Pool
 from edgesim.runtime.processes import ProcessPool
 from edgesim.simulation.fingerprint import stamp_of
+from edgesim.studies.order import Turns, learning_of
 from edgesim.studies.search import with_trials
 from edgesim.studies.study import Cell, Study
 
@@ -42,6 +43,7 @@ class Planned:
     folder: Path
     scenario: dict[str, Any]
     stamp: dict[str, Any]
+    learning: str = ""  # equal in cells that are likely to train the same; "": it shares nothing
 
     def kept(self) -> Run | None:
         """Return the run that answers this cell, by whatever code or data; None if it is missing, other or broken."""
@@ -69,7 +71,8 @@ def plan(study: Study, file: Path, size: str, only: Sequence[str], out: Path) ->
     study = with_trials(study, out)
     for cell in study.cells(size, only):
         scenario = study.scenario(file.parent, cell, size)
-        planned.append(Planned(cell, out / cell.name, _alone(scenario), stamp_of(scenario)))
+        stamp, learning = stamp_of(scenario), learning_of(scenario)
+        planned.append(Planned(cell, out / cell.name, _alone(scenario), stamp, learning))
     return planned
 
 
@@ -101,6 +104,8 @@ def run_all(
     died.
     """
     _COMMON.clear()
+    if fresh:  # no cell reads what another one has found out
+        planned = [replace(each, learning="") for each in planned]
     busy = []
     for step in _steps(planned, workers, pool, partial(_run, checkpoint_s=checkpoint_s, fresh=fresh)):
         yield step
@@ -125,29 +130,41 @@ def _steps(
         return
     if pool is None and workers > 1:
         pool = ProcessPool("--workers", workers, doing=name_of)
-    ends = _in_turn(cells, run) if pool is None else _at_once(cells, workers, pool, run)
-    yield Step(None, "", False, cells[:workers])
-    for ended, fault, running in ends:
-        yield Step(ended, fault or "", fault is None, running)
+    yield from _in_turn(cells, run) if pool is None else _at_once(cells, pool, run)
 
 
-_Ends: TypeAlias = Iterator[tuple[Planned, str | None, Sequence[Planned]]]
-
-
-def _in_turn(cells: Sequence[Planned], run: Callable[[Planned], str | None]) -> _Ends:
+def _in_turn(cells: Sequence[Planned], run: Callable[[Planned], str | None]) -> Iterator[Step]:
+    yield Step(None, "", False, cells[:1])
     for place, each in enumerate(cells, 1):
-        yield each, run(each), cells[place : place + 1]
+        fault = run(each)
+        yield Step(each, fault or "", fault is None, cells[place : place + 1])
 
 
-def _at_once(cells: Sequence[Planned], workers: int, pool: Pool, run: Callable[[Planned], str | None]) -> _Ends:
-    done = set[int]()
+def _at_once(cells: Sequence[Planned], pool: Pool, run: Callable[[Planned], str | None]) -> Iterator[Step]:
+    turns = Turns(cells)
+    running: dict[int, Planned] = {}
+
+    def hand_out() -> list[Planned]:
+        while pool.has_room() and (place := turns.next()) is not None:
+            running[place] = cells[place]
+            pool.give(place, run, cells[place])
+        return list(running.values())
+
     try:
-        for place, fault in pool.unordered(run, cells):
-            done.add(place)
-            begun = cells[: len(done) + workers]  # they are handed out in their order
-            yield cells[place], fault, [each for n, each in enumerate(begun) if n not in done]
+        yield Step(None, "", False, hand_out())
+        for place, fault in _ends(pool):
+            turns.end(place)
+            yield Step(running.pop(place), fault or "", fault is None, hand_out())
     finally:
         pool.close()
+
+
+def _ends(pool: Pool) -> Iterator[tuple[int, str | None]]:
+    while ended := pool.take(wait=True):
+        for place, fault in ended:
+            if isinstance(fault, Exception):
+                raise fault
+            yield place, fault
 
 
 def _alone(scenario: Scenario) -> dict[str, Any]:

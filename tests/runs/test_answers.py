@@ -207,6 +207,14 @@ def test_cells_that_differ_in_the_world_train_once(here: Path, training: list[in
         check_same(f"runs/{cell}", f"alone/{cell}")
 
 
+@pytest.mark.workers
+def test_cells_train_once_in_several_processes_too(here: Path) -> None:
+    """Two begin at a time, and both would train the first network."""
+    Path("study.toml").write_text(STUDY)
+    assert call("study", "run", "study.toml", "--workers", "2", "--out", "runs").code == 0
+    assert sum(edgesim.open(f"runs/{cell}").manifest["known"]["jobs"] for cell in names(Path("runs"))) == 2 * 6
+
+
 # --- what is kept -----------------------------------------------------------------------------------------------
 
 

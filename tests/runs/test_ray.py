@@ -27,7 +27,7 @@ from edgesim.studies.study import load_study
 from tests.calling import TINY, call, names
 from tests.contracts.support import COORDINATORS, NORMED, PLUGINS, mixed_scenario, prepare, results_of
 from tests.runs.ray_nodes import Nodes, two_nodes
-from tests.runs.test_processes import are_gone, fail, started, vanish, wait_until
+from tests.runs.test_processes import answers, are_gone, fail, started, vanish, wait_until
 from tests.sizes import full
 
 STUDY = """
@@ -183,14 +183,14 @@ def test_what_dies_time_and_again_is_told(nodes: Nodes) -> None:
     """A process that dies is replaced so many times, and the message says what it was at."""
     with closing(ray_cluster.RayCluster("backend", 2)):
         pool = ray_pool.RayPool("pool", 2, len, ["abc"], doing=lambda item: f"item {item}")
-        assert pool.map(abs, [-1, 2, -3]) == [1, 2, 3]
+        assert answers(pool, abs, [-1, 2, -3]) == [1, 2, 3]
         with pytest.raises(ValueError, match="not 1") as error:
-            pool.map(fail, [1])
+            answers(pool, fail, [1])
         assert "in fail" in error.value.__notes__[0]
         with pytest.raises(
             EdgesimError, match=r"^pool: processes of the cluster died 5 times at item 7; the last: ActorDiedError: "
         ):
-            pool.map(vanish, [7])
+            answers(pool, vanish, [7])
         assert not pool.is_busy()
 
 
