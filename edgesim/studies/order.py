@@ -43,7 +43,8 @@ def learning_of(scenario: Scenario) -> str:
 class Turns:
     """Cells that wait for a process. Of those that are likely to train the same, the first one ends before the others.
 
-    They would train side by side otherwise, at one pace, so that none found the answers of another.
+    They would train side by side otherwise, at one pace, so that none found the answers of another. `left_alone`: the
+    places of cells that another command is at, and of those that are likely to train what it is training.
     """
 
     def __init__(self, cells: Sequence[Planned]) -> None:
@@ -51,6 +52,7 @@ class Turns:
         self._first = [first.setdefault(cell.learning, n) if cell.learning else n for n, cell in enumerate(cells)]
         self._waiting = sorted(range(len(cells)), key=lambda n: (self._first[n] != n, n))
         self._open = set(self._waiting)  # have not ended
+        self.left_alone: list[int] = []
 
     def next(self) -> int | None:
         """Take and return the place of a cell whose turn it is, None while there is none."""
@@ -60,9 +62,13 @@ class Turns:
                 return n
         return None
 
-    def end(self, place: int) -> None:
-        """Take note that a cell has ended."""
+    def end(self, place: int, elsewhere: bool = False) -> None:
+        """Take note that a cell has ended, or that it is `elsewhere`: another command is at it."""
         self._open.discard(place)
+        if elsewhere:
+            alike = [n for n in self._waiting if self._first[n] == place]
+            self.left_alone += [place, *alike]
+            self._waiting = [n for n in self._waiting if self._first[n] != place]
 
 
 def _without(table: Mapping[str, Any], keys: frozenset[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -106,12 +106,9 @@ def run_all(
     _COMMON.clear()
     if fresh:  # no cell reads what another one has found out
         planned = [replace(each, learning="") for each in planned]
-    busy = []
-    for step in _steps(planned, workers, pool, partial(_run, checkpoint_s=checkpoint_s, fresh=fresh)):
-        yield step
-        busy += [step.ended] if step.ended and step.elsewhere else []
-    if busy:
-        yield from _steps(busy, workers, pool, partial(_run, checkpoint_s=checkpoint_s, fresh=fresh, wait=True))
+    step = partial(_run, checkpoint_s=checkpoint_s, fresh=fresh)
+    busy = yield from _steps(planned, workers, pool, step)
+    yield from _steps(busy, workers, pool, partial(step, wait=True))
 
 
 def fault_of(error: Exception) -> str:
@@ -124,24 +121,33 @@ def fault_of(error: Exception) -> str:
 
 def _steps(
     cells: Sequence[Planned], workers: int, pool: Pool | None, run: Callable[[Planned], str | None]
-) -> Iterator[Step]:
-    """Yield the steps of one pass over cells; `run` returns None for a cell that another process is at."""
+) -> Generator[Step, None, list[Planned]]:
+    """Yield the steps of one pass over cells, and return those that were left alone.
+
+    `run` returns None for a cell that another process is at.
+    """
     if not cells:
-        return
+        return []
     if pool is None and workers > 1:
         pool = ProcessPool("--workers", workers, doing=name_of)
-    yield from _in_turn(cells, run) if pool is None else _at_once(cells, pool, run)
-
-
-def _in_turn(cells: Sequence[Planned], run: Callable[[Planned], str | None]) -> Iterator[Step]:
-    yield Step(None, "", False, cells[:1])
-    for place, each in enumerate(cells, 1):
-        fault = run(each)
-        yield Step(each, fault or "", fault is None, cells[place : place + 1])
-
-
-def _at_once(cells: Sequence[Planned], pool: Pool, run: Callable[[Planned], str | None]) -> Iterator[Step]:
     turns = Turns(cells)
+    yield from _in_turn(cells, turns, run) if pool is None else _at_once(cells, turns, pool, run)
+    return [cells[place] for place in turns.left_alone]
+
+
+def _in_turn(cells: Sequence[Planned], turns: Turns, run: Callable[[Planned], str | None]) -> Iterator[Step]:
+    place = turns.next()
+    yield Step(None, "", False, cells[:1])
+    while place is not None:
+        ended, fault = cells[place], run(cells[place])
+        turns.end(place, elsewhere=fault is None)
+        place = turns.next()
+        yield Step(ended, fault or "", fault is None, [] if place is None else [cells[place]])
+
+
+def _at_once(
+    cells: Sequence[Planned], turns: Turns, pool: Pool, run: Callable[[Planned], str | None]
+) -> Iterator[Step]:
     running: dict[int, Planned] = {}
 
     def hand_out() -> list[Planned]:
@@ -153,7 +159,7 @@ def _at_once(cells: Sequence[Planned], pool: Pool, run: Callable[[Planned], str 
     try:
         yield Step(None, "", False, hand_out())
         for place, fault in _ends(pool):
-            turns.end(place)
+            turns.end(place, elsewhere=fault is None)
             yield Step(running.pop(place), fault or "", fault is None, hand_out())
     finally:
         pool.close()

@@ -74,4 +74,14 @@ def test_the_first_of_its_kind_ends_before_the_others_begin() -> None:
     turns.end(0)
     assert all_now() == [1, 5]
     turns.end(1)
-    assert all_now() == []
+    assert all_now() == turns.left_alone == []
+
+
+def test_what_another_command_trains_is_left_to_it() -> None:
+    """The first and the third cell train the same, and so do the second and the fourth."""
+    turns = Turns([Planned(Cell({}, ()), Path(str(n)), {}, {}, kind) for n, kind in enumerate("abab")])
+    assert (turns.next(), turns.next(), turns.next()) == (0, 1, None)
+    turns.end(0, elsewhere=True)
+    assert (turns.next(), turns.left_alone) == (None, [0, 2])
+    turns.end(1)
+    assert (turns.next(), turns.next()) == (3, None)

@@ -18,7 +18,7 @@ from edgesim.core.errors import DataError
 from edgesim.learning.data.sources.digits import Digits
 from edgesim.records.lock import hold
 from edgesim.studies.outlook import outlook
-from edgesim.studies.runs import Planned, plan
+from edgesim.studies.runs import Planned, plan, run_all
 from edgesim.studies.study import Cell, load_study
 from edgesim.studies.tally import HostTimes
 from tests.calling import TINY, call, names
@@ -237,17 +237,23 @@ def test_two_commands_share_the_cells(here: Path) -> None:
     assert made() == [f"data=digits,seed={seed}" for seed in (1, 2, 3, 4)]
 
 
-@pytest.mark.process
-def test_a_cell_that_another_process_is_at_is_run_last(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has gone without making it, when it is looked at again."""
-    first, _ = planned()
+def holder(cell: Planned) -> subprocess.Popen[str]:
+    """Return a process that is at a cell, until it is sent something: then it is gone without making it."""
     script = "import sys, pathlib; from edgesim.records.lock import hold\n"
     script += (
         "with hold(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read(1); import os; os._exit(1)"
     )
-    words = [sys.executable, "-c", script, str(first.folder)]
+    words = [sys.executable, "-c", script, str(cell.folder)]
     other = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdin and other.stdout and other.stdout.readline() == "held\n"
+    return other
+
+
+@pytest.mark.process
+def test_a_cell_that_another_process_is_at_is_run_last(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has gone without making it, when it is looked at again."""
+    first, _ = planned()
+    other = holder(first)
     assert [each.state for each in outlook(planned())] == ["running", "to run"]
     simulate = edgesim.simulation.run.simulate  # type: ignore[attr-defined]
 
@@ -264,3 +270,20 @@ def test_a_cell_that_another_process_is_at_is_run_last(here: Path, monkeypatch: 
     assert busy.startswith("data=digits,seed=1: another process is at it, looked at again at the end; running: data=di")
     assert second.startswith("1 of 2: data=digits,seed=2; 1 left, about ")
     assert again.startswith("running: data=digits,seed=1; 1 left, about ") and last == "2 of 2: data=digits,seed=1"
+
+
+@pytest.mark.process
+def test_what_another_process_trains_is_not_trained_beside_it(here: Path) -> None:
+    """Under two networks a seed is trained once; of the first seed the other process has the first network."""
+    study = STUDY.replace("[axes]", '[axes]\n"network.latency" = [0, 1]')
+    (here / "study.toml").write_text(study)
+    other = holder(planned()[0])
+    ended = []
+    for step in run_all(planned()):
+        if step.ended:
+            labels = step.ended.cell.labels
+            ended.append((labels["network.latency"], labels["seed"], step.elsewhere))
+        if len(ended) == 3 and other.poll() is None:
+            other.communicate("x")
+    first, rest = ("0", "1", True), [("0", "2", False), ("1", "2", False), ("0", "1", False), ("1", "1", False)]
+    assert ended == [first, *rest]
