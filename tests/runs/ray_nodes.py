@@ -7,6 +7,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -31,9 +32,10 @@ def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}.items():
-        monkeypatch.setenv(name, value)
     folder = tempfile.mkdtemp(prefix="ray-")  # sockets lie there, whose paths have to be short
+    (Path(folder) / "ray").mkdir()  # where Ray writes below RAY_TMPDIR which cluster was started last
+    for name, value in {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_TMPDIR": folder}.items():
+        monkeypatch.setenv(name, value)
     given = {"num_cpus": 1, "object_store_memory": _MEMORY_BYTES, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args={**given, "temp_dir": folder})
     try:
