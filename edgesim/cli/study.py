@@ -279,10 +279,11 @@ def _run_missing(
 ) -> list[str]:
     """Run cells and say how far that is; return a line for each that failed, its name and why."""
     from edgesim.cli.show import print_note
+    from edgesim.studies.order import apart
     from edgesim.studies.runs import run_all
     from edgesim.studies.tally import Tally
 
-    tally = Tally(missing, done, workers)
+    tally = Tally(apart(missing) if fresh else missing, done, workers)
     try:
         with opening as pool:
             for step in run_all(missing, workers, checkpoint_s, fresh, pool):

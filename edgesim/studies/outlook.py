@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from edgesim.config.load import load_scenario
@@ -16,6 +18,7 @@ from edgesim.studies.common import Common, text_of
 from edgesim.studies.runs import Planned, fault_of
 
 State: TypeAlias = Literal["done", "to run", "running", "bad"]
+Speed: TypeAlias = Callable[[Assembly], float]  # FLOP/s of this host
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,18 @@ class Outlook:
 def outlook(planned: Sequence[Planned], costs: bool = False) -> list[Outlook]:
     """Return what is to be done of cells, in their order; with `costs` also what that takes, in seconds and bytes.
 
-    A cell that was run stays done where its data are no longer there, as nothing says that they have changed.
+    A cell that was run stays done where its data are no longer there, as nothing says that they have changed. One
+    that is likely to train what a cell before it does takes the time of simulating it.
     """
     common = Common()
     by_data = sorted(planned, key=lambda each: text_of(each.scenario["data"]))  # only one data set is kept at a time
-    found = {each.folder: _look(each, common, costs) for each in by_data}
+    found: dict[Path, Outlook] = {}
+    learned = set[str]()
+    for each in by_data:
+        speed = _without_training if each.learning in learned else common.flops_per_s
+        cell = found[each.folder] = _look(each, common, speed if costs else None)
+        if each.learning and cell.state != "bad":
+            learned.add(each.learning)
     return [found[each.folder] for each in planned]
 
 
@@ -52,7 +62,7 @@ def bad(cells: Iterable[Outlook]) -> list[str]:
     return [f"{each.planned.cell.name}: {each.fault}" for each in cells if each.state == "bad"]
 
 
-def _look(planned: Planned, common: Common, costs: bool) -> Outlook:
+def _look(planned: Planned, common: Common, speed: Speed | None) -> Outlook:
     scenario = load_scenario(planned.scenario)
     fault = ""
     try:
@@ -66,15 +76,20 @@ def _look(planned: Planned, common: Common, costs: bool) -> Outlook:
     try:
         parts = check(scenario, common.load, common.build)
         alone = len(scenario.session) < 2  # what several cost together nobody foresees
-        spent = _costs(parts, common) if costs and alone else (None, None)
+        spent = _costs(parts, speed) if speed and alone else (None, None)
     except Exception as error:
         return Outlook(planned, "bad", fault_of(error))
     return Outlook(planned, "running" if is_held(planned.folder) else "to run", "", *spent)
 
 
-def _costs(parts: Assembly, common: Common) -> tuple[float | None, int | None]:
+def _without_training(parts: Assembly) -> float:
+    """Return the FLOP/s of this host for a run whose training is answered."""
+    return math.inf
+
+
+def _costs(parts: Assembly, speed: Speed) -> tuple[float | None, int | None]:
     try:
-        totals = estimate_of(parts, common.flops_per_s).totals
+        totals = estimate_of(parts, speed).totals
     except ConfigError:  # it can be run, but would end before its first round
         return None, None
     minutes = totals["host_minutes"]

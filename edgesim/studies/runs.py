@@ -7,7 +7,7 @@ import shutil
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +24,7 @@ from edgesim.reports.load import Run, open_run
 from edgesim.runtime.pool import Pool
 from edgesim.runtime.processes import ProcessPool
 from edgesim.simulation.fingerprint import stamp_of
-from edgesim.studies.order import Turns, learning_of
+from edgesim.studies.order import Turns, apart, learning_of
 from edgesim.studies.search import with_trials
 from edgesim.studies.study import Cell, Study
 
@@ -104,10 +104,8 @@ def run_all(
     died.
     """
     _COMMON.clear()
-    if fresh:  # no cell reads what another one has found out
-        planned = [replace(each, learning="") for each in planned]
     step = partial(_run, checkpoint_s=checkpoint_s, fresh=fresh)
-    busy = yield from _steps(planned, workers, pool, step)
+    busy = yield from _steps(apart(planned) if fresh else planned, workers, pool, step)
     yield from _steps(busy, workers, pool, partial(step, wait=True))
 
 

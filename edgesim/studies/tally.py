@@ -12,28 +12,42 @@ from edgesim.studies.runs import Planned, Step
 
 
 class HostTimes:
-    """Host seconds of the runs of a study, by the labels of their cells."""
+    """Host seconds of the runs of a study, by the labels of their cells and by whether they were trained."""
 
     def __init__(self, done: Iterable[Planned] = ()) -> None:
-        self._of_group: dict[str, list[float]] = {}
+        self._of: dict[tuple[bool, str], list[float]] = {}
+        self._learned = set[str]()  # what cells that ended have learned
         for each in done:
             self.add(each)
 
     def add(self, done: Planned) -> None:
         """Take the time of a run that has ended."""
-        host_s = float(open_run(done.folder).manifest["host_s"])
-        self._of_group.setdefault(str(done.cell.group), []).append(host_s)
+        manifest = open_run(done.folder).manifest
+        trained = not done.learning or bool(manifest["known"]["jobs"])
+        self._of.setdefault((trained, str(done.cell.group)), []).append(float(manifest["host_s"]))
+        self._learned.add(done.learning)
 
     def left_s(self, cells: Sequence[Planned], workers: int) -> float | None:
         """Return about how long cells will take, so many at a time; None if no run has ended yet.
 
-        A cell is thought to take as long as those of other seeds did, or as all did if there is none.
+        A cell is thought to take as long as those of other seeds did, or as all did if there is none; of cells that are
+        likely to train the same only the first as long as one that was trained, the others as one that was not.
         """
-        if not self._of_group:
+        if not self._of:
             return None
-        of_all = [host_s for times in self._of_group.values() for host_s in times]
-        each_s = [np.mean(self._of_group.get(str(cell.cell.group), of_all)) for cell in cells]
+        each_s = []
+        learned = set(self._learned)
+        for cell in cells:
+            trains = not cell.learning or cell.learning not in learned
+            learned.add(cell.learning)
+            each_s.append(self._expected_s(cell, trains))
         return float(max([sum(each_s) / workers, *each_s]))
+
+    def _expected_s(self, cell: Planned, trains: bool) -> float:
+        of_kind = [host_s for (trained, _), times in self._of.items() if trained == trains for host_s in times]
+        of_all = [host_s for times in self._of.values() for host_s in times]
+        times = self._of.get((trains, str(cell.cell.group))) or of_kind or (of_all if trains else [0.0])
+        return float(np.mean(times))
 
 
 class Tally:

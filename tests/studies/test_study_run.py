@@ -149,6 +149,17 @@ def test_the_plan_of_a_study(here: Path) -> None:
     assert made() == DIGITS[:1]
 
 
+def test_the_plan_counts_what_cells_train_together_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two networks the second takes the time of simulating it, on a host that hardly trains."""
+    monkeypatch.setattr("edgesim.studies.common.Common.flops_per_s", lambda *_: 1.0)
+    (here / "study.toml").write_text(STUDY.replace("[axes]", '[axes]\n"network.latency" = [0, 1]'))
+    out = call("study", "plan", "study.toml", "--only", "data=digits", "--out", "runs", "--json").out
+    host_s = {row["cell"]: row["host_s"] for row in json.loads(out)["cells"]}
+    for seed in 1, 2:
+        first, second = (host_s[f"data=digits,network.latency={latency},seed={seed}"] for latency in (0, 1))
+        assert 0 < second < 1000 < 1e6 < first
+
+
 def test_a_cell_trains_on_the_device_of_its_scenario(here: Path) -> None:
     """Workers become one process; all else of a backend stays."""
     for given, kept in (
@@ -193,14 +204,15 @@ def test_time_left_is_told_as_cells_end(here: Path) -> None:
 def test_time_left_is_that_of_other_seeds_or_of_all(tmp_path: Path) -> None:
     """Fast cells took 2 and 4 s, a slow one 18 s; of the third kind nothing is known but the mean of all, 8 s."""
 
-    def cell(kind: str, seed: int, host_s: float | None = None) -> Planned:
+    def cell(kind: str, seed: int, host_s: float | None = None, learning: str = "", jobs: int = 0) -> Planned:
         folder = tmp_path / f"{kind}{seed}"
         if host_s is not None:
             shutil.copytree(done.folder, folder)
             manifest = json.loads((folder / "manifest.json").read_text())
-            (folder / "manifest.json").write_text(json.dumps({**manifest, "host_s": host_s}))
+            known = {**manifest["known"], "jobs": jobs}
+            (folder / "manifest.json").write_text(json.dumps({**manifest, "host_s": host_s, "known": known}))
             seal_again(folder)
-        return Planned(Cell({"kind": kind, "seed": str(seed)}, ()), folder, {}, {})
+        return Planned(Cell({"kind": kind, "seed": str(seed)}, ()), folder, {}, {}, learning)
 
     done = edgesim.run({**edgesim.load(tmp_path / scenario(tmp_path)).canonical(), "backend": "null"})
     times = HostTimes([cell("fast", 1, 2.0), cell("fast", 2, 4.0), cell("slow", 1, 18.0)])
@@ -210,6 +222,11 @@ def test_time_left_is_that_of_other_seeds_or_of_all(tmp_path: Path) -> None:
     assert times.left_s([fast, slow, new], 1) == 29.0
     assert times.left_s([fast, fast, fast, fast], 2) == 6.0
     assert times.left_s([fast, slow], 2) == 18.0  # not less than the longest
+    trained = cell("one network", 1, 30.0, "a", jobs=9)
+    assert HostTimes([trained]).left_s([cell("x", 1, learning="a"), cell("y", 1, learning="b")], 1) == 30.0
+    answered = cell("other network", 1, 0.5, "a")
+    more = [cell(f"{network}", 1, learning=learning) for learning in "ab" for network in range(3)]
+    assert HostTimes([trained, answered]).left_s(more, 1) == 3 * 0.5 + 30.0 + 2 * 0.5
 
 
 def scenario(folder: Path) -> str:
