@@ -17,11 +17,10 @@ if TYPE_CHECKING:
 # Keys of a scenario that decide how long things take and what they cost, and those of a block of its fleet.
 _WORLD = frozenset({"network", "topology", "energy", "cost", "slowdown", "server"})
 _WORLD_OF_DEVICES = frozenset({"name", "cpu", "network", "energy", "slowdown", "zone", "link"})
-_ENERGY = frozenset({"energy"})  # where times decide who learns from whom
-_ROUNDS = (
-    "sync",
-    "deadline",
-)  # protocols under which a device learns the same, however long it takes, if it is in time
+# Those that decide no more than that where times say who learns from whom, and the protocols under which they do not: a
+# device learns the same, however long it takes, if it is in time.
+_ENERGY = frozenset({"energy"})
+_ROUNDS = ("sync", "deadline")
 
 
 def learning_of(scenario: Scenario) -> str:
@@ -33,7 +32,7 @@ def learning_of(scenario: Scenario) -> str:
         return ""
     world = of_devices = frozenset[str]()
     if not scenario.method.value.needs.clock:
-        by_rounds = scenario.protocol.value.protocol in _ROUNDS  # else times decide who learns from whom
+        by_rounds = scenario.protocol.value.protocol in _ROUNDS
         world, of_devices = (_WORLD, _WORLD_OF_DEVICES) if by_rounds else (_ENERGY, _ENERGY)
     table = _without(scenario.canonical(), world.union(REPORTING))
     fleet = [_without(block, of_devices) for block in table["fleet"]]
