@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgesim.studies.claims.claim import Claim, ClaimsFile, Studies, load_claims
-from edgesim.studies.claims.judge import Judgement, Verdict, judge
+from edgesim.studies.claims.judge import Judgement, Verdict, cells_for, judge
 from edgesim.studies.claims.results import read_results
 from edgesim.studies.study import Study, read_fixed, study_of
 from tests.calling import TINY, Done, call
@@ -185,11 +185,17 @@ LEARNED = {
 }
 
 
-def found(rule: str, numbers: dict[tuple[str, ...], str]) -> Judgement:
-    """Judge a claim by numbers of seeds 1 to 3."""
+def claim_of(rule: str) -> tuple[Claim, Study]:
+    """Return a claim with a rule, and the study that tests it."""
     table = f"id = 'x'\nwhere = 'x'\nsays = 'x'\nstudy = 'x'\n{rule}"
     study: Study = study_of({**LEARNED, "base": tomllib.loads(TINY)}, Path())
-    return judge(Claim.model_validate(tomllib.loads(table)), study, "full", values(("method",), numbers))
+    return Claim.model_validate(tomllib.loads(table)), study
+
+
+def found(rule: str, numbers: dict[tuple[str, ...], str]) -> Judgement:
+    """Judge a claim by numbers of seeds 1 to 3."""
+    claim, study = claim_of(rule)
+    return judge(claim, study, "full", values(("method",), numbers))
 
 
 ORDER = "order = { column = 'COLUMN', first = { method = 'a' }, than = { method = 'b' }, first_is = 'higher' }"
@@ -257,6 +263,19 @@ def test_one_pair_that_fails_refutes_a_claim_about_all() -> None:
     assert (of.verdict, of.as_claimed) == (Verdict.REFUTED, 0)
 
 
+def test_cells_that_are_left_out_are_no_part_of_a_claim() -> None:
+    numbers = {("a", "best_accuracy"): "0.5 0.51", ("b", "best_accuracy"): "0.1 0.11"}
+    all_, some = (
+        f"number = {{ columns = ['best_accuracy'], above = 0.4{more} }}"
+        for more in ("", ", leave_out = { method = 'b' }")
+    )
+    assert (found(all_, numbers).verdict, found(some, numbers).verdict) == (Verdict.REFUTED, Verdict.REPRODUCED)
+    assert {cell.labels["method"] for cell in cells_for(*claim_of(some), "full")} == {"a"}
+    order = ORDER.replace("COLUMN", "best_accuracy")
+    without = order.replace("first_is", "leave_out = { method = 'b' }, first_is")
+    assert (found(order, numbers).of, found(without, numbers).of) == (1, 0)
+
+
 # --- bad files --------------------------------------------------------------------------------------------------
 
 BAD = {
@@ -268,6 +287,11 @@ BAD = {
     ),
     "no study and no reason": ('cannot = "there is no laboratory"', "", "needs one of study, cannot and elsewhere"),
     "no such label": ('speed = "fast" }, value', 'speed = "fats" }, value', "no cell has speed=fats (slow, fast)"),
+    "no such label left out": (
+        "value = 2, within",
+        'leave_out = { speed = "no" }, value = 2, within',
+        "no cell has speed=no",
+    ),
     "no such column": ('columns = ["round_s"], within', 'columns = ["round"], within', "unknown column 'round'"),
     "no such size": ('size = "never"', 'size = "ever"', "unknown size 'ever' (known: full, never)"),
     "no such study": ('study = "study.toml"\nsize', 'study = "other.toml"\nsize', "other.toml: cannot be read"),

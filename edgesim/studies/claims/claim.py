@@ -20,7 +20,7 @@ Within: TypeAlias = Annotated[FiniteFloat, Gt(0)]
 
 
 class Number(FixedKeys):
-    """Means over the seeds of `columns`, in every cell with the labels of `cell`.
+    """Means over the seeds of `columns`, in every cell with the labels of `cell` but not all of `leave_out`.
 
     `within`: they are `value`, or where that is not given what the study has as published, to this share of it.
     `above`, `below`: they lie on this side of a number.
@@ -28,6 +28,7 @@ class Number(FixedKeys):
 
     columns: Annotated[tuple[str, ...], MinLen(1)]
     cell: Labels = {}
+    leave_out: Labels = {}
     value: FiniteFloat | None = None
     within: Within | None = None
     above: FiniteFloat | None = None
@@ -46,7 +47,8 @@ class Pair(FixedKeys):
     """Two sides that are compared seed by seed: `column` of cells with the labels of `first`, and of `than`.
 
     Several of `than` are compared one by one; labels of other axes are the same on both sides, and those of `cell` are
-    kept. `than_column`: the column of the other side, if it is another one.
+    kept; a cell with all labels of `leave_out` is on no side. `than_column`: the column of the other side, if it is
+    another one.
     """
 
     column: str
@@ -54,6 +56,7 @@ class Pair(FixedKeys):
     than: Labels | Annotated[tuple[Labels, ...], MinLen(1)] = {}
     than_column: str = ""
     cell: Labels = {}
+    leave_out: Labels = {}
 
     @property
     def others(self) -> tuple[Mapping[str, str], ...]:
@@ -211,7 +214,7 @@ def _check(claim: Claim, test: Smaller, study: Study, smaller: bool) -> None:
         return
     for column in rule.columns:
         parse_column(column)
-    sides = [rule.cell] if isinstance(rule, Number) else [rule.cell, rule.first, *rule.others]
+    sides = [rule.cell, rule.leave_out] + ([] if isinstance(rule, Number) else [rule.first, *rule.others])
     for labels in sides:
         for axis, label in (fitting(labels, study) if smaller else labels).items():
             if axis == SEED or label not in study.axes.get(axis, ()):

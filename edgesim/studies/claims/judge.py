@@ -64,7 +64,7 @@ def judge(claim: Claim, study: Study, size: str, values: pd.DataFrame) -> Judgem
     assert rule is not None, "a claim with a study has a rule"
     groups = {tuple(cell.group.items()): cell.group for cell in study.cells(size)}.values()
     if isinstance(rule, Number):
-        cells = [(group, name) for group in groups if _has(group, rule.cell, study) for name in rule.columns]
+        cells = [(group, name) for group in groups if _is_meant(group, rule, study) for name in rule.columns]
         effects = [_number(rule, study, values, *each) for each in cells if _claimed(rule, study, *each) is not None]
     else:
         effects = [_pair(rule, values, *each) for each in _pairs(rule, study, groups)]
@@ -77,7 +77,7 @@ def cells_for(claim: Claim, study: Study, size: str) -> list[Cell]:
     rule = claim.rule
     if rule is None:
         return []
-    cells = [cell for cell in study.cells(size) if _has(cell.group, rule.cell, study)]
+    cells = [cell for cell in study.cells(size) if _is_meant(cell.group, rule, study)]
     if isinstance(rule, Number):
         if rule.within is None or rule.value is not None:
             return cells
@@ -92,8 +92,13 @@ def _of_all(effects: Sequence[Effect]) -> Verdict | None:
     return max((each.verdict for each in effects), key=order.index, default=None)
 
 
-def _has(group: Mapping[str, str], labels: Mapping[str, str], study: Study) -> bool:
-    return fitting(labels, study).items() <= group.items()
+def _is_meant(group: Mapping[str, str], rule: Number | Pair, study: Study) -> bool:
+    """Return whether a claim is about the cells of a group."""
+    return fitting(rule.cell, study).items() <= group.items() and not _is_left_out(group, rule)
+
+
+def _is_left_out(group: Mapping[str, str], rule: Number | Pair) -> bool:
+    return bool(rule.leave_out) and rule.leave_out.items() <= group.items()
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------
@@ -149,12 +154,12 @@ def _pairs(
     rule: Pair, study: Study, groups: Iterable[Mapping[str, str]]
 ) -> list[tuple[Mapping[str, str], Mapping[str, str]]]:
     """Return the groups of both sides of each pair, those of the study."""
-    known = [dict(group) for group in groups]
+    known = [dict(group) for group in groups if not _is_left_out(group, rule)]
     first = fitting(rule.first, study)
     return [
         (group, other)
         for group in known
-        if _has(group, rule.cell, study) and first.items() <= group.items()
+        if _is_meant(group, rule, study) and first.items() <= group.items()
         for side in rule.others
         if (other := {**group, **fitting(side, study)}) in known
     ]
