@@ -237,6 +237,21 @@ def test_who_never_arrives_is_not_called_faster() -> None:
 
 
 @pytest.mark.parametrize(
+    "rule",
+    [
+        "ratio = { value = 0.5, within = 0.25,",
+        "ratio = { value = 0.9, within = 0.1,",
+        "difference = { value = -100, within = 20,",
+    ],
+)
+def test_of_who_was_cut_off_no_size_of_a_lead_is_known(rule: str) -> None:
+    """Of b one run did not arrive: a's share of b's rounds is 0.5 at most, and may be any less."""
+    sides = " column = 'rounds@0.9', first = { method = 'a' }, than = { method = 'b' } }"
+    of = found(rule + sides, {("a", "rounds@0.9"): "100 150", ("b", "rounds@0.9"): "200 300+"})
+    assert of.verdict == Verdict.UNDECIDED and of.effects[0].bound
+
+
+@pytest.mark.parametrize(
     ("rule", "numbers", "verdict"),
     [
         ("columns = ['best_accuracy'], within = 0.1", "0.46 0.46 0.47", Verdict.REPRODUCED),
@@ -245,6 +260,7 @@ def test_who_never_arrives_is_not_called_faster() -> None:
         ("columns = ['best_accuracy'], within = 0.01", "0.3", Verdict.UNDECIDED),  # one seed refutes nothing learned
         ("cell = { method = 'a' }, columns = ['rounds@0.9'], value = 100, within = 0.1", "120+ 130+", Verdict.REFUTED),
         ("cell = { method = 'a' }, columns = ['rounds@0.9'], value = 100, within = 0.1", "100+ 90", Verdict.UNDECIDED),
+        ("cell = { method = 'a' }, columns = ['rounds@0.9'], value = 100, within = 0.1", "90 300+", Verdict.UNDECIDED),
         ("cell = { method = 'a' }, columns = ['best_accuracy'], above = 0.4", "0.5 0.51", Verdict.REPRODUCED),
         ("cell = { method = 'a' }, columns = ['best_accuracy'], above = 0.4", "0.3 0.6", Verdict.ORDER),
         ("cell = { method = 'a' }, columns = ['best_accuracy'], below = 0.4", "0.5 0.51", Verdict.REFUTED),

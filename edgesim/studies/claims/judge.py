@@ -108,13 +108,14 @@ def _number(rule: Number, study: Study, values: pd.DataFrame, group: Mapping[str
     part = _part(values, group, column)
     if part.empty:
         return None
-    reached, about = (
-        bool(part["observed"].all()),
-        _about(group, study, rule.cell, column if len(rule.columns) > 1 else ""),
-    )
+    reached = bool(part["observed"].all())
+    about = _about(group, study, rule.cell, column if len(rule.columns) > 1 else "")
     numbers = part["value"].to_numpy(dtype=float)
     mean = float(numbers.mean())
-    interval = _interval(numbers, column) if reached else Interval(mean, math.inf)
+    interval = _interval(numbers, column)
+    if not reached:  # each run that got there may be an early one; if none did, none of them is below
+        low = interval.low if part["observed"].any() else mean
+        interval = Interval(low, math.inf)
     claimed = _claimed(rule, study, group, column)
     assert claimed is not None, "cells without a claimed number are left out"
     if rule.within is not None:
@@ -185,6 +186,8 @@ def _pair(
     if isinstance(rule, Order):
         side = 1 if rule.first_is == "higher" else -1
         verdict = _beyond(side * value, *_turned(interval, side, 0.0))
+    elif bound:  # of runs that were cut off the size of a difference is not known, only whose is larger
+        verdict = Verdict.UNDECIDED
     else:
         room = abs(claimed) * rule.within if isinstance(rule, Ratio) else rule.within
         verdict = _inside(value, interval, claimed - room, claimed + room)
