@@ -27,7 +27,8 @@ Each row names the command that makes its runs. **Status**:
 - *reproduced*: a number is within the tolerance that the row names; an order or a side holds with its whole 95 %
   interval over seeds (Student's t; of ratios BCa), in every pair that the claim is about.
 - *same order*: the same on the mean of every pair, but some interval reaches the other side, or there is one seed.
-- *undecided*: for some pair the mean is on the other side, or outside the tolerance, and its interval allows both.
+- *undecided*: for some pair the mean is on the other side, or outside the tolerance, and its interval allows both; or
+  runs ended before they arrived, so that the size of a difference or ratio is not known.
 - *refuted*: for some pair the whole interval is on the other side, or outside the tolerance. Intervals are not
   corrected for being many.
 - *so far*: some of the pairs or numbers were not run.
