@@ -35,19 +35,19 @@ class HostTimes:
         """
         if not self._of:
             return None
+        usual_s = {False: self._mean_s(False), True: self._mean_s(True) or self._mean_s(False)}
         each_s = []
         learned = set(self._learned)
         for cell in cells:
             trains = not cell.learning or cell.learning not in learned
             learned.add(cell.learning)
-            each_s.append(self._expected_s(cell, trains))
+            each_s.append(np.mean(self._of.get((trains, str(cell.cell.group)), usual_s[trains])))
         return float(max([sum(each_s) / workers, *each_s]))
 
-    def _expected_s(self, cell: Planned, trains: bool) -> float:
-        of_kind = [host_s for (trained, _), times in self._of.items() if trained == trains for host_s in times]
-        of_all = [host_s for times in self._of.values() for host_s in times]
-        times = self._of.get((trains, str(cell.cell.group))) or of_kind or (of_all if trains else [0.0])
-        return float(np.mean(times))
+    def _mean_s(self, trained: bool) -> float:
+        """Return the mean over all runs of a kind, 0 if none has ended."""
+        times = [host_s for (kind, _), of_group in self._of.items() if kind == trained for host_s in of_group]
+        return float(np.mean(times)) if times else 0.0
 
 
 class Tally:
