@@ -13,6 +13,7 @@ from edgesim.core.backend import Assignment, Result
 from edgesim.core.update import ModelState
 from edgesim.learning.train.loop import batch_order
 from edgesim.learning.train.trainer import Trainer
+from tests.kinks import without_kinks
 
 
 class Recorded(NamedTuple):
@@ -40,8 +41,10 @@ class Recorded(NamedTuple):
         return network.train()
 
 
-def record(monkeypatch: pytest.MonkeyPatch) -> list[Recorded]:
-    """Return a list that every job trained from now on is entered in."""
+def record(monkeypatch: pytest.MonkeyPatch, kinks: bool = False) -> list[Recorded]:
+    """Return a list that every job trained from now on is entered in; networks have no kinks then, or all of theirs."""
+    if not kinks:
+        without_kinks(monkeypatch)
     seen: list[Recorded] = []
     really_run = Trainer.run
 

@@ -74,7 +74,8 @@ def test_three_rounds_in_plain_torch(monkeypatch, model):
     """Nobody weighs in the first round; then a device goes from its last start towards what is better on its data."""
     jobs = record(monkeypatch)
     similar = {"name": "dirichlet_label", "beta": 3.0}  # so that models of others are of some use
-    simulation = run(three_devices(CHOSEN, model=model, partition=similar))
+    training = {"batch": 64, "lr": 0.5, "local_epochs": 4}
+    simulation = run(three_devices(CHOSEN, model=model, partition=similar, training=training))
     learner = simulation.learner
     state, sums = learner.state, np.zeros((DEVICES, DEVICES))
     starts = [flat(jobs[0].assignment.global_model)] * DEVICES

@@ -133,11 +133,11 @@ def test_first_units_and_at_least_one():
 
 
 def logits_of(weights, images, rate):
-    """Return what cnn_digits of a rate says, what a convolution gives divided by the rate before its ReLU."""
+    """Return what cnn_digits of a rate says, what a ReLU gives divided by the rate: before it would be the same."""
     maps = images
     for name in ("conv1", "conv2"):
-        maps = functional.conv2d(maps, weights[f"{name}.weight"], weights[f"{name}.bias"], padding=1) / rate
-        maps = functional.max_pool2d(torch.relu(maps), 2)
+        maps = functional.conv2d(maps, weights[f"{name}.weight"], weights[f"{name}.bias"], padding=1)
+        maps = functional.relu(functional.max_pool2d(maps, 2)) / rate
     return functional.linear(maps.flatten(1), weights["fc1.weight"], weights["fc1.bias"])
 
 

@@ -77,7 +77,7 @@ def test_encodings_hold_for_logits_too() -> None:
 
 def test_devices_agree_and_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the server says is the mean of what devices sent; they send what their own networks say in a test."""
-    done = record(monkeypatch)
+    done = record(monkeypatch, kinks=True)
     simulation = prepare(distilling())
     simulation.run()
     devices = len(simulation.parts.fleet)
