@@ -74,7 +74,7 @@ class Played(NamedTuple):
 def play(case: Case) -> Played:
     """Return the federation as edgesim plays it by the case's method."""
     with pytest.MonkeyPatch.context() as patch:
-        jobs = record(patch)
+        jobs = record(patch, kinks=True)
         simulation = prepare(_scenario(case.method))
         first = simulation.learner.weights()
         simulation.run()
