@@ -149,13 +149,16 @@ def test_processes_train_what_cannot_be_stacked():
 
 def test_an_error_in_a_process_is_raised_here():
     """A model that a device cannot load ends the run with what went wrong, and no process is left."""
+    before = multiprocessing.active_children()  # that another test started, and Python has not collected yet
     simulation = prepare(digits_scenario(backend=COHORTS))
     backend = simulation.learner.backend
     broken = {"params": {"nobody": torch.zeros(1)}, "buffers": {}}
     with pytest.raises(KeyError):
         backend.evaluate(broken)
+    started = set(multiprocessing.active_children()) - set(before)
+    assert len(started) == 2
     backend.close()
-    assert not multiprocessing.active_children()
+    assert started.isdisjoint(multiprocessing.active_children())
 
 
 @pytest.mark.parametrize("workers", [1, 3])
