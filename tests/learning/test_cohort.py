@@ -22,7 +22,7 @@ from edgesim.learning.train.cohort import Cohort
 from edgesim.learning.train.probe import DEVICES, SAMPLES, probed
 from edgesim.learning.train.stacked import Descent, StackedNetwork
 from edgesim.learning.train.stacked_sgd import run_stacked_sgd
-from edgesim.learning.train.trainer import CHUNK
+from edgesim.learning.train.trainer import CHUNK, Trainer
 from tests.conftest import digits_scenario
 from tests.contracts.support import prepare
 from tests.kinks import without_kinks
@@ -69,19 +69,27 @@ def both(backend=COHORT, **changes):
 
 
 def stacked(**changes):
-    """Return the weights by serial and by cohort, every job of which was stacked; rounding alone can part them."""
-    sizes = []
+    """Return the weights by serial and by cohort, every job of which was stacked; rounding alone can part them.
+
+    A stack may be of one, where a network knows its batch and nobody else has as many samples.
+    """
+    sizes, one_by_one, really_run = [], [], Trainer.run
 
     def counted(jobs, *args):
         sizes.append(len(jobs))
         run_stacked_sgd(jobs, *args)
 
+    def noted(trainer, assignment):
+        one_by_one.append(assignment.device)
+        return really_run(trainer, assignment)
+
     with pytest.MonkeyPatch.context() as patch:
         without_kinks(patch)
         patch.setattr("edgesim.learning.train.cohort.run_stacked_sgd", counted)
+        patch.setattr(Trainer, "run", noted)
         alone, together, why = both(**changes)
     assert why == []
-    assert sizes  # of stacks: 1 where a network knows its batch and nobody else has as many samples
+    assert sum(sizes) == len(one_by_one) > 1  # those of serial, and none of the cohort's
     return alone, together
 
 
