@@ -174,6 +174,28 @@ def test_a_smaller_study_may_test_a_claim_in_some_cells_alone(here: Path) -> Non
     assert none.code == 2 and "claim 'later': study.toml: smaller.cell: no cell has speed=none" in none.err
 
 
+def test_a_smaller_study_may_compare_another_column(here: Path) -> None:
+    """The slow take twice the time for the same FLOPs. A claim about numbers has columns of its own."""
+    run()
+    number = 'number = { columns = ["round_s"], below = 1 }'
+    ratio = (
+        'ratio = { column = "round_s", first = { speed = "slow" }, than = { speed = "fast" }, value = 1, within = 0.1 }'
+    )
+
+    def judged(column: str, rule: str = ratio) -> Done:
+        more = f'smaller = [{{ study = "study.toml", size = "full"{column} }}]'
+        text = CLAIMS.replace('size = "never"\n', f'size = "never"\n{more}\n').replace(number, rule)
+        (here / "claims.toml").write_text(text)
+        return call("study", "claims", "claims.toml")
+
+    assert rows(judged("").out)["later"][2].startswith("**refuted** within 10 %; smaller scale; runs of ")
+    status = rows(judged(', column = "flops"').out)["later"][2]
+    assert status.startswith("**reproduced** within 10 %; smaller scale, by `flops`; runs of ")
+    assert "unknown column 'flopz'" in judged(', column = "flopz"').err
+    refused = judged(', column = "flops"', number)
+    assert refused.code == 2 and "claim 'later': smaller.column: goes with a claim about one column" in refused.err
+
+
 # --- verdicts ---------------------------------------------------------------------------------------------------
 
 LEARNED = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from annotated_types import Gt, MinLen
 from pydantic import FiniteFloat
@@ -100,12 +100,14 @@ class Ratio(Pair):
 class Smaller(FixedKeys):
     """A study and size that test a claim on a smaller scale; labels of axes that it does not have are left out.
 
-    `cell`: labels of axes of its own, in whose cells the claim is tested.
+    `cell`: labels of axes of its own, in whose cells the claim is tested. `column`: what is compared there in place of
+    the claim's column, such as the seconds to an accuracy that can be reached there.
     """
 
     study: str
     size: str
     cell: Labels = {}
+    column: str = ""
 
 
 class Claim(FixedKeys):
@@ -137,12 +139,15 @@ class Claim(FixedKeys):
         return (*([Smaller(study=self.study, size=self.size)] if self.study else []), *self.smaller)
 
     def by(self, test: Smaller) -> Claim:
-        """Return the claim as a test has it: about cells with the labels of the test, too."""
+        """Return the claim as a test has it: about cells with the labels of the test, too, and about its column."""
         way = next((name for name in ("number", "order", "difference", "ratio") if getattr(self, name)), None)
-        if way is None or not test.cell:
+        if way is None or not (test.cell or test.column):
             return self
         rule = getattr(self, way)
-        return self.model_copy(update={way: rule.model_copy(update={"cell": {**rule.cell, **test.cell}})})
+        changes: dict[str, Any] = {"cell": {**rule.cell, **test.cell}}
+        if test.column:
+            changes |= {"column": test.column}
+        return self.model_copy(update={way: rule.model_copy(update=changes)})
 
     @property
     def rule(self) -> Number | Order | Difference | Ratio | None:
@@ -212,6 +217,8 @@ def _check(claim: Claim, test: Smaller, study: Study, smaller: bool) -> None:
     rule = claim.rule
     if rule is None:
         return
+    if test.column and (isinstance(rule, Number) or rule.than_column):
+        raise ConfigError(f"smaller.column: goes with a claim about one column of several cells, found {test.column!r}")
     for column in rule.columns:
         parse_column(column)
     sides = [rule.cell, rule.leave_out] + ([] if isinstance(rule, Number) else [rule.first, *rule.others])

@@ -65,7 +65,7 @@ def status(judged: Judged) -> str:
     if partly:
         words.append(f"{len(found.effects)} of {found.of} were run")
     if judged.smaller:
-        words.append("smaller scale")
+        words.append("smaller scale" + (f", by `{judged.test.column}`" if judged.test and judged.test.column else ""))
     if judged.made:
         words.append(f"runs of {'; '.join(judged.made)}")
     if judged.recorded:
