@@ -27,6 +27,7 @@ from edgesim.cli.script import run_script
 from edgesim.config.scenario import Scenario
 from edgesim.core.arrays import Arr
 from edgesim.core.backend import Assignment
+from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key, Purpose
 from edgesim.core.task import Task
 from edgesim.core.update import ModelState
@@ -95,7 +96,7 @@ def distances(parts: Assembly, epochs: int) -> pd.DataFrame:
     """Return a row for each device: its samples, the divergence of its labels and Gamma of either side."""
     counts = counts_of(parts.data, parts.split)
     if counts is None:
-        raise edgesim.ConfigError("data: labels have to be classes, whose shares are compared")
+        raise ConfigError("data: labels have to be classes, whose shares are compared")
     optima = Optima(parts.scenario, parts.make_trainer("cpu"), model_state_of(parts.module))
     common = optima.in_common(epochs)
     own = np.array([optima.of_device(device, epochs) for device in range(len(counts))])
@@ -126,6 +127,8 @@ def main(
     points: Path | None = None,
 ) -> None:
     """Print both correlations; `points`: a CSV file for the numbers of every device."""
+    if points and not points.parent.is_dir():  # before half an hour of training, not after it
+        raise ConfigError(f"--points: there is no folder {points.parent}")
     settings = {"seed": seed, "training.lr": lr, "method": "fedavg", "evaluation.personal": "true"}
     loaded = edgesim.load(scenario, [f"{key}={value}" for key, value in settings.items()])
     with plain_torch():

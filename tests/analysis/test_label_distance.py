@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from edgesim.core.errors import ConfigError
 from edgesim.simulation.assembly import assemble
 from tests.conftest import digits_scenario
 
@@ -57,6 +58,17 @@ def test_devices_with_few_classes_are_farther_from_the_common_optimum():
     assert table["samples"].sum() == len(parts.data.labels("train"))
     for row in SCRIPT["correlations"](table):
         assert row["r"] > 0.4
+
+
+def test_a_file_in_no_folder_is_refused_before_anything_is_trained(tmp_path):
+    with pytest.raises(ConfigError, match="--points: there is no folder"):
+        SCRIPT["main"](points=tmp_path / "none" / "points.csv")
+
+
+def test_data_without_classes_are_refused():
+    parts = assemble(digits_scenario(backend="null", data=None, partition="sizes"))
+    with pytest.raises(ConfigError, match="labels have to be classes"):
+        SCRIPT["distances"](parts, 1)
 
 
 def test_the_printed_p_value_is_not_that_of_the_printed_correlation():
