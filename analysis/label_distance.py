@@ -10,7 +10,6 @@ after an epoch of SGD, the loss being that of F_k, or for w* the mean over devic
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,15 +31,16 @@ from edgesim.core.rng import Key, Purpose
 from edgesim.core.task import Task
 from edgesim.core.update import ModelState
 from edgesim.files.atomic import whole_file
+from edgesim.learning.data.dataset import Side
 from edgesim.learning.models.build import model_state_of
 from edgesim.learning.train.torch_settings import plain_torch
-from edgesim.learning.train.trainer import CHUNK, Trainer
+from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.weighting.dynamic import js_divergence, shares_of
 from edgesim.simulation.assembly import Assembly, assemble
 from edgesim.simulation.dealing import counts_of
 
 ROOT = Path(__file__).parents[1]
-SIDES = ("train", "test")  # where a device's loss is taken
+SIDES: tuple[Side, Side] = ("train", "test")  # where a device's loss is taken
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,9 @@ class Optima:
 
     def losses(self, model: ModelState, device: int) -> Arr:
         """Return the mean loss of a model on a device's training samples and on its test samples, shape (2,)."""
-        module = self.trainer.load_for_test(model)
         own = (self.trainer.shards[device], self.trainer.personal_rows[device])
-        with torch.no_grad():
-            return np.array([self._loss(module, side, rows) for side, rows in zip(SIDES, own, strict=True)])
-
-    def _loss(self, module: torch.nn.Module, side: Any, rows: torch.Tensor) -> float:
-        batches = self.trainer.data.batches(side, torch.split(rows, CHUNK))
-        summed = [self.trainer.objective.summed(module(x), y).sum().item() for x, y in batches]
-        return math.fsum(summed) / len(rows)
+        scores = [self.trainer.score_rows(model, side, rows) for side, rows in zip(SIDES, own, strict=True)]
+        return np.array([score.loss for score in scores])
 
     def of_device(self, device: int, epochs: int) -> Arr:
         """Return the least losses of a model trained on a device's own samples, on either side, shape (2,)."""

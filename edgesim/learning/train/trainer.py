@@ -25,7 +25,7 @@ from edgesim.learning.codec.encode import downlinked, uplinked
 from edgesim.learning.codec.kept import Kept
 from edgesim.learning.codec.packed import packed
 from edgesim.learning.codec.update import left_of_part, left_with_part, update_uplinked
-from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.data.dataset import Dataset, Side
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.classification import CLASSIFICATION
@@ -193,7 +193,7 @@ class Trainer:
         for place, name in enumerate(self._names):
             own = [chunk % self._chunks_each for chunk in chunks if chunk // self._chunks_each == place]
             rows = [self.test_rows[chunk * CHUNK : (chunk + 1) * CHUNK] for chunk in own]
-            found += self._scored(part_of(model, name), rows, name)
+            found += self._scored(part_of(model, name), "test", rows, name)
         return found
 
     def scores(self, chunks: Sequence[ChunkScore]) -> dict[str, Score]:
@@ -207,7 +207,11 @@ class Trainer:
     def score_personal(self, device: int, model: ModelState) -> Score:
         """Return mean loss and accuracy of a model on a device's own test set."""
         name = "" if self.networks is None else self.networks.of(device)
-        return self.total(self._scored(model, torch.split(self.personal_rows[device], CHUNK), name))
+        return self.score_rows(model, "test", self.personal_rows[device], name)
+
+    def score_rows(self, model: ModelState, side: Side, rows: Tensor, network: str = "") -> Score:
+        """Return mean loss and accuracy of a model, as it runs in a test, on these rows of a split."""
+        return self.total(self._scored(model, side, torch.split(rows, CHUNK), network))
 
     def total(self, chunks: Sequence[ChunkScore]) -> Score:
         """Return the score over chunks; see `total`."""
@@ -227,12 +231,12 @@ class Trainer:
     def _chunks_each(self) -> int:
         return -(-len(self.test_rows) // CHUNK)
 
-    def _scored(self, model: ModelState, chunks: Sequence[Tensor], network: str) -> list[ChunkScore]:
+    def _scored(self, model: ModelState, side: Side, chunks: Sequence[Tensor], network: str) -> list[ChunkScore]:
         if not chunks:
             return []
         module = self.load_for_test(model, network)
         with torch.no_grad():
-            batches = self._resident.batches("test", chunks)
+            batches = self._resident.batches(side, chunks)
             columns = list(zip(*(self._sums(module, x, y) for x, y in batches), strict=True))
         losses, hits, *counts = (torch.stack(column).tolist() for column in columns)  # all chunks at once
         return list(map(ChunkScore, losses, hits, map(len, chunks), *(map(tuple, rows) for rows in counts)))
