@@ -16,7 +16,7 @@ LEFT_OUT = {
     "README.md": 1,
     "docs/explanation/claims.md": 1,
     "docs/explanation/protocols.md": 2,
-    "docs/explanation/reproductions.md": 23,
+    "docs/explanation/reproductions.md": 24,
     "docs/explanation/statistics.md": 1,
     "docs/howto/choose.md": 1,
     "docs/howto/ci.md": 1,
