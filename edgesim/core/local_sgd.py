@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
@@ -36,6 +36,14 @@ class LocalSGD:
         """How many numbers the optimiser keeps for each trained parameter from step to step."""
         return int(self.momentum > 0) if self.optimizer == "sgd" else 2
 
+    def for_epochs(self, epochs: int) -> LocalSGD:
+        """Return the same steps, so many passes over the device's data."""
+        return replace(self, epochs=epochs, steps=0)
+
+    def for_steps(self, steps: int) -> LocalSGD:
+        """Return the same steps, so many of them."""
+        return replace(self, epochs=0, steps=steps)
+
     def amount(self, n_samples: np.ndarray, drop_single: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return samples processed and SGD steps taken, int64 arrays of shape (k,), for k local data sizes.
 
@@ -60,6 +68,7 @@ class Training:
     """
 
     local_epochs: Count = 1  # passes over its own data that a device takes in a job
+    local_steps: Count | None = None  # steps that it takes instead, whatever its data; unset: `local_epochs`
     batch: Count = 32  # samples of an SGD step
     optimizer: Optimizer = "sgd"  # adam adds the weight decay to the gradient, adamw takes it off the weights
     lr: PositiveNumber = 0.01  # learning rate of the first round
@@ -89,6 +98,14 @@ class Training:
         if self.optimizer != "sgd":
             raise ConfigError(f"training.optimizer: must be 'sgd' for this method, found '{self.optimizer}'; {why}")
 
+    def check_epochs(self, why: str) -> None:
+        """Raise ConfigError, with the reason, unless local work goes by epochs: for methods that divide it by these."""
+        if self.local_steps:
+            raise ConfigError(
+                f"training.local_steps: must be left out for this method, found {self.local_steps}; {why}, "
+                "so use training.local_epochs"
+            )
+
     def lr_at(self, round_: int) -> float:
         """Return the learning rate of a round counted from 0: max(lr * decay^round, floor)."""
         return max(self.lr * self.lr_decay**round_, self.lr_floor)
@@ -98,7 +115,8 @@ class Training:
         return LocalSGD(
             batch=self.batch,
             lr=self.lr_at(round_),
-            epochs=self.local_epochs,
+            epochs=0 if self.local_steps else self.local_epochs,
+            steps=self.local_steps or 0,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             clip_norm=self.clip_norm,

@@ -7,7 +7,7 @@ algorithm 1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -35,9 +35,9 @@ class ADPSGD(OwnClockMethod):
     Both keep the average of their models, X_i, X_j <- (X_i + X_j) / 2, which is doubly stochastic; then
     X_i <- X_i - lr g_i(x^). Neighbours may have changed X_i while the gradient was computed: it is applied to the model
     as it is by then. `steps`: mini-batches a job, each at the model that the one before left; what is applied is the
-    sum of their moves, running statistics included. `training.local_epochs` plays no part. All peers must hear each
-    other, as both change. A model that is not finite is averaged with none. The paper also lets a device average while
-    it computes: here it does so afterwards, in the order of the algorithm.
+    sum of their moves, running statistics included. `training.local_epochs` and `local_steps` play no part. All
+    peers must hear each other, as both change. A model that is not finite is averaged with none. The paper also lets a
+    device average while it computes: here it does so afterwards, in the order of the algorithm.
     """
 
     steps: Count = 1
@@ -91,7 +91,7 @@ class ADPSGD(OwnClockMethod):
 @lru_cache(maxsize=8)
 def _task(training: Training, round_: int, steps: int) -> Task:
     """Return the task of a round: one object, by which the engine knows it again."""
-    sgd = replace(training.local_sgd(round_), epochs=0, steps=steps)
+    sgd = training.local_sgd(round_).for_steps(steps)
     return Task(start="device", local_sgd=(sgd,), own_clock="trade")
 
 

@@ -88,7 +88,7 @@ class BEER(Method):
         sgd = view.setting.training.local_sgd(view.round)
         config = {"round": view.round, "lr": sgd.lr}
         if self.mode == "original":  # the step along the tracker is the only one
-            sgd = replace(sgd, epochs=0, steps=1, lr=0.0, momentum=0.0, weight_decay=0.0)
+            sgd = replace(sgd.for_steps(1), lr=0.0, momentum=0.0, weight_decay=0.0)
         task, kinds = peer_task(view, sgd, "metropolis"), frozenset({_H, _G})
         task = replace(task, config=config)
         if _in_step(view):

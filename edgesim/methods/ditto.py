@@ -7,13 +7,14 @@ baseline of DA-DPFL, whose published code pulls in a step of its own.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
 from edgesim.core.numbers import Count, NonNegativeNumber
+from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState
-from edgesim.core.view import View
+from edgesim.core.view import Setting, View
 from edgesim.learning.aggregate.mean import is_finite
 from edgesim.learning.codec.transfer import on_cpu
 from edgesim.learning.train.context import Context
@@ -57,13 +58,18 @@ class Ditto(FedAvg):
     """
     needs: ClassVar[Needs] = Needs(device_state="computed")
 
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return the empty state. Raises ConfigError if one model is to train for epochs and the other for steps."""
+        if (self.global_epochs is None) != (self.personal_epochs is None):
+            setting.training.check_epochs("one of its two models trains for method.global_epochs or personal_epochs")
+        return super().init(setting, key)
+
     def task(self, view: View) -> Task:
         """Return the training of the global model and then of the device's own."""
         usual = view.setting.training.local_sgd(view.round)
-        shared, personal = (
-            replace(usual, epochs=n or usual.epochs) for n in (self.global_epochs, self.personal_epochs)
-        )
-        times = _PULL_FLOPS * personal.epochs / (shared.epochs + personal.epochs)  # of all steps only these are pulled
+        shared, personal = (usual.for_epochs(n) if n else usual for n in (self.global_epochs, self.personal_epochs))
+        length = [sgd.epochs or sgd.steps for sgd in (shared, personal)]
+        times = _PULL_FLOPS * length[1] / sum(length)  # of all steps only these are pulled
         pull = (Pass("param_step", times=times),) if self.lam else ()
         return Task(local_sgd=(shared, personal), passes=(Pass(), *pull))
 

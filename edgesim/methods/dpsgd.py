@@ -6,7 +6,7 @@ Parallel Stochastic Gradient Descent" (NeurIPS 2017), algorithm 1. Waiting for f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -25,12 +25,13 @@ from edgesim.methods.decentralised.base import PeerMethod, mixed, sent_and_kept
 class DPSGD(PeerMethod):
     """One mini-batch a round: x_i <- sum_j W_ij x_j - lr g_i(x_i), the gradient at the device's own, unmixed model.
 
-    `training.local_epochs` plays no part, and weight decay pulls at the mix. `mixing` gives W. Keys: see PeerMethod.
+    `training.local_epochs` and `local_steps` play no part, and weight decay pulls at the mix. `mixing` gives W. Keys:
+    see PeerMethod.
     """
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there for one step. Raises ConfigError if the graph does not fit the mixing."""
-        step = replace(view.setting.training.local_sgd(view.round), epochs=0, steps=1)
+        step = view.setting.training.local_sgd(view.round).for_steps(1)
         return self.plan_stretch(view, key, step)
 
     def local(self, task: Task) -> LocalRule:

@@ -7,7 +7,7 @@ Communication-Efficient Collaborative Training with Non-IID Private Data" (2020)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch.nn.functional as F
@@ -52,7 +52,7 @@ class DSFL(PublicAnswers):
 
     def digest_sgd(self, training: LocalSGD) -> LocalSGD:
         """Return the steps towards what all say."""
-        return replace(training, epochs=self.digest_epochs)
+        return training.for_epochs(self.digest_epochs)
 
     def answer(self, logits: Tensor) -> Tensor:
         """Return class probabilities."""
@@ -68,7 +68,7 @@ class DSFL(PublicAnswers):
         """Return global models that have learned the labels, and these."""
         labels, tools = self.labels_of(said_by(updates)), server.tools
         inputs, training = tools.inputs(), server.setting.training.local_sgd(server.round)
-        sgd, models, broken = replace(training, epochs=self.digest_epochs), dict[str, ModelState](), 0
+        sgd, models, broken = training.for_epochs(self.digest_epochs), dict[str, ModelState](), 0
 
         def loss(model: TrainedWeights, places: Tensor) -> Tensor:
             logits = model(inputs[places])

@@ -110,7 +110,12 @@ class FedDST(Method):
     """
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return how many weights each tensor keeps. Raises ConfigError for a model that no mask fits."""
+        """Return how many weights each tensor keeps.
+
+        Raises ConfigError for a model that no mask fits, and for local steps where the last epoch counts.
+        """
+        if self._settings().readjust == "last_epoch":
+            setting.training.check_epochs("with method.readjust 'last_epoch' masks move in the last epoch")
         settings, shapes = self._settings(), masks.weight_shapes(setting.cost_profile)
         super().init(setting, key)
         shares = masks.densities(shapes, settings.sparsity, settings.allocation)
@@ -188,7 +193,7 @@ def _readjusting(task: Task, sgd: LocalSGD, size: int, when: When) -> Task:
     """Return a task that also takes the dense gradient of `size` samples and moves the mask."""
     local_sgd: tuple[LocalSGD, ...] = (sgd,)
     if when == "last_epoch" and sgd.epochs > 1:
-        local_sgd = (replace(sgd, epochs=sgd.epochs - 1), replace(sgd, epochs=1))
+        local_sgd = (sgd.for_epochs(sgd.epochs - 1), sgd.for_epochs(1))
     passes = (Pass(), Pass("train", samples=size, submodel=Submodel()))
     return replace(task, name="readjust", local_sgd=local_sgd, passes=passes)
 
@@ -210,7 +215,7 @@ def _readjusted(local: LocalState, context: Context, share: float) -> LocalState
     size = min(context.task.local_sgd[0].batch, len(context.shard))
     gradient = masks.dense_gradient(w, masks.one_batch(context, size), context)
     kept = {name: masks.pruned(w["params"][name], mask, share) for name, mask in old.items()}
-    new = {name: masks.regrown(kept[name], gradient[name], int(mask.sum())) for name, mask in old.items()}
+    new = {name: masks.regrown(kept[name], gradient[name], masks.how_many(mask)) for name, mask in old.items()}
     return LocalState(masks.applied(w, kept), masks.Masked(new))
 
 

@@ -59,18 +59,18 @@ class FedMD(PublicAnswers):
 
     def begin_sgd(self, training: LocalSGD) -> LocalSGD | None:
         """Return the steps on the labels of public samples."""
-        return replace(training, epochs=self.public_epochs) if self.public_epochs else None
+        return training.for_epochs(self.public_epochs) if self.public_epochs else None
 
     def digest_sgd(self, training: LocalSGD) -> LocalSGD | None:
         """Return the steps towards what all say."""
-        return replace(training, epochs=self.digest_epochs) if self.digest_epochs else None
+        return training.for_epochs(self.digest_epochs) if self.digest_epochs else None
 
     def task_of(self, view: View, told: str) -> Task:
         """Return the task of devices that are told the tensor of this name; "": nothing, so that it is their first."""
         task = super().task_of(view, told)
         if told or self.first_epochs is None:
             return task
-        return replace(task, local_sgd=tuple(replace(sgd, epochs=self.first_epochs) for sgd in task.local_sgd))
+        return replace(task, local_sgd=tuple(sgd.for_epochs(self.first_epochs) for sgd in task.local_sgd))
 
     def answer(self, logits: Tensor) -> Tensor:
         """Return the logits."""

@@ -11,8 +11,9 @@ from typing import Any
 
 from edgesim.core.method import LocalPhase, LocalRule
 from edgesim.core.numbers import Count
+from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Submodel, Task
-from edgesim.core.view import View
+from edgesim.core.view import Setting, View
 from edgesim.cost.profile import CostProfile
 from edgesim.methods.personal_layers.base import (
     PersonalLayers,
@@ -44,6 +45,11 @@ class FedRep(PersonalLayers):
     body_epochs: Count = 1
     """Collins et al. take one for CIFAR and five for FEMNIST and Sent140."""
 
+    def init(self, setting: Setting, key: Key) -> Any:
+        """Return the empty state. Raises ConfigError if the layers do not fit the model, or work goes by steps."""
+        setting.training.check_epochs("it trains head and body for epochs each")
+        return super().init(setting, key)
+
     def own_layers(self, cost_profile: CostProfile) -> frozenset[str]:
         """Return the layers of the head."""
         chosen = chosen_layers(self.personal_layers, cost_profile, "personal_layers")
@@ -54,8 +60,8 @@ class FedRep(PersonalLayers):
         usual = super().task(view)
         (sgd,), shared = usual.local_sgd, usual.up.layers
         assert shared is not None
-        head = replace(sgd, epochs=self.head_epochs or sgd.epochs)
-        body = replace(sgd, epochs=self.body_epochs)
+        head = sgd.for_epochs(self.head_epochs or sgd.epochs)
+        body = sgd.for_epochs(self.body_epochs)
         both = head.epochs + body.epochs
         own = self.own_layers(view.setting.cost_profile)
         passes = (_phase("head", shared, head.epochs / both), _phase("body", own, body.epochs / both))

@@ -57,7 +57,7 @@ class FedSGD(Method):
 def _step(view: View, batch: int) -> Task:
     """Return the task of one step; no momentum, since there is no step before it."""
     sgd = view.setting.training.local_sgd(view.round)
-    return Task(local_sgd=(replace(sgd, batch=batch, epochs=0, steps=1, momentum=0.0),))
+    return Task(local_sgd=(replace(sgd.for_steps(1), batch=batch, momentum=0.0),))
 
 
 def refuse_encoding(setting: Setting, why: str) -> None:

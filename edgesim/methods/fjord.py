@@ -8,7 +8,7 @@ Federated Learning with Heterogeneous Data and Adaptive Dropout" (FedDHAD, arXiv
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -177,7 +177,7 @@ def drawn_ranks(seed: int, largest: int, steps: int) -> Ids:
 
 def batch_sizes(sgd: LocalSGD, n_samples: int, drop_single: bool) -> Ids:
     """Return the samples of each step of a run of local SGD, shape (steps,)."""
-    samples, steps = replace(sgd, epochs=1, steps=0).amount(np.array([n_samples]), drop_single)
+    samples, steps = sgd.for_epochs(1).amount(np.array([n_samples]), drop_single)
     left = samples[0] - sgd.batch * np.arange(steps[0])
     return np.resize(np.minimum(left, sgd.batch), sgd.amount(np.array([n_samples]), drop_single)[1][0])
 

@@ -5,7 +5,7 @@ Source: Liu, Zhang, Song and Letaief, "Client-Edge-Cloud Hierarchical Federated 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from edgesim.core.local_sgd import Training
@@ -20,7 +20,7 @@ class HierFAVG(Method):
     """`kappa_1` steps of local SGD between two averages of an edge server, weighted by data size.
 
     The paper's kappa_2, averages of an edge server between two of the server, is `edges.rounds` of the scenario. The
-    learning rate decays with every round of an edge server.
+    learning rate decays with every round of an edge server. `training.local_epochs` and `local_steps` play no part.
     """
 
     kappa_1: Count = 6
@@ -34,7 +34,7 @@ class HierFAVG(Method):
 @lru_cache(maxsize=64)
 def _steps(training: Training, round_: int, steps: int) -> Task:
     """Return the task of a round: one object, by which the engine knows it again."""
-    return Task(local_sgd=(replace(training.local_sgd(round_), epochs=0, steps=steps),))
+    return Task(local_sgd=(training.local_sgd(round_).for_steps(steps),))
 
 
 PLUGINS = {"hierfavg": HierFAVG}

@@ -146,7 +146,8 @@ def seconds_of(setting: Setting) -> Seconds:
     """
     setting = setting.of_members()
     cost_profile, speed = setting.cost_profile, float(setting.flops_per_s.mean())
-    samples = float(setting.samples.mean()) * setting.training.local_epochs
+    trained, _ = setting.training.local_sgd(0).amount(setting.samples, setting.cost_profile.drop_single)
+    samples = float(trained.mean())
     s_per_bit = 1 / float(setting.up_bps.mean()) + 1 / float(setting.down_bps.mean())
     empty = Submodel(nnz=tuple((layer.name, 0) for layer in cost_profile.layers if layer.weights))
     rest = samples * cost_profile.train_flops(empty, sparse="ideal") / speed + 2 * float(setting.latency_s.mean())
@@ -170,9 +171,9 @@ def chosen(
     protected: dict[str, Tensor] = {}
     for name, weight in ((name, t) for name, t in params.items() if t.dim() >= 2):
         active = old.get(name, torch.ones_like(weight, dtype=torch.bool))
-        count = int(active.sum())
+        count = masks.how_many(active)
         stay = count - math.floor(share * count + 1e-9)
-        protected[name] = masks.largest(weight.abs().masked_fill(~active, -1.0), stay)
+        protected[name] = masks.largest(weight.abs(), stay, among=active)
     gain, spent = 0.0, seconds.rest
     for name, square in squares.items():
         gain += float(square[protected[name]].sum() if name in protected else square.sum())

@@ -6,7 +6,7 @@ Source: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Feder
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -76,7 +76,7 @@ class Scaffold(Method):
         """Return the plan in which these devices train the whole model with its control variate."""
         setting = view.setting
         sgd = setting.training.local_sgd(view.round)
-        seen, _ = replace(sgd, epochs=1).amount(setting.samples[ids], setting.cost_profile.drop_single)
+        seen, _ = sgd.for_epochs(1).amount(setting.samples[ids], setting.cost_profile.drop_single)
         extra = seen.tolist() if self.option == "I" else [0] * len(ids)
         return Plan.by_kind(ids.tolist(), extra, partial(_task, sgd))
 
@@ -176,7 +176,7 @@ def _whole_gradient(context: Context) -> dict[str, Tensor]:
     key = context.key.at(JobStream.WHOLE_GRADIENT)
     augmenting = torch.Generator().manual_seed(key.at(1).word())
     total, samples = _zeros(received["params"]), 0
-    for positions in batch_order(key.at(0), len(context.shard), replace(once, epochs=1), context.drop_single):
+    for positions in batch_order(key.at(0), len(context.shard), once.for_epochs(1), context.drop_single):
         gradient = dense_gradient(received, context.batch(positions, augmenting), context)
         for name, g in gradient.items():
             total[name].add_(g, alpha=len(positions))

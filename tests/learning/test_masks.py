@@ -209,6 +209,40 @@ def test_the_largest_are_the_first_of_a_stable_sort(values, data):
     assert masks.largest(scores, count).nonzero().flatten().tolist() == sorted(first.tolist())
 
 
+@given(st.lists(st.tuples(NUMBERS, st.booleans()), min_size=1, max_size=30), st.data())
+def test_the_largest_of_those_that_there_are(entries, data):
+    """Sizes that a mask leaves out are never chosen, not even before zeros that it has."""
+    scores = torch.tensor(
+        [score for score, _ in entries], dtype=data.draw(st.sampled_from([torch.float32, torch.float64]))
+    )
+    among = torch.tensor([there for _, there in entries])
+    count = data.draw(st.integers(0, int(among.sum())))
+    order = torch.sort(scores.abs(), descending=True, stable=True).indices
+    first = order[among[order]][:count]
+    assert masks.largest(scores.abs(), count, among).nonzero().flatten().tolist() == sorted(first.tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "scores",
+    [
+        KEY.numpy().normal(size=30_000),
+        KEY.numpy().normal(size=30_000) * (KEY.at(1).numpy().uniform(size=30_000) < 0.5),  # half of them zeros
+        KEY.numpy().integers(0, 5, size=30_000).astype(float),
+        np.arange(30_000.0),
+        np.arange(30_000) % 7 + np.arange(30_000) / 1e5,  # of which a sample sees one in seven, always the same
+        np.where(np.arange(30_000) % 3, np.nan, np.arange(30_000)),
+    ],
+    ids=["normal", "sparse", "few values", "sorted", "periodic", "many nan"],
+)
+def test_the_largest_of_many(scores, dtype):
+    """Where a sample says about where the last one lies, it is the same, whether the sample is a good one or not."""
+    scores = torch.from_numpy(scores).to(dtype)
+    order = torch.sort(scores, descending=True, stable=True).indices
+    for count in (1, 100, 7_000, 14_990, 15_000, 15_010, 29_999, 30_000):
+        assert masks.largest(scores, count).nonzero().flatten().tolist() == sorted(order[:count].tolist())
+
+
 def test_random_masks():
     """Exact counts; the same from the same key, others from another; every position is as likely."""
     shapes, counts = {"a": (20, 10), "b": (20, 10)}, {"a": 50, "b": 150}

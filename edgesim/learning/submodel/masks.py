@@ -38,6 +38,7 @@ Allocation: TypeAlias = Literal["erk", "feddst"]
 
 ZEROS_STAY = "has zeros in its global model that have to stay, which a step beside it would fill"
 ZEROS_GO = "sends models under masks, whose zeros an update would have to bring about"
+_SAMPLE = 4096  # of many scores, sorted to find one of a rank
 _MASKS, _PREFIX = "mask", "mask."  # names of their own: a run folder keeps all collections of a model side by side
 SLACK = 1e-9  # 0.3 x 10 is 3, not the least bit more or less
 
@@ -122,7 +123,7 @@ def kept_counts(shapes: Shapes, shares: Mapping[str, float]) -> dict[str, int]:
 
 def counts_of(masks: Masks) -> dict[str, int]:
     """Return how many weights masks keep."""
-    return {name: int(mask.sum()) for name, mask in masks.items()}
+    return {name: how_many(mask) for name, mask in masks.items()}
 
 
 def nonzeros(counts: Counts) -> tuple[tuple[str, int], ...]:
@@ -141,26 +142,56 @@ def counts_in(submodel: Submodel) -> dict[str, int]:
 # --- which --------------------------------------------------------------------------------------------------
 
 
-def largest(scores: Tensor, count: int) -> Tensor:
-    """Return a mask of the `count` largest scores; NaN is larger than any number."""
-    flat = scores.flatten()
+def largest(scores: Tensor, count: int, among: Tensor | None = None) -> Tensor:
+    """Return a mask of the `count` largest scores; NaN is larger than any number.
+
+    `among`: a mask of the scores that there are, at least `count`, of which then none is negative.
+    """
+    held = scores if among is None else zeroed(scores, among)
+    flat = held.flatten()
     mask, equal = torch.zeros_like(flat, dtype=torch.bool), torch.zeros_like(flat, dtype=torch.bool)
     if count:
         least = _nth_largest(flat, count)
         mask, equal = (mask, flat.isnan()) if math.isnan(least) else (~(flat <= least), flat == least)
-        mask[equal.nonzero().flatten()[: count - int(mask.sum())]] = True
-    return torch.empty_like(scores, dtype=torch.bool).copy_(mask.view(scores.shape))
+        if among is not None and least == 0:
+            equal &= among.flatten()
+        if missing := count - how_many(mask):
+            mask[equal.nonzero().flatten()[:missing]] = True
+    return torch.empty_like(held, dtype=torch.bool).copy_(mask.view(scores.shape))
+
+
+def how_many(mask: Tensor) -> int:
+    """Return how many entries of a mask are set."""
+    if mask.device.type != "cpu":
+        return int(torch.count_nonzero(mask))
+    return int(np.count_nonzero(mask.numpy()))  # in a tenth of torch's time
 
 
 def _nth_largest(scores: Tensor, n: int) -> float:
     """Return the n-th largest of 1 <= n <= len(scores) scores; NaN is larger than any number."""
     if scores.device.type != "cpu":
         return float(torch.kthvalue(scores, len(scores) - n + 1).values)
-    found = scores.detach().numpy()  # numpy selects several times as fast as torch
+    found, n = _near_nth_largest(scores.detach().numpy(), n)  # numpy selects several times as fast as torch
     # What a mask leaves out has one score, the least: near many equal numbers the selection takes ten times as long.
     least = np.fmin.reduce(found)
     above = np.compress(~(found <= least), found)
     return float(np.partition(above, len(above) - n)[len(above) - n] if n <= len(above) else least)
+
+
+def _near_nth_largest(scores: np.ndarray, n: int) -> tuple[np.ndarray, int]:
+    """Return few of many scores, and the place among them, from the largest, of what is the n-th largest of all.
+
+    Where that may lie is read off a sample, and checked by counting: twice that is faster than one selection.
+    Source: Floyd and Rivest, "Expected time bounds for selection" (1975).
+    """
+    sample = np.sort(scores[:: max(1, len(scores) // _SAMPLE)])
+    place = len(sample) - 1 - n * len(sample) // len(scores)
+    margin = 2 * math.isqrt(len(sample))  # four standard deviations or more
+    low, high = (sample[min(max(0, at), len(sample) - 1)] for at in (place - margin, place + margin))
+    beyond = ~(scores <= high)
+    above = int(np.count_nonzero(beyond))
+    near = np.compress((scores >= low) & ~beyond, scores)
+    return (near, n - above) if above < n <= above + len(near) else (scores, n)
 
 
 def by_magnitude(params: Mapping[str, Tensor], counts: Counts) -> dict[str, Tensor]:
@@ -184,13 +215,13 @@ def support(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def pruned(weight: Tensor, mask: Tensor, share: float) -> Tensor:
     """Return a mask without this share of its weights, rounded up: the smallest. A mask of all weights stays."""
-    active = int(mask.sum())
+    active = how_many(mask)
     return mask if active == mask.numel() else without_smallest(weight, mask, math.ceil(share * active - SLACK))
 
 
 def without_smallest(weight: Tensor, mask: Tensor, count: int) -> Tensor:
     """Return a mask without its `count` smallest weights."""
-    return largest(weight.abs().masked_fill(~mask, -1.0), int(mask.sum()) - count)
+    return largest(weight.abs(), how_many(mask) - count, among=mask)
 
 
 def regrown(kept: Tensor, gradient: Tensor, active: int) -> Tensor:
@@ -199,8 +230,8 @@ def regrown(kept: Tensor, gradient: Tensor, active: int) -> Tensor:
     `gradient`: or other scores of which the size counts.
     Source: Evci et al. (2020), algorithm 1.
     """
-    missing = active - int(kept.sum())
-    return kept | largest(gradient.abs().masked_fill(kept, -1.0), missing)
+    missing = active - how_many(kept)
+    return kept | largest(gradient.abs(), missing, among=~kept)
 
 
 def annealed(share: float, t: float, end: float) -> float:
@@ -241,7 +272,8 @@ def zeroed(tensor: Tensor, mask: Tensor, layout: torch.memory_format = torch.pre
     """
     words = WORDS[tensor.element_size()]
     kept = torch.empty_like(mask, dtype=words, memory_format=layout)
-    return torch.mul(tensor.detach().view(words), mask, out=kept).view(tensor.dtype)
+    factor = mask.to(words) if words == torch.int64 else mask  # of two kinds, eight bytes take four times as long
+    return torch.mul(tensor.detach().view(words), factor, out=kept).view(tensor.dtype)
 
 
 def masked_mean(

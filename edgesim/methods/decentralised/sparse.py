@@ -194,7 +194,7 @@ def moved(model: ModelState, mask: masks.Masks, context: Context, growth: Growth
     else:
         scores = masks.random_scores(mask, context)
     stay = {name: masks.pruned(model["params"][name], m, share) for name, m in mask.items()}
-    return {name: masks.regrown(stay[name], scores[name], int(m.sum())) for name, m in mask.items()}
+    return {name: masks.regrown(stay[name], scores[name], masks.how_many(m)) for name, m in mask.items()}
 
 
 def memory(model: ModelState, mask: masks.Masks) -> dict[str, dict[str, Tensor]]:
