@@ -19,7 +19,7 @@ from edgesim.methods.decentralised.base import PeerMethod, mixed, sent_and_kept
 
 @dataclass(frozen=True, kw_only=True)
 class DFedAvg(PeerMethod):
-    """Mix models with neighbours, then train: `training.local_epochs` from the mix. Keys: see PeerMethod."""
+    """Mix models with neighbours, then train from the mix, as `training` says. Keys: see PeerMethod."""
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask every device that is there. Raises ConfigError if the graph does not fit the mixing."""
