@@ -181,7 +181,7 @@ def _nth_largest(scores: Tensor, n: int) -> float:
 def _near_nth_largest(scores: np.ndarray, n: int) -> tuple[np.ndarray, int]:
     """Return few of many scores, and the place among them, from the largest, of what is the n-th largest of all.
 
-    Where that may lie is read off a sample, and checked by counting: twice that is faster than one selection.
+    Where that may lie is read off a sample, and checked by counting: to count twice is faster than to select once.
     Source: Floyd and Rivest, "Expected time bounds for selection" (1975).
     """
     sample = np.sort(scores[:: max(1, len(scores) // _SAMPLE)])
