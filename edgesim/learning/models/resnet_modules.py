@@ -9,7 +9,7 @@ from torch.nn.functional import relu
 
 from edgesim.learning.models.base import sequential
 
-STAGE_CHANNELS = (64, 128, 256, 512)
+_STAGES = 4  # each of twice the channels of the one before
 
 
 class Block(nn.Module):
@@ -35,19 +35,21 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Layers conv1, norm1, blocks.0 to blocks.7, fc."""
+    """Layers conv1, norm1, blocks.0 to blocks.7, fc. `width`: channels of the first stage."""
 
-    def __init__(self, channels_in: int, classes: int, norm: Callable[[int], nn.Module], bias: bool) -> None:
+    def __init__(
+        self, channels_in: int, classes: int, width: int, norm: Callable[[int], nn.Module], bias: bool
+    ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels_in, STAGE_CHANNELS[0], 3, padding=1, bias=bias)
-        self.norm1 = norm(STAGE_CHANNELS[0])
-        before = (STAGE_CHANNELS[0], *STAGE_CHANNELS[:-1])
+        self.conv1 = nn.Conv2d(channels_in, width, 3, padding=1, bias=bias)
+        self.norm1 = norm(width)
+        stages = [width * 2**stage for stage in range(_STAGES)]
         blocks: list[nn.Module] = []
-        for stage, (enter, channels) in enumerate(zip(before, STAGE_CHANNELS, strict=True)):
+        for stage, (enter, channels) in enumerate(zip((width, *stages), stages, strict=False)):
             blocks.append(Block(enter, channels, 1 if stage == 0 else 2, norm, bias))
             blocks.append(Block(channels, channels, 1, norm, bias))
         self.blocks = nn.Sequential(*blocks)
-        self.fc: nn.Module = nn.Linear(STAGE_CHANNELS[-1], classes)
+        self.fc: nn.Module = nn.Linear(stages[-1], classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits (batch, classes)."""

@@ -8,12 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from annotated_types import MultipleOf
+
+from edgesim.core.numbers import Count
 from edgesim.learning.models.base import ProjectedPart
 
 if TYPE_CHECKING:
     from torch import nn
+
+_WIDTH = 64  # of He et al.
+_GROUPS = 32  # that such a network has in each norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +31,7 @@ class Resnet18Bn(ProjectedPart):
 
     native_input_shape = (3, 32, 32)
     native_classes = 200
+    width: Count = _WIDTH  # channels of the first stage, twice as many in each that follows
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
         """Return the network; see ModelPlugin.build."""
@@ -32,16 +39,22 @@ class Resnet18Bn(ProjectedPart):
 
         from edgesim.learning.models.resnet_modules import ResNet18
 
-        module = ResNet18(input_shape[0], classes, nn.BatchNorm2d, bias=True)
+        module = ResNet18(input_shape[0], classes, self.width, nn.BatchNorm2d, bias=True)
         module.fc = self.headed(module.fc)
         return module
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resnet18Gn(ProjectedPart):
-    """11,173,962 parameters on CIFAR-10: group normalisation, convolutions without bias. Source: DA-DPFL paper."""
+    """11,173,962 parameters on CIFAR-10: group normalisation, convolutions without bias. Source: DA-DPFL paper.
+
+    Norms have 32 groups, of a narrower or wider network so many that each has as many channels.
+    """
 
     native_input_shape = (3, 32, 32)
+    width: Annotated[Count, MultipleOf(_WIDTH // _GROUPS)] = (
+        _WIDTH  # channels of the first stage, twice as many in the next
+    )
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
         """Return the network; see ModelPlugin.build."""
@@ -49,7 +62,8 @@ class Resnet18Gn(ProjectedPart):
 
         from edgesim.learning.models.resnet_modules import ResNet18
 
-        module = ResNet18(input_shape[0], classes, partial(nn.GroupNorm, 32), bias=False)
+        groups = _GROUPS * self.width // _WIDTH
+        module = ResNet18(input_shape[0], classes, self.width, partial(nn.GroupNorm, groups), bias=False)
         module.fc = self.headed(module.fc)
         return module
 
