@@ -104,6 +104,25 @@ def test_published_totals_with_other_class_counts() -> None:
     assert size(on_meta("alexnet_small", classes=10)) == 23272266
 
 
+@pytest.mark.parametrize("width", [2, 16, 64, 96])
+def test_a_resnet_of_any_width(width: int) -> None:
+    """Parameters by hand, with biases and without; norms of 2, 4, 8 and 16 channels a group, whatever the width."""
+    with torch.device("meta"):
+        without = find("model", "resnet18_gn")[0](width=width).build((3, 32, 32), 10)
+        biased = find("model", "resnet18_bn")[0](width=width).build((3, 32, 32), 10)
+    stages = [width * n for n in (1, 2, 4, 8)]
+    convs = 27 * width + 4 * 9 * width**2 + sum((4.5 + 27 + 0.5) * c**2 for c in stages[1:])
+    outputs = 5 * width + sum(
+        5 * c for c in stages[1:]
+    )  # of all convolutions, each with a norm of two numbers a channel
+    head = 10 * stages[-1] + 10
+    assert size(without) == convs + 2 * outputs + head
+    assert size(biased) == convs + 3 * outputs + head
+    norms = [module for module in without.modules() if isinstance(module, nn.GroupNorm)]
+    assert {norm.num_channels // norm.num_groups for norm in norms} == {2, 4, 8, 16}
+    check_fits(without, (3, 32, 32), 10)
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_native_inputs_fit_and_seven_classes_too(name: str) -> None:
     part = find("model", name)[0]
