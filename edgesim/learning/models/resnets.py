@@ -52,9 +52,7 @@ class Resnet18Gn(ProjectedPart):
     """
 
     native_input_shape = (3, 32, 32)
-    width: Annotated[Count, MultipleOf(_WIDTH // _GROUPS)] = (
-        _WIDTH  # channels of the first stage, twice as many in the next
-    )
+    width: Annotated[Count, MultipleOf(_WIDTH // _GROUPS)] = _WIDTH  # as of `resnet18_bn`
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
         """Return the network; see ModelPlugin.build."""
