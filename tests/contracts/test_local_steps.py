@@ -9,14 +9,16 @@ from tests.contracts.support import METHODS, mixed_scenario, results_of, run, tr
 
 BY_EPOCHS = {"fedrep", "feddst"}  # which say so, see below
 BATCH = 8  # of the 40 samples of each device: an epoch has five steps
+OF_FEWER = {"fedfomo": 4}  # steps of an epoch where some samples are kept out of training: here a fifth
 
 
 @pytest.mark.parametrize("name", tried([method for method in METHODS if method not in BY_EPOCHS]))
 def test_the_steps_of_an_epoch_are_an_epoch(name):
-    """Two epochs and ten steps give the same jobs, times and weights, bit for bit; local epochs do not count beside."""
+    """Two epochs and all their steps give the same jobs, times and weights, bit for bit; local epochs do not count."""
+    steps = 2 * OF_FEWER.get(name, 5)
     by_epochs = run(mixed_scenario(method=name, training={"batch": BATCH, "lr": 0.1, "local_epochs": 2}))
     by_steps = run(
-        mixed_scenario(method=name, training={"batch": BATCH, "lr": 0.1, "local_epochs": 7, "local_steps": 10})
+        mixed_scenario(method=name, training={"batch": BATCH, "lr": 0.1, "local_epochs": 7, "local_steps": steps})
     )
     assert results_of(by_epochs) == results_of(by_steps)
 
