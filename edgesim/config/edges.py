@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from annotated_types import MinLen
+from annotated_types import Le, MinLen
 from pydantic import BeforeValidator, Field, Strict
 from pydantic import model_validator as validator
 
@@ -34,7 +34,7 @@ class Edges(StrictTable):
     server's model counts as the samples behind it.
     """
 
-    rounds: Count = 1  # of an edge server, before it sends its model: kappa_2 of HierFAVG
+    rounds: Annotated[Count, Le(1_000)] = 1  # of an edge server, before it sends its model: kappa_2 of HierFAVG
     protocol: Annotated[Chosen, PartOf("protocol")] = Field(default="sync", validate_default=True)  # of the devices
     asked: Annotated[Chosen, PartOf("selection")] = Field(default="all", validate_default=True)  # edge servers a round
     assignment: Assignment = "neighbours"  # which devices hang on which edge server

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from math import isfinite
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from edgesim.config.units import Unit, refusal
+from edgesim.core.limits import MOST_AMOUNT
 from edgesim.files.reading import quoted
 
 GRAMS = "g"  # what carbon is given in, where money has its currency
@@ -85,7 +85,7 @@ class Priced:
                     f"give a string such as {self.example!r}"
                 ) from error
         value = float(Decimal(match["number"]) / amount)
-        if not isfinite(value):
+        if not value <= MOST_AMOUNT:
             raise refusal(f"{quoted(given)} is too large")
         if value < 0 and not self.negative:
             raise refusal(f"must be at least 0, got {quoted(given)}")

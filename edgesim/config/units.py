@@ -27,6 +27,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from edgesim.config.plugins import renamed
 from edgesim.config.short_forms import long_forms
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import MOST_AMOUNT
 from edgesim.files.reading import quoted
 
 # Pint's own list has B for bels too, hertz as cycles and no FLOP. "b" is missing on purpose: half take it for a byte.
@@ -117,8 +118,9 @@ class Unit:
     def read(self, value: Any) -> float:
         """Return a value in `symbol`. Raises ValueError if it is no such quantity or outside its range."""
         number = self.number(value)
-        if math.isinf(number) and not self.infinite:
-            raise refusal(f"must be finite, got {quoted(value)}")
+        if abs(number) > MOST_AMOUNT and not (math.isinf(number) and self.infinite):
+            most = "finite" if math.isinf(number) else f"at most {MOST_AMOUNT:g} {self.symbol}"
+            raise refusal(f"must be {most}, got {quoted(value)}")
         if number < 0 or (self.positive and number == 0):
             raise refusal(f"must be {'above' if self.positive else 'at least'} 0 {self.symbol}, got {quoted(value)}")
         return number
@@ -212,8 +214,7 @@ class Distribution:
 
     def sample(self, n: int, generator: np.random.Generator) -> np.ndarray:
         """Return n draws, float64, shape (n,); more draws from an equal generator start with the same values."""
-        drawn: np.ndarray = np.clip(_SAMPLERS[self.kind](self, n, generator), self.low, self.high)
-        return drawn
+        return np.asarray(np.clip(_SAMPLERS[self.kind](self, n, generator), self.low, self.high))
 
 
 def _uniform(d: Distribution, n: int, generator: np.random.Generator) -> np.ndarray:

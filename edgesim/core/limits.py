@@ -8,8 +8,11 @@ from pathlib import Path
 
 from edgesim.core.errors import ConfigError
 
-MOST_STEPS = 100_000  # of a cheap thing that is gone through one by one for a single job, transfer or wait: seconds
+MOST_STEPS = 10_000  # of what is gone through one by one for a single job or transfer: ten seconds of a host
+MOST_LOOKS = 100_000  # for devices, in a row without finding one
 MOST_JOBS = 1_000_000  # in one merge
+MOST_AMOUNT = 1e100  # of a value with a unit, and of the seconds, bytes and joules of a job: sums stay finite
+PROCESS_BYTES = 450_000_000  # of a Python process that has loaded PyTorch with its CUDA libraries, measured
 _CGROUPS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -17,6 +20,12 @@ def check_steps(key: str, steps: float, what: str, most: int = MOST_STEPS) -> No
     """Raise ConfigError that names `key` if something needs more steps than there is time for; nan is too many."""
     if not steps <= most:
         raise ConfigError(f"{key}: {what} would take about {steps:.2g} steps, there may be {most:,} at most")
+
+
+def check_amount(key: str, what: str, value: float, unit: str) -> None:
+    """Raise ConfigError that names `key` if something takes more of a unit than a run can add up; nan is too much."""
+    if not value <= MOST_AMOUNT:
+        raise ConfigError(f"{key}: {what} takes {value:.6g} {unit}, must be at most {MOST_AMOUNT:g}")
 
 
 def check_memory(key: str, nbytes: float, what: str) -> None:

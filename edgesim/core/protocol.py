@@ -28,6 +28,8 @@ class RoundProtocol(Protocol):
     protocol: str  # by which methods say what they run on, in `Needs.protocols`
     deadline_s: float  # of a round; inf if there is none
     # `own_clocks`, if it is there and true: devices have no rounds, and the learner is a LearnerOfPeers
+    # `with_fewer(updates, devices)`, if it is there: this protocol, or one that merges after so many updates at most,
+    # and how many of its rounds make one of this protocol's; for trials of a run, which take long otherwise
 
     def check(self, devices: int, asked: int) -> None:
         """Raise ConfigError if it cannot work with a fleet of so many devices, of which so many are asked."""

@@ -1,24 +1,24 @@
-"""Refuses what takes more seconds, bytes or joules than a float can hold, and names the key that is to blame."""
+"""Refuses jobs of more seconds, bytes or joules than a run can add up, and names the key that is to blame."""
 
 from __future__ import annotations
-
-from math import isfinite
 
 import numpy as np
 
 from edgesim.config.scenario import Scenario
 from edgesim.core.arrays import Ids
-from edgesim.core.errors import ConfigError
+from edgesim.core.limits import check_amount
 from edgesim.core.rng import Draws, Key
 from edgesim.core.task import Order, Task
 from edgesim.core.view import Setting
+from edgesim.cost.several import profile_of
 from edgesim.engine.pricing import Pricer
+from edgesim.engine.server_queue import check_merge_s
 from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.fleet import Block, Fleet
 
 
 def check_finite(scenario: Scenario, fleet: Fleet, setting: Setting, shared: SharedNetwork | None) -> None:
-    """Raise ConfigError if a job that trains the whole model, or idle power meanwhile, would take too much.
+    """Raise ConfigError if a job that trains the whole model, idle power meanwhile, or a merge would take too much.
 
     Of each block the slowest devices are looked at, and those of the most power.
     """
@@ -26,7 +26,11 @@ def check_finite(scenario: Scenario, fleet: Fleet, setting: Setting, shared: Sha
     draws = Draws(Key(scenario.seed), ids, np.zeros_like(ids))
     plain = Task(local_sgd=(scenario.training.local_sgd(0),))
     orders = [Order(device, plain) for device in ids.tolist()]
-    prices = Pricer(fleet, setting).prices(orders, 0.0, draws)  # refuses those that are not finite
+    prices = Pricer(fleet, setting).prices(orders, 0.0, draws)  # refuses those that are too much
+    sent = 2.0 * profile_of(setting.cost_profile, plain.submodel).numbers(plain.up, plain.submodel)  # FLOPs of each
+    check_merge_s("server", len(fleet) * sent / scenario.server.flops_per_s)
+    if scenario.edges is not None:
+        check_merge_s("edges", len(fleet) * sent / scenario.edges.flops_per_s)
     with np.errstate(all="ignore"):
         job_s = prices.down_s + prices.compute_s + prices.up_s
         _check_powers(scenario, fleet, float(job_s.max()), float((prices.down_bytes + prices.message_bytes).max()))
@@ -34,7 +38,7 @@ def check_finite(scenario: Scenario, fleet: Fleet, setting: Setting, shared: Sha
             most_bits = 8.0 * max(prices.down_bytes.max(), prices.up_bytes.max())
             for device in ids.tolist():
                 slowest_bps = min(shared.alone_bps(0, 1 + device), shared.alone_bps(1 + device, 0))
-                _refuse_infinite("topology", "a transfer", float(most_bits / slowest_bps), "s")
+                check_amount("topology", "a transfer", float(most_bits / slowest_bps), "s")
 
 
 def _extremes(fleet: Fleet, block: Block) -> Ids:
@@ -52,11 +56,6 @@ def _check_powers(scenario: Scenario, fleet: Fleet, job_s: float, job_bytes: flo
         "server.idle": server.idle,
         "server.busy": server.busy,
     }.items():
-        _refuse_infinite(key, f"the power of {job_s:g} s, as long as a job,", float(watts * job_s), "J")
+        check_amount(key, f"the power of {job_s:g} s, as long as a job,", float(watts * job_s), "J")
     joules = float(8.0 * fleet.j_per_bit.max() * job_bytes)
-    _refuse_infinite("network.energy_per_bit", f"carrying the {job_bytes:g} bytes of a job", joules, "J")
-
-
-def _refuse_infinite(key: str, what: str, value: float, unit: str) -> None:
-    if not isfinite(value):
-        raise ConfigError(f"{key}: {what} takes {value} {unit}, must be finite")
+    check_amount("network.energy_per_bit", f"carrying the {job_bytes:g} bytes of a job", joules, "J")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import isfinite
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.backend import REPORT_BYTES
 from edgesim.core.encoding import Encoding
-from edgesim.core.errors import ConfigError
 from edgesim.core.job import Job, Prices
-from edgesim.core.limits import check_steps
+from edgesim.core.limits import MOST_AMOUNT, check_amount, check_steps
 from edgesim.core.rng import Draws, Key
 from edgesim.core.task import Order, Payload, Task
 from edgesim.core.view import Setting
@@ -28,7 +26,7 @@ _MOST_KNOWN = 64  # tasks
 _FEW = 64  # orders: the prices of more are worked out together at less cost than they are looked up
 _CHUNK = 1_024  # devices whose prices are worked out together and remembered
 
-# What an infinite price is, in which unit, and the key to look at.
+# What a price that is too large is, in which unit, and the key to look at.
 _BLAMED = {
     "down_s": ("a download", "s", "network.down"),
     "compute_s": ("computing", "s", "fleet.{block}.cpu"),
@@ -78,7 +76,7 @@ class Pricer:
         """Return the prices of each order that starts at `now_s`, bytes as integers; see `prices`.
 
         `draws`: None if there is no need for any, as `steady` says; `share`: None if all of the computation is done.
-        Raises ConfigError if a price is infinite or not a number.
+        Raises ConfigError if a price is too large.
         """
         if self.steady and share is None and len(orders) <= _FEW:
             return [self._remembered(order) for order in orders]
@@ -90,27 +88,27 @@ class Pricer:
         """Return the prices of orders that start at `now_s`, arrays of shape (orders,).
 
         `draws`: of these jobs, in their order, None as in `of_each`; `share`: of the computation that is done, shape
-        (orders,). Raises ConfigError if a price is infinite or not a number.
+        (orders,). Raises ConfigError if a price is too large.
         """
         if draws is None:
             draws = _no_draws(np.array([order.device for order in orders], dtype=np.int64))
         columns, share = np.empty((len(Prices._fields), len(orders))), np.broadcast_to(share, len(orders))
-        with np.errstate(all="ignore"):  # what is not finite is refused below
+        with np.errstate(all="ignore"):  # what is too large is refused below
             for task, where in _by_task(orders):
                 some = Draws(draws.key, draws.ids[where], draws.nth[where])
                 columns[:, where] = self._of_task(task, now_s, some, share[where])
         prices: Prices[Arr] = Prices(*columns)
-        self._check_finite(prices, draws.ids)
+        self._check_amounts(prices, draws.ids)
         return prices
 
     def of_devices(self, task: Task, ids: Ids) -> Prices[Arr]:
         """Return the prices of a task that starts at 0 on these devices, arrays of shape (k,).
 
-        Raises ConfigError if a price is infinite or not a number.
+        Raises ConfigError if a price is too large.
         """
-        with np.errstate(all="ignore"):  # what is not finite is refused below
+        with np.errstate(all="ignore"):  # what is too large is refused below
             prices = self._of_task(task, 0.0, _no_draws(ids), np.ones(len(ids)))
-        self._check_finite(prices, ids)
+        self._check_amounts(prices, ids)
         return prices
 
     def compute(self, job: Job, start_s: float, draws: Draws) -> tuple[float, float]:
@@ -121,8 +119,8 @@ class Pricer:
             comm_s = self._comm_s(draws.ids, np.array([job.prices.down_s]), np.array([float(job.prices.up_bytes)]))
         seconds, joules = self._compute(job.task, work, comm_s, np.array([start_s]), draws)
         share = 1.0 if job.steps is None else job.steps / float(work.steps[0])
-        if not isfinite(seconds[0] + joules[0]):
-            self._refuse("compute_j" if isfinite(seconds[0]) else "compute_s", job.device, seconds[0] + joules[0])
+        self._check("compute_s", seconds, draws.ids)
+        self._check("compute_j", joules, draws.ids)
         return share * float(seconds[0]), share * float(joules[0])
 
     def steps(self, orders: Sequence[Order]) -> Arr:
@@ -155,26 +153,19 @@ class Pricer:
             self._known[key] = _Known(task, {})
         return self._known[key]._replace(task=task)
 
-    def _check_finite(self, prices: Prices[Arr], ids: Ids) -> None:
-        """Raise ConfigError that names the key if a price, or a job's seconds together, are not finite."""
+    def _check_amounts(self, prices: Prices[Arr], ids: Ids) -> None:
+        """Raise ConfigError that names the key if a price is more than a run can add up."""
         for name, column in zip(Prices._fields, prices, strict=True):
-            if not (fine := np.isfinite(column)).all():
-                place = fine.argmin()
-                self._refuse(name, int(ids[place]), column[place])
-        with np.errstate(over="ignore"):
-            seconds = prices.down_s + prices.compute_s + prices.up_s
-        if not (fine := np.isfinite(seconds)).all():
-            place = fine.argmin()
-            longest = max(("down_s", "compute_s", "up_s"), key=lambda name: getattr(prices, name)[place])
-            self._refuse(longest, int(ids[place]), seconds[place])
+            self._check(name, column, ids)
 
-    def _refuse(self, price: str, device: int, value: float) -> NoReturn:
+    def _check(self, price: str, column: Arr, ids: Ids) -> None:
+        if (column <= MOST_AMOUNT).all():  # false of what is no number
+            return
+        place = (column <= MOST_AMOUNT).argmin()
         what, unit, key = _BLAMED.get(price, ("the latency", "s", "network.latency"))
-        block = int(self._fleet.kind[device])
-        raise ConfigError(
-            f"{key.format(block=block)}: {what} takes {value} {unit} on device {device} of fleet.{block}, "
-            "must be finite"
-        )
+        device, block = int(ids[place]), int(self._fleet.kind[ids[place]])
+        on = f"{what} on device {device} of fleet.{block}"
+        check_amount(key.format(block=block), on, float(column[place]), unit)
 
     def _of_task(self, task: Task, now_s: float, draws: Draws, share: Arr) -> Prices[Arr]:
         fleet, ids = self._fleet, draws.ids

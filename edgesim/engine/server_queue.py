@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heapreplace
-from math import inf, isfinite
+from math import inf
 
-from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED, Completion
 from edgesim.core.learner import ServerStep
+from edgesim.core.limits import check_amount
 from edgesim.core.view import Setting
 from edgesim.engine.pricing import averaging_flops
 
@@ -18,17 +18,21 @@ def merge_s(
 ) -> list[float]:
     """Return the seconds of each worker of a server, or edge server, for a merge.
 
-    Raises ConfigError that names the section `key` if they are not finite.
+    Raises ConfigError that names the section `key` if that is too much.
     """
     if flops_per_s == inf:
         return [0.0]
     updates_flops = averaging_flops([each.job for each in completions if each.outcome in DELIVERED], setting)
     flops = workers_flops(updates_flops, result.facts.get().server_flops, workers)
     workers_s = [each / flops_per_s for each in flops]
-    if not isfinite(max(workers_s)):
-        who = "the server" if key == "server" else "an edge server"
-        raise ConfigError(f"{key}.flops_per_s: a merge takes {max(workers_s)} s of {who}, must be finite")
+    check_merge_s(key, max(workers_s))
     return workers_s
+
+
+def check_merge_s(key: str, merge_s: float) -> None:
+    """Raise ConfigError that names the section `key` if a merge takes too many seconds."""
+    who = "the server" if key == "server" else "an edge server"
+    check_amount(f"{key}.flops_per_s", f"a merge of {who}", merge_s, "s")
 
 
 def spans(workers_s: Sequence[float], now_s: float) -> Iterator[tuple[float, float]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from edgesim.core.job import DELIVERED, Completion
+from edgesim.core.limits import MOST_LOOKS
 
 NOBODY_LEFT = "no device can take part any more: none is there and on, and none will ever be again"
 NOBODY_FITS = "no device of the fleet has the memory to train what the method asks for"
-MOST_LOOKS = 100_000  # for devices, in a row without finding one, as they may come and go a lot
 MOST_ROUNDS = 1_000  # in a row without an update: then none will ever come
 MOST_TRIES = 1_000  # in a row without any time passing: then it will never pass
 MOST_FILLS = 1_000  # times the jobs of all places or of the buffer, that took time, without filling the buffer

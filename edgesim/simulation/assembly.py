@@ -163,7 +163,7 @@ def assemble(
     Who looks at many scenarios gives a `load` and a `build` that remember.
     """
     _check_plugins(scenario)
-    with np.errstate(all="ignore"):  # what is not finite is refused below
+    with np.errstate(all="ignore"):  # what is too large is refused below
         fleet = build_fleet(scenario)
     members = members_of(scenario, fleet)
     check_selection(scenario, fleet.level if members is None else fleet.level[members])

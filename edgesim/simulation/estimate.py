@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,17 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from edgesim.config.plugin_fields import Chosen
 from edgesim.config.scenario import Scenario, Stop
 from edgesim.core.backend import Assignment, Backend
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import PROCESS_BYTES
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.rng import Key, Purpose
 from edgesim.core.task import Plan, Submodel, Task
 from edgesim.cost.profile import F32_BYTES, CostProfile
 from edgesim.learning.models.build import applied, model_state_of, on_meta
-from edgesim.learning.train.torch_settings import PROCESS_BYTES, plain_torch
+from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.fedavg import FedAvg
 from edgesim.runtime.backends.serial import Serial
@@ -33,6 +36,7 @@ from edgesim.simulation.sessions import refuse_sessions
 _SPLIT = ("energy_j", "active_j", "idle_j")
 _JOB_JOULES = ["down_j", "compute_j", "up_j", "peer_j", "link_j"]
 _ROUNDS, _JOBS = 20, 20_000  # of the trial run without training, at most
+_UPDATES = 2_000  # before a merge of the trial, or four of each device if that is more
 _TRIAL_S = 5.0  # of this host's time for them, but for the round that is under way then
 _PROBE_S = 0.5  # of training, to learn the speed of this host
 _TABLES_BYTES, _JOB_BYTES = 50_000, 100  # of a run folder without jobs, and of the rows of one; measured
@@ -138,10 +142,11 @@ def _trial(parts: Assembly, asked: int) -> tuple[Simulation, _Round]:
 
     Of the server's work only averaging takes time.
 
-    It is one round of a method that plans from training results: nobody has any before.
+    It is one round of a method that plans from training results: nobody has any before. Where a merge waits for a
+    number of updates, however large, the trial merges after fewer, and the means are of as many of these as make one.
     """
-    scenario = parts.scenario
-    limit = min(scenario.stop.rounds or _ROUNDS, _ROUNDS, _JOBS // max(1, asked))
+    scenario, ratio = _with_fewer_updates(parts.scenario)
+    limit = min(ceil((scenario.stop.rounds or _ROUNDS) * ratio), _ROUNDS, _JOBS // max(1, asked))
     rounds = 1 if scenario.method.value.needs.feedback else max(1, limit)
     short = scenario.model_copy(update={"stop": Stop(rounds=rounds)})
     brief = _Brief()
@@ -151,18 +156,41 @@ def _trial(parts: Assembly, asked: int) -> tuple[Simulation, _Round]:
         raise ConfigError(
             f"estimate: no round would close; a run without training ended with {trial.rounds.stop_reason!r}"
         )
-    return trial, _means(trial, brief.host_s)
+    return trial, _means(trial, brief.host_s, ratio)
 
 
-def _means(trial: Simulation, host_s: float) -> _Round:
+def _with_fewer_updates(scenario: Scenario) -> tuple[Scenario, float]:
+    """Return a scenario that merges after fewer updates, and how many of its rounds make one of the given scenario."""
+    devices = sum(block.count for block in scenario.fleet)
+
+    def fewer(chosen: Chosen) -> tuple[Chosen, float]:
+        if not hasattr(chosen.value, "with_fewer"):
+            return chosen, 1.0
+        value, ratio = chosen.value.with_fewer(max(_UPDATES, 4 * devices), devices)
+        return replace(chosen, value=value), ratio
+
+    protocol, ratio = fewer(scenario.protocol)
+    scenario = scenario.model_copy(update={"protocol": protocol})
+    if scenario.edges is None:
+        return scenario, ratio
+    of_edges, edge_ratio = fewer(scenario.edges.protocol)
+    edges = scenario.edges.model_copy(update={"protocol": of_edges})
+    return scenario.model_copy(update={"edges": edges}), ratio * edge_ratio
+
+
+def _means(trial: Simulation, host_s: float, ratio: float) -> _Round:
+    """Return the means of `ratio` rounds of a trial, which took `host_s` in all."""
     rounds, jobs = trial.tables["rounds"].frame(), trial.tables["jobs"].frame()
     asked, end, n = float(rounds["asked"].mean()), rounds.iloc[-1], len(rounds)
     ended = jobs[(jobs["end_s"] <= end["now_s"]) & (jobs["outcome"] != "stopped")]
     flops, server_j = float(ended["flops"].sum()), trial.ledger.server_j(end["now_s"])[1]
     active_j, idle_j = float(ended[_JOB_JOULES].to_numpy().sum() + server_j), float(end["total_idle_j"])
     flying = float(end["total_flops"]) - flops, float(end["total_active_j"]) - active_j
-    cost = float(end["total_cost"]) / n
-    return _Round(asked, flops / n, float(end["now_s"]) / n, active_j / n, idle_j / n, *flying, host_s / n, cost)
+    each = ratio / n
+    return _Round(
+        asked * ratio, flops * each, float(end["now_s"]) * each, active_j * each, idle_j * each, *flying,
+        host_s * each, float(end["total_cost"]) * each,
+    )  # fmt: skip
 
 
 def _rounds(stop: Stop, typical: _Round) -> int | None:
@@ -218,7 +246,7 @@ def _host_s(parts: Assembly, flops: float, speed: Callable[[Assembly], float]) -
     backend = parts.scenario.backend.value
     if not backend.trains:
         return 0.0
-    at_once = min(getattr(backend, "workers", 1), os.cpu_count() or 1)
+    at_once = min(max(1, getattr(backend, "processes", 0)), os.cpu_count() or 1)
     return flops / (at_once * speed(parts))
 
 
@@ -265,8 +293,8 @@ def _memory_bytes(parts: Assembly, jobs: float) -> int:
     network = model + max(
         evaluating, cost_profile.memory_bytes(Submodel(), training.batch, training.local_sgd(0).moments).total
     )
-    workers = getattr(backend, "workers", 0)
-    return int(held + (1 + workers) * PROCESS_BYTES + (1 + jobs) * model + max(1, workers) * network)
+    others = getattr(backend, "processes", 0)
+    return int(held + (1 + others) * PROCESS_BYTES + (1 + jobs) * model + max(1, others) * network)
 
 
 def _model_bytes(parts: Assembly) -> int:

@@ -8,7 +8,7 @@ from edgesim.config.scenario import Scenario
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import Prices
-from edgesim.core.limits import MOST_STEPS, check_steps
+from edgesim.core.limits import check_steps
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.task import Payload, Submodel, Task
 from edgesim.core.update import SERVER
@@ -19,7 +19,7 @@ from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.fleet import Fleet
 from edgesim.world.processes.on_off import LAST_CELL, OnOff
 
-_MOST_SHARED_OUTAGES = MOST_STEPS // 10  # in a round: each of them takes a transfer off its links, and puts it back
+_MOST_SHARED_OUTAGES = 10_000  # in a round: each of them takes a transfer off its links, and puts it back
 
 
 def check_outages(

@@ -172,11 +172,9 @@ def _ends(pool: Pool) -> Iterator[tuple[int, str | None]]:
 
 
 def _alone(scenario: Scenario) -> dict[str, Any]:
-    """Return a scenario as a table; training on workers becomes training in its one process, with equal results."""
+    """Return a scenario as a table, whose training is done by one process: cells are what runs side by side."""
     backend = scenario.backend.value
-    if not hasattr(backend, "workers"):
-        return scenario.canonical()
-    return scenario.canonical() | {"backend": {"name": "serial", "device": getattr(backend, "device", "cpu")}}
+    return scenario.canonical() | ({"backend": backend.alone()} if hasattr(backend, "alone") else {})
 
 
 def _run(planned: Planned, checkpoint_s: float | None, fresh: bool, wait: bool = False) -> str | None:

@@ -15,7 +15,7 @@ from edgesim.config.scenario import Cpu, FleetBlock, Scenario
 from edgesim.config.units import draw
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
-from edgesim.core.limits import check_memory
+from edgesim.core.limits import PROCESS_BYTES, check_memory
 from edgesim.core.rng import Draws, Key, Purpose
 from edgesim.world.batteries.base import Batteries
 from edgesim.world.compute.governors.cpu import CpuArrays
@@ -25,7 +25,7 @@ from edgesim.world.energy.constant import COLUMNS
 from edgesim.world.links.base import ImpairedLinks, Links
 
 _LINKS = ("up_bps", "down_bps", "latency_s", "j_per_bit", "steady", "transfer")
-_DEVICE_BYTES = 500  # of a run, measured with a million devices
+_DEVICE_BYTES = 700  # of a run and its tables, measured with three million devices: 650
 
 # Sub-streams of a fleet block; never renumber.
 _CPU, _NETWORK, _ENERGY, _SLOWDOWN, _BATTERY = 1, 2, 3, 4, 5
@@ -176,7 +176,7 @@ def build_fleet(scenario: Scenario) -> Fleet:
     Raises ConfigError if a distribution draws an impossible value.
     """
     devices = sum(block.count for block in scenario.fleet)
-    check_memory("fleet.count", devices * _DEVICE_BYTES, f"a fleet of {devices:,} devices")
+    check_memory("fleet.count", PROCESS_BYTES + devices * _DEVICE_BYTES, f"a fleet of {devices:,} devices")
     key = Key(scenario.seed).at(Purpose.FLEET)
     blocks: list[Block] = []
     tables: list[Mapping[str, np.ndarray]] = []

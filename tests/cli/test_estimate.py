@@ -191,6 +191,25 @@ def test_memory_is_that_of_the_closed_form(digits):
     assert serial == process + images + shards + (1 + 4) * model + network
     workers = estimate(digits(backend={"name": "workers", "workers": 3})).totals["memory_bytes"]
     assert workers - serial == 3 * process + 2 * network
+    for backend, alone in (({"name": "cohort", "workers": 3}, workers), ({"name": "cohort", "workers": 1}, serial)):
+        assert estimate(digits(backend=backend)).totals["memory_bytes"] == alone
+    assert estimate(digits(backend="cohort")).totals["memory_bytes"] >= serial  # on as many processes as fit here
+
+
+def test_rounds_of_many_updates_are_tried_with_fewer(timing, monkeypatch):
+    """Means of a round of 300 updates are those of rounds of twelve, four for each device."""
+    protocols = ({"name": "buffered", "concurrency": 2, "buffer": 300}, {"name": "gossip", "every": 300})
+    for protocol, parts in zip(protocols, ({"method": "fedbuff"}, {"method": "adpsgd", "peers": "ring"}), strict=True):
+        scenario = timing(
+            fleet=[{"count": 3, "cpu": {"flops_per_s": PSI}}], protocol=protocol, stop={"rounds": 4}, **parts
+        )
+        whole = estimate(scenario).totals
+        with monkeypatch.context() as short:
+            short.setattr(edgesim.simulation.estimate, "_UPDATES", 1)
+            tried = estimate(scenario).totals
+        assert whole["jobs"] == tried["jobs"] == 4 * 300
+        for key in ("sim_time_s", "flops", "energy_j"):
+            assert tried[key] == pytest.approx(whole[key], rel=0.05)
 
 
 def test_kinds_of_one_level_have_a_row_each_and_say_how_many_are_late(timing):

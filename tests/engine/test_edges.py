@@ -386,7 +386,18 @@ def test_devices_that_roam(tmp_path: Path) -> None:
             {"edges": {"failures": {"name": "crash", "mean_time": 1.0}}},
             "edges.failures.0.name: crash has to do with devi",
         ),
-        ({"topology": {"name": "tree", "edge_servers": 5}}, "edges.assignment: edge server 4 of 5 gets none"),
+        (
+            {"topology": {"name": "tree", "edge_servers": 5}},
+            "topology.edge_servers: must be at most the 4 devices of the fleet, got 5",
+        ),
+        (
+            {
+                "edges": {"assignment": "column"},
+                "fleet": [{"count": 4, "edge": 0, "cpu": {"flops_per_s": 1e9}}],
+            },
+            "edges.assignment: edge server 1 of 2 gets none of the 4 devices",
+        ),
+        ({"edges": {"rounds": 1001}}, "edges.rounds: must be less than or equal to 1000, got 1001"),
         ({"method": "dpsgd", "peers": "ring"}, "edges: dpsgd works among peers"),
     ],
 )

@@ -282,7 +282,7 @@ def test_memory_is_that_of_this_machine_or_of_its_limits() -> None:
         ("backend.device: cannot compute on 'cuda:77' here: ", "backend={name='workers', device='cuda:77'}"),
         ("name: must be of printable characters, got 'a\\u202eb'", 'name="a\\u202eb"'),
         ("fleet.0.name: must be of printable characters, got 'a\\x07b'", 'fleet.0.name="a\\u0007b"'),
-        ("network.down: a download takes inf s on device 0 ", "network.down=5e-324"),
+        ("network.down: a download on device 0 of fleet.0 takes inf s", "network.down=5e-324"),
         ("partition.samples_per_device: must be less than or equal to 2147483647",
          "partition={name='sizes', samples_per_device=1000000000000000000}"),
         ("data.name: unknown data 'csv'; did you mean 'table'? (known", "data=csv"),
@@ -336,6 +336,10 @@ SMALL = {
         ),
         (["model={name='cnn_digits', projection=1000000000}"], "model: CnnDigits with "),
         (["fleet.0.battery={capacity=5e-324}"], "fleet.0.battery.capacity: device 0 of the block restarts with 0 J"),
+        (
+            ["fleet.0.battery={capacity=20, charge=1e-13, windows=[[0, 3600]]}"],
+            "fleet.0.battery.charge: device 0 of the block needs 4e+13 s to charge the 4 J with which it restarts",
+        ),
         (["fleet.0.battery={capacity=1e-5}"], "fleet.0.battery.capacity: device 0 of the block restarts with 2e-06 J"),
     ],
 )

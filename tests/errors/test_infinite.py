@@ -1,4 +1,4 @@
-"""No run counts as finished whose seconds or joules are infinite or not a number: one line names the key to blame."""
+"""Nothing runs whose seconds or joules could add up to more than a float holds: one line names the key to blame."""
 
 from __future__ import annotations
 
@@ -19,31 +19,42 @@ SLOW = {**FAST, "efficiency": 5e-324}
 CPU = {"name": "cpu", "idle": "1 W"}
 LINKS = {"name": "fixed", "up": "1 Mbit/s", "down": "1 Mbit/s"}
 SHARED = {"name": "shared", "up": "1 Mbit/s", "down": "1 Mbit/s"}
-TOO_MUCH = 1e308
+TOO_MUCH = 1e100  # the largest value that a key takes
 
 WRONG = {
-    "cpu": ({"fleet": [{"cpu": SLOW}]}, "fleet.0.cpu: computing takes inf s on device 0 of fleet.0, must be finite"),
+    "cpu": (
+        {"fleet": [{"cpu": SLOW}]},
+        "fleet.0.cpu: computing on device 0 of fleet.0 takes inf s, must be at most 1e+100",
+    ),
     "one of many": (
         {"fleet": [{"count": 3, "cpu": FAST}, {"count": 2, "cpu": SLOW}]},
-        "fleet.1.cpu: computing takes inf s on device 3 of fleet.1, must be finite",
+        "fleet.1.cpu: computing on device 3 of fleet.1 takes inf s, must be at most 1e+100",
     ),
-    "capacitance": ({"energy": {**CPU, "capacitance": 1e300}}, "energy: computing takes inf J on device 0 "),
+    "capacitance": ({"energy": {**CPU, "capacitance": 1e300}}, "energy: computing on device 0 of fleet.0 takes "),
     "idle": ({"energy": {**CPU, "idle": TOO_MUCH}}, "energy.idle: the power of "),
     "sleep": ({"energy": {**CPU, "sleep": TOO_MUCH}}, "energy.sleep: the power of "),
-    "transmit": ({"energy": {**CPU, "transmit": TOO_MUCH}}, "energy.transmit: an upload takes inf J "),
-    "receive": ({"energy": {**CPU, "receive": TOO_MUCH}}, "energy.receive: a download takes inf J "),
-    "up": ({"network": {**LINKS, "up": 1e-304}}, "network.up: an upload takes inf s on device 0 of fleet.0, must be"),
-    "down": ({"network": {**LINKS, "down": 1e-304}}, "network.down: a download takes inf s on device 0 "),
-    "up, shared": ({"network": {**SHARED, "up": 1e-304}}, "network.up: an upload takes inf s on device 0 "),
+    "transmit": ({"energy": {**CPU, "transmit": TOO_MUCH}}, "energy.transmit: an upload on device 0 of fleet.0 takes "),
+    "receive": ({"energy": {**CPU, "receive": TOO_MUCH}}, "energy.receive: a download on device 0 of fleet.0 takes "),
+    "up": ({"network": {**LINKS, "up": 1e-304}}, "network.up: an upload on device 0 of fleet.0 takes inf s, must be"),
+    "down": ({"network": {**LINKS, "down": 1e-304}}, "network.down: a download on device 0 of fleet.0 takes inf s"),
+    "up, shared": ({"network": {**SHARED, "up": 1e-304}}, "network.up: an upload on device 0 of fleet.0 takes inf s"),
     "topology": ({"network": SHARED, "topology": {"name": "star", "server_up": 1e-304}}, "topology: a transfer takes"),
     "per bit": ({"network": {**LINKS, "energy_per_bit": TOO_MUCH}}, "network.energy_per_bit: carrying the "),
-    "server": ({"server": {"flops_per_s": 1e-320}}, "server.flops_per_s: a merge takes inf s of the server, must be"),
+    "server": ({"server": {"flops_per_s": 1e-320}}, "server.flops_per_s: a merge of the server takes inf s, must be"),
+    "edge server": (
+        {
+            "network": SHARED,
+            "topology": {"name": "tree", "edge_servers": 2},
+            "edges": {"flops_per_s": 1e-320},
+        },
+        "edges.flops_per_s: a merge of an edge server takes inf s, must be",
+    ),
     "server, idle": ({"server": {"idle": TOO_MUCH, "busy": TOO_MUCH}}, "server.idle: the power of "),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_no_float_can_hold_is_refused(name):
+def test_what_cannot_be_added_up_is_refused(name):
     """Of the smallest and the largest values that a key takes; nothing is warned of besides."""
     changes, says = WRONG[name]
     base = {"fleet": [{"count": 2, "cpu": FAST}], "energy": CPU, "network": LINKS}
@@ -57,7 +68,9 @@ def test_peers_are_refused_too():
     """Their messages go from device to device."""
     peers = {"method": "dfedavg", "peers": "ring", "fleet": [{"count": 3, "cpu": FAST}]}
     for network in ({**LINKS, "up": 1e-304}, {**SHARED, "down": 1e-304}):
-        with pytest.raises(ConfigError, match=r"^network\.(up|down): an? (up|down)load takes inf s on device 0 "):
+        with pytest.raises(
+            ConfigError, match=r"^network\.(up|down): an? (up|down)load on device 0 of fleet.0 takes inf"
+        ):
             simulate_null(timing_scenario(**peers, network=network))
     slow_hub = {"network": SHARED, "topology": {"name": "tree", "edge_servers": 2, "edge_up": 1e-304}}
     with pytest.raises(ConfigError, match=r"^network, topology: a transfer over shared links takes inf s, must be fin"):
@@ -69,11 +82,16 @@ def test_it_is_one_line_and_leaves_nothing(here: Path, command):
     folder = ("--out", "mine") if command == "run" else ()
     code, out, err = call(command, "scenario.toml", "--set", "network.up=1e-304", *folder)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("error: network.up: an upload takes inf s on device 0 ") and not (here / "mine").exists()
+    assert (
+        err.startswith("error: network.up: an upload on device 0 of fleet.0 takes inf s")
+        and not (here / "mine").exists()
+    )
 
 
-def test_what_adds_up_to_infinity_only_in_time_is_refused_at_the_next_merge():
+def test_what_adds_up_to_infinity_only_in_time_is_refused_at_the_next_merge(monkeypatch: pytest.MonkeyPatch):
     """Each round takes 6e307 J of idle power, the third one more than there are."""
+    monkeypatch.setattr("edgesim.core.limits.MOST_AMOUNT", math.inf)  # else it is refused before
+    monkeypatch.setattr("edgesim.config.units.MOST_AMOUNT", math.inf)
     scenario = timing_scenario(
         fleet=[{"cpu": {"flops_per_s": 7.3806e8}}], energy={"name": "power", "idle": 6e306, "busy": 6e306},
         stop={"rounds": 9},
@@ -94,7 +112,17 @@ def test_the_check_of_the_ledger_fires(wrong):
     assert not math.isfinite(ledger.joules(10.0, np.array([True])).energy_j)
 
 
-def test_the_largest_numbers_that_can_be_held_are_taken():
-    """A round of 1e300 s is long, but a number."""
-    simulation = simulate_null(timing_scenario(fleet=[{"cpu": {"flops_per_s": 7.3806e-291}}]))
-    assert frames(simulation)["rounds"]["now_s"].tolist() == pytest.approx([1e300], rel=1e-9)
+def test_the_largest_amounts_are_taken():
+    """A round of 1e99 s is long, but its joules and those of many more can be added up; of 1e101 s it is refused."""
+    speed = 7.3806e9  # that makes a round of one second
+    simulation = simulate_null(timing_scenario(fleet=[{"cpu": {"flops_per_s": speed * 1e-99}}]))
+    assert frames(simulation)["rounds"]["now_s"].tolist() == pytest.approx([1e99], rel=1e-9)
+    with pytest.raises(
+        ConfigError, match=r"^fleet.0.cpu: computing on device 0 of fleet.0 takes 1e\+101 s, must be at "
+    ):
+        simulate_null(timing_scenario(fleet=[{"cpu": {"flops_per_s": speed * 1e-101}}]))
+
+
+def test_no_value_is_above_what_can_be_added_up():
+    with pytest.raises(ConfigError, match=r"^energy.idle: must be at most 1e\+100 W, got '1e101 W'"):
+        timing_scenario(energy={"name": "power", "idle": "1e101 W", "busy": "1e101 W"})

@@ -59,7 +59,7 @@ def _shipped() -> dict[str, Table]:
     digits = {key: _trained()[key] for key in ("data", "partition", "model", "backend")}
     tables = {path.stem: read_toml(path) for path in sorted(SHIPPED.glob("*.toml"))}
     return {
-        name: {key: table[key] for key in table.keys() - {"data", "extends"}}
+        name: {key: section for key, section in table.items() if key not in ("data", "extends")}  # in the file's order
         | (digits if name in _LEARNING else small)
         | {"stop": {"rounds": 2}}
         for name, table in tables.items()

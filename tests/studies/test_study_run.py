@@ -165,6 +165,7 @@ def test_a_cell_trains_on_the_device_of_its_scenario(here: Path) -> None:
     for given, kept in (
         ("{ name = 'workers', workers = 3, device = 'cuda:1' }", {"name": "serial", "device": "cuda:1"}),
         ("{ name = 'serial', device = 'cuda:1' }", {"name": "serial", "device": "cuda:1"}),
+        ("{ name = 'cohort', size = 7 }", {"name": "cohort", "device": "cpu", "size": 7, "workers": 1}),
         ("'null'", {"name": "null"}),
     ):
         (here / "study.toml").write_text(STUDY.replace("columns", f'overrides = ["backend={given}"]\ncolumns'))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from math import inf
 from typing import Any, ClassVar, Literal
@@ -55,6 +55,11 @@ class Buffered:
                 f"protocol.concurrency: must be at most the {devices} devices of the fleet, found {self.concurrency}"
             )
         check_steps("protocol.buffer", self.buffer, "a merge of so many updates", most=MOST_JOBS)
+
+    def with_fewer(self, updates: int, devices: int) -> tuple[Buffered, float]:
+        """Return this protocol with a buffer of so many updates at most, and how many of its merges make one here."""
+        fewer = min(self.buffer, updates)
+        return replace(self, buffer=fewer), self.buffer / fewer
 
     def weight(self, staleness: int) -> float:
         """Return what an update counts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, ClassVar, cast
 
@@ -46,6 +46,12 @@ class Gossip:
     def check(self, devices: int, asked: int) -> None:
         """Raise ConfigError if a round would have more updates than a run can have jobs."""
         check_steps("protocol.every", self.every or devices, "a round of so many updates", most=MOST_JOBS)
+
+    def with_fewer(self, updates: int, devices: int) -> tuple[Gossip, float]:
+        """Return this protocol with rounds of so many updates at most, and how many of these make one of its own."""
+        every = self.every or devices
+        fewer = min(every, updates)
+        return replace(self, every=fewer), every / fewer
 
     def run(self, session: Session, rounds: Rounds) -> Generator[Any, Any, None]:
         """Run until stopped; one SimPy process for the whole fleet."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from annotated_types import Le
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.numbers import Count, Depth
@@ -34,7 +36,7 @@ class LstmChar(ModelPlugin):
 
     embedding: Count = 8  # numbers that stand for a token
     hidden: Count = 256  # units of each LSTM layer
-    layers: Depth = 2  # LSTM layers, each reading the outputs of the one before
+    layers: Annotated[Depth, Le(8)] = 2  # LSTM layers, each reading the outputs of the one before
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
         """Return the network; see ModelPlugin.build."""

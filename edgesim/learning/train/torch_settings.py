@@ -14,8 +14,6 @@ import numpy as np
 from edgesim.core.errors import ConfigError
 from edgesim.files.reading import in_short, quoted
 
-PROCESS_BYTES = 450_000_000  # of a Python process that has loaded PyTorch with its CUDA libraries, measured
-
 _SUBNORMAL = 1e-310  # of a float64; 0 where the CPU flushes such numbers
 _AUTOCAST = ("cpu", "cuda")
 # Numbers of malloc.h: from how much on memory is given back, or mapped by itself.

@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any, ClassVar
 
 from edgesim.core.backend import Assignment, Result, Score, Training, Work
-from edgesim.core.limits import check_memory, memory_bytes
+from edgesim.core.limits import PROCESS_BYTES, check_memory, memory_bytes
 from edgesim.core.numbers import Count
 from edgesim.core.update import ModelState
 from edgesim.learning.train.cohort import Cohort
-from edgesim.learning.train.torch_settings import PROCESS_BYTES, check_device
+from edgesim.learning.train.torch_settings import check_device
 from edgesim.learning.train.trainer import Trainer
 from edgesim.runtime.backends.pooled import Item, Parts, models_of, with_ids, with_models
 from edgesim.runtime.backends.workers import Stack, WorkersBackend
@@ -185,6 +185,15 @@ class CohortTraining:
         """Begin to load what processes need; whoever opens the backend may do so before there is a trainer."""
         if self._processes > 1:
             warm_up()
+
+    def alone(self) -> dict[str, Any]:
+        """Return the table of the backend that trains in this process alone, to the same results but for rounding."""
+        return {"name": "cohort", "device": self.device, "size": self.size, "workers": 1}
+
+    @property
+    def processes(self) -> int:
+        """Those that train besides this one; 0: this one does."""
+        return self._processes if self._processes > 1 else 0
 
     @property
     def _processes(self) -> int:

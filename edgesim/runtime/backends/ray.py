@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from edgesim.core.limits import check_memory
+from edgesim.core.limits import PROCESS_BYTES, check_memory
 from edgesim.core.numbers import Count
 from edgesim.core.update import ModelState
-from edgesim.learning.train.torch_settings import PROCESS_BYTES
 from edgesim.learning.train.trainer import Trainer
 from edgesim.runtime.backends.pooled import HeldModels, Item, Kind, PooledBackend
 from edgesim.runtime.ray_cluster import RayCluster, check_installed
@@ -63,6 +62,15 @@ class Ray:
         check_installed("backend")
         if not self.address:
             check_memory("backend.workers", self.workers * PROCESS_BYTES, f"{self.workers:,} processes with PyTorch")
+
+    def alone(self) -> dict[str, Any]:
+        """Return the table of the backend that trains in this process alone, to the same results."""
+        return {"name": "serial"}
+
+    @property
+    def processes(self) -> int:
+        """Those that train besides this one."""
+        return self.workers
 
     def open(self, make_trainer: Callable[[str], Trainer]) -> RayBackend:
         """Return the backend. Raises ConfigError if Ray is not installed, or nobody is at the address."""

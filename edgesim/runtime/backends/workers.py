@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 from edgesim.core.backend import Result
-from edgesim.core.limits import check_memory
+from edgesim.core.limits import PROCESS_BYTES, check_memory
 from edgesim.core.numbers import Count
 from edgesim.core.update import ModelState
 from edgesim.learning.codec.packed import Tensors
-from edgesim.learning.train.torch_settings import PROCESS_BYTES, check_device, plain_torch
+from edgesim.learning.train.torch_settings import check_device, plain_torch
 from edgesim.learning.train.trainer import Trainer
 from edgesim.runtime.backends.pooled import DEPTH, HeldModels, Item, PooledBackend
 from edgesim.runtime.processes import ProcessPool, cannot_start, warm_up
@@ -146,6 +146,15 @@ class Workers:
         """Raise ConfigError if torch has no such device, or so many processes do not fit into memory."""
         check_memory("backend.workers", self.workers * PROCESS_BYTES, f"{self.workers:,} processes with PyTorch")
         check_device(self.device)
+
+    def alone(self) -> dict[str, Any]:
+        """Return the table of the backend that trains in this process alone, to the same results."""
+        return {"name": "serial", "device": self.device}
+
+    @property
+    def processes(self) -> int:
+        """Those that train besides this one."""
+        return self.workers
 
     def prepare(self) -> None:
         """Begin to load what the processes need; whoever opens the backend may do so before there is a trainer."""

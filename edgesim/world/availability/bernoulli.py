@@ -9,7 +9,7 @@ import numpy as np
 
 from edgesim.config.units import PerDevice, Seconds, draw
 from edgesim.core.arrays import Arr, Ids
-from edgesim.core.limits import check_steps
+from edgesim.core.limits import MOST_LOOKS, check_steps
 from edgesim.core.numbers import PositiveShare
 from edgesim.core.rng import Draws, Key
 from edgesim.world.availability.base import Availability
@@ -53,7 +53,7 @@ class Bernoulli:
     def build(self, n: int, key: Key, path: str) -> Availability:
         """Return when n devices can be reached. Raises ConfigError if hardly ever one of them can."""
         p = draw(self.p, n, key.at(0).numpy(), f"{path}.p")
-        check_steps(f"{path}.p", 1.0 / float(p.sum()), "looking again until some device answers")
+        check_steps(f"{path}.p", 1.0 / float(p.sum()), "looking again until some device answers", MOST_LOOKS)
         return Answers(n=n, retry_s=self.retry, key=key.at(1), p=p)
 
 

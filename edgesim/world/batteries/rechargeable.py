@@ -15,6 +15,7 @@ from edgesim.world.batteries.base import Batteries, BatteryArrays
 from edgesim.world.processes.daily_profile import DAY_S, DailyWindows
 
 _LEAST_S = 1e-3  # between two changes of a battery that comes and goes: each is gone through
+_MOST_S = 1e12  # of charging until a device that died is back, 30,000 years: until then the clock tells milliseconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,13 @@ def _check_lasting(arrays: BatteryArrays, path: str) -> None:
         raise ConfigError(
             f"{path}.capacity: device {worst} of the block restarts with {arrays.restart_j[worst]:g} J, which must be "
             f"above 0 and last at least {_LEAST_S:g} s of the {watts[worst]:g} W that it draws or charges with"
+        )
+    endless = (arrays.charge_w > 0) & (arrays.restart_j > _MOST_S * arrays.charge_w)
+    if endless.any():
+        worst = int(endless.argmax())
+        raise ConfigError(
+            f"{path}.charge: device {worst} of the block needs {arrays.restart_j[worst] / arrays.charge_w[worst]:g} s "
+            f"to charge the {arrays.restart_j[worst]:g} J with which it restarts, at most {_MOST_S:g} s, or 0 W"
         )
 
 
