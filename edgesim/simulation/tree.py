@@ -187,7 +187,9 @@ def check_tree(scenario: Scenario, paths: Any) -> TreePaths:
         )
     if method.value.needs.peers is not None:
         raise ConfigError(f"edges: {method.name} works among peers, who have no edge servers")
-    count = scenario.topology.value.edge_servers
+    count, devices = scenario.topology.value.edge_servers, sum(block.count for block in scenario.fleet)
+    if count > devices:
+        raise ConfigError(f"topology.edge_servers: must be at most the {devices} devices of the fleet, got {count}")
     everybody = np.arange(count)
     level = np.ones(count, dtype=np.int64)
     if isinstance(given.asked.value, Informed):

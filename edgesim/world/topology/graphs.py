@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from edgesim.config.paths import ScenarioPath
 from edgesim.config.units import BitsPerSecondOrInf, Delay
-from edgesim.core.errors import ConfigError
 from edgesim.core.numbers import Count
 from edgesim.core.rng import Key
 from edgesim.world.topology.base import (
@@ -63,11 +62,7 @@ class Tree(_WithServer):
     edge_latency: Delay = 0.0  # of an edge server's link, in each direction
 
     def paths(self, access: Access, key: Key) -> Paths:
-        """Return the links and paths of this topology. Raises ConfigError if it has more edge servers than devices."""
-        if self.edge_servers > (devices := len(access.up_bps)):
-            raise ConfigError(
-                f"topology.edge_servers: must be at most the {devices} devices of the fleet, got {self.edge_servers}"
-            )
+        """Return the links and paths of this topology."""
         tier = Tier(self.edge_servers, Wire(self.edge_up, self.edge_down, self.edge_latency))
         return TreePaths(access, self.wire(), [tier])
 
