@@ -85,7 +85,7 @@ class Priced:
                     f"give a string such as {self.example!r}"
                 ) from error
         value = float(Decimal(match["number"]) / amount)
-        if not value <= MOST_AMOUNT:
+        if not abs(value) <= MOST_AMOUNT:
             raise refusal(f"{quoted(given)} is too large")
         if value < 0 and not self.negative:
             raise refusal(f"must be at least 0, got {quoted(given)}")
