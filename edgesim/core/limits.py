@@ -8,7 +8,9 @@ from pathlib import Path
 
 from edgesim.core.errors import ConfigError
 
-MOST_STEPS = 10_000  # of what is gone through one by one for a single job or transfer: ten seconds of a host
+MOST_STEPS = (
+    10_000  # of what is gone through one by one for a job, a transfer or a round that shares links: ten seconds
+)
 MOST_LOOKS = 100_000  # for devices, in a row without finding one
 MOST_JOBS = 1_000_000  # in one merge
 MOST_AMOUNT = 1e100  # of a value with a unit, and of the seconds, bytes and joules of a job: sums stay finite

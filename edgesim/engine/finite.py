@@ -10,8 +10,7 @@ from edgesim.core.limits import check_amount
 from edgesim.core.rng import Draws, Key
 from edgesim.core.task import Order, Task
 from edgesim.core.view import Setting
-from edgesim.cost.several import profile_of
-from edgesim.engine.pricing import Pricer
+from edgesim.engine.pricing import Pricer, averaging_flops
 from edgesim.engine.server_queue import check_merge_s
 from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.fleet import Block, Fleet
@@ -27,10 +26,10 @@ def check_finite(scenario: Scenario, fleet: Fleet, setting: Setting, shared: Sha
     plain = Task(local_sgd=(scenario.training.local_sgd(0),))
     orders = [Order(device, plain) for device in ids.tolist()]
     prices = Pricer(fleet, setting).prices(orders, 0.0, draws)  # refuses those that are too much
-    sent = 2.0 * profile_of(setting.cost_profile, plain.submodel).numbers(plain.up, plain.submodel)  # FLOPs of each
-    check_merge_s("server", len(fleet) * sent / scenario.server.flops_per_s)
+    merge_flops = setting.devices * averaging_flops(orders[:1], setting)[0]
+    check_merge_s("server", merge_flops / scenario.server.flops_per_s)
     if scenario.edges is not None:
-        check_merge_s("edges", len(fleet) * sent / scenario.edges.flops_per_s)
+        check_merge_s("edges", merge_flops / scenario.edges.flops_per_s)
     with np.errstate(all="ignore"):
         job_s = prices.down_s + prices.compute_s + prices.up_s
         _check_powers(scenario, fleet, float(job_s.max()), float((prices.down_bytes + prices.message_bytes).max()))

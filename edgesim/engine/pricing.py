@@ -257,7 +257,7 @@ def memory_bytes(task: Task, setting: Setting) -> int:
     return max(needs, default=0)
 
 
-def averaging_flops(jobs: Sequence[Job], setting: Setting) -> list[float]:
+def averaging_flops(jobs: Sequence[Order | Job], setting: Setting) -> list[float]:
     """Return the FLOPs of a server that averages what each job sent it: a multiplication and an addition a number."""
     flops = [0.0] * len(jobs)
     for task, where in _by_task(jobs):

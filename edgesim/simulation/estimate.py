@@ -14,7 +14,6 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from edgesim.config.plugin_fields import Chosen
 from edgesim.config.scenario import Scenario, Stop
 from edgesim.core.backend import Assignment, Backend
 from edgesim.core.errors import ConfigError
@@ -145,7 +144,7 @@ def _trial(parts: Assembly, asked: int) -> tuple[Simulation, _Round]:
     It is one round of a method that plans from training results: nobody has any before. Where a merge waits for a
     number of updates, however large, the trial merges after fewer, and the means are of as many of these as make one.
     """
-    scenario, ratio = _with_fewer_updates(parts.scenario)
+    scenario, ratio = _with_fewer_updates(parts)
     limit = min(ceil((scenario.stop.rounds or _ROUNDS) * ratio), _ROUNDS, _JOBS // max(1, asked))
     rounds = 1 if scenario.method.value.needs.feedback else max(1, limit)
     short = scenario.model_copy(update={"stop": Stop(rounds=rounds)})
@@ -159,23 +158,13 @@ def _trial(parts: Assembly, asked: int) -> tuple[Simulation, _Round]:
     return trial, _means(trial, brief.host_s, ratio)
 
 
-def _with_fewer_updates(scenario: Scenario) -> tuple[Scenario, float]:
-    """Return a scenario that merges after fewer updates, and how many of its rounds make one of the given scenario."""
-    devices = sum(block.count for block in scenario.fleet)
-
-    def fewer(chosen: Chosen) -> tuple[Chosen, float]:
-        if not hasattr(chosen.value, "with_fewer"):
-            return chosen, 1.0
-        value, ratio = chosen.value.with_fewer(max(_UPDATES, 4 * devices), devices)
-        return replace(chosen, value=value), ratio
-
-    protocol, ratio = fewer(scenario.protocol)
-    scenario = scenario.model_copy(update={"protocol": protocol})
-    if scenario.edges is None:
-        return scenario, ratio
-    of_edges, edge_ratio = fewer(scenario.edges.protocol)
-    edges = scenario.edges.model_copy(update={"protocol": of_edges})
-    return scenario.model_copy(update={"edges": edges}), ratio * edge_ratio
+def _with_fewer_updates(parts: Assembly) -> tuple[Scenario, float]:
+    """Return the scenario with merges of fewer updates, and how many of its rounds make one as it was given."""
+    scenario, devices = parts.scenario, parts.setting.devices
+    if not hasattr(scenario.protocol.value, "with_fewer"):
+        return scenario, 1.0
+    fewer, ratio = scenario.protocol.value.with_fewer(max(_UPDATES, 4 * devices), devices)
+    return scenario.model_copy(update={"protocol": replace(scenario.protocol, value=fewer)}), ratio
 
 
 def _means(trial: Simulation, host_s: float, ratio: float) -> _Round:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import ClassVar
+from unittest.mock import patch
 
 import pytest
 
@@ -198,18 +199,27 @@ def test_memory_is_that_of_the_closed_form(digits):
 
 def test_rounds_of_many_updates_are_tried_with_fewer(timing, monkeypatch):
     """Means of a round of 300 updates are those of rounds of twelve, four for each device."""
+    module = edgesim.simulation.estimate
     protocols = ({"name": "buffered", "concurrency": 2, "buffer": 300}, {"name": "gossip", "every": 300})
     for protocol, parts in zip(protocols, ({"method": "fedbuff"}, {"method": "adpsgd", "peers": "ring"}), strict=True):
         scenario = timing(
             fleet=[{"count": 3, "cpu": {"flops_per_s": PSI}}], protocol=protocol, stop={"rounds": 4}, **parts
         )
         whole = estimate(scenario).totals
-        with monkeypatch.context() as short:
-            short.setattr(edgesim.simulation.estimate, "_UPDATES", 1)
+        with monkeypatch.context() as short, patch.object(module, "_means", wraps=module._means) as means:
+            short.setattr(module, "_UPDATES", 1)
             tried = estimate(scenario).totals
+        assert means.call_args.args[0].tables["rounds"].frame()["used"].tolist() == [12] * 20
         assert whole["jobs"] == tried["jobs"] == 4 * 300
         for key in ("sim_time_s", "flops", "energy_j"):
             assert tried[key] == pytest.approx(whole[key], rel=0.05)
+
+
+def test_a_round_of_peers_has_as_many_updates_as_the_session_has_devices(timing):
+    fleet = [{"name": name, "count": count, "cpu": {"flops_per_s": PSI}} for name, count in (("a", 3), ("b", 5))]
+    session = [{"name": "some", "devices": "a"}]
+    scenario = timing(fleet=fleet, method="adpsgd", peers="ring", protocol="gossip", session=session)
+    assert estimate(scenario).totals["jobs"] == 3 * scenario.stop.rounds
 
 
 def test_kinds_of_one_level_have_a_row_each_and_say_how_many_are_late(timing):

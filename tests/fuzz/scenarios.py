@@ -40,7 +40,7 @@ MOST_S = 120.0  # of the processor's time for a case, whatever it does
 KILLED_S = 600.0  # of wall time, if it cannot even be told to stop
 MOST_SHARING = 10_000  # devices that share links: of more, even the estimate's one round takes minutes
 MEMORY_BYTES = 6 << 30  # of a case
-EXACT_S = 1e12  # of simulated time, 30,000 years: later on the clock misses what a short round spends on idling
+EXACT_S = 1e12  # of simulated time, 30,000 years: later on rounding makes idle joules of a short round negative
 
 
 class Verdict(NamedTuple):
@@ -105,13 +105,11 @@ def _unsound(run) -> Iterator[tuple[str, str]]:
     """Yield what no table may hold: times, sizes, powers and counts that are negative or not finite."""
     for name in ("jobs", "rounds", "devices"):
         table = run.table(name).select_dtypes("number")
-        if name == "rounds":
-            table = table[table["now_s"] < EXACT_S]
+        late = table["now_s"].to_numpy() >= EXACT_S if name == "rounds" else np.zeros(len(table), dtype=bool)
         for column in table.columns.difference(["device", "deadline_s", "edge"]):
             values = table[column].to_numpy(dtype=float, na_value=0.0)
-            if (
-                column == "critical_device"
-            ):  # nobody was at work if none was asked, or at the instant of the merge before
+            values = np.where(late & np.isfinite(values) & column.endswith("_j"), np.abs(values), values)
+            if column == "critical_device":  # none if nobody was asked, or in a merge at the instant of the one before
                 now_s, took_s = table["now_s"].to_numpy(), (table["now_s"] - table["start_s"]).to_numpy()
                 values = values[(took_s > ON_TIME_S + 4 * np.spacing(now_s)) & (table["asked"] > 0).to_numpy()]
             if len(values) and not ((values >= 0) & (values < math.inf)).all():
