@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgesim.files.loaded_code import note_imports
+
 if TYPE_CHECKING:
     from edgesim.config.scenario import Scenario
     from edgesim.reports.load import Run
     from edgesim.studies.in_python import Axis, Overrides, StudyInPython
+
+note_imports()
 
 __all__ = ["Scenario", "load", "open", "run", "study"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +16,7 @@ from edgesim.cli.show import print_note
 from edgesim.config.load import load_scenario
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED
+from edgesim.files.kept import made_anew
 from edgesim.reports.load import Run
 from edgesim.runtime.answers import Answers
 from edgesim.simulation.progress import Limits, ProgressLine
@@ -43,7 +44,8 @@ def replay_run(
         raise ConfigError(f"{folder}: trains nothing; run the scenario again with other values")
     target = out or changed_folder(before.folder, overrides)
     observer = None if quiet else ProgressLine(Limits.of(scenario.stop))
-    with closing(Answers(before.folder.parent, reads=not fresh)) as answers:
+    anew = made_anew() if fresh else nullcontext()
+    with anew, closing(Answers(before.folder.parent, reads=not fresh)) as answers:
         after = simulate(scenario, target, observer, answers=answers, overwrite=overwrite, command=sys.argv)
     if not as_json:
         for was, now in zip(before.views, after.views, strict=True):

@@ -17,6 +17,7 @@ from edgesim.config.load import load_scenario
 from edgesim.config.origin import Layers
 from edgesim.config.scenario import Scenario
 from edgesim.core.errors import ConfigError
+from edgesim.files.kept import made_anew
 from edgesim.records.manifest import RUNNING
 from edgesim.reports.load import Run
 from edgesim.reports.stats import summary
@@ -60,7 +61,7 @@ def run_scenario(
     folder = out or default_folder(file, scenario.method.name, scenario.seed, overrides)
     answers, saved = _known(scenario, folder, checkpoint_s, fresh)
     observer = None if quiet else _observer(scenario, folder, of_text(scenario, Layers.of(file, overrides)), live)
-    with nullcontext() if answers is None else closing(answers):
+    with made_anew() if fresh else nullcontext(), nullcontext() if answers is None else closing(answers):
         finished = simulate(scenario, folder, observer, saved, answers=answers, overwrite=overwrite, command=sys.argv)
     report(finished, as_json, quiet, resumable=saved is not None and saved.file.exists())
 

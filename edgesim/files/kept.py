@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -23,6 +23,9 @@ from edgesim.files.reading import check_regular, read_text, reading
 
 VARIABLE = "EDGESIM_CACHE"
 PROFILES, DECODED = "profiles", "decoded"  # folders of cost profiles, and of decoded data sets
+
+
+_READS = [True]  # whether what is kept is read
 
 
 class Held(NamedTuple):
@@ -43,16 +46,6 @@ def cache_folder() -> Path:
     return (shared if shared.is_absolute() else Path.home() / ".cache") / "edgesim"
 
 
-def digest_of_files(files: Iterable[Path], folder: Path | None = None) -> str:
-    """Return the SHA-256 of files and their names, below `folder` if one is given. Raises OSError as reading does."""
-    found = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-        found.update(f"{path.relative_to(folder) if folder else path.name} {content}\n".encode())
-    return found.hexdigest()
-
-
 def array_digest(array: np.ndarray) -> str:
     """Return the SHA-256 of an array: of its type, shape and numbers."""
     found = hashlib.sha256(f"{array.dtype} {tuple(array.shape)}".encode())
@@ -60,11 +53,23 @@ def array_digest(array: np.ndarray) -> str:
     return found.hexdigest()
 
 
+@contextmanager
+def made_anew() -> Iterator[None]:
+    """Read nothing that was kept within the with-block; what is made there takes the place of it."""
+    before, _READS[0] = _READS[0], False
+    try:
+        yield
+    finally:
+        _READS[0] = before
+
+
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
 def kept_table(kind: str, identity: Any) -> Any:
     """Return the table that was kept for an identity, both as JSON; None if there is none, or it is damaged."""
+    if not _READS[0]:
+        return None
     try:
         entry = json.loads(read_text(_file(kind, identity)))
         whole = entry["follows_from"] == identity and entry["sha256"] == _digest(entry["content"])

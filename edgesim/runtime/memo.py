@@ -14,6 +14,7 @@ class Memo:
 
     keeps = False  # whether anything is looked up or kept
     repeats = False  # whether the run goes on from a checkpoint, and has been told all that it asked for
+    not_kept = ""  # why it does not, where it was asked to
     host_s = 0.0  # seconds of the host that the runs before took, from which this one goes on
 
     def __init__(self) -> None:

@@ -18,6 +18,7 @@ from edgesim.core.rng import Key, Purpose
 from edgesim.core.view import Setting
 from edgesim.cost.profile import CostProfile
 from edgesim.engine.finite import check_finite
+from edgesim.files.code_identity import named_files_digest
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split
 from edgesim.learning.server_rows import ServerRows
@@ -63,6 +64,7 @@ class Assembly:
     market: Market | None  # what everything costs; None: there are no prices
     edge_of: Ids | None = None  # edge server of each device, shape (devices,); None: there are no edge servers
     of_all: Scenario | None = None  # the scenario of all trainings in the world; None: of this one alone
+    named_files: str = ""  # digest of the files that the scenario names, from before they were read
 
     @property
     def session_word(self) -> int:
@@ -162,6 +164,7 @@ def assemble(
 
     Who looks at many scenarios gives a `load` and a `build` that remember.
     """
+    named_files = named_files_digest(scenario.canonical()) if scenario.backend.value.trains else ""
     _check_plugins(scenario)
     with np.errstate(all="ignore"):  # what is too large is refused below
         fleet = build_fleet(scenario)
@@ -178,7 +181,6 @@ def assemble(
     network = build(scenario, data)
     cost_profile = charged_profile(scenario, network.cost_profile, data)
     cost_profile.check_batch("training.batch", scenario.training.batch)
-    scenario.training.check()
     setting = Setting(
         cost_profile=cost_profile,
         cost=scenario.cost.value,
@@ -206,12 +208,14 @@ def assemble(
     return Assembly(
         scenario, fleet, data, split, network, setting, shared, availability, failures, server_set,
         market_of(scenario, fleet), edge_servers(scenario, shared, setting, counts_of(data, split)),
+        named_files=named_files,
     )  # fmt: skip
 
 
 def _check_plugins(scenario: Scenario) -> None:
     """Raise ConfigError if a model is none or cannot be in this run, or the backend cannot run here."""
     check_networks(scenario)
+    scenario.training.check()
     if hasattr(scenario.backend.value, "check"):
         scenario.backend.value.check()
 

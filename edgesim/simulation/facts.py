@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
+import platform
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from edgesim.config.scenario import Scenario
+from edgesim.files.code_identity import identity, named_files_digest
+from edgesim.files.loaded_code import Unidentified
 from edgesim.runtime.identity import Digests
 from edgesim.simulation.assembly import Assembly
-from edgesim.simulation.fingerprint import REPORTING, named_files_digest, source_digest
+from edgesim.simulation.fingerprint import REPORTING
 from edgesim.simulation.networks import models_of
 from edgesim.simulation.objectives import written_metrics
 
-# Keys of a scenario from which trained weights follow, whatever its network, devices and prices are.
-_LEARNING = (
-    *("seed", "data", "data_seed", "partition", "model", "training", "method", "server_optimizer", "encoding", "peers"),
-    "objective",
+# Keys of a scenario from which no trained weights follow: what devices, links and protocols do reaches training only as
+# jobs, whose tasks, devices, steps and order are part of the identities of nodes. `session` lays keys over others.
+_WORLD = (
+    *("network", "topology", "energy", "slowdown", "selection", "protocol", "availability", "failures", "edges"),
+    *("server", "session"),
+)
+_WORLD_OF_BLOCKS = frozenset(
+    {*("count", "name", "level", "cpu", "network", "energy", "slowdown", "memory", "battery", "zone", "edge"), "link"}
+    | {"x", "y"}
 )
 
 
 def facts_of(parts: Assembly) -> bytes:
     """Return the hash that is part of every identity of a run: two runs of equal facts may answer each other.
 
-    A method whose server reads the clock's facts (`Needs.clock`) shares nothing between networks or devices.
+    A method whose server reads the clock's facts (`Needs.clock`) shares nothing between networks or devices. Raises
+    Unidentified if it cannot be told what the run follows from.
     """
     scenario = parts.scenario
-    table = scenario.canonical()
-    wanted = table.keys() - set(REPORTING) if scenario.method.value.needs.clock else _LEARNING
-    chosen = {key: table.get(key) for key in sorted(wanted)}
+    chosen = _learned_from(scenario)
     wanted_metrics = written_metrics(scenario)
     setting, backend = parts.setting, scenario.backend.value
     return Digests().of(
@@ -38,9 +48,7 @@ def facts_of(parts: Assembly) -> bytes:
         _rows(parts),
         getattr(backend, "device", "cpu"),
         getattr(backend, "rounding", ""),
-        source_digest(),
-        named_files_digest(chosen),
-        str(torch.__version__),
+        _plain(_identity(parts, chosen)),
         *(("reports",) if setting.reports else ()),  # part of what training gives
         # from which its random streams follow, and who takes part
         *(([parts.session_word, setting.members],) if scenario.session else ()),
@@ -49,6 +57,37 @@ def facts_of(parts: Assembly) -> bytes:
         *(("attacks", parts.attacks) if parts.attacks else ()),
         *_networks(parts),
     )
+
+
+def _learned_from(scenario: Scenario) -> dict[str, Any]:
+    """Return the part of a resolved scenario that decides trained weights, whatever its network and devices are."""
+    table = scenario.canonical()
+    if scenario.method.value.needs.clock:
+        return {key: value for key, value in table.items() if key not in REPORTING}
+    chosen = {key: value for key, value in table.items() if key not in (*REPORTING, *_WORLD, "fleet")}
+    blocks = [{key: value for key, value in block.items() if key not in _WORLD_OF_BLOCKS} for block in table["fleet"]]
+    return {**chosen, "fleet": sorted({_plain(block): block for block in blocks}.items())}
+
+
+def _identity(parts: Assembly, table: dict[str, Any]) -> dict[str, Any]:
+    """Return what results of a table follow from beside its values, the processor and the backend's code included.
+
+    Raises Unidentified, also if a file changed after the parts of the run were read from it.
+    """
+    if named_files_digest(parts.scenario.canonical()) != parts.named_files:
+        raise Unidentified("a file that the scenario names changed while the run began")
+    backend = parts.scenario.canonical()["backend"]
+    return {**identity({**table, "backend": backend}), "cpu": [torch.backends.cpu.get_cpu_capability(), _processor()]}
+
+
+@cache
+def _processor() -> list[str]:
+    """Return the name and the instruction sets of this machine's processor, which choose kernels."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return [platform.processor()]
+    return sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
 
 
 def _networks(parts: Assembly) -> list[Any]:
@@ -76,7 +115,8 @@ def world_of(parts: Assembly) -> bytes:
     """
     table = (parts.of_all or parts.scenario).canonical()
     own = (parts.session_word,) if parts.scenario.session else ()
-    return Digests().of(_plain({key: table[key] for key in table.keys() - set(REPORTING)}), *own)
+    table = {key: table[key] for key in table.keys() - set(REPORTING)}
+    return Digests().of(_plain(table), _plain(identity(table)), *own)
 
 
 def _plain(value: Any) -> str:

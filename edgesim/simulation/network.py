@@ -6,18 +6,13 @@ So what trains nothing loads no torch. What others wrote is built at once, as on
 from __future__ import annotations
 
 import json
-import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
-from importlib.metadata import version
-from pathlib import Path
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-import edgesim
 from edgesim.config.plugin_fields import Chosen, PartOf
 from edgesim.config.plugins import is_outside
 from edgesim.config.scenario import Scenario
@@ -27,7 +22,9 @@ from edgesim.core.limits import memory_bytes
 from edgesim.core.rng import Key, Purpose
 from edgesim.cost.models.priced_as import As, charged
 from edgesim.cost.profile import F32_BYTES, CostProfile
-from edgesim.files.kept import PROFILES, digest_of_files, keep_table, kept_table
+from edgesim.files.code_identity import identity
+from edgesim.files.kept import PROFILES, keep_table, kept_table
+from edgesim.files.loaded_code import Unidentified
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.classification import CLASSIFICATION
@@ -37,8 +34,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 _CODE = ("core", "cost", "learning")  # folders of the package that make networks and measure them
-_LIBRARIES = ("torch", "torchvision", "numpy")
-_INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,14 +68,14 @@ def network_of(
     outside = is_outside("model", model.name)
     # of code, or of a file, only building it tells if it fits
     ready = make() if outside or model.value.init_from is not None else None
-    own = "" if ready is None or not outside else _facts_of(ready, model.value)
-    identity = _identity(model, shape, classes, objective, own)
-    cost_profile = known or _kept(identity)
+    own = "" if ready is None or not outside else _structure_of(ready)
+    follows_from = _identity(model, shape, classes, objective, own)
+    cost_profile = known or _kept(follows_from)
     if cost_profile is None:
         ready = make() if ready is None else ready
         cost_profile = measured(ready, model.name, shape, classes, objective)
-        if identity is not None:
-            keep_table(PROFILES, identity, json.loads(cost_profile.to_json()))
+        if follows_from is not None and follows_from == _identity(model, shape, classes, objective, own):
+            keep_table(PROFILES, follows_from, json.loads(cost_profile.to_json()))
     elif ready is None and not _has_room(cost_profile):
         make()  # says why
     return Network(cost_profile, partial(make, priced=True) if ready is None else lambda: ready)
@@ -167,9 +162,9 @@ def _has_room(cost_profile: CostProfile) -> bool:
 # --- what is kept ---------------------------------------------------------------------------------------------
 
 
-def _kept(identity: Any) -> CostProfile | None:
+def _kept(follows_from: Any) -> CostProfile | None:
     """Return the cost profile that was kept for an identity; None if there is none."""
-    found = None if identity is None else kept_table(PROFILES, identity)
+    found = None if follows_from is None else kept_table(PROFILES, follows_from)
     try:
         return None if found is None else CostProfile.from_json(json.dumps(found))
     except ConfigError:
@@ -177,21 +172,23 @@ def _kept(identity: Any) -> CostProfile | None:
 
 
 def _identity(
-    model: Chosen, shape: tuple[int, ...], classes: int, objective: Objective, facts: str | None
+    model: Chosen, shape: tuple[int, ...], classes: int, objective: Objective, own: str
 ) -> dict[str, Any] | None:
-    """Return all that decides a cost profile; None if it is not known, as `facts` are not."""
-    if facts is None:
+    """Return all that decides a cost profile; None if that cannot be told."""
+    keys = {key: value for key, value in model.args.items() if key != "init_from"}
+    try:
+        follows_from = identity({"name": model.name, **keys}, *_CODE)
+    except Unidentified:
         return None
     return {
         "model": model.name,
-        "keys": {key: value for key, value in model.args.items() if key != "init_from"},
+        "keys": keys,
         "class": _settings(type(model.value)),
         "input_shape": list(shape),
         "classes": classes,
         "objective": [type(objective).__qualname__, repr(objective)],
-        "own": facts,
-        "code": _code(),
-        "versions": {name: version(name) for name in _LIBRARIES},
+        "own": own,
+        "follows_from": follows_from,
     }
 
 
@@ -201,34 +198,12 @@ def _settings(cls: type) -> dict[str, str]:
     return {name: repr(value) for name, value in named if not (callable(value) or isinstance(value, property))}
 
 
-@cache
-def _code() -> str:
-    """Return the digest of what makes networks and measures them."""
-    folder = Path(edgesim.__path__[0])
-    return digest_of_files([path for part in _CODE for path in sorted(folder.joinpath(part).rglob("*.py"))], folder)
-
-
-def _facts_of(module: nn.Module, model: Any) -> str | None:
-    """Return what others' code made, as text, with the digest of that code; None if a part of it lies in no file.
-
-    Code: all modules that are loaded and neither edgesim's nor installed, and those of the network's own package.
-    """
-    cls = getattr(model, "cls", type(model))
-    package = cls.__module__.partition(".")[0]
-    if getattr(sys.modules.get(cls.__module__), "__file__", None) is None:
-        return None
-    files = {
-        Path(file)
-        for name, loaded in list(sys.modules.items())
-        if (file := getattr(loaded, "__file__", None)) is not None
-        if name.partition(".")[0] == package or not file.startswith((*_INSTALLED, edgesim.__path__[0]))
-    }
+def _structure_of(module: nn.Module) -> str:
+    """Return the layers and tensors of a network that others' code made, as text."""
     first: dict[int, str] = {}  # a tensor that several layers share has one name
     tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     held = [
         f"{name} {first.setdefault(id(each), name)} {tuple(each.shape)} {each.dtype} {each.requires_grad}"
         for name, each in tensors
     ]
-    return "\n".join(
-        [repr(module), *held, digest_of_files(sorted(path for path in files if path.is_file()), Path("/"))]
-    )
+    return "\n".join([repr(module), *held])

@@ -122,7 +122,10 @@ class Recording:
             "status": status,
             "stop_reason": stop_reason or first["stop_reason"],
             "totals": simulation.totals,
-            "warnings": list(self._warnings()),
+            "warnings": [
+                *self._warnings(),
+                *filter(None, (each.learner.memo.not_kept for each in simulation.trainings)),
+            ],
             "host_s": before_s + time.perf_counter() - self._started_s,
             **several,
             **self._facts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from edgesim.engine.rounds import Observer, Rounds
 from edgesim.engine.session import Session, dispatcher_of
 from edgesim.engine.sessions import SessionProcess
 from edgesim.engine.world import World
+from edgesim.files.loaded_code import NotKept, Unidentified
 from edgesim.records.table import Table, new_tables
 from edgesim.runtime.learner import FederatedLearner
 from edgesim.runtime.memo import Memo, NewRounds
@@ -125,7 +127,13 @@ def _learner(
     from edgesim.runtime.saved_memo import SavedMemo
     from edgesim.simulation.facts import facts_of, world_of
 
-    memo = SavedMemo(facts_of(parts), world_of(parts), method, answers, checkpoint) if checkpoint or answers else Memo()
+    memo = Memo()
+    try:
+        if checkpoint or answers:
+            memo = SavedMemo(facts_of(parts), world_of(parts), method, answers, checkpoint)
+    except Unidentified as error:
+        memo.not_kept = f"{error}: nothing is taken from earlier runs or kept for later ones"
+        warnings.warn(memo.not_kept, NotKept, stacklevel=2)
     learner = kind(method, backend, parts.setting, key, model_state_of(parts.module), parts.make_tools(), memo)
     if checkpoint:
         checkpoint.check(learner.state, method)

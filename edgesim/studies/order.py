@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edgesim.studies.runs import Planned
 
 # Keys of a scenario that decide how long things take and what they cost, and those of a block of its fleet.
-_WORLD = frozenset({"network", "topology", "energy", "cost", "slowdown", "server"})
+_WORLD = frozenset({"network", "topology", "energy", "slowdown", "server"})
 _WORLD_OF_DEVICES = frozenset({"name", "cpu", "network", "energy", "slowdown", "zone", "link"})
 # Those that decide no more than that where times say who learns from whom, and the protocols under which they do not: a
 # device learns the same, however long it takes, if it is in time.

@@ -6,7 +6,7 @@ import json
 import shutil
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,14 @@ from pydantic_core import from_json
 from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Scenario
 from edgesim.core.errors import ConfigError, EdgesimError, FolderBusy
+from edgesim.files.kept import made_anew
 from edgesim.files.reading import in_short, one_line, read_text
 from edgesim.records.lock import hold
 from edgesim.records.schema import TABLES
 from edgesim.reports.load import Run, open_run
 from edgesim.runtime.pool import Pool
 from edgesim.runtime.processes import ProcessPool
-from edgesim.simulation.fingerprint import stamp_of
+from edgesim.simulation.fingerprint import common_stamp, stamp_of
 from edgesim.studies.order import Turns, apart, learning_of
 from edgesim.studies.search import with_trials
 from edgesim.studies.study import Cell, Study
@@ -212,15 +213,18 @@ def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:
             checkpoint = Checkpoint.beside(folder, checkpoint_s, planned.stamp)
             if checkpoint.is_outdated():
                 checkpoint.remove()
-        common = _common()
-        with closing(Answers(folder.parent, reads=not fresh, rows=common.rows)) as answers:
-            scenario = load_scenario(planned.scenario)
+        common, scenario = _common(), load_scenario(planned.scenario)
+        before = stamp_of(scenario)  # of the code that this process has
+        anew = made_anew() if fresh else nullcontext()
+        with anew, closing(Answers(folder.parent, reads=not fresh, rows=common.rows)) as answers:
             run = simulate(
                 scenario, growing, checkpoint=checkpoint, answers=answers, load=common.load, build=common.build
             )
         if run.manifest["status"] != "finished":
             raise KeyboardInterrupt
-        (growing / _STAMP).write_text(json.dumps(planned.stamp), encoding="utf-8")
+        data = {key: value for key, value in planned.stamp.items() if key == "data"}
+        stamp = {**common_stamp(before, stamp_of(scenario)), **data}
+        (growing / _STAMP).write_text(json.dumps(stamp), encoding="utf-8")
         if folder.exists():
             folder.rename(aside)
         growing.rename(folder)

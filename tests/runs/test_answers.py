@@ -252,7 +252,7 @@ def test_answers_of_other_code_or_data_are_not_taken(
         training[0] = 0
         assert call(*RUN, "--out", f"other-{change}", "--set", change).code == 0
         assert training[0] == JOBS
-    monkeypatch.setattr("edgesim.simulation.facts.source_digest", lambda: "other")
+    monkeypatch.setattr("edgesim.files.code_identity.source_digest", lambda *folders: "other")
     training[0] = 0
     call(*RUN, "--out", "code")
     assert training[0] == JOBS

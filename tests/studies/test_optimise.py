@@ -253,7 +253,7 @@ def test_processes_change_no_trial(here: Path) -> None:
 def test_other_code_makes_the_runs_anew(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searched("energy.toml", 4)
     before = trials_in(here / "runs")
-    monkeypatch.setattr("edgesim.simulation.fingerprint.source_digest", lambda: "changed")
+    monkeypatch.setattr("edgesim.files.code_identity.source_digest", lambda *folders: "changed")
     made = {path: path.stat().st_mtime_ns for path in (here / "runs").rglob("jobs.parquet")}
     searched("energy.toml", 4)
     assert all(path.stat().st_mtime_ns > made[path] for path in made)

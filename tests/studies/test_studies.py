@@ -105,7 +105,7 @@ def test_a_half_written_run_is_run_again(here: Path) -> None:
 def test_other_code_other_runs(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table still shows what other code has made, and says so."""
     call("study", "run", "study.toml", *FULL)
-    monkeypatch.setattr("edgesim.simulation.fingerprint.source_digest", lambda: "changed")
+    monkeypatch.setattr("edgesim.files.code_identity.source_digest", lambda *folders: "changed")
     assert call("study", "table", "study.toml", *FULL).err.startswith("some runs were made by other code")
     assert call("study", "run", "study.toml", *FULL).err.startswith("0 of 4 cells are done\n")
     assert call("study", "table", "study.toml", *FULL).err == ""

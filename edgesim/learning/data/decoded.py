@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-import edgesim
 from edgesim.core.errors import DataError
-from edgesim.files.kept import DECODED, digest_of_files, keep_array, keep_table, kept_array, kept_table
+from edgesim.files.code_identity import digest_of_files, identity
+from edgesim.files.kept import DECODED, keep_array, keep_table, kept_array, kept_table
+from edgesim.files.loaded_code import Unidentified
 from edgesim.files.reading import check_regular
 from edgesim.learning.data.dataset import Numbers
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 _CODE = ("core", "files", "learning/data")  # folders of the package
-_DECODERS = ("numpy", "pillow", "pyarrow", "torchvision")
 
 
 class Decoded(NamedTuple):
@@ -57,17 +55,9 @@ def _identity(files: Sequence[Path], keys: dict[str, Any]) -> dict[str, Any] | N
     try:
         for path in files:
             check_regular(path)
-        content = digest_of_files(files, folder)
-    except (DataError, OSError):
+        return {**keys, "content": digest_of_files(files, folder), "follows_from": identity(None, *_CODE)}
+    except (DataError, OSError, Unidentified):
         return None
-    return {**keys, "files": content, "code": _code(), "versions": {name: version(name) for name in _DECODERS}}
-
-
-@cache
-def _code() -> str:
-    """Return the digest of what reads and makes data sets."""
-    folder = Path(edgesim.__path__[0])
-    return digest_of_files([path for part in _CODE for path in sorted(folder.joinpath(part).rglob("*.py"))], folder)
 
 
 def _kept(content: Any) -> Decoded | None:
