@@ -21,6 +21,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
+from edgesim.core.errors import EdgesimError
+
 _SLACK_S = 0.03  # the steps in which file systems tell the time
 _PACKAGE = Path(__file__).parents[1]
 _DYNAMIC = frozenset({"import_module", "__import__"})
@@ -42,6 +44,13 @@ class LoadedModule(NamedTuple):
     codes: frozenset[str]  # digests of its functions and classes at any depth
     imports: tuple[str, ...]  # absolute names of all that its code imports, inside functions too
     is_dynamic: bool = False  # whether it also imports by names that are not written there
+
+
+class LoadedCode(NamedTuple):
+    """The code from outside that a process has: digests by module, and when it started, in seconds since the epoch."""
+
+    digests: dict[str, str]
+    since_s: float
 
 
 _LOADED: dict[str, LoadedModule] = {}
@@ -115,9 +124,24 @@ def loaded_module(module: str) -> LoadedModule | None:
     return found
 
 
-def digests_of_loaded() -> dict[str, str]:
-    """Return the digests of all modules from outside that were noted, by name: what worker processes have to have."""
-    return {name: loaded.digest for name, loaded in _LOADED.items() if name in sys.modules}
+def loaded_here() -> LoadedCode:
+    """Return the code from outside that this process has loaded, for `check_same` in processes that work for it."""
+    digests = {name: loaded.digest for name, loaded in _LOADED.items() if name in sys.modules}
+    return LoadedCode(digests, _STARTED_S)
+
+
+def check_same(theirs: LoadedCode) -> None:
+    """Raise EdgesimError if this process has loaded other code than the one that it works for."""
+    files = [
+        file_of(name)
+        for name, loaded in _LOADED.items()
+        if name in sys.modules and theirs.digests.get(name, loaded.digest) != loaded.digest
+    ]
+    script = file_of(SCRIPTS[0])
+    if script is not None and script.stat().st_ctime > theirs.since_s - _SLACK_S:
+        files.append(script)
+    if files:
+        raise EdgesimError(f"{files[0]}: has changed since the run began; start the run again")
 
 
 def check_older(*files: Path) -> None:

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from edgesim.core.errors import EdgesimError
+from edgesim.files.loaded_code import LoadedCode, check_same, loaded_here
 from edgesim.files.reading import in_short
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.runtime.pool import Pool, answer
@@ -27,6 +28,7 @@ class _Beginning(NamedTuple):
 
     path: list[str]  # where modules are looked for
     versions: dict[str, str]
+    code: LoadedCode  # of plug-ins
     start: bytes  # a function and its arguments, pickled, as their modules are found by `path`
 
 
@@ -61,7 +63,8 @@ class RayPool(Pool):
         self._workers = workers
         self._doing = doing
         versions = {package: version(package) for package in SAME}
-        beginning = _Beginning([path for path in sys.path if path], versions, pickle.dumps(start))
+        path = [path for path in sys.path if path]
+        beginning = _Beginning(path, versions, loaded_here(), pickle.dumps(start))
         self._make = partial(ray.remote(num_cpus=1)(_Process).remote, [ray.put(beginning), ray.put(tuple(arguments))])
         self._waiting: deque[_Given] = deque()
         self._beginning: dict[Any, Any] = {}  # processes by what stands for their being ready
@@ -200,6 +203,7 @@ def _begin(beginning: Any, arguments: Any) -> None:
     sys.path += [path for path in found.path if path not in sys.path]
     travel_as_arrays()
     pickle.loads(found.start)(*ray.get(arguments))
+    check_same(found.code)
 
 
 @plain_torch()

@@ -28,7 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "cost.measure": {"core", "cost", "learning"},
     "methods": {"config", "core", "cost", "cost.measure", "learning"},
     "runtime": {"core", "files", "learning"},
-    "runtime.backends": {"core", "learning", "runtime"},
+    "runtime.backends": {"core", "files", "learning", "runtime"},
     # what is made of all that
     "reports": {"core", "files", "records"},
     "simulation": {

@@ -116,11 +116,11 @@ def played(scenario: Any, out: Path, answers: Answers | None) -> dict[str, Any] 
 
 
 @pytest.mark.grows
-@pytest.mark.parametrize("group", range(sized(4, 20, 20)))
+@pytest.mark.parametrize("group", range(sized(4, 4, 20)))
 def test_answers_of_another_scenario_are_answers_of_this_one(tmp_path: Path, group: int) -> None:
     """Each pair of scenarios shares a folder; the second is compared with itself alone."""
     ran = answered = 0
-    pairs = sized(3, 10, 100)
+    pairs = sized(3, 50, 100)
     for number in range(pairs):
         one, other = drawn(Random(f"{group}/{number}"))
         folder = tmp_path / str(number)

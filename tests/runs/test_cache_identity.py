@@ -328,6 +328,15 @@ if __name__ == "__main__":
 """
 
 
+WORKERS = """
+import edgesim, pathlib
+if __name__ == "__main__":
+    scenario = edgesim.load("scenario.toml", ["model=zoo:Net", "backend={ name = 'workers', workers = 2 }"])
+    pathlib.Path("zoo.py").write_text(pathlib.Path("wide.py").read_text())
+    edgesim.run(scenario)
+"""
+
+
 @full
 @pytest.mark.process
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -345,6 +354,19 @@ def test_a_plug_in_that_is_edited_while_a_study_runs(folder: Path, workers: str)
         shutil.rmtree(cached, ignore_errors=True)
     done = subprocess.run([sys.executable, "edits.py", workers], env=environment, capture_output=True, text=True)
     assert done.stdout == again
+
+
+@pytest.mark.workers
+@pytest.mark.process
+def test_workers_that_would_train_with_other_code(folder: Path) -> None:
+    """The processes load a module from its file, which has changed since the run read it."""
+    Path("zoo.py").write_text(net(8))
+    Path("edits.py").write_text(WORKERS)
+    Path("wide.py").write_text(net(8).replace("self.fc2(", "2 * self.fc2("))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    done = subprocess.run([sys.executable, "edits.py"], env=environment, capture_output=True, text=True)
+    says = f"edgesim.core.errors.EdgesimError: {folder}/zoo.py: has changed since the run began; start the run again\n"
+    assert done.returncode == 1 and says in done.stderr
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from edgesim.core.backend import Result
 from edgesim.core.limits import PROCESS_BYTES, check_memory
 from edgesim.core.numbers import Count
 from edgesim.core.update import ModelState
+from edgesim.files.loaded_code import LoadedCode, check_same, loaded_here
 from edgesim.learning.codec.packed import Tensors
 from edgesim.learning.train.torch_settings import check_device, plain_torch
 from edgesim.learning.train.trainer import Trainer
@@ -32,7 +33,12 @@ class WorkersBackend(PooledBackend):
             inbox, self._outboxes = SharedMemory(), [SharedMemory() for _ in range(workers)]
         except OSError as error:
             raise cannot_start("backend", workers, error) from error
-        given = inbox, inbox.put(trainer), make  # the trainer stays there, and all processes read the same data
+        given = (
+            loaded_here(),
+            inbox,
+            inbox.put(trainer),
+            make,
+        )  # the trainer stays there, and all processes read the same data
         pool = ProcessPool("backend", workers, _start_worker, given, list(enumerate(self._outboxes)))
         super().__init__(trainer, workers, pool, HeldModels(inbox.put, inbox.free))
 
@@ -71,6 +77,7 @@ class _Sent(NamedTuple):
 class _Worker(NamedTuple):
     """What a worker process has, from when it starts."""
 
+    code: LoadedCode  # that the run has loaded
     place: int  # among the workers
     trainer: Any  # or what was made of it
     inbox: SharedMemory
@@ -83,13 +90,17 @@ _WORKER: _Worker | None = None
 
 @plain_torch()
 def _start_worker(
-    inbox: SharedMemory, trainer: Block, make: Callable[[Trainer], Any] | None, each: tuple[int, SharedMemory]
+    code: LoadedCode,
+    inbox: SharedMemory,
+    trainer: Block,
+    make: Callable[[Trainer], Any] | None,
+    each: tuple[int, SharedMemory],
 ) -> None:
     global _WORKER
     place, outbox = each
     found: Trainer = inbox.get(trainer, copied=False)
     own = replace(found, module=copy.deepcopy(found.module))  # its tensors lie in memory shared by all
-    _WORKER = _Worker(place, make(own) if make else own, inbox, outbox, deque())
+    _WORKER = _Worker(code, place, make(own) if make else own, inbox, outbox, deque())
 
 
 def _worker() -> _Worker:
@@ -101,7 +112,8 @@ def _worker() -> _Worker:
 @plain_torch()  # a script may set more than this when the process loads it
 def _work_in_worker(work: tuple[Callable[..., Any], Any, Mapping[int, Block]]) -> Any:
     kind, given, blocks = work
-    _, trainer, inbox, _, _ = _worker()
+    code, _, trainer, inbox, _, _ = _worker()
+    check_same(code)
     found = kind(trainer, given, {model: inbox.get(block, copied=False) for model, block in blocks.items()})
     if isinstance(found, Stack):
         return found._replace(results=_sent(found.results))
@@ -110,7 +122,7 @@ def _work_in_worker(work: tuple[Callable[..., Any], Any, Mapping[int, Block]]) -
 
 def _sent(results: Sequence[Result]) -> list[_Sent]:
     """Lay the models of an item's results into the outbox; those of the last but so many items have been read."""
-    place, _, _, outbox, sent = _worker()
+    _, place, _, _, outbox, sent = _worker()
     if len(sent) == DEPTH:
         for block in sent.popleft():
             outbox.free(block)
