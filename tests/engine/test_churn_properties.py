@@ -164,6 +164,7 @@ class Seen:
         self.started: list[int] = []  # jobs
         self.let_go: list[Completion] = []  # merged or cancelled
         self.merged: list[tuple[float, int]] = []  # start and updates; a run may end while the server computes the last
+        self.ages: list[tuple[int, int]] = []  # of merged updates: models since theirs, and their staleness
         self.closed: list[tuple[int, float, float]] = []  # jobs that had ended, time, joules
         self._listen()
         self._limit()
@@ -188,6 +189,7 @@ class Seen:
             delivered = [completion for completion in completions if completion.outcome in DELIVERED]
             self.let_go += delivered
             self.merged.append((view.now_s, len(delivered)))
+            self.ages += [(view.version - each.job.base.version, each.staleness) for each in delivered]
             return merge(completions, view)
 
         learner.aggregate = listening
@@ -355,6 +357,11 @@ def bytes_add_up(seen: Seen) -> None:
     assert devices["up_bytes"].sum() == (jobs["up_bytes"] + jobs["peer_bytes"]).sum()
 
 
+def staleness_counts_models(seen: Seen) -> None:
+    """An update is as stale as there have been models since its device got one, at the merge that takes it."""
+    assert seen.peers or all(models == staleness for models, staleness in seen.ages)
+
+
 def nobody_waits_in_vain(seen: Seen) -> None:
     """Time in which no device works and the server does not compute is time in which nobody can be reached."""
     there = seen.simulation.parts.availability
@@ -382,6 +389,7 @@ LAWS = (
     batteries_give_what_they_have,
     messages_pay_both_ends,
     bytes_add_up,
+    staleness_counts_models,
     nobody_waits_in_vain,
 )
 

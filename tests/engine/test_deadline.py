@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import SPEEDS, frames, simulate_null, timing_scenario
+from tests.conftest import PSI, SPEEDS, frames, simulate_null, timing_scenario
 
 PAPER = {"name": "table", "ratios": [0.46, 0.58, 0.88, 0.94, 1.0]}
 DEADLINE = {"name": "deadline", "deadline": "26.5 s"}
@@ -78,3 +78,24 @@ def test_late_devices_are_free_for_the_next_round():
     slowest = tables["jobs"][tables["jobs"]["device"] == 0]
     assert slowest["compute_s"].tolist() == pytest.approx([26.5] * 4)
     assert slowest["end_s"].tolist() == pytest.approx([26.5, 53, 79.5, 106])
+
+
+def test_a_late_update_that_comes_while_the_server_merges_is_one_model_old():
+    """Two devices of 10 and 14 s, a deadline of 12 s, merges of one update that take 5 s.
+
+    The server merges device 0 from 12 to 17 s. Device 1 delivers at 14 s and waits. The next round asks both at 17 s,
+    and ends at its deadline, 29 s. It merges device 0, and the update of device 1 that is one model old, for 10 s.
+    """
+    given = {
+        "fleet": [{"count": 1, "cpu": {"flops_per_s": PSI * share}} for share in (1, 10 / 14)],
+        "protocol": {"name": "deadline", "deadline": "12 s", "late": "keep"},
+        "server": {"flops_per_s": 2 * 567_858 / 5},
+        "selection": {"name": "uniform", "count": 2},
+        "stop": {"rounds": 2},
+    }
+    tables = frames(simulate_null(timing_scenario(**given)))
+    rounds, jobs = tables["rounds"], tables["jobs"].sort_values("end_s")
+    assert jobs["end_s"].tolist()[:2] == pytest.approx([10, 14])
+    assert rounds["now_s"].tolist() == pytest.approx([17, 29 + 2 * 5])
+    assert rounds["used"].tolist() == [1, 2]
+    assert rounds["staleness_mean"].tolist() == [0, 0.5]

@@ -74,7 +74,8 @@ def run_rounds(session: Session, rounds: Rounds, policy: Policy) -> Generator[An
             ended = yield from _exchange(session, policy, closes_s, late, still_late)
             completions += ended.completions
             more, closed_by = ended.more, ended.closed_by or closed_by
-        completions += _collect_late(session, late, policy.late_weight) + session.take_visitors()
+        others = _collect_late(session, late, policy.late_weight) + session.take_visitors()
+        completions += [each._replace(staleness=session.staleness(each.job)) for each in others]  # as of now
         late = still_late
         policy.learn(completions)
         used = _enough(session, session.server_buffer.with_losses(completions), policy.minimum)
