@@ -19,7 +19,7 @@ from edgesim.core.learner import AggregationFacts, Answer, ServerStep
 from edgesim.core.metrics import METRICS, Better, is_reached
 from edgesim.engine.accounting import Totals
 from edgesim.engine.divergence import Divergence, middle
-from edgesim.engine.server_queue import merge_s, worked_s
+from edgesim.engine.server_queue import Merge, merge_s
 from edgesim.engine.session import Session
 from edgesim.records.rows import CostRow, EvaluationRow, MetricRow, RoundRow
 from edgesim.records.schema import CLOSED_BY, COSTS
@@ -104,8 +104,7 @@ class Rounds:
         self._observer = observer
         self._best_accuracy = 0.0  # of all evaluations that are settled
         self._start_s = 0.0
-        # since when the server is at a merge, and for how long each worker; None: it has nothing to do
-        self._works: tuple[float, list[float]] | None = None
+        self._merge: Merge | None = None  # that the server is at
         self._before = Totals()
         self._costs_before = session.world.costs_by_item()
 
@@ -133,12 +132,12 @@ class Rounds:
         )
         server_s = max(workers_s)
         if server_s > 0:  # updates that come while it works wait in their inbox
-            self._works = (session.now_s, workers_s)
+            self._merge = session.world.begin_merge(workers_s)
             yield session.env.timeout(server_s)
             if self.stopped:  # at this very instant; it has been charged
                 return
-            self._works = None
-            session.world.charge_server(workers_s)
+            session.world.end_merge(self._merge, through=True)
+            self._merge = None
         session.close_round(result, completions)
         costs = session.world.costs_by_item()
         totals = session.totals(costs)
@@ -164,9 +163,8 @@ class Rounds:
         """End the run; the protocol sees it at its next look at `stopped`. What the server is at is charged."""
         if not self.stopped:
             self.stop_reason = reason
-            if self._works is not None:
-                since_s, workers_s = self._works
-                self.session.world.charge_server(worked_s(workers_s, self.session.now_s - since_s))
+            if self._merge is not None:
+                self.session.world.end_merge(self._merge, through=False)
             self.ended.succeed(reason)
 
     def look_at(self, milestone: Milestone, now: simpy.Event) -> None:

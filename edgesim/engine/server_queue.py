@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import inf
 
@@ -11,6 +12,15 @@ from edgesim.core.learner import ServerStep
 from edgesim.core.limits import check_amount
 from edgesim.core.view import Setting
 from edgesim.engine.pricing import averaging_flops
+
+
+@dataclass(eq=False, slots=True)
+class Merge:
+    """A merge that the server, or an edge server, is at."""
+
+    edge: int | None  # None: the server
+    since_s: float
+    workers_s: Sequence[float]  # seconds that each worker needs for it
 
 
 def merge_s(

@@ -6,7 +6,7 @@ one SimPy timeout.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from math import inf, isfinite
 from typing import NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ from edgesim.engine.dispatcher import JobCounter, PricedJobs
 from edgesim.engine.in_flight import InFlight
 from edgesim.engine.inbox import Inbox
 from edgesim.engine.presence import Presence
-from edgesim.engine.server_queue import spans
+from edgesim.engine.server_queue import Merge, spans, worked_s
 from edgesim.engine.transport.router import Router
 from edgesim.engine.transport.transfers import Transfers
 from edgesim.engine.usage import NO_USAGE, Usage
@@ -32,7 +32,7 @@ from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.energy.ledger import EnergyLedger
 from edgesim.world.failures.base import Failure
 from edgesim.world.fleet import Fleet
-from edgesim.world.prices.ledger import CostLedger
+from edgesim.world.prices.ledger import SERVER, CostLedger, ServerUse
 from edgesim.world.prices.market import COLUMNS
 
 
@@ -89,6 +89,10 @@ class World:
         self.running: dict[int, _Running] = {}  # by job id, ascending
         self.due_known = shared is None  # the end of a job of the server follows from its prices
         self.job_key = key.at(Purpose.CHANNEL)  # of all that chance decides about a job
+        self.backhaul: list[
+            Callable[[], Sequence[ServerUse]]
+        ] = []  # give what transfers of edge servers under way took
+        self._merges: list[Merge] = []  # at work
         self._next_end: simpy.Event | None = None
         self.shared = shared
         self._router = Router(
@@ -127,14 +131,15 @@ class World:
         return InFlight(self.fleet, self.accounting, self._router, self._steady_links)
 
     def totals(self, costs: Arr | None = None) -> Totals:
-        """Return what has been spent up to now, by jobs that still run too; asking changes nothing.
+        """Return what has been spent up to now, by all that is in progress too; asking changes nothing.
 
         `costs`: those of now by item, from who has asked for them already. Raises LedgerError if that is infinite or
         not a number.
         """
         booked = self.accounting
         running = self._in_flight.spent(self.running, self.now_s)
-        joules = self.ledger.joules(self.now_s, self.counter.asked, running.joules)
+        in_progress_j = running.joules + sum(use.joules for use in self._at_servers())
+        joules = self.ledger.joules(self.now_s, self.counter.asked, in_progress_j)
         costs = self.costs_by_item() if costs is None else costs
         totals = Totals(
             booked.flops + running.flops,
@@ -150,37 +155,56 @@ class World:
         return totals
 
     def costs_by_item(self) -> Arr:
-        """Return what everything has cost up to now, by jobs that still run too, shape (items, 6); no row: no prices.
+        """Return what all has cost up to now, what is in progress too, shape (items, 6); no row: no prices.
 
         Rows are edgesim.world.prices.ledger.ITEMS, columns edgesim.world.prices.market.COLUMNS.
         """
         costs = self.accounting.costs
         if costs is None:
             return np.zeros((0, len(COLUMNS)))
-        return costs.items(self.now_s, self._in_flight.uses(self.running))
+        return costs.items(self.now_s, self._in_flight.uses(self.running), self._at_servers())
 
-    def charge_server(self, workers_s: Sequence[float]) -> None:
-        """Charge the seconds for which each of the server's workers was busy; all began when the longest did.
+    def begin_merge(self, workers_s: Sequence[float], edge: int | None = None) -> Merge:
+        """Let workers of the server, or of an edge server, begin a merge now that takes each of them so many seconds.
 
-        The longest ends now.
+        What they have done of it is part of all totals until `end_merge` charges it.
         """
-        for busy_s, span_s in zip(workers_s, spans(workers_s, self.now_s), strict=True):
-            self.ledger.charge_server(busy_s)
-            if self.accounting.costs is not None:
-                self.accounting.costs.book_server(*span_s)
+        merge = Merge(edge, self.now_s, workers_s)
+        self._merges.append(merge)
+        return merge
 
-    def charge_edge(self, edge: int, workers_s: Sequence[float]) -> None:
-        """Charge the seconds for which each of an edge server's workers was busy, as `charge_server` does."""
-        for busy_s, span_s in zip(workers_s, spans(workers_s, self.now_s), strict=True):
-            self.ledger.charge_edge(edge, busy_s)
+    def end_merge(self, merge: Merge, through: bool) -> None:
+        """Charge a merge that is through, or broken off, now."""
+        self._merges.remove(merge)
+        workers_s = merge.workers_s if through else worked_s(merge.workers_s, self.now_s - merge.since_s)
+        for busy_s, use in zip(workers_s, self._work(merge.edge, workers_s), strict=True):
+            if merge.edge is None:
+                self.ledger.charge_server(busy_s)
+            else:
+                self.ledger.charge_edge(merge.edge, busy_s)
             if self.accounting.costs is not None:
-                self.accounting.costs.book_edge(edge, *span_s)
+                self.accounting.costs.book_server(use)
 
-    def charge_edge_link(self, edge: int, joules: float, since_s: float) -> None:
-        """Charge joules of the links between an edge server and the server, spent from `since_s` until now."""
-        self.ledger.charge_link(joules)
+    def charge_edge_link(self, use: ServerUse) -> None:
+        """Charge what the links between an edge server and the server took."""
+        self.ledger.charge_link(use.joules)
         if self.accounting.costs is not None:
-            self.accounting.costs.book_edge_link(edge, joules, since_s, self.now_s)
+            self.accounting.costs.book_server(use)
+
+    def _at_servers(self) -> list[ServerUse]:
+        """Return what has been spent, and not been charged, on merges at work and on models between servers."""
+        merging = [
+            use
+            for merge in self._merges
+            for use in self._work(merge.edge, worked_s(merge.workers_s, self.now_s - merge.since_s))
+        ]
+        return merging + [use for under_way in self.backhaul for use in under_way()]
+
+    def _work(self, edge: int | None, workers_s: Sequence[float]) -> Iterator[ServerUse]:
+        """Yield what each worker added to idle power; all began when the longest did, which has worked until now."""
+        work_j = self.ledger.server_work_j if edge is None else self.ledger.edge_work_j
+        for from_s, to_s in spans(workers_s, self.now_s):
+            yield ServerUse(SERVER, edge, work_j(to_s - from_s), from_s, to_s)
 
     def _watch_prices(self, costs: CostLedger) -> Generator[simpy.Event]:
         at_s = costs.next_change_s(0.0)

@@ -37,6 +37,10 @@ PEERS = {"method": {"name": "dfedavg", "reuse": 2}, "peers": {"name": "random", 
 TRADES = {"method": "adpsgd", "protocol": "gossip", "peers": "ring"}
 OUTAGES = [{"name": "link_outage", "up": "30 s", "down": "2 s"}]
 SERVER = {"flops_per_s": "10 MFLOP/s", "idle": "3 W", "busy": "20 W"}
+BELOW = {
+    "network": SHARED, "topology": {**TREE, "server_down": "4 Mbit/s"}, "server": SERVER,
+    "edges": {"rounds": 2, "flops_per_s": "1 MFLOP/s", "idle": "1 W", "busy": "9 W", "energy_per_bit": "2 uJ/bit"},
+}  # fmt: skip
 SPENT = ("flops", "down_bytes", "up_bytes", "energy_j", "active_j", "idle_j", "participant_j", *COSTS)
 BANDS = [{"low": f"{p / 2} EUR/J", "typical": f"{p} EUR/J", "high": f"{2 * p} EUR/J"} for p in (1.0, 3.0, 0.5)]
 PRICES = {
@@ -74,6 +78,8 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "trades": TRADES,
     "trades, shared links": {**TRADES, "network": SHARED},
+    "edge servers, a buffered cloud": {"protocol": {**BUFFERED, "concurrency": 2, "buffer": 1}, **BELOW},
+    "edge servers, dropping the late": {"protocol": {"name": "deadline", "deadline": "15 s"}, **BELOW},
     "peers that compute at their own times": {**PEERS, "slowdown": {"name": "log_normal", "sigma": 0.5}},
 }
 
@@ -90,8 +96,10 @@ def in_devices(simulation: Any) -> dict[str, float]:
     """Return what the tables of a run that has ended say was spent, by its jobs and devices."""
     devices, jobs = simulation.devices(), frames(simulation)["jobs"]
     idle_j = devices["idle_j"] + devices["sleep_j"]
-    active_j = sum(devices[way].sum() for way in ("down_j", "compute_j", "up_j")) + jobs["link_j"].sum()
-    never_asked = np.append(np.bincount(jobs["device"], minlength=len(simulation.parts.fleet)) == 0, False)
+    link_j = jobs["link_j"].sum() + frames(simulation)["edges"]["link_j"].sum()
+    active_j = sum(devices[way].sum() for way in ("down_j", "compute_j", "up_j")) + link_j
+    asked = np.bincount(jobs["device"], minlength=len(simulation.parts.fleet)) > 0
+    never_asked = ~np.append(asked, [True] * (len(idle_j) - len(asked)))  # of edge servers and server
     return {
         "flops": jobs["flops"].sum(),
         "down_bytes": devices["down_bytes"].sum(),

@@ -13,7 +13,7 @@ from edgesim.core.learner import Learner, ServerStep
 from edgesim.core.update import ModelRef
 from edgesim.engine.edges.tier import Report
 from edgesim.engine.rounds import check_closed_by
-from edgesim.engine.server_queue import merge_s, worked_s
+from edgesim.engine.server_queue import Merge, merge_s
 from edgesim.engine.session import Session
 
 
@@ -68,7 +68,7 @@ class EdgeServer:
         self._done: Callable[[], None] | None = None
         self._next: tuple[Job, Callable[[], None]] | None = None  # order, that it has not begun with
         self._asked: simpy.Event | None = None  # fires when there is one
-        self._at_work: tuple[float, Sequence[float]] | None = None  # on a merge, since when, its workers' seconds
+        self._merge: Merge | None = None  # that it is at
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
@@ -129,10 +129,10 @@ class EdgeServer:
         workers_s = merge_s(result, completions, session.setting, self._flops_per_s, self._workers, "edges")
         server_s = max(workers_s)
         if server_s > 0:
-            self._at_work = session.now_s, workers_s
+            self._merge = session.world.begin_merge(workers_s, self.index)
             yield session.env.timeout(server_s)
-            self._at_work = None
-            session.world.charge_edge(self.index, workers_s)
+            session.world.end_merge(self._merge, through=True)
+            self._merge = None
         session.close_round(result, completions)
         session.round += 1
         session.exchange = 0
@@ -151,10 +151,9 @@ class EdgeServer:
 
     def settle(self) -> None:
         """Charge what it is at, as the run has ended."""
-        if self._at_work is not None:
-            since_s, workers_s = self._at_work
-            self.session.world.charge_edge(self.index, worked_s(workers_s, self.session.now_s - since_s))
-            self._at_work = None
+        if self._merge is not None:
+            self.session.world.end_merge(self._merge, through=False)
+            self._merge = None
 
     def _count(self, completions: Sequence[Completion], used: Sequence[Completion], server_s: float) -> None:
         before, samples = self._report, self.session.setting.samples

@@ -23,8 +23,10 @@ from edgesim.core.view import Setting
 from edgesim.engine.accounting import Totals
 from edgesim.engine.dispatcher import JobCounter, PricedJobs
 from edgesim.engine.inbox import Inbox
+from edgesim.engine.server_queue import Merge
 from edgesim.engine.transport.transfers import unless_whole
 from edgesim.engine.world import World
+from edgesim.world.prices.ledger import NETWORK, ServerUse
 
 DOWN, WORK, UP = 0, 1, 2  # phases of an order
 _FLOWS = -(2**60)  # numbers of transfers from here downwards: those of jobs are positive, of peers small
@@ -154,6 +156,7 @@ class EdgeTier:
         self._transfers = world.transfers
         self._workers = workers
         self._j_per_bit = j_per_bit
+        world.backhaul.append(self._under_way)
         self._next_end: simpy.Event | None = None
 
     # --- what a session asks of its world --------------------------------------------------------------------------
@@ -164,14 +167,8 @@ class EdgeTier:
         return self.env.now
 
     def totals(self, costs: Arr | None = None) -> Totals:
-        """Return what everything has spent up to now, transfers of orders under way included."""
-        totals = self._world.totals(costs)
-        joules = sum(self._joules(self._moved(order)) for order in self.running.values() if order.phase != WORK)
-        return totals._replace(
-            energy_j=totals.energy_j + joules,
-            active_j=totals.active_j + joules,
-            participant_j=totals.participant_j + joules,
-        )
+        """Return what everything has spent up to now; see `World.totals`."""
+        return self._world.totals(costs)
 
     def new_presence(self, members: Ids | None) -> EdgePresence:
         """Return which edge servers can be asked: all of them, as `members` says nothing of these."""
@@ -181,9 +178,13 @@ class EdgeTier:
         """Return what everything has cost up to now; see `World.costs_by_item`."""
         return self._world.costs_by_item()
 
-    def charge_server(self, workers_s: Sequence[float]) -> None:
-        """Charge the seconds for which each of the server's workers was busy; see `World.charge_server`."""
-        self._world.charge_server(workers_s)
+    def begin_merge(self, workers_s: Sequence[float]) -> Merge:
+        """Let the server begin a merge; see `World.begin_merge`."""
+        return self._world.begin_merge(workers_s)
+
+    def end_merge(self, merge: Merge, through: bool) -> None:
+        """Charge a merge of the server that ends now; see `World.end_merge`."""
+        self._world.end_merge(merge, through)
 
     def any_end(self) -> simpy.Event:
         """Return an event that fires when the next order ends."""
@@ -268,15 +269,21 @@ class EdgeTier:
         order.moved_bytes[phase] = moved_bytes
         alone_s = 8.0 * moved_bytes / self._network.alone_bps(*self._ends(order))
         order.wait_s += max(0.0, spent_s - order.latency_s[phase] - alone_s)
-        joules = self._joules(moved_bytes)
-        order.link_j += joules
-        self._world.charge_edge_link(order.job.device, joules, order.since_s)
+        use = self._on_links(order, moved_bytes)
+        order.link_j += use.joules
+        self._world.charge_edge_link(use)
+
+    def _under_way(self) -> list[ServerUse]:
+        """Return what the transfers of orders that are under way have taken so far."""
+        return [self._on_links(order, self._moved(order)) for order in self.running.values() if order.phase != WORK]
+
+    def _on_links(self, order: Order, moved_bytes: float) -> ServerUse:
+        """Return what the phase of an order, which is a transfer, has taken of the links up to now."""
+        joules = 8.0 * self._j_per_bit * int(moved_bytes)
+        return ServerUse(NETWORK, order.job.device, joules, order.since_s, self.env.now)
 
     def _moved(self, order: Order) -> float:
         return unless_whole(self._transfers.moved_bytes(self._flow(order)), self._nbytes(order))
-
-    def _joules(self, moved_bytes: float) -> float:
-        return 8.0 * self._j_per_bit * int(moved_bytes)
 
     def _after(self, seconds: float, order: Order, then: Callable[[], None]) -> None:
         """Call `then` after `seconds` if the order is still at this phase."""

@@ -39,6 +39,16 @@ class Use(NamedTuple):
     delivered: bool = False
 
 
+class ServerUse(NamedTuple):
+    """What the server or an edge server, or the links between them, spent from one instant to another."""
+
+    item: int  # SERVER: work, above idle power; or NETWORK
+    edge: int | None  # None: the server
+    joules: float
+    from_s: float
+    to_s: float
+
+
 class CostLedger:
     """What a run has cost so far. The joules of an activity are spread evenly over its seconds.
 
@@ -56,6 +66,7 @@ class CostLedger:
         self._known_s = 0.0
         self._known = {IDLE: np.zeros((devices, 6)), SLEEP: np.zeros((devices, 6))}
         self._known_j = {IDLE: np.zeros(devices), SLEEP: np.zeros(devices)}
+        self._server = np.zeros(6)  # of the server's work
         self._edges = np.zeros((len(energy.edge_busy_s), 6))  # of each edge server's work and links
         self._changes = 0
         self._steady = all(zone.steady for zone in market.zones)
@@ -106,32 +117,32 @@ class CostLedger:
             self._items[item] += cost
             self._devices[device] += cost
 
-    def book_server(self, from_s: float, to_s: float) -> None:
-        """Book the joules that the server's work added to its idle power over [from_s, to_s]."""
-        joules = self._energy.server_work_j(to_s - from_s)
-        self._items[SERVER] += joules * self._market.server_zone.mean(from_s, to_s)
+    def book_server(self, use: ServerUse) -> None:
+        """Book what a use costs, at the prices of the server's zone."""
+        cost = self._of_server(use)
+        self._items[use.item] += cost
+        if use.edge is None:
+            self._server += cost
+        else:
+            self._edges[use.edge] += cost
 
-    def book_edge(self, edge: int, from_s: float, to_s: float) -> None:
-        """Book the joules that an edge server's work added to its idle power over [from_s, to_s]."""
-        self._book_edge(edge, SERVER, self._energy.edge_work_j(to_s - from_s), from_s, to_s)
-
-    def book_edge_link(self, edge: int, joules: float, from_s: float, to_s: float) -> None:
-        """Book the joules of the links between an edge server and the server."""
-        self._book_edge(edge, NETWORK, joules, from_s, to_s)
-
-    def _book_edge(self, edge: int, item: int, joules: float, from_s: float, to_s: float) -> None:
-        cost = joules * self._market.server_zone.mean(from_s, to_s)
-        self._items[item] += cost
-        self._edges[edge] += cost
+    def _of_server(self, use: ServerUse) -> Cost:
+        cost: Cost = use.joules * self._market.server_zone.mean(use.from_s, use.to_s)
+        return cost
 
     # --- what it all comes to -----------------------------------------------------------------------------------
 
-    def items(self, now_s: float, in_flight: Sequence[Use] = ()) -> Cost:
-        """Return what everything has cost by `now_s`, shape (items, 6); `in_flight`: of jobs that are not booked."""
+    def items(self, now_s: float, in_flight: Sequence[Use] = (), at_servers: Sequence[ServerUse] = ()) -> Cost:
+        """Return what everything has cost by `now_s`, shape (items, 6).
+
+        `in_flight`: of jobs that are not booked; `at_servers`: of merges and of links of edge servers that are not.
+        """
         items = self._items.copy()
         for use in in_flight:
             for _, item, cost in self.charges(use):
                 items[item] += cost
+        for work in at_servers:
+            items[work.item] += self._of_server(work)
         for item in (IDLE, SLEEP):
             items[item] += self._resting_total(item, now_s)
         items[SERVER] += self._server_idle(now_s) + self._edges_idle(now_s).sum(axis=0)
@@ -144,7 +155,7 @@ class CostLedger:
 
     def server(self, now_s: float) -> Cost:
         """Return what the server has cost by `now_s`, shape (6,)."""
-        cost: Cost = self._items[SERVER] + self._server_idle(now_s) + now_s * self._market.server_per_s
+        cost: Cost = self._server + self._server_idle(now_s) + now_s * self._market.server_per_s
         return cost
 
     def edges(self, now_s: float) -> Cost:
