@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
+from simpy.events import EventPriority
 
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ContractError
@@ -130,6 +131,9 @@ class Session:
         self._history: History | None = None  # None: the selection does not look at it
         if isinstance(selection, Informed):
             self._history = History(selection, world, setting, self._dispatcher.draws_of_device)
+        self.rivals: list[Session] = []  # that may ask some of its devices too
+        self.wants_devices = False  # and waits for one
+        self._asked = 0  # asks of all sessions when it asked last; 0: it never did
         self._alone = alone
         self._ended = Spent()  # by jobs that have ended, unless there are no others
 
@@ -178,6 +182,19 @@ class Session:
         busy = self.world.busy if self.members is None else self.world.busy & self.members
         return int(busy.sum()) > len(self.running)
 
+    def turn(self) -> Iterator[simpy.Event]:
+        """Wait, at this instant, until rivals that want devices too, and asked longer ago, have asked."""
+        if not self.rivals:
+            return
+        self.wants_devices = True
+        if any(rival.wants_devices for rival in self.rivals):
+            turn = self.env.event()
+            turn._ok, turn._value = True, None
+            # after all that happens at this instant, such as a device that becomes idle
+            self.env.schedule(turn, priority=EventPriority(simpy.events.NORMAL + 1 + self._asked))
+            yield turn
+        self.wants_devices = False
+
     def totals(self, costs: Arr | None = None) -> Totals:
         """Return what has been spent up to now: FLOPs and bytes of this session, joules, money and carbon of the world.
 
@@ -217,6 +234,9 @@ class Session:
             counts = history.weights(view.places_of_idle, self.round)
             weights = dict(zip(view.idle.tolist(), counts.tolist(), strict=True))
         self._occupy(plan)
+        if self.rivals:
+            self.world.asks += 1
+            self._asked = self.world.asks
         priced = self._dispatcher.price(plan, self.round, self.model, self.world.env.now)
         for job in priced.jobs:
             self.running[job.id] = job

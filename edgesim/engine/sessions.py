@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from functools import partial
+from itertools import permutations
 from typing import Any, Protocol
 
+import numpy as np
 import simpy
 
 from edgesim.config.scenario import Stop
@@ -22,6 +24,13 @@ class Beside(Protocol):
 
     def stop(self) -> None:
         """Bring it to an end, as the session has ended."""
+
+
+def introduce(sessions: Sequence[Session]) -> None:
+    """Tell each session of a world with which others it shares devices."""
+    for one, other in permutations(sessions, 2):
+        if len(np.intersect1d(one.setting.ids, other.setting.ids)):
+            one.rivals.append(other)
 
 
 class SessionProcess:
@@ -76,6 +85,7 @@ class SessionProcess:
         self.rounds.settle()
         if self._beside is not None:
             self._beside.stop()
+        self.session.wants_devices = False
         self.session.abort(list(self.session.running.values()), "stopped")
         self.rounds.write_rest_of_costs()
         self.ended_s, self.totals = self.session.now_s, self.session.totals()

@@ -93,6 +93,7 @@ class World:
             Callable[[], Sequence[ServerUse]]
         ] = []  # give what transfers of edge servers under way took
         self._merges: list[Merge] = []  # at work
+        self.asks = 0  # times that sessions with rivals have asked devices
         self._next_end: simpy.Event | None = None
         self.shared = shared
         self._router = Router(

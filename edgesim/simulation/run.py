@@ -23,7 +23,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.rounds import Observer
-from edgesim.engine.sessions import run_all
+from edgesim.engine.sessions import introduce, run_all
 from edgesim.engine.world import World
 from edgesim.files.atomic import checkpoint_of, remove_checkpoint
 from edgesim.learning.train.torch_settings import plain_torch, plain_where_loaded
@@ -134,6 +134,7 @@ class Simulation:
         first = Training(self.world, parts, backend, observer, self._spent, checkpoint, answers, alone=alone)
         more = [Training(self.world, *each, observer, self._spent, None, answers, alone=alone) for each in others]
         self.trainings = (first, *more)
+        introduce([each.session for each in self.trainings])
         self.learner, self.session, self.rounds = first.learner, first.session, first.rounds
         self.tables, self.releasing = first.tables, first.releasing
 

@@ -111,6 +111,7 @@ class _Run:
         state = _State.FILL
         while not self._rounds.stopped:
             if state is _State.FILL:
+                yield from self._session.turn()
                 state = self._fill()
             elif state is _State.WAIT:
                 since_s = self._session.now_s
@@ -174,6 +175,7 @@ class _Run:
         if self._rounds.stopped:
             return None
         if others:
+            session.wants_devices = True
             ends = session.world.any_end()  # of jobs of this session too
             return ends if comes_s == inf else session.env.any_of([session.env.timeout(comes_s), ends])
         if running or comes_s < inf:

@@ -85,18 +85,23 @@ def run_rounds(session: Session, rounds: Rounds, policy: Policy) -> Generator[An
         yield from rounds.close(result, used, closed_by, deadline_s)
         failed_at_once = watchdog.close_round(session.now_s, used)
         if failed_at_once and not rounds.stopped and (change := _next_change(session)) is not None:
+            session.wants_devices = True
             yield change  # as the next round would fail in the same way
 
 
 def _wait_for_somebody(session: Session, rounds: Rounds, watchdog: Watchdog) -> Generator[Any, Any, None]:
     """Sleep until a device can be asked; end the run if none ever can again."""
-    while not rounds.stopped and not len(session.view().idle):
+    while not rounds.stopped:
+        yield from session.turn()
+        if rounds.stopped or len(session.view().idle):
+            break
         change = _next_change(session)
         if change is None:
             watchdog.nobody_comes()
         else:
             watchdog.look(found=session.others_at_work)
             if not rounds.stopped:
+                session.wants_devices = True
                 yield change
     watchdog.look(found=True)
 

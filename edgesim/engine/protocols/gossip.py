@@ -83,6 +83,7 @@ class _Run:
     def run(self) -> Generator[Any, Any, None]:
         """Let what has ended take effect, then begin what can begin, then wait; until stopped."""
         while not self._rounds.stopped:
+            yield from self._session.turn()
             self._queue.extend(self._inbox.take())
             while self._queue and not self._rounds.stopped:
                 self._take(self._queue.popleft())
@@ -121,6 +122,7 @@ class _Run:
         if self._rounds.stopped:
             return None
         if others:
+            session.wants_devices = True
             ends = session.world.any_end()  # of jobs of this session too
             return ends if comes_s == inf else session.env.any_of([session.env.timeout(comes_s), ends])
         if running or comes_s < inf:
