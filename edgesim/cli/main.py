@@ -13,8 +13,8 @@ import typer
 
 from edgesim.cli.app import command_line
 from edgesim.cli.streams import OutputError, careful_streams
-from edgesim.core.errors import EdgesimError
 from edgesim.files.loaded_code import NotKept
+from edgesim.files.own_code import OWN_CLASSES, told
 from edgesim.files.reading import one_line
 from edgesim.runtime.interrupts import INTERRUPTED, Interrupts, interrupts
 
@@ -40,16 +40,21 @@ def main() -> None:
 
 def _exit_code(signals: Interrupts) -> int:
     """Run the command line; return its exit code, 128 and the number of the signal if one has stopped it."""
+    OWN_CLASSES.clear()
     try:
         code = command_line()(sys.argv[1:] or ["--help"], prog_name="edgesim", standalone_mode=False) or 0
         return signals.exit_code if code == INTERRUPTED else int(code)
     except KeyboardInterrupt:
         return signals.exit_code
     except _UsageError as error:
-        message = f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
-    except EdgesimError as error:
-        message = str(error)
+        frames, message = "", f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
+    except Exception as error:
+        found = told(error)
+        if found is None:  # a fault of edgesim's, whose traceback is wanted
+            raise
+        message, frames = found
     print("error:", one_line(message), file=sys.stderr)
+    print(frames, end="", file=sys.stderr)
     return 2
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edgesim.core.errors import ConfigError
+from edgesim.files.own_code import OWN_CLASSES, own_frames
 from edgesim.files.reading import in_short, quoted
 
 PACKAGES = {
@@ -47,43 +48,44 @@ PACKAGES = {
     "backend": "edgesim.runtime.backends",
 }
 
-# What a part of each kind offers: one of these, or all of them. A class from outside may be fit for something else.
+# Offers of a part of each kind: one of these, or all of them. A class from outside may be fit for something else.
+# Functions stand with what they are called with, which a class from outside may call as it likes, values without.
 ASKED: Mapping[str, tuple[tuple[str, ...], Callable[[Iterable[bool]], bool]]] = {
-    "data": (("load",), any),
-    "partition": (("split", "divide", "counts"), any),
+    "data": (("load()",), all),
+    "partition": (
+        (
+            "split(y_train, y_test, devices, classes, key)",
+            "divide(data, rows, tests, devices)",
+            "counts(devices, key)",
+        ),
+        any,
+    ),
     "model": ((), all),  # any torch.nn.Module, which is looked at where torch is known
-    "cost": (("flops",), any),
-    "network": (("build",), any),
-    "discipline": (("links",), any),
-    "energy": (("columns",), any),
-    "slowdown": (("build",), any),
-    "battery": (("build",), any),
-    "tariff": (("unit", "steps"), all),
-    "governor": (("check", "choose"), all),
-    "availability": (("build",), any),
-    "failure": (("build",), any),
-    "peers": (("graph",), any),
-    "topology": (("paths",), any),
-    "mobility": (("moves",), any),
-    "selection": (("check", "choose"), all),
-    "server_optimizer": (("step", "flops_per_parameter", "is_identity"), all),  # a ServerOptimizer
-    "objective": (("losses", "hits", "some_labels", "labels", "metrics"), all),  # an Objective
-    "method": ((), all),  # a Method of edgesim.core.method
-    "protocol": (("protocol", "deadline_s", "check", "run"), all),
-    "backend": (("open",), any),
+    "cost": (("check(*, widths)", "flops(cost_profile, work, submodel, samples, steps)"), all),
+    "network": (("build(n, key, path)",), all),
+    "discipline": (("links(capacity_bps)",), all),
+    "energy": (("columns(n, cpu, key, path)",), all),
+    "slowdown": (("build(n, key, path)",), all),
+    "battery": (("build(n, key, path)",), all),
+    "tariff": (("unit", "steps(path)"), all),
+    "governor": (("check(cpu, path)", "choose(cycles, comm_s, deadline_s, cpu)"), all),
+    "availability": (("build(n, key, path)",), all),
+    "failure": (("build(n, key, path)",), all),
+    "peers": (("redrawn", "check(n)", "graph(online, round, key)"), all),
+    "topology": (("paths(access, key)",), all),
+    "mobility": (("moves(edge, edges, key)",), all),
+    "selection": (("check(level)", "choose(idle, level, key)"), all),
+    # a ServerOptimizer
+    "server_optimizer": (("step(kept, move)", "flops_per_parameter", "is_identity"), all),
+    # an Objective
+    "objective": (("losses(outputs, y)", "hits(outputs, y)", "some_labels(outputs)", "labels", "metrics"), all),
+    "method": ((), all),  # a Method of edgesim.core.method, whose functions say what they take
+    "protocol": (("protocol", "deadline_s", "check(devices, asked)", "run(session, rounds)"), all),
+    "backend": (("trains", "open(make_trainer)"), all),
 }
 RENAMED = {"coordinator": "protocol", "units": "channels"}  # keys of scenarios: old -> new
 RENAMED_VALUES = {"skip": "average_over_holders", "keep_old": "include_absent"}  # and values of keys
 _ALIKE = 100  # characters that are compared: beyond them nothing is a slip of the pen
-_VALUES = {
-    "protocol",
-    "deadline_s",
-    "unit",
-    "flops_per_parameter",
-    "is_identity",
-    "labels",
-    "metrics",
-}  # the others are functions
 
 # What parts are called elsewhere.
 _ALIASES: Mapping[str, Mapping[str, str]] = {
@@ -237,19 +239,53 @@ def _outside(kind: str, name: str) -> Any:
         found = getattr(importlib.import_module(module_name), attribute)
     except (Exception, SystemExit) as error:  # whatever somebody's module raises when it is loaded
         fault = f"{type(error).__name__}: {error}" if not isinstance(error, _IMPORT_FAULTS) else str(error)
-        raise ConfigError(f"{kind}.name: cannot import {quoted(name)}: {in_short(fault)}") from error
+        frames = own_frames(error)
+        place = f" ({frames.place})" if frames else ""
+        raise ConfigError(f"{kind}.name: cannot import {quoted(name)}: {in_short(fault)}{place}") from error
     if not (isinstance(found, type) or (kind == "model" and inspect.isfunction(found))):
         raise ConfigError(f"{kind}.name: {quoted(name)} must be the name of a class, found {quoted(found)}")
-    asked, enough = ASKED[kind]
-    offered = {*dir(found), *getattr(found, "__dataclass_fields__", ())}
+    OWN_CLASSES[name] = kind
+    if kind == "method":
+        _check_method(name, found)
+    elif kind != "model":
+        asked, enough = ASKED[kind]
+        offered = {*dir(found), *getattr(found, "__dataclass_fields__", ())}
+        if not (dataclasses.is_dataclass(found) and enough(each.partition("(")[0] in offered for each in asked)):
+            joint = ", " if enough is all else " or "
+            raise ConfigError(f"{kind}.name: {name} must be a dataclass with {joint.join(asked)}")
+        _check_functions(kind, name, found, asked)
+    return found
+
+
+def _check_method(name: str, found: Any) -> None:
+    """Raise ConfigError unless a class from outside is a method whose functions take what Method's take."""
     from edgesim.core.method import Method  # loads NumPy, which commands that only tell something need not
 
-    if kind == "method" and not (
-        isinstance(found, type) and issubclass(found, Method) and dataclasses.is_dataclass(found)
-    ):
-        raise ConfigError(f"{kind}.name: {name} must be a dataclass that extends edgesim.core.method.Method")
-    if kind != "model" and not (dataclasses.is_dataclass(found) and enough(each in offered for each in asked)):
-        joint = ", " if enough is all else " or "
-        wanted = joint.join(each if each in _VALUES else f"{each}()" for each in asked)
-        raise ConfigError(f"{kind}.name: {name} must be a dataclass with {wanted}")
-    return found
+    if not (isinstance(found, type) and issubclass(found, Method) and dataclasses.is_dataclass(found)):
+        raise ConfigError(f"method.name: {name} must be a dataclass that extends edgesim.core.method.Method")
+    functions = {each: value for each, value in vars(Method).items() if inspect.isfunction(value)}
+    taken = (f"{each}({', '.join([*inspect.signature(value).parameters][1:])})" for each, value in functions.items())
+    _check_functions("method", name, found, taken)
+
+
+def _check_functions(kind: str, name: str, found: Any, asked: Iterable[str]) -> None:
+    """Raise ConfigError if a function of a class from outside cannot be called as those of its kind are."""
+    for each in asked:
+        function, bracket, taken = each.rstrip(")").partition("(")
+        own = inspect.getattr_static(found, function, None)
+        if not bracket or own is None or function in getattr(found, "__dataclass_fields__", ()):
+            continue
+        if isinstance(own, property) or not callable(getattr(found, function)):
+            raise ConfigError(f"{kind}.name: {name}.{function} must be a function, found {type(own).__name__}")
+        first = [] if isinstance(own, staticmethod) else ["self"]
+        words = [*first, *filter(None, taken.split(", "))]
+        positional = words[: words.index("*")] if "*" in words else words
+        signature = inspect.signature(getattr(own, "__func__", own))
+        try:
+            signature.bind(*positional, **dict.fromkeys(words[len(positional) + 1 :]))
+        except TypeError as error:
+            bare = [each.replace(annotation=each.empty) for each in signature.parameters.values()]
+            has = signature.replace(parameters=bare, return_annotation=signature.empty)
+            raise ConfigError(
+                f"{kind}.name: {name} must have {function}({', '.join(words)}), found {function}{has}"
+            ) from error

@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from edgesim.files.own_code import carry_frames, own_frames
+
 
 class Pool(ABC):
     """Processes of one kind that work items off."""
@@ -45,10 +47,11 @@ def answer(function: Callable[..., Any], *given: Any) -> Any:
     try:
         return function(*given)
     except Exception as error:
-        told = f"in a worker process:\n{traceback.format_exc()}"
+        told, frames = f"in a worker process:\n{traceback.format_exc()}", own_frames(error)
         try:
             pickle.loads(pickle.dumps(error))
         except Exception:  # one with a constructor of its own does not come home
             error = RuntimeError(f"{type(error).__name__}: {error}")
         error.add_note(told)
+        carry_frames(error, frames)
         return error

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 Load: TypeAlias = Callable[[Scenario], Dataset | None]
 Build: TypeAlias = Callable[[Scenario, Dataset | None], Network]
 
+_OF_DATA = ("kind", "classes", "input_shape", "labels")  # what a part of the kind "data" loads
+
 
 @dataclass(frozen=True)
 class Assembly:
@@ -136,7 +138,8 @@ def session_key(scenario: Scenario) -> Key:
 
 def load_data(scenario: Scenario) -> Dataset | None:
     """Return the data set of a scenario; None without one. Raises DataError if it is missing or damaged."""
-    return None if scenario.data is None else scenario.data.value.load()
+    found: Dataset | None = None if scenario.data is None else built(scenario.data, "data", _OF_DATA, by="load")
+    return found
 
 
 def build_network(scenario: Scenario, data: Dataset | None, known: CostProfile | None = None) -> Network:
@@ -297,8 +300,9 @@ def _check_peers(scenario: Scenario, n: int) -> None:
 def _peer_graph(scenario: Scenario, n: int) -> PeerGraph:
     """Return who hears whom in the first round if all of n devices are there."""
     assert scenario.peers is not None
-    peers, key = scenario.peers.value, session_key(scenario).at(Purpose.PEERS)
-    graph: PeerGraph = peers.graph(np.ones(n, dtype=bool), 0, key.at(0) if peers.redrawn else key)
+    key, online = session_key(scenario).at(Purpose.PEERS), np.ones(n, dtype=bool)
+    of_round = key.at(0) if scenario.peers.value.redrawn else key
+    graph: PeerGraph = built(scenario.peers, "peers", ("first", "sources"), online, 0, of_round, by="graph")
     return graph
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Scenario
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
@@ -15,6 +16,8 @@ from edgesim.learning.data.split import Split, local_tests
 from edgesim.learning.server_rows import ServerRows, draw_server_rows
 from edgesim.simulation.choosing import wants_of
 from edgesim.world.fleet import Fleet
+
+_SPLIT = ("train", "test", "samples")  # what a part of the kind "partition" gives
 
 
 def server_set_of(scenario: Scenario, data: Dataset | None) -> ServerRows | None:
@@ -73,9 +76,10 @@ def _dealt(
     scenario: Scenario, data: Dataset | None, devices: int, server_set: ServerRows | None
 ) -> tuple[Split | None, np.ndarray]:
     """Return which samples each of so many devices holds (None: timing only), and how many."""
-    plugin, key = scenario.partition.value, Key(_data_seed(scenario))
+    chosen, key = scenario.partition, Key(_data_seed(scenario))
+    plugin = chosen.value
     if hasattr(plugin, "counts"):
-        split, samples = None, plugin.counts(devices, key.at(Purpose.DATA))
+        split, samples = None, built(chosen, "partition", ("shape",), devices, key.at(Purpose.DATA), by="counts")
     elif data is None:
         raise ConfigError(f"data: partition {scenario.partition.name} needs a data set")
     else:
@@ -87,9 +91,10 @@ def _dealt(
         y_train, y_test = labels[rows], labels_of_tests[tests]
         check_partition(scenario, data)
         if hasattr(plugin, "divide"):
-            split = plugin.divide(data, rows, tests, devices)
+            split = built(chosen, "partition", _SPLIT, data, rows, tests, devices, by="divide")
         else:
-            split = plugin.split(y_train, y_test, devices, data.classes, key.at(Purpose.DATA))
+            drawn = key.at(Purpose.DATA)
+            split = built(chosen, "partition", _SPLIT, y_train, y_test, devices, data.classes, drawn, by="split")
         if scenario.evaluation.personal and split.test is None:
             if data.kind != "classes":
                 raise ConfigError(

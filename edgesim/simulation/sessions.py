@@ -12,12 +12,14 @@ from typing import TypeVar
 
 import numpy as np
 
+from edgesim.config.plugin_fields import built
 from edgesim.config.scenario import Scenario, SessionTable
 from edgesim.core.backend import Backend
 from edgesim.core.errors import ConfigError, EdgesimError
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.simulation.assembly import Assembly, Build, Load, assemble, build_network, load_data
 
+_BACKEND = ("trains", "train", "evaluate", "evaluate_personal", "close")  # what a part of the kind "backend" opens
 _T = TypeVar("_T")
 
 
@@ -43,7 +45,8 @@ def assemble_all(scenario: Scenario, load: Load = load_data, build: Build = buil
 
 def open_backends(all_parts: tuple[Assembly, ...], closes: ExitStack) -> list[Backend]:
     """Return a backend for each training, which `closes` closes."""
-    return [closes.enter_context(closing(parts.scenario.backend.value.open(parts.make_trainer))) for parts in all_parts]
+    found = (built(parts.scenario.backend, "backend", _BACKEND, parts.make_trainer, by="open") for parts in all_parts)
+    return [closes.enter_context(closing(each)) for each in found]
 
 
 def refuse_sessions(scenario: Scenario, what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, nullcontext
@@ -16,8 +17,9 @@ from pydantic_core import from_json
 
 from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Scenario
-from edgesim.core.errors import ConfigError, EdgesimError, FolderBusy
+from edgesim.core.errors import ConfigError, FolderBusy
 from edgesim.files.kept import made_anew
+from edgesim.files.own_code import told
 from edgesim.files.reading import in_short, one_line, read_text
 from edgesim.records.lock import hold
 from edgesim.records.schema import TABLES
@@ -112,8 +114,9 @@ def run_all(
 
 def fault_of(error: Exception) -> str:
     """Return what went wrong as one line; what no user is told of otherwise, such as an error of a part, is shown."""
-    if isinstance(error, EdgesimError):
-        return one_line(error)
+    if found := told(error):
+        print(found.frames, end="", file=sys.stderr)
+        return one_line(found.line)
     traceback.print_exception(error)
     return f"{type(error).__name__}: {in_short(error)}"
 

@@ -38,11 +38,12 @@ CASES = {
     ),
     "half a device": ("Chooses.choose() must return an array of device ids, got array([1.5])", chooses("[1.5]")),
     "a rule without check": (
-        f"selection.name: {BROKEN}:OnlyChooses must be a dataclass with check(), choose()",
+        f"selection.name: {BROKEN}:OnlyChooses must be a dataclass with check(level), choose(idle, level, key)",
         [f"selection='{BROKEN}:OnlyChooses'"],
     ),
     "a protocol without protocol": (
-        f"protocol.name: {BROKEN}:OnlyRuns must be a dataclass with protocol, deadline_s, check(), run()",
+        f"protocol.name: {BROKEN}:OnlyRuns must be a dataclass with protocol, deadline_s, check(devices, asked), "
+        "run(session, rounds)",
         [f"protocol='{BROKEN}:OnlyRuns'"],
     ),
 }  # fmt: skip

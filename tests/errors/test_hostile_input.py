@@ -140,8 +140,9 @@ def test_a_class_of_another_kind_builds_something_else(here: Path, key: str, nam
 def test_a_module_that_breaks_or_leaves_when_loaded(here: Path) -> None:
     (here / "breaks.py").write_text("1 / 0\n")
     (here / "leaves.py").write_text("raise SystemExit(0)\n")
-    assert validate("method='breaks:M'") == "method.name: cannot import 'breaks:M': ZeroDivisionError: division by zero"
-    assert validate("method='leaves:M'") == "method.name: cannot import 'leaves:M': SystemExit: 0"
+    zero = "method.name: cannot import 'breaks:M': ZeroDivisionError: division by zero (breaks.py, line 1)"
+    assert validate("method='breaks:M'") == zero
+    assert validate("method='leaves:M'") == "method.name: cannot import 'leaves:M': SystemExit: 0 (leaves.py, line 1)"
 
 
 @pytest.mark.parametrize("words", thinned([["table", "done"], VALIDATE], [VALIDATE]))

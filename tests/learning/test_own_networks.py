@@ -262,7 +262,9 @@ REFUSED = {
 @pytest.mark.parametrize(("model", "says"), REFUSED.items(), ids=range(len(REFUSED)))
 def test_what_is_wrong_is_said_in_one_line(here: Path, model: str, says: str) -> None:
     code, out, err = call("run", "scenario.toml", "--quiet", "--out", "run", "--set", f"model={model % NETS}")
-    assert (code, out, err) == (2, "", f"error: {says}\n")
+    line, *frames = err.splitlines()
+    assert (code, out, line) == (2, "", f"error: {says}")
+    assert all("own_networks.py" in frame for frame in frames[::2])  # with the line of source below it
     assert not (here / "run").exists()
 
 

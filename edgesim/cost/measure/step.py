@@ -62,7 +62,8 @@ def measure(
     try:
         return _measured(module, name, input_shape, classes, batch, objective)
     except (NotMeasured, RuntimeError, ValueError, TypeError, AssertionError) as error:  # torch's or the network's own
-        raise ConfigError(f"model.name: {name} cannot be priced: {reason_of(error)}") from error
+        named = name if type(objective) is type(CLASSIFICATION) else f"{name} with {type(objective).__name__}"
+        raise ConfigError(f"model.name: {named} cannot be priced: {reason_of(error)}") from error
 
 
 def _measured(

@@ -13,6 +13,7 @@ from edgesim.world.contention.base import SharedLinks
 from edgesim.world.fleet import Fleet
 from edgesim.world.topology.base import Access, Hop, Paths
 
+_PATHS = ("capacity_bps", "path", "latency_s")  # what a part of the kind "topology" gives
 _OFFERS = ("admit", "drop", "next_done", "finish", "moved_bytes")  # what the event loop asks of shared links
 
 
@@ -47,6 +48,7 @@ def shared_network(scenario: Scenario, fleet: Fleet) -> SharedNetwork | None:
             raise ConfigError("topology.name: links beyond the devices' own need network.name = 'shared'")
         return None
     access = Access(fleet.up_bps, fleet.down_bps, fleet.latency_s)
-    paths = scenario.topology.value.paths(access, Key(scenario.seed).at(Purpose.CHANNEL))
+    key = Key(scenario.seed).at(Purpose.CHANNEL)
+    paths: Paths = built(scenario.topology, "topology", _PATHS, access, key, by="paths")
     links = built(discipline, "network.discipline", _OFFERS, paths.capacity_bps, by="links")
     return SharedNetwork(links, paths)
