@@ -6,16 +6,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgesim.core.errors import ConfigError, DataError, EdgesimError
 from edgesim.files.loaded_code import note_imports
 
 if TYPE_CHECKING:
+    from edgesim.config.load import Overrides
     from edgesim.config.scenario import Scenario
     from edgesim.reports.load import Run
-    from edgesim.studies.in_python import Axis, Overrides, StudyInPython
+    from edgesim.studies.in_python import Axis, StudyInPython
 
 note_imports()
 
-__all__ = ["Scenario", "load", "open", "run", "study"]
+__all__ = ["ConfigError", "DataError", "EdgesimError", "Scenario", "load", "open", "run", "study"]
 
 
 def __getattr__(name: str) -> Any:
@@ -27,8 +29,11 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def load(source: str | Path | Mapping[str, Any] | Scenario, overrides: Sequence[str] = ()) -> Scenario:
-    """Return the scenario of a TOML file, a mapping or an object, with `key=value` overrides. Raises ConfigError."""
+def load(source: str | Path | Mapping[str, Any] | Scenario, overrides: Overrides = ()) -> Scenario:
+    """Return the scenario of a TOML file, a mapping or an object, with overrides applied. Raises ConfigError.
+
+    `overrides`: a mapping such as `{"stop.rounds": 3}`, or texts such as `["stop.rounds=3"]`.
+    """
     from edgesim.config.load import load_scenario
 
     return load_scenario(source, overrides)
@@ -36,18 +41,18 @@ def load(source: str | Path | Mapping[str, Any] | Scenario, overrides: Sequence[
 
 def run(
     source: Any,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     out: str | Path | None = None,
     overwrite: bool = False,
     on_round: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Run:
     """Run a scenario (an object, a file or a mapping) and return its tables as pandas frames and its weights.
 
-    `overrides` are laid over any of the three. `out` is the run folder to make; if None, a temporary one that is
-    removed when the returned Run is dropped, at the latest when Python ends. `overwrite`: a run that is in the folder
-    is replaced. `on_round` is called after every round with round (how many are done), accuracy (None: not evaluated),
-    now_s, energy_j, active_j (of it, what is above idle power) and more; what it raises ends the run, whose tables end
-    there, with the status "failed". Raises ConfigError or DataError.
+    `overrides` are laid over any of the three, as for `load`. `out` is the run folder to make; if None, a temporary one
+    that is removed when the returned Run is dropped, at the latest when Python ends. `overwrite`: a run that is in the
+    folder is replaced. `on_round` is called after every round with round (how many are done), accuracy (None: not
+    evaluated), now_s, energy_j, active_j (of it, what is above idle power) and more; what it raises ends the run, whose
+    tables end there, with the status "failed". Raises ConfigError or DataError.
     """
     from edgesim.runtime.warm import warm_up_for
 

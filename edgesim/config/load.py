@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
@@ -18,12 +18,15 @@ from edgesim.config.units import reason
 from edgesim.core.errors import ConfigError
 from edgesim.files.reading import csv_records, in_short, quoted
 
+# "key=value", several of them, or values by key, such as {"stop.rounds": 3}.
+Overrides: TypeAlias = str | Sequence[str] | Mapping[str, Any]
+
 _LONGEST_PATH = 32  # keys of an override
 _OTHERS_NAMED = 6  # keys at fault besides the first
 
 
-def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: Sequence[str] = ()) -> Scenario:
-    """Return the scenario of a TOML file, a mapping or an object, with "key=value" overrides applied.
+def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: Overrides = ()) -> Scenario:
+    """Return the scenario of a TOML file, a mapping or an object, with overrides applied.
 
     Relative paths are meant from the folder of the file that holds them; those of a mapping or an override
     from the current folder. Raises ConfigError, one line that names the key or file at fault.
@@ -36,8 +39,6 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
         table = _read_toml(Path(source), ())
         if table.keys() >= {"base", "columns"}:
             raise ConfigError(f"{source}: is a study, not a scenario; run it with: edgesim study run {source}")
-    if isinstance(overrides, str) or not isinstance(overrides, Sequence):  # a text would be taken letter by letter
-        raise ConfigError(f"overrides: must be a list such as ['stop.rounds=3'], got {quoted(str(overrides))}")
     for path, value in read_overrides(overrides):
         table = _replaced(table, path, value)
     if isinstance(table.get("fleet"), FileText):
@@ -59,10 +60,14 @@ def read_layers(path: Path) -> list[tuple[Path, dict[str, Any]]]:
         path = table["extends"].path()
 
 
-def read_overrides(texts: Sequence[str]) -> list[tuple[list[str], Any]]:
+def read_overrides(given: Overrides) -> list[tuple[list[str], Any]]:
     """Return path and value of overrides such as "stop.rounds=3", in their order of effect. Raises ConfigError."""
+    if isinstance(given, Mapping):
+        found = [(_path_of(key, key), located(value, Path.cwd(), str(key))) for key, value in given.items()]
+    else:
+        found = [_parse_override(text) for text in ([given] if isinstance(given, str) else _texts_of(given))]
     # coarse ones first, so that "method.mu=1" before "method=fedprox" is not lost
-    return sorted(map(_parse_override, texts), key=lambda override: _depth(override[0]))
+    return sorted(found, key=lambda override: _depth(override[0]))
 
 
 # --- files ------------------------------------------------------------------------------------------------
@@ -112,12 +117,27 @@ def _block(row: Mapping[str, str], number: int, path: Path, where: str) -> Fleet
 # --- overrides --------------------------------------------------------------------------------------------
 
 
+def _texts_of(given: Any) -> Sequence[str]:
+    if isinstance(given, Sequence) and all(isinstance(each, str) for each in given):
+        return given
+    raise ConfigError(
+        f"overrides: must be a list such as ['stop.rounds=3'] or a mapping such as {{'stop.rounds': 3}}, "
+        f"got {quoted(given)}"
+    )
+
+
 def _parse_override(text: str) -> tuple[list[str], Any]:
     key, equals, value = text.partition("=")
-    path = key.strip().split(".")
-    if not equals or not all(path) or len(path) > _LONGEST_PATH:
-        raise ConfigError(f"override {quoted(text)}: write key=value, such as stop.rounds=3")
+    path = _path_of(key if equals else "", text)
     return path, located(_value(value.strip()), Path.cwd(), key.strip())
+
+
+def _path_of(key: Any, override: Any) -> list[str]:
+    """Return the keys of a dotted key. Raises ConfigError that names its override if it is none."""
+    path = key.strip().split(".") if isinstance(key, str) else []
+    if not path or not all(path) or len(path) > _LONGEST_PATH:
+        raise ConfigError(f"override {quoted(override)}: write key=value, such as stop.rounds=3")
+    return path
 
 
 def _value(text: str) -> Any:

@@ -266,6 +266,13 @@ class Run:
 
         return draw_runs([self], against, title=title)
 
+    def __repr__(self) -> str:
+        try:
+            said = f"{self.method}, seed {self.seed}, {self.status} after {self.manifest['rounds']} rounds"
+        except ConfigError as error:
+            return f"<run {self.name!r} that cannot be read: {error}>"
+        return f"<run {self.name!r}: {said}; in {self.folder}>"
+
     def __rich__(self) -> Table:
         from edgesim.reports.shown import facts_of, rich_table
 

@@ -14,7 +14,7 @@ from edgesim.files.reading import read_text
 _ON_PROCESSES: Mapping[str, Sequence[str]] = {"workers": (), "cohort": ("workers", "device")}
 
 
-def warm_up_for(source: Any, overrides: Sequence[str] = (), workers: int | None = None) -> None:
+def warm_up_for(source: Any, overrides: Any = (), workers: int | None = None) -> None:
     """Do so if it looks as if a scenario will train on processes; what is wrong with it is told of later.
 
     `source`: a file, a mapping, or something else, of which nothing is known. `workers`: asked for beside it.
@@ -27,6 +27,8 @@ def warm_up_for(source: Any, overrides: Sequence[str] = (), workers: int | None 
 
 
 def _asked_in(overrides: Any) -> bool:
+    if isinstance(overrides, Mapping):
+        overrides = [f"{key}={value}" for key, value in overrides.items()]
     texts = overrides if isinstance(overrides, list | tuple) else ()
     named = [each for each in texts if isinstance(each, str) and each.startswith("backend")]
     return any(name in each for each in named for name in _ON_PROCESSES)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pandas as pd
 
 from edgesim.config.describe import toml
-from edgesim.config.load import load_scenario
+from edgesim.config.load import Overrides, load_scenario
+from edgesim.config.paths import located
 from edgesim.config.scenario import Scenario
 from edgesim.config.toml_file import read_toml
 from edgesim.core.errors import ConfigError
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from edgesim.reports.figures import Drawing
     from edgesim.studies.optimise import Trial
 
-Overrides: TypeAlias = str | Sequence[str] | Mapping[str, Any]
 Axis: TypeAlias = Mapping[str, Overrides] | Iterable[Any]
 _SPENT = ("sim_time_s", "energy_j", "traffic_bytes")  # of every run
 
@@ -285,5 +285,5 @@ def _texts(overrides: Overrides) -> list[str]:
     if isinstance(overrides, str):
         return [overrides]
     if isinstance(overrides, Mapping):
-        return [f"{key}={toml(value)}" for key, value in overrides.items()]
+        return [f"{key}={toml(located(value, Path.cwd(), str(key)))}" for key, value in overrides.items()]
     return list(overrides)

@@ -15,7 +15,8 @@ from PIL import Image
 import edgesim
 from edgesim.config.plugins import PACKAGES, plugins_of
 from edgesim.config.scenario import Scenario
-from edgesim.core.errors import ConfigError
+from edgesim.core.errors import ConfigError, DataError, EdgesimError
+from edgesim.reports.load import Run
 from tests.calling import TINY, Done, call
 
 TARGETS = "evaluation.targets=[0.05, 0.99]"
@@ -124,10 +125,64 @@ def test_overrides_are_laid_over_whatever_is_given(tmp_path: Path) -> None:
         assert edgesim.load(source, overrides).digest() == run.manifest["digest"]
 
 
-@pytest.mark.parametrize("overrides", ["stop.rounds=3", Path("run"), 3], ids=repr)
-def test_overrides_are_a_list(overrides: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^overrides: must be a list such as \['stop.rounds=3'\], got '"):
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {
+            "stop.rounds": 3,
+            "training": {"batch": 16, "lr": 0.05},
+            "method.mu": 0.25,
+            "method": "fedprox",
+            "network.up": "2 Mbit/s",
+        },
+        {"method": {"name": "fedprox", "mu": 0.25}, "stop": {"rounds": 3}, "training.lr": 0.05, "network.up": 2e6},
+    ],
+    ids=["dotted", "tables"],
+)
+def test_overrides_may_be_a_mapping_in_all_of_python(overrides: dict[str, Any]) -> None:
+    texts = ["stop.rounds=3", "training.lr=0.05", "method.mu=0.25", "method=fedprox", "network.up=2 Mbit/s"]
+    timing = {**tomllib.loads(TINY), "backend": "null"}
+    expected = edgesim.load(timing, texts).digest()
+    assert edgesim.load(timing, overrides).digest() == expected
+    assert edgesim.run(timing, overrides).manifest["digest"] == expected
+    [cell] = edgesim.study(timing, {"seed": [1]}, overrides=overrides, columns=["sim_time_s"]).run().runs.values()
+    assert cell.manifest["digest"] == expected
+
+
+def test_one_override_needs_no_list() -> None:
+    assert edgesim.load(tomllib.loads(TINY), "stop.rounds=3").stop.rounds == 3
+
+
+@pytest.mark.parametrize("overrides", [Path("run"), 3, [3]], ids=repr)
+def test_overrides_are_texts_or_a_mapping(overrides: Any) -> None:
+    says = r"^overrides: must be a list such as \['stop.rounds=3'\] or a mapping such as \{'stop.rounds': 3\}, got "
+    with pytest.raises(edgesim.ConfigError, match=says):
         edgesim.run(tomllib.loads(TINY), overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ({"seed": object()}, "^seed: a number, string, list or table is needed, got <object"),
+        ({"training.lr": float("nan")}, "^training.lr: a number, string, list or table is needed, got nan"),
+        ({"a..b": 1}, "^override 'a..b': write key=value, such as stop.rounds=3"),
+        ({3: 1}, "^override 3: write key=value"),
+    ],
+)
+def test_a_bad_mapping_of_overrides_is_one_line(overrides: Any, says: str) -> None:
+    with pytest.raises(edgesim.ConfigError, match=says):
+        edgesim.load(tomllib.loads(TINY), overrides)
+
+
+def test_errors_are_there_under_the_package_s_name() -> None:
+    assert (edgesim.ConfigError, edgesim.DataError, edgesim.EdgesimError) == (ConfigError, DataError, EdgesimError)
+
+
+def test_a_run_says_what_it_is(tmp_path: Path) -> None:
+    run = edgesim.run(tomllib.loads(TINY), {"stop.rounds": 2}, tmp_path / "mine")
+    assert repr(run) == f"<run 'mine': fedavg, seed 1, finished after 2 rounds; in {tmp_path / 'mine'}>"
+    (tmp_path / "mine" / "manifest.json").unlink()
+    assert repr(Run(tmp_path / "mine")).startswith("<run 'mine' that cannot be read: ")
 
 
 def test_workers_do_not_make_a_run_train_that_trains_nothing(tmp_path: Path) -> None:
