@@ -16,6 +16,7 @@ from edgesim.config.plugin_fields import Chosen, PartOf, check_keys, refusal_at
 from edgesim.config.strict_table import StrictTable
 from edgesim.config.units import Delay, refusal
 from edgesim.core.errors import ConfigError
+from edgesim.core.job import SESSION_NAME
 from edgesim.files.reading import quoted
 
 # Keys of a scenario that all sessions share, as they are of the one world, host or run folder.
@@ -49,7 +50,7 @@ _Id: TypeAlias = Annotated[int, Ge(0)]
 _Devices: TypeAlias = Annotated[
     tuple[str | Annotated[tuple[_Id, _Id], Strict(False)], ...], Strict(False), BeforeValidator(_listed)
 ]
-_SessionName: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+_SessionName: TypeAlias = Annotated[str, StringConstraints(pattern=SESSION_NAME)]
 
 
 class SessionTable(StrictTable):

@@ -27,6 +27,7 @@ Outcome: TypeAlias = Literal[
 ]
 DELIVERED = frozenset({"ok", "partial"})
 ONE_SESSION = "session1"  # the name of the training of a run that has no others
+SESSION_NAME = r"^[A-Za-z0-9_-]{1,64}$"  # the form of names of sessions, which are parts of file names
 ON_TIME_S = 1e-9  # what happens this soon after an instant, such as a deadline, happens at it
 
 

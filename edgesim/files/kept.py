@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +23,8 @@ from edgesim.files.reading import check_regular, read_text, reading
 
 VARIABLE = "EDGESIM_CACHE"
 PROFILES, DECODED = "profiles", "decoded"  # folders of cost profiles, and of decoded data sets
+
+_ENTRY = re.compile(r"[0-9a-f]{64}\.(json|npy)|\.[0-9a-f]{16}\.\w+\.growing")  # a name that a file here may have
 
 
 _READS = [True]  # whether what is kept is read
@@ -128,14 +130,22 @@ def held() -> dict[str, Held]:
 
 
 def prune() -> None:
-    """Remove all that is kept; downloaded data sets, which lie in the same folder, stay. Runs at work go on."""
+    """Remove all that is kept; all other files, such as downloaded data sets, stay. Runs at work go on."""
     for kind in (PROFILES, DECODED):
-        shutil.rmtree(cache_folder() / kind, ignore_errors=True)
+        with suppress(OSError):  # what cannot be removed stays, and a folder with files of the user's
+            for path in _entries(kind):
+                path.unlink(missing_ok=True)
+            (cache_folder() / kind).rmdir()
 
 
 def _sizes(kind: str) -> list[int]:
+    return [path.stat().st_size for path in _entries(kind) if path.is_file()]
+
+
+def _entries(kind: str) -> list[Path]:
+    """Return the files of a kind by their names, those that were cut off too; the folder may have others."""
     folder = cache_folder() / kind
-    return [path.stat().st_size for path in folder.iterdir()] if folder.is_dir() else []
+    return [path for path in folder.iterdir() if _ENTRY.fullmatch(path.name)] if folder.is_dir() else []
 
 
 def _file(kind: str, identity: Any) -> Path:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, ValidationError
 from pydantic_core import from_json
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.job import SESSION_NAME
 from edgesim.files.parquet import column_names, read_columns
 from edgesim.files.reading import in_short, quoted, reading
 from edgesim.records.schema import CLOSED_BY, INT, REAL, SERVER_ROW, TABLES, TEXT, conform
@@ -45,6 +46,10 @@ class _Scenario(_Open):
     protocol: _Coordinator = Field(default_factory=_Coordinator)
 
 
+class _Session(_Open):
+    """What the manifest says of one of several trainings, instead of what it says of the run."""
+
+
 class _Manifest(_Open):
     scenario: _Scenario
     status: str
@@ -57,6 +62,7 @@ class _Manifest(_Open):
     forward_macs: FiniteFloat | None = None
     goal: str = "accuracy"
     metrics: dict[str, Literal["lower", "higher"]] = Field(default_factory=dict)  # older runs have none
+    sessions: dict[Annotated[str, StringConstraints(pattern=SESSION_NAME)], _Session] = Field(default_factory=dict)
 
 
 def parse_manifest(text: str, path: Path) -> dict[str, Any]:

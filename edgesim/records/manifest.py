@@ -18,6 +18,7 @@ from edgesim.records.schema import LATER_TABLES
 
 MANIFEST = "manifest.json"
 NEXT = ".next"  # a folder in a run folder: of files whose place in it is still taken by those of the state before
+STAMP = "study.json"  # a file in a run folder of a study: what the run depends on
 PARTS = "parts"  # a folder in that of a run that goes on: of rows that are written once and not looked at again
 FINISHED, RUNNING = "finished", "running"  # states; others are "interrupted" and "failed"
 CUT_OFF = "cut off"  # is nowhere written: the writer of one that was running is gone

@@ -24,6 +24,7 @@ from edgesim.records.manifest import (
     NEXT,
     PARTS,
     RUNNING,
+    STAMP,
     digest_of,
     read_file,
     read_manifest,
@@ -82,7 +83,7 @@ def taken(folder: Path, overwrite: bool = False, goes_on: bool = False) -> Itera
             status = _check_replaceable(folder, overwrite, goes_on)
             run.replaces = not (goes_on and status != FINISHED)
             if status != CUT_OFF:  # it stands, and its writer was killed before it could give up what was there before
-                shutil.rmtree(run.aside, ignore_errors=True)
+                give_up(run.aside, folder)
             _settle(folder)
         try:
             yield run
@@ -131,10 +132,11 @@ class RunFolder:
                 self._put_aside()
             begins = not self.path.exists()
             self._put(tables, manifest, weights, parts or {})
+            _move_others(self.aside, self.path)
             has_rounds = bool(len(tables["rounds"]) or (parts or {}).get("rounds"))
             self._only_begun = running and (begins or self._only_begun) and not has_rounds
             if not running:
-                shutil.rmtree(self.aside, ignore_errors=True)
+                give_up(self.aside, self.path)
         except OSError as error:
             raise ConfigError(f"{self.path}: cannot be written: {error}") from error
 
@@ -142,8 +144,8 @@ class RunFolder:
         """Clear away what is not part of a state; a run that came to nothing leaves nothing, and what it replaced."""
         shutil.rmtree(self._growing, ignore_errors=True)
         if self._only_begun:
-            shutil.rmtree(self.path, ignore_errors=True)
-        if self.path.exists():
+            give_up(self.path, self.aside)
+        if (self.path / MANIFEST).exists():
             _settle(self.path)
         elif self.aside.exists():
             self.aside.rename(self.path)
@@ -151,7 +153,7 @@ class RunFolder:
     def _put_aside(self) -> None:
         """Take the run away that is to be replaced; if that was doing so itself, what it replaced is kept instead."""
         if self.aside.exists():
-            shutil.rmtree(self.path)
+            give_up(self.path, self.aside)
         else:
             self.path.rename(self.aside)
         self.replaces = False
@@ -200,15 +202,54 @@ def _settle(folder: Path) -> None:
     for path in (folder / NEXT).glob("*"):
         if digest_of(path) == digests.get(path.name):
             path.replace(folder / path.name)
-    ours = [path.name for which in WEIGHTS for path in folder.glob(f"*{which}.safetensors")]
-    ours += [f"{table}{rest}.parquet" for table in TABLES for rest in ("", ".rest")]
-    ours += [f"{PARTS}/{path.name}" for path in (folder / PARTS).glob("*")]
-    for name in ours:
-        if name not in digests:
-            (folder / name).unlink(missing_ok=True)
+    for path in _ours(folder):
+        if path.name not in (MANIFEST, STAMP) and str(path.relative_to(folder)) not in digests:
+            path.unlink(missing_ok=True)
     with suppress(OSError):  # there is none, or it has parts that stay
         (folder / PARTS).rmdir()
     shutil.rmtree(folder / NEXT, ignore_errors=True)
+
+
+def give_up(folder: Path, other: Path) -> None:
+    """Delete the files of a run; move all other files in its folder, which are the user's, to the folder `other`.
+
+    They stay where they are if `other` does not exist. Of a link to a folder only the link is deleted.
+    """
+    if folder.is_symlink():
+        folder.unlink()
+        return
+    _move_others(folder, other)
+    shutil.rmtree(folder / NEXT, ignore_errors=True)
+    for path in _ours(folder):
+        with suppress(OSError):  # a folder of this name is not the run's
+            path.unlink(missing_ok=True)
+    for each in folder / PARTS, folder:
+        with suppress(OSError):  # the user's files are in it
+            each.rmdir()
+
+
+def _move_others(folder: Path, other: Path) -> None:
+    """Move the files that no run writes from one run folder to another; nothing if one of them does not exist."""
+    if folder.is_symlink() or not (folder.is_dir() and other.is_dir()):
+        return
+    stay = {*_ours(folder), folder / NEXT, folder / PARTS}
+    for path in [*folder.iterdir(), *(folder / PARTS).glob("*")]:
+        if path not in stay:
+            to = other / path.relative_to(folder)
+            to.parent.mkdir(exist_ok=True)
+            path.rename(to)
+
+
+def _ours(folder: Path) -> list[Path]:
+    """Return where a run folder has, or may have, files of the run, its manifest last: it names the sessions."""
+    sessions: Sequence[str] = ()
+    with suppress(ConfigError):  # without a manifest it is no run with sessions
+        sessions = tuple(read_manifest(folder).get("sessions") or ())
+    weights = [f"{before}{which}.safetensors" for which in WEIGHTS for before in ("", *(f"{s}." for s in sessions))]
+    tables = [f"{table}{rest}.parquet" for table in TABLES for rest in ("", ".rest")]
+    forms = [form for table in TABLES for form in (f"{table}-*.parquet", f".{table}-*.parquet.growing")]
+    parts = [path for form in forms for path in (folder / PARTS).glob(form)]
+    return [*parts, *(folder / name for name in (*weights, *tables, STAMP, MANIFEST))]
 
 
 def _check_replaceable(folder: Path, overwrite: bool, goes_on: bool) -> str:

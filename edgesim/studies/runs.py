@@ -22,7 +22,9 @@ from edgesim.files.kept import made_anew
 from edgesim.files.own_code import told
 from edgesim.files.reading import in_short, one_line, read_text
 from edgesim.records.lock import hold
+from edgesim.records.manifest import STAMP
 from edgesim.records.schema import TABLES
+from edgesim.records.writer import give_up
 from edgesim.reports.load import Run, open_run
 from edgesim.runtime.pool import Pool
 from edgesim.runtime.processes import ProcessPool
@@ -34,7 +36,6 @@ from edgesim.studies.study import Cell, Study
 if TYPE_CHECKING:
     from edgesim.studies.common import Common
 
-_STAMP = "study.json"
 _QUESTION = ("scenario", "trains")  # what a run answers; the rest of a stamp is by what means it did
 
 
@@ -209,8 +210,9 @@ def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:
     folder = planned.folder
     growing, aside = growing_folder(folder), folder.with_name(f".{folder.name}.old")
     try:
-        for rest in growing, aside:  # left by a study that was killed
-            shutil.rmtree(rest, ignore_errors=True)
+        shutil.rmtree(growing, ignore_errors=True)  # left by a study that was killed
+        if aside.exists() and not folder.exists():
+            aside.rename(folder)
         checkpoint = None
         if checkpoint_s and planned.stamp["trains"]:
             checkpoint = Checkpoint.beside(folder, checkpoint_s, planned.stamp)
@@ -227,15 +229,16 @@ def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:
             raise KeyboardInterrupt
         data = {key: value for key, value in planned.stamp.items() if key == "data"}
         stamp = {**common_stamp(before, stamp_of(scenario)), **data}
-        (growing / _STAMP).write_text(json.dumps(stamp), encoding="utf-8")
+        (growing / STAMP).write_text(json.dumps(stamp), encoding="utf-8")
+        give_up(aside, folder)  # left by a study that was killed
         if folder.exists():
             folder.rename(aside)
         growing.rename(folder)
+        give_up(aside, folder)
         if checkpoint:
             checkpoint.remove()
     finally:
-        for rest in growing, aside:
-            shutil.rmtree(rest, ignore_errors=True)
+        shutil.rmtree(growing, ignore_errors=True)
 
 
 _COMMON: list[Common] = []  # what the cells of one `run_all` have in common, in each of its processes
@@ -262,7 +265,7 @@ def _common() -> Common:
 def _stamp_in(folder: Path) -> dict[str, Any] | None:
     """Return the stamp of a finished run, None where a run is missing or half-written: no table is taken on trust."""
     try:
-        stamp = dict(from_json(read_text(folder / _STAMP, ConfigError)))
+        stamp = dict(from_json(read_text(folder / STAMP, ConfigError)))
         run = open_run(folder)
         whole = run.manifest["status"] == "finished" and all(run.table(table) is not None for table in TABLES)
     except (ValueError, TypeError, ConfigError):  # no JSON, no table, no whole run

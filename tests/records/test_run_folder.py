@@ -13,8 +13,8 @@ from edgesim.core.errors import ConfigError
 from edgesim.records.manifest import plain_json
 from edgesim.records.schema import TABLES
 from edgesim.records.table import new_tables
-from edgesim.records.writer import check_writable
-from tests.records.written import whole, write_run
+from edgesim.records.writer import check_writable, give_up
+from tests.records.written import manifest_of, whole, write_run
 
 
 def frames():
@@ -106,6 +106,17 @@ def test_a_missing_table_is_named(tmp_path):
     with pytest.raises(ConfigError, match="no table jobs"):
         write_run(tmp_path / "run", tables, {}, {})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_file_outside_the_folder_is_given_up_whatever_a_manifest_names(tmp_path):
+    """A run folder may come from somebody else."""
+    write_run(tmp_path / "run", frames(), manifest_of({"sessions": {"../mine": {}}}), {"final": {"w": np.ones(1)}})
+    (tmp_path / "mine.final.safetensors").write_text("mine")
+    give_up(tmp_path / "run", tmp_path / "nowhere")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.final.safetensors"]
+    write_run(tmp_path / "run", frames(), manifest_of({"sessions": {"a": {}}}), {"a.final": {"w": np.ones(1)}})
+    give_up(tmp_path / "run", tmp_path / "nowhere")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.final.safetensors"]
 
 
 def test_json_of_numpy_values_and_infinities():

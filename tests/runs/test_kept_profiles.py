@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from edgesim.config.plugin_fields import PartOf
@@ -20,6 +21,7 @@ from edgesim.files import code_identity, code_walk, kept
 from edgesim.learning.models.build import model_state_of
 from edgesim.simulation import network
 from edgesim.simulation.network import cost_profile_of, network_of
+from tests.calling import call
 from tests.sizes import spread
 
 MODELS = [name for name in places_of("model") if not name.endswith(":")] + ["torchvision:resnet18"]
@@ -230,3 +232,19 @@ def test_without_a_folder_to_write_in_nothing_is_kept(
         monkeypatch.setenv(kept.VARIABLE, str(place))
         assert asked("mlr").cost_profile == asked("mlr").cost_profile
     assert measured == ["mlr"] * 4
+
+
+def test_files_of_the_users_stay_when_what_is_kept_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder may be one that has folders of these names already, such as the user's home."""
+    monkeypatch.setenv(kept.VARIABLE, str(tmp_path))
+    mine = [tmp_path / name for name in ("profiles/phone.toml", "decoded/talk.txt", "decoded/deep/a.npy", "data.csv")]
+    for path in mine:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    kept.keep_table(kept.PROFILES, {"model": "mlr"}, {"flops": 1})
+    kept.keep_array(kept.DECODED, np.arange(3, dtype=np.uint8))
+    (tmp_path / "decoded" / ".0123456789abcdef.ab_1xyz9.growing").write_text("cut off")
+    assert {kind: held.files for kind, held in kept.held().items()} == {"profiles": 1, "decoded": 2}
+    assert call("cache", "--user", "--prune").code == 0
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(mine)
+    assert {kind: held.files for kind, held in kept.held().items()} == {"profiles": 0, "decoded": 0}

@@ -305,3 +305,23 @@ def test_what_another_process_trains_is_not_trained_beside_it(here: Path) -> Non
             other.communicate("x")
     first, rest = ("0", "1", True), [("0", "2", False), ("1", "2", False), ("0", "1", False), ("1", "1", False)]
     assert ended == [first, *rest]
+
+
+# --- what is the user's -----------------------------------------------------------------------------------------
+
+
+def test_files_that_no_run_wrote_stay_when_a_cell_is_run_again(here: Path) -> None:
+    """Also those of a folder that a study was killed over as it was to be replaced."""
+    study = ("study", "run", "study.toml", "--out", "runs", "--only", "data=digits")
+    assert call(*study).code == 0
+    cell, killed = (here / "runs" / name for name in DIGITS)
+    whole = sorted([*names(cell), "notes.txt"])
+    for folder in cell, killed:
+        (folder / "notes.txt").write_text("mine")
+        (folder / "jobs.parquet").write_bytes(b"damaged")
+    killed.rename(killed.with_name(f".{killed.name}.old"))
+    assert call(*study).err.startswith("0 of 2 cells are done\n")
+    assert call(*study).err == "2 of 2 cells are done\n"
+    for folder in cell, killed:
+        assert (folder / "notes.txt").read_text() == "mine" and names(folder) == whole
+    assert made() == DIGITS
