@@ -24,7 +24,7 @@ from edgesim.reports.stats import curve, last_and_best, summary
 from edgesim.studies.column import Column, parse_column
 from edgesim.studies.missing import run_missing
 from edgesim.studies.runs import Planned, Step, plan
-from edgesim.studies.search import TRIAL, Dimension, read_trials, write_trials
+from edgesim.studies.search import MILESTONES, TRIAL, Dimension, read_trials, write_trials
 from edgesim.studies.study import Study
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Optimisation:
         wanted = np.quantile(before, prune.quantile, axis=0).tolist()
         pairs = [(time_s, accuracy) for time_s, accuracy in zip(prune.at, wanted, strict=True) if accuracy > 0]
         tables = ", ".join(f"{{ sim_time = {time_s!r}, accuracy = {accuracy!r} }}" for time_s, accuracy in pairs)
-        return (f"stop.milestones=[{tables}]",)
+        return (f"{MILESTONES}=[{tables}]",)
 
     def _scored(self, drawn: Drawn, overrides: tuple[str, ...], planned: Sequence[Planned]) -> Trial:
         """Return a trial that has been run, and tell optuna. Its sampler prefers those that got nearer."""

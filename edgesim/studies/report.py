@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from edgesim.config.describe import describe, toml
+from edgesim.config.plugins import is_outside
 from edgesim.core.errors import ConfigError
 from edgesim.reports import frames
 from edgesim.reports.cost import currency_of
@@ -204,10 +205,10 @@ def _pairs(table: Mapping[str, Any]) -> str:
 
 
 def _parts(scenarios: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
-    """Yield each part that scenarios name, once, with what the catalogue says of it."""
+    """Yield each part of the catalogue that scenarios name, once; a class from outside is not imported for that."""
     named = {(kind, name): None for kind in _KINDS for each in scenarios if (name := _name(each.get(kind)))}
-    for kind, name in named:
-        with suppress(ConfigError):  # a part from outside that is not here now
+    for kind, name in (each for each in named if not is_outside(*each)):
+        with suppress(ConfigError):  # the catalogue of another version
             facts = describe(kind, name)
             yield Part(kind=kind, name=name, what=facts.what, source=facts.source)
 

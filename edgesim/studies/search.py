@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
     from edgesim.studies.study import Study
 
 TRIAL = "trial"  # the axis of a study that its trials make
+MILESTONES = "stop.milestones"  # the key by which trials are pruned
 _FILE = "trials.json"
 _TRIALS = TypeAdapter(dict[Annotated[str, StringConstraints(pattern=r"^[0-9]+$")], tuple[str, ...]])  # names of folders
+
+_PLAIN = re.compile(r"-?\d+(\.\d+)?(e[-+]\d+)?")  # a number as Python writes it
 
 
 def _number(given: Any) -> int | float:
@@ -82,6 +86,13 @@ class Dimension(FixedKeys):
         if self.choices:
             return self.choices[value]
         return (f"{key}={as_toml(f'{value!r} {self.unit}' if self.unit else value)}",)
+
+    def allows(self, key: str, override: str) -> bool:
+        """Return whether an override is one that a choice or a number stands for."""
+        if self.choices:
+            return any(override in each for each in self.choices.values())
+        value = override.removeprefix(f"{key}=").strip('"').removesuffix(f" {self.unit}")
+        return override.startswith(f"{key}=") and bool(_PLAIN.fullmatch(value))
 
 
 def _ascending(times_s: tuple[float, ...]) -> tuple[float, ...]:
@@ -186,9 +197,19 @@ def read_trials(search: Search, folder: Path) -> dict[str, tuple[str, ...]]:
         table = from_json(read_text(file, ConfigError))
         trials = _TRIALS.validate_python(table["trials"])
         same = to_json(table["search"]) == to_json(search.model_dump(mode="json"))
+        if same:
+            _check_drawn(search, trials)
     except (ValueError, TypeError, LookupError) as error:
         raise ConfigError(f"{file}: is damaged; remove it, the runs stay: {in_short(error)}") from error
     return trials if same else {}
+
+
+def _check_drawn(search: Search, trials: Changes) -> None:
+    """Raise ValueError for an override that the search does not draw: somebody else may have named any class."""
+    for label, overrides in trials.items():
+        for each in (each for each in overrides if not each.startswith(f"{MILESTONES}=[")):
+            if not any(dimension.allows(key, each) for key, dimension in search.space.items()):
+                raise ValueError(f"trial {label} has {quoted(each)}, which the search does not draw")
 
 
 def write_trials(search: Search, trials: Changes, folder: Path) -> None:
