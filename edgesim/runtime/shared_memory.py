@@ -10,6 +10,7 @@ import mmap
 import os
 import pickle
 import tempfile
+from contextlib import suppress
 from itertools import accumulate
 from multiprocessing import reduction
 from typing import Any, NamedTuple
@@ -34,6 +35,8 @@ class SharedMemory:
 
     It can be sent to a process as this starts.
     """
+
+    _file = -1  # its descriptor; -1: closed
 
     def __init__(self) -> None:
         self._file = _nameless_file()
@@ -70,6 +73,16 @@ class SharedMemory:
         """Let the place of an object be used again."""
         self._free.setdefault(block.nbytes, []).append(block.start)
 
+    def close(self) -> None:
+        """Give the memory back at once; what arrays lie in stays until they are gone. May be called twice."""
+        for each in self._mapped.values():
+            with suppress(BufferError):  # arrays lie there
+                each.close()
+        self._mapped.clear()
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
     def _grow(self, nbytes: int) -> int:
         start, self._end = self._end, self._end + nbytes
         os.ftruncate(self._file, self._end)
@@ -88,7 +101,8 @@ class SharedMemory:
         self._end, self._free, self._mapped = 0, {}, {}
 
     def __del__(self) -> None:
-        os.close(self._file)  # arrays that lie there keep it
+        if self._file >= 0:
+            self.close()
 
 
 class _Pickler(pickle.Pickler):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import edgesim
+from edgesim.core.errors import ConfigError
 from edgesim.runtime.shared_memory import SharedMemory
 
 TREE = {"a": np.arange(1000.0), "b": [np.zeros(0), "text", np.arange(6, dtype=np.int8).reshape(2, 3)], "c": 1}
@@ -96,3 +101,47 @@ def test_another_process_sees_the_same_memory() -> None:
         mine.send("end")
         process.join(60)
     assert process.exitcode == 0
+
+
+# --- what is left -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """Let nothing that refers to itself be freed meanwhile."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def held() -> tuple[int, int]:
+    """Return how many files this process has open, and how much memory of files it has mapped, in bytes."""
+    mapped = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "memfd:edgesim" in line]
+    ends = [[int(end, 16) for end in line[0].split("-")] for line in mapped]
+    return len(list(Path("/proc/self/fd").iterdir())), sum(last - first for first, last in ends)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="counts what Linux tells of a process")
+@pytest.mark.workers
+def test_runs_on_workers_leave_no_file_open_and_no_memory(here: Path, no_collections: None) -> None:
+    """Whether or not Python looks for objects that refer to each other."""
+    scenario = edgesim.load("scenario.toml", ["backend={ name = 'workers', workers = 2 }"])
+    edgesim.run(scenario, out=here / "first")  # the process that workers are forked from stays
+    before = held()
+    for place in range(3):
+        edgesim.run(scenario, out=here / str(place))
+    with pytest.raises(ConfigError, match="stopped"):
+        edgesim.run(scenario, out=here / "stopped", on_round=_stop)
+    assert held() == before and before[1] == 0
+
+
+def _stop(info: Any) -> None:
+    raise ConfigError("stopped")
+
+
+def test_arrays_that_lie_in_memory_stay_when_it_is_closed() -> None:
+    memory = SharedMemory()
+    lying = memory.get(memory.put(TREE), copied=False)
+    memory.close()
+    memory.close()
+    assert equal(lying, TREE)

@@ -31,6 +31,7 @@ class WorkersBackend(PooledBackend):
         """
         try:
             inbox, self._outboxes = SharedMemory(), [SharedMemory() for _ in range(workers)]
+            self._memories = inbox, *self._outboxes
         except OSError as error:
             raise cannot_start("backend", workers, error) from error
         given = (
@@ -41,6 +42,12 @@ class WorkersBackend(PooledBackend):
         )  # the trainer stays there, and all processes read the same data
         pool = ProcessPool("backend", workers, _start_worker, given, list(enumerate(self._outboxes)))
         super().__init__(trainer, workers, pool, HeldModels(inbox.put, inbox.free))
+
+    def close(self) -> None:
+        """End the worker processes, whatever they are at, and give back the memory that they share."""
+        super().close()
+        for each in self._memories:
+            each.close()
 
     def _give(self, item: Item, given: Any) -> None:
         self._pool.give(item, _work_in_worker, (item.kind, given, self._models.places(item.models)))
