@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -14,13 +15,14 @@ from edgesim.cli.opened import opened
 from edgesim.cli.run import report
 from edgesim.cli.show import print_note
 from edgesim.config.load import load_scenario
-from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED
 from edgesim.files.kept import made_anew
 from edgesim.reports.load import Run
-from edgesim.runtime.answers import Answers
 from edgesim.simulation.progress import Limits, ProgressLine
 from edgesim.simulation.run import simulate
+
+if TYPE_CHECKING:
+    from edgesim.runtime.answers import Answers
 
 _TOLD = ("device", "task", "submodel")
 
@@ -40,22 +42,30 @@ def replay_run(
     """
     before = opened(folder)
     scenario = load_scenario(before.manifest["scenario"], overrides)
-    if not scenario.backend.value.trains:
-        raise ConfigError(f"{folder}: trains nothing; run the scenario again with other values")
     target = out or changed_folder(before.folder, overrides)
     observer = None if quiet else ProgressLine(Limits.of(scenario.stop))
+    trains = scenario.backend.value.trains
     anew = made_anew() if fresh else nullcontext()
-    with anew, closing(Answers(before.folder.parent, reads=not fresh)) as answers:
+    with anew, _answers(before.folder.parent, fresh) if trains else nullcontext() as answers:
         after = simulate(scenario, target, observer, answers=answers, overwrite=overwrite, command=sys.argv)
     if not as_json:
         for was, now in zip(before.views, after.views, strict=True):
-            print_note(_trained(was, now) if now.chosen is None else f"{now.chosen}: {_trained(was, now)}")
+            told = _trained(was, now, trains)
+            print_note(told if now.chosen is None else f"{now.chosen}: {told}")
     report(after, as_json, quiet, resumable=False)
 
 
-def _trained(before: Run, after: Run) -> str:
-    """Return what was trained, and why."""
+def _answers(folder: Path, fresh: bool) -> AbstractContextManager[Answers]:
+    from edgesim.runtime.answers import Answers  # loads torch, which a run that trains nothing does without
+
+    return closing(Answers(folder, reads=not fresh))
+
+
+def _trained(before: Run, after: Run, trains: bool) -> str:
+    """Return what was trained, and why. `trains`: else the run is timing-only."""
     known, why = after.manifest["known"], _first_difference(before, after)
+    if not trains:
+        return f"timing only: nothing was trained{why}"
     if known["jobs"]:
         trained = f"{known['jobs']} of {len(after.jobs)} jobs were trained, as answers lack from round "
         return f"{trained}{known['computed_from'] + 1} on{why}"

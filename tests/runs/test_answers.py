@@ -189,8 +189,17 @@ def test_a_replay_has_a_folder_of_its_own(here: Path) -> None:
     assert call("replay", "first", "--quiet").code == 2
     assert call("replay", "first", "--quiet", "--overwrite").code == 0
     assert json.loads(call("replay", "first", "--out", "x", "--json", "--quiet").out)["rounds"] == 6
-    call(*FIRST[:-1], "timing", "--set", "backend='null'")
-    assert call("replay", "timing").err == ("error: timing: trains nothing; run the scenario again with other values\n")
+
+
+def test_a_timing_only_run_is_replayed_to_what_a_run_gives(here: Path) -> None:
+    timing = ("--set", "backend=null", "--set", "data_seed=3")
+    assert call("run", "scenario.toml", "--out", "timed", "--quiet", *timing).code == 0
+    assert call("run", "scenario.toml", "--out", "slow", "--quiet", *timing, "--set", "network.up=0.1 Mbit/s").code == 0
+    code, _, err = call("replay", "timed", "--set", "network.up='0.1 Mbit/s'", "--out", "again", "--quiet")
+    assert (code, err) == (0, "timing only: nothing was trained\n")
+    assert call("diff", "slow", "again").out == "identical\n"
+    assert edgesim.open("slow").rounds["now_s"].iloc[-1] > edgesim.open("timed").rounds["now_s"].iloc[-1]
+    assert not (here / FOLDER).exists()
 
 
 def test_cells_that_differ_in_the_world_train_once(here: Path, training: list[int]) -> None:
