@@ -15,11 +15,12 @@ def print_frame_as(frame: pd.DataFrame, style: str, title: str, keys: int, about
     `keys`: so many first columns tell rows apart.
     """
     from edgesim.cli.show import print_json
+    from edgesim.files.csv_frame import csv_text
 
     if style == "json":
         print_json({**about, "rows": plain(frame)})
     elif style == "csv":
-        print(frame.to_csv(index=False), end="")
+        print(csv_text(frame), end="")
     else:
         print_digits(frame, title, keys, style)
 

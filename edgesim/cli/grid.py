@@ -17,6 +17,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
+from edgesim.files.reading import visible
+
 _GAP = 2  # spaces between columns
 _SENTENCE = 24  # a cell with more characters and spaces in it is a sentence, which may be folded
 _NUMBER = re.compile(r"[-+]?(\d[\d.,]*(e[-+]?\d+)?|inf|nan)( ?[^\d\s]+)?( ± .*)?|-")
@@ -56,6 +58,7 @@ def print_grid(columns: Sequence[Column], keys: int = 1, width: int | None = Non
     """
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
+    columns = [Column(visible(each.heading), list(map(visible, each.cells))) for each in columns]
     for block in blocks(columns, keys, width):
         _print_block(block, widths(block, width))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from edgesim.reports.load import Run
 
+_UNUSUAL = re.compile(r"[^\n -~]")
 _COSTS = {
     "sim_time_s": "simulated time",
     "energy_j": "energy",
@@ -95,10 +98,14 @@ def print_table(
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON value to stdout; infinities and NaN become strings."""
+    """Print one JSON value to stdout; infinities and NaN become strings, and no control codes get to a terminal."""
     from edgesim.records.manifest import plain_json
 
-    print(plain_json(value))
+    print(
+        _UNUSUAL.sub(
+            lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], plain_json(value)
+        )
+    )
 
 
 def print_note(line: str) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from edgesim.files.reading import visible
+
 _SIGPIPE_EXIT = 141  # as a shell shows a program that SIGPIPE has ended
 
 
@@ -20,18 +22,24 @@ class OutputError(Exception):
 
 
 class _Stream:
-    """A text stream whose failures are OutputErrors, or are passed over if there is nobody to hear of them."""
+    """A text stream whose failures are OutputErrors, or are passed over if there is nobody to hear of them.
 
-    def __init__(self, stream: Any, silent: bool) -> None:
+    Printed text may come from somebody else's run folder: no control codes in it reach a terminal. Rich moves the
+    cursor itself; it writes to `rich_proxied_file`, as it calls that, a stream to the same place.
+    """
+
+    def __init__(self, stream: Any, silent: bool, for_rich: bool = False) -> None:
         self._stream = stream
         self._silent = silent
+        self._for_rich = for_rich
+        self.rich_proxied_file = self if for_rich else _Stream(stream, silent, for_rich=True)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         """Write text."""
-        self._do(lambda: self._stream.write(text))
+        self._do(lambda: self._stream.write(text if self._for_rich else visible(text)))
         return len(text)
 
     def flush(self) -> None:

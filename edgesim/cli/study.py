@@ -335,7 +335,9 @@ def _print(rows: pd.DataFrame, name: str, size: str, style: str) -> None:
         )
         return
     if style == "csv":
-        print(rows.to_csv(index=False), end="")
+        from edgesim.files.csv_frame import csv_text
+
+        print(csv_text(rows), end="")
         return
     labels, table = axes_of(rows), pivoted(rows)
     headings = list(map(str, table.columns))

@@ -10,6 +10,7 @@ import pandas as pd
 from edgesim.cli import show
 from edgesim.cli.formats import order
 from edgesim.cli.opened import all_opened
+from edgesim.files.csv_frame import csv_text
 from edgesim.reports.load import Run
 from edgesim.reports.stats import costs_of, summary
 
@@ -23,7 +24,7 @@ def print_runs_as(folders: Sequence[Path], style: str, sort: str | None) -> None
     if sort:
         runs = [runs[place] for place in order(flat(runs), sort)]
     if style == "csv":
-        print(flat(runs).to_csv(index=False), end="")
+        print(csv_text(flat(runs)), end="")
     elif style == "json":
         show.print_json({"runs": [_about(run) | summary(run) for run in runs]})
     else:

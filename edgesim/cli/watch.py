@@ -14,6 +14,7 @@ from rich.console import Console
 
 from edgesim.cli.show import print_note
 from edgesim.core.errors import ConfigError
+from edgesim.files.reading import visible
 from edgesim.records.lock import is_held
 from edgesim.records.manifest import MANIFEST, RUNNING, read_manifest
 from edgesim.reports.load import Run, open_run
@@ -34,7 +35,7 @@ def watch(folder: Path, every_s: float, session: str | None = None) -> None:
     with closing(Display(Console(file=sys.stdout, markup=False, highlight=False))) as display:
         for whole in _states(folder, every_s):
             run = whole if session is None else whole.session(session)
-            display.show(replace(glance_of(run), name=_name(run, folder)))
+            display.show(replace(glance_of(run), name=visible(_name(run, folder))))
     if run is None:
         raise ConfigError(f"{folder}: the run that was about to begin there has ended without a trace")
     rounds = len(run.rounds)

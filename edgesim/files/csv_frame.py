@@ -1,7 +1,12 @@
-"""Reads a user's CSV file into a data frame: each fault is one short line, and what there is no room for is refused."""
+"""CSV files and data frames.
+
+Of a user's file each fault is one short line, and what there is no room for is refused. What is written is text to a
+spreadsheet too.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _BYTES_PER_BYTE = 8  # of a number in memory for one digit in a file, at most
+_NUMBER = re.compile(r"[-+](\d+\.?\d*(e[-+]?\d+)?|inf|nan)")
 
 
 def read_frame(path: Path, kind: Kind = DataError) -> pd.DataFrame:
@@ -24,3 +30,22 @@ def read_frame(path: Path, kind: Kind = DataError) -> pd.DataFrame:
     if not isinstance(frame.index, pd.RangeIndex):  # what has no name was taken for names of rows
         raise kind(f"{path}: rows have more values than the first line has names")
     return frame
+
+
+def csv_text(frame: pd.DataFrame, header: bool = True) -> str:
+    """Return a data frame as CSV with the names of its columns, all digits of numbers, and lines that end in a newline.
+
+    A spreadsheet takes a text that begins with = + - or @ for a formula, and runs it: such a text, or name of a column,
+    gets an apostrophe before it, unless it is a number.
+    """
+    inert = {}
+    for name in frame.select_dtypes(["object", "string"]):
+        changed = {each: f"'{each}" for each in {*frame[name]} if isinstance(each, str) and _is_formula(each)}
+        if changed:
+            inert[name] = frame[name].replace(changed)
+    names = {name: f"'{name}" for name in frame if _is_formula(str(name))}
+    return frame.assign(**inert).rename(columns=names).to_csv(index=False, header=header, lineterminator="\n")
+
+
+def _is_formula(text: str) -> bool:
+    return text.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(text)

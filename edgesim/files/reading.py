@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unicodedata import category
 
 from edgesim.core.errors import DataError, EdgesimError
 from edgesim.core.limits import memory_bytes
@@ -43,6 +44,19 @@ def one_line(error: Any) -> str:
     """Return what an error says on one line of printable characters: a file's name may hold what moves a cursor."""
     line = " ".join(str(error).splitlines())[:_LONGEST_LINE]
     return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
+
+
+def visible(text: str) -> str:
+    """Return a text for a terminal: what would move a cursor, colour or hide stands as Python writes it, "\\x1b".
+
+    Ends of lines, tabs and spaces of every width stay.
+    """
+    return "\n".join(line if line.isprintable() else "".join(map(_seen, line)) for line in text.split("\n"))
+
+
+def _seen(character: str) -> str:
+    kept = character.isprintable() or character == "\t" or category(character) == "Zs"
+    return character if kept else repr(character)[1:-1]
 
 
 def quoted(value: Any) -> str:

@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from edgesim.core.metrics import ACCURACY
+from edgesim.files.reading import visible
 from edgesim.reports.readable import divergence, text
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ def rich_table(title: str, headings: Sequence[str], rows: Rows, note: str = "") 
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(title), caption=Text(note) if note else None, show_header=bool(headings))
+    table = Table(title=Text(visible(title)), caption=Text(note) if note else None, show_header=bool(headings))
     for heading in headings or [""] * max(map(len, rows), default=0):
-        table.add_column(Text(heading))
+        table.add_column(Text(visible(heading)))
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     return table

@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from edgesim.files.reading import visible
 from edgesim.reports.load import Run
 from edgesim.reports.readable import divergence, text
 from edgesim.reports.stats import curve
@@ -62,7 +63,8 @@ def glance_of(run: Run) -> Glance:
         done |= {name: float(last[f"total_{name}"]) for name in ("energy_j", "active_j")}
     accuracies = [float(accuracy) for accuracy in curve(run)["accuracy"]]
     fleet = run.manifest.get("now") or {}
-    return Glance(run.name, run.method, run.status, limits, done, fleet, accuracies, run.manifest["host_s"])
+    name, method, status = map(visible, (run.name, run.method, run.status))  # rich lets control codes pass
+    return Glance(name, method, status, limits, done, fleet, accuracies, run.manifest["host_s"])
 
 
 # --- as text ----------------------------------------------------------------------------------------------------

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+from rich.console import Console
 
 import edgesim
+from edgesim.files.csv_frame import csv_text
 from edgesim.records.manifest import MANIFEST
+from edgesim.records.schema import TABLES, TEXT
+from edgesim.simulation.live import glance_of, panel_of
 from edgesim.studies.search import write_trials
 from edgesim.studies.study import load_study
 from tests.calling import TINY, call
@@ -138,3 +146,88 @@ def test_trials_of_a_foreign_folder_are_those_of_the_search(here: Path, evil: Pa
         code, _, err = call(*view)
         assert code == 2 and says in err and err.count("\n") == 1, number
     assert not evil.exists()
+
+
+# --- nothing reaches the terminal but text ------------------------------------------------------------------------
+
+CLEARS = (
+    "a\x1b[2J\x9b31m\u202eb\x07\r"  # clears the screen, turns red, turns the direction of writing, rings, goes back
+)
+
+
+def write_everywhere(run: Path, text: str) -> None:
+    """Put a text wherever a run folder has texts: kinds, tasks, metrics, its method and more."""
+    for table, columns in TABLES.items():
+        frame = pd.read_parquet(run / f"{table}.parquet")
+        for name in columns:
+            if columns[name] == TEXT and name not in ("closed_by", "session", "outcome", "split"):
+                frame[name] = text
+        frame.to_parquet(run / f"{table}.parquet", index=False)
+
+    def change(manifest: dict[str, Any]) -> None:
+        manifest |= {"name": text, "stop_reason": text, "command": ["edgesim", text], "charged_as": text}
+        manifest["metrics"] = {text: "lower"}
+        manifest["versions"] = {text: text}
+        manifest["scenario"] |= {
+            "name": text,
+            "model": {"name": text},
+            text: text,
+            "method": {"name": text, text: text},
+        }
+
+    edit(run, change)
+
+
+@pytest.mark.parametrize("words", VIEWS, ids=lambda words: " ".join(words[:1] + words[2:3]))
+def test_a_run_folder_cannot_move_the_cursor(run: Path, words: Sequence[str]) -> None:
+    """Neither by what it holds nor by its name."""
+    write_everywhere(run, CLEARS)
+    run = run.rename(run.with_name(CLEARS))
+    if words[0] == "diff":
+        (run.parent / "other").mkdir()
+        words = [*words[:2], str(shutil.copytree(run, run.parent / "other" / run.name))]
+        edit(Path(words[2]), lambda manifest: manifest.update(name="other"))
+        frame = pd.read_parquet(Path(words[2]) / "devices.parquet").assign(kind=CLEARS + "2")
+        frame.to_parquet(Path(words[2]) / "devices.parquet", index=False)
+        seal_again(Path(words[2]))
+    code, out, err = view(words, run)
+    assert code == (words[0] == "diff")
+    for each in out + err:
+        assert each.isprintable() or each == "\n"
+    assert "[2J" in out + err
+    if "--json" in words:
+        assert CLEARS in str(json.loads(out)) or repr(CLEARS)[1:-1] in str(json.loads(out))
+
+
+def test_a_terminal_that_is_watched_and_a_notebook_get_no_control_codes(run: Path) -> None:
+    """Rich, which draws there, lets them pass."""
+    write_everywhere(run, CLEARS)
+    found = edgesim.open(run.rename(run.with_name(CLEARS)))
+    for each in panel_of(glance_of(found)), found:
+        console = Console(file=io.StringIO(), force_terminal=True, color_system=None, legacy_windows=False)
+        console.print(each)
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "[2J" in text and not set(CLEARS) - {*"a[2J31mb"} & {*text}
+
+
+# --- nor is anything a formula ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1+1", "-1+1", "@SUM(1)", "\t=1", '=HYPERLINK("a,b")'])
+def test_a_spreadsheet_runs_no_text_of_a_run_folder(run: Path, text: str) -> None:
+    """A cell that begins like a formula begins with an apostrophe; numbers, below zero too, are as they were."""
+    write_everywhere(run, text)
+    run = run.rename(run.with_name("=1+1"))
+    assert call("export", run, "--to", "csv", "--out", "csv").code == 0
+    texts = [path.read_text() for path in Path("csv").iterdir()] + [call("table", run, "--csv").out]
+    cells = [cell for each in texts for row in csv.reader(io.StringIO(each)) for cell in row]
+    assert {f"'{text}", "'=1+1"} <= {*cells}
+    for cell in cells:
+        assert not cell.startswith(("=", "+", "-", "@", "\t", "\r")) or math.isfinite(float(cell))
+    assert pd.read_csv("csv/devices.csv")["device"].tolist()[-1] == -1
+
+
+def test_numbers_and_other_texts_are_as_pandas_writes_them() -> None:
+    frame = pd.DataFrame({"a": ["-1", "+2.5e-3", "-inf", "x=1", None], "b": [-1.5, 2.0, math.nan, 4.0, 5.0]})
+    assert csv_text(frame) == frame.to_csv(index=False)
+    assert csv_text(pd.DataFrame({"=a": ["-x"]})) == "'=a\n'-x\n"

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from edgesim.files.atomic import whole_file
+from edgesim.files.csv_frame import csv_text
 from edgesim.records.schema import INT, REAL, TABLES, TEXT
 from edgesim.reports.export.exported import Exported, settings
 
@@ -32,10 +33,10 @@ class _Csv:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._file = path.open("w", encoding="utf-8", newline="")
-        self._file.write(",".join(schema.names) + "\n")
+        self._file.write(csv_text(schema.empty_table().to_pandas()))
 
     def write_table(self, table: pa.Table) -> None:
-        table.to_pandas().to_csv(self._file, index=False, header=False, lineterminator="\n")
+        self._file.write(csv_text(table.to_pandas(), header=False))
 
     def close(self) -> None:
         self._file.close()
