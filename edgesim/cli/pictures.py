@@ -147,10 +147,13 @@ def _lorenz(wanted: Wanted) -> Any:
 
 def _topology(wanted: Wanted) -> Any:
     from edgesim.config.load import load_scenario
+    from edgesim.config.plugins import only_looking
     from edgesim.reports.pictures.topology import topology
     from edgesim.simulation.topology import topology_of
 
-    return topology(*topology_of(load_scenario(wanted.runs[0][1].manifest["scenario"])), wanted.width_in)
+    with only_looking():  # modules that a study names itself have been imported
+        scenario = load_scenario(wanted.runs[0][1].manifest["scenario"])
+    return topology(*topology_of(scenario), wanted.width_in)
 
 
 KINDS: Mapping[str, Callable[[Wanted], Any]] = {

@@ -13,7 +13,10 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -120,6 +123,7 @@ _ALIASES: Mapping[str, Mapping[str, str]] = {
     "protocol": {"async": "buffered", "asynchronous": "buffered", "synchronous": "sync"},
     "backend": {"process": "workers", "processes": "workers", "parallel": "workers", "none": "null", "cpu": "serial"},
 }  # fmt: skip
+_LOOKING = ContextVar("looking", default=False)  # see `only_looking`
 _IMPORT_FAULTS = (ImportError, SyntaxError, AttributeError, TypeError, ValueError)  # that say themselves what is wrong
 
 
@@ -199,6 +203,16 @@ def is_outside(kind: str, name: str) -> bool:
     return ":" in name and f"{name.partition(':')[0]}:" not in places_of(kind)
 
 
+@contextmanager
+def only_looking() -> Iterator[None]:
+    """Let no module of a class from outside be imported in the with-block: somebody else's run folder may name it."""
+    token = _LOOKING.set(True)
+    try:
+        yield
+    finally:
+        _LOOKING.reset(token)
+
+
 def _listed(module: str, source: str) -> Iterator[tuple[str, Place]]:
     """Yield name and place of the parts in a module's PLUGINS, which has to be written as {"name": Class, ...}."""
     start = source.find("\nPLUGINS")  # what comes before it takes ten times as long to parse
@@ -235,6 +249,8 @@ def _name(node: ast.Assign | ast.AnnAssign) -> str:
 def _outside(kind: str, name: str) -> Any:
     """Return a class from outside. It is looked at before anybody calls it, as anything may be named."""
     module_name, _, attribute = name.partition(":")
+    if _LOOKING.get() and module_name not in sys.modules:
+        raise ConfigError(f"{kind}.name: {quoted(name)} is a class from outside, and looking at a run imports none")
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except (Exception, SystemExit) as error:  # whatever somebody's module raises when it is loaded
