@@ -13,13 +13,17 @@ import pandas as pd
 from edgesim.cli.folder import changed_folder
 from edgesim.cli.opened import opened
 from edgesim.cli.run import report
+from edgesim.cli.scenario import warn
 from edgesim.cli.show import print_note
 from edgesim.config.load import load_scenario
+from edgesim.config.origin import Layers
 from edgesim.core.job import DELIVERED
 from edgesim.files.kept import made_anew
 from edgesim.reports.load import Run
 from edgesim.simulation.progress import Limits, ProgressLine
-from edgesim.simulation.run import simulate
+from edgesim.simulation.run import check_all, simulate
+from edgesim.simulation.warnings import of_parts, of_text
+from edgesim.studies.common import Common
 
 if TYPE_CHECKING:
     from edgesim.runtime.answers import Answers
@@ -43,11 +47,18 @@ def replay_run(
     before = opened(folder)
     scenario = load_scenario(before.manifest["scenario"], overrides)
     target = out or changed_folder(before.folder, overrides)
+    common = Common()
+    found = of_text(scenario, Layers.of(before.manifest["scenario"], overrides))
     observer = None if quiet else ProgressLine(Limits.of(scenario.stop))
     trains = scenario.backend.value.trains
-    anew = made_anew() if fresh else nullcontext()
-    with anew, _answers(before.folder.parent, fresh) if trains else nullcontext() as answers:
-        after = simulate(scenario, target, observer, answers=answers, overwrite=overwrite, command=sys.argv)
+    with made_anew() if fresh else nullcontext():
+        found += of_parts(scenario, check_all(scenario, common.load, common.build))
+        with _answers(before.folder.parent, fresh) if trains else nullcontext() as answers:
+            after = simulate(
+                scenario, target, observer, answers=answers, overwrite=overwrite, command=sys.argv, load=common.load,
+                build=common.build, warnings=found,
+            )  # fmt: skip
+    warn(found)
     if not as_json:
         for was, now in zip(before.views, after.views, strict=True):
             told = _trained(was, now, trains)

@@ -13,6 +13,7 @@ import typer
 
 from edgesim.cli import show
 from edgesim.cli.folder import default_folder
+from edgesim.cli.scenario import warn
 from edgesim.config.load import load_scenario
 from edgesim.config.origin import Layers
 from edgesim.config.scenario import Scenario
@@ -60,9 +61,14 @@ def run_scenario(
         scenario = load_scenario(file, [*overrides, _pool(scenario, workers)])
     folder = out or default_folder(file, scenario.method.name, scenario.seed, overrides)
     answers, saved = _known(scenario, folder, checkpoint_s, fresh)
-    observer = None if quiet else _observer(scenario, folder, of_text(scenario, Layers.of(file, overrides)), live)
+    warnings = of_text(scenario, Layers.of(file, overrides))
+    observer = None if quiet else _observer(scenario, folder, warnings, live)
     with made_anew() if fresh else nullcontext(), nullcontext() if answers is None else closing(answers):
-        finished = simulate(scenario, folder, observer, saved, answers=answers, overwrite=overwrite, command=sys.argv)
+        finished = simulate(
+            scenario, folder, observer, saved, answers=answers, overwrite=overwrite, command=sys.argv, warnings=warnings
+        )
+    if quiet:
+        warn(warnings)
     report(finished, as_json, quiet, resumable=saved is not None and saved.file.exists())
 
 

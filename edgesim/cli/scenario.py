@@ -26,11 +26,7 @@ def checked(file: Path, overrides: Sequence[str]) -> tuple[Scenario, Layers, lis
     from edgesim.simulation.run import check_all  # loads torch
 
     scenario, layers = load_scenario(file, overrides), Layers.of(file, overrides)
-    found = of_text(scenario, layers)
-    for place, parts in enumerate(check_all(scenario)):
-        where = f"session.{place}." if scenario.session else ""
-        found += [f"{where}{line}" for line in of_parts(parts)]
-    return scenario, layers, found
+    return scenario, layers, [*of_text(scenario, layers), *of_parts(scenario, check_all(scenario))]
 
 
 def warn(lines: Sequence[str]) -> None:

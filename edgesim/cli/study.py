@@ -52,22 +52,26 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Build every cell that is missing, train nothing, and say what running them will take on this host."""
+    from edgesim.cli.scenario import warn
     from edgesim.cli.show import print_json, print_table
     from edgesim.reports.readable import text
+    from edgesim.simulation.warnings import once
     from edgesim.studies.outlook import bad, outlook
 
     loaded, planned = _planned(study, only, size, out)
     cells = outlook(planned, costs=True)
+    warnings = once([each.planned.warnings for each in cells])
     headings = {"cell": "cell", "state": "state", "host_s": "host time", "disk_bytes": "disk", "fault": "why"}
     rows: list[dict[str, Any]] = [{"cell": each.planned.cell.name, **each.told()} for each in cells]
     totals = {name: sum(row[name] or 0 for row in rows) for name in ("host_s", "disk_bytes")}
     if as_json:
-        print_json({"study": loaded.name, "size": size, "cells": rows, "totals": totals})
+        print_json({"study": loaded.name, "size": size, "cells": rows, "totals": totals, "warnings": warnings})
     else:
         print_table(rows, headings, f"{loaded.name} ({size})")
         unknown = any(row["host_s"] is None and row["state"] not in ("done", "bad") for row in rows)
         spent = ", ".join(text(name, value) for name, value in totals.items())
         print(f"to run: {spent} in one process{', without those that cannot be told' if unknown else ''}")
+        warn(warnings)
     if faults := bad(cells):
         raise EdgesimError(f"{len(faults)} of {len(cells)} cells cannot be run; {faults[0]}")
 
@@ -97,7 +101,9 @@ def run(
     All are built before the first is run. What cells have in common, such as trainings under several networks, is
     computed once. Several of these commands at once share the cells among them.
     """
+    from edgesim.cli.scenario import warn
     from edgesim.cli.show import print_note
+    from edgesim.simulation.warnings import once
     from edgesim.studies.outlook import bad, outlook
 
     checkpoint_s = seconds(checkpoint)
@@ -110,6 +116,7 @@ def run(
     faults = bad(cells)
     done = [each.planned for each in cells if each.state == "done"]
     print_note(f"{len(done)} of {len(cells)} cells are done")
+    warn(once([each.planned.warnings for each in cells]))
     if faults and not keep_going:
         _print_lines(faults)
         raise EdgesimError(

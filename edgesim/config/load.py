@@ -49,15 +49,21 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
         raise ConfigError(_one_line(error, table)) from error
 
 
-def read_layers(path: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Return a scenario file and those that it extends, each with its own table alone, the weakest first."""
-    layers: list[tuple[Path, dict[str, Any]]] = []
+def read_layers(source: Path | Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return a scenario and the files that it extends, each by name with its own table alone, the weakest first.
+
+    The name of a table that is no file is "base".
+    """
+    layers: list[tuple[str, dict[str, Any]]] = []
     while True:
-        table = located(read_toml(path), path.resolve().parent, "")
-        layers.insert(0, (path, table))
+        if isinstance(source, Path):
+            name, table = source.name, located(read_toml(source), source.resolve().parent, "")
+        else:
+            name, table = "base", located(source, Path.cwd(), "")
+        layers.insert(0, (name, table))
         if "extends" not in table:
             return layers
-        path = table["extends"].path()
+        source = table["extends"].path()
 
 
 def read_overrides(given: Overrides) -> list[tuple[list[str], Any]]:

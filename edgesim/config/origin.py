@@ -14,6 +14,7 @@ from edgesim.config.plugin_fields import Chosen, as_table
 from edgesim.config.scenario import FleetBlock, Scenario
 
 DEFAULT = "default"
+_CANONICAL = Scenario.model_fields.keys() - {"session"}
 COMMON = ("network", "energy", "slowdown")  # sections of the scenario that a block may have of its own
 
 
@@ -35,9 +36,18 @@ class Layers:
     tables: tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...]
 
     @classmethod
-    def of(cls, file: Path, overrides: Sequence[str] = ()) -> Layers:
-        """Return the layers of a scenario file. Raises ConfigError as `load_scenario` does."""
-        files = [(path.name, table, ()) for path, table in read_layers(file)]
+    def of(cls, source: Path | Mapping[str, Any], overrides: Sequence[str] = (), without: Sequence[str] = ()) -> Layers:
+        """Return the layers of a scenario, of whose files the sections `without` are dropped.
+
+        A canonical table has every key, so of it only what fleet blocks have of their own counts as written. Raises
+        ConfigError as `load_scenario` does.
+        """
+        if isinstance(source, Mapping) and source.keys() >= _CANONICAL:
+            source = {"fleet": source["fleet"]}
+        files = [
+            (name, {key: each for key, each in table.items() if key not in without}, ())
+            for name, table in read_layers(source)
+        ]
         sets = [("--set", _nested(path, value), tuple(path)) for path, value in read_overrides(overrides)]
         return cls((*files, *sets))
 

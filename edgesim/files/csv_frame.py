@@ -38,11 +38,11 @@ def csv_text(frame: pd.DataFrame, header: bool = True) -> str:
     A spreadsheet takes a text that begins with = + - or @ for a formula, and runs it: such a text, or name of a column,
     gets an apostrophe before it, unless it is a number.
     """
-    inert = {}
+    inert: dict[str, pd.Series] = {}
     for name in frame.select_dtypes(["object", "string"]):
         changed = {each: f"'{each}" for each in {*frame[name]} if isinstance(each, str) and _is_formula(each)}
         if changed:
-            inert[name] = frame[name].replace(changed)
+            inert[str(name)] = frame[name].replace(changed)
     names = {name: f"'{name}" for name in frame if _is_formula(str(name))}
     return frame.assign(**inert).rename(columns=names).to_csv(index=False, header=header, lineterminator="\n")
 

@@ -29,7 +29,7 @@ _SHARE = 0.02  # of the host's time that writing takes on the way, at most
 class Recording:
     """An observer that keeps a run folder up to date, and tells another observer of rounds.
 
-    `facts`: what the manifest says of the run, whatever becomes of it.
+    `facts`: what the manifest says of the run, whatever becomes of it; `warnings` among them, about its scenario.
     """
 
     def __init__(self, folder: RunFolder, observer: Any, facts: Mapping[str, Any], started_s: float) -> None:
@@ -103,6 +103,7 @@ class Recording:
         before_s = simulation.learner.memo.host_s
         of_each = {each.name: _told_of(each) for each in simulation.trainings}
         first = of_each[simulation.trainings[0].name]
+        not_kept = [each.learner.memo.not_kept for each in simulation.trainings if each.learner.memo.not_kept]
         several: dict[str, Any] = {}
         if scenario.session:
             several = {
@@ -122,13 +123,10 @@ class Recording:
             "status": status,
             "stop_reason": stop_reason or first["stop_reason"],
             "totals": simulation.totals,
-            "warnings": [
-                *self._warnings(),
-                *filter(None, (each.learner.memo.not_kept for each in simulation.trainings)),
-            ],
             "host_s": before_s + time.perf_counter() - self._started_s,
             **several,
             **self._facts,
+            "warnings": [*self._facts["warnings"], *self._warnings(), *not_kept],
             **({"process": process(), "now": simulation.now()} if status == RUNNING else {}),
         }
 

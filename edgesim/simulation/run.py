@@ -254,6 +254,7 @@ def simulate(
     command: Sequence[str] | None = None,
     load: Load = load_data,
     build: Build = build_network,
+    warnings: Sequence[str] = (),
 ) -> Run:
     """Run a scenario and return its run folder; `out` None: a temporary one, removed with the Run that is returned.
 
@@ -263,8 +264,9 @@ def simulate(
     the folder of the run that was cut off is; if that was before it saved itself, the run begins anew there.
     `overwrite`: a run that is there is replaced, and a checkpoint that does not fit removed. `answers`: what is known
     there is not computed again, and what is found is added. `command`: the words of the command line, for the manifest.
-    `load` and `build`: as for `check`. Raises FolderBusy if another process is at work in the folder, and ConfigError
-    or DataError before anything is written, but for what cannot be written.
+    `load` and `build`: as for `check`. `warnings`: about the scenario, for the manifest. Raises FolderBusy if another
+    process is at work in the folder, and ConfigError or DataError before anything is written, but for what cannot be
+    written.
     """
     if checkpoint is not None and scenario.edges is not None:
         raise ConfigError("edges: a run with edge servers cannot be saved on the way; leave --checkpoint out")
@@ -287,7 +289,7 @@ def simulate(
         with signals.leaving(), backends, taken(out, overwrite, goes_on) as folder:
             if checkpoint and overwrite and not goes_on:
                 checkpoint.remove()
-            recording = Recording(folder, observer, facts, started_s)
+            recording = Recording(folder, observer, {**facts, "warnings": list(warnings)}, started_s)
             also = list(zip(more, others, strict=True))
             _run(lambda: Simulation(first, backend, recording, checkpoint, answers, also), recording, signals)
             run = open_run(out)

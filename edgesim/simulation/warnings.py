@@ -1,8 +1,9 @@
-"""What is probably not meant in a scenario that is valid: each warning is one small function."""
+"""Warnings about a valid scenario, and the keys of it that have no effect: each rule is one small function."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,11 +11,13 @@ import numpy as np
 
 from edgesim.config.origin import COMMON, Layers, of_block
 from edgesim.config.scenario import Scenario
+from edgesim.config.session import OWN
 from edgesim.engine.protocols.buffered import Buffered
 from edgesim.engine.protocols.deadline import Deadline
 from edgesim.world.compute.governors.dvfs import Max
 
 _MOST_NAMED = 3  # fleet blocks
+_NUMBER = re.compile(r"(?<![\w.])\d[\d.e+-]*")
 
 
 @dataclass(frozen=True)
@@ -26,18 +29,67 @@ class _Given:
 
     def wrote(self, *path: str) -> bool:
         """Return whether the user wrote something at this path."""
-        return self.layers.find(*path) is not None
+        found = self.layers.find(*path)
+        return found is not None and found[1] is not None
 
 
 def of_text(scenario: Scenario, layers: Layers) -> list[str]:
     """Return the warnings that follow from what is written, each one line that begins with a key."""
     given = _Given(scenario, layers)
-    found = (_sections, _without_training, _server_power, _deadline_keys, _staleness_keys, _frequencies)
-    return [line for each in found for line in each(given)]
+    void = [
+        f"{'.'.join(path)}: has no effect{why}{_of_profiles(given, path[0])}"
+        for path, why in void_keys(scenario)
+        if given.wrote(*path)
+    ]
+    return [*void, *_sections(given)]
 
 
-def of_parts(parts: Any) -> list[str]:
-    """Return the warnings that follow from the jobs of the first exchange of an assembled scenario."""
+def void_keys(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the path of each key that has no effect in a scenario, whoever wrote it, and why, to follow these words."""
+    for each in (_common_sections, _without_training, _server_power, _protocol_keys, _frequencies, _without_prices):
+        yield from each(scenario)
+
+
+def effective(scenario: Scenario) -> tuple[list[dict[str, Any]], dict[tuple[str, ...], str]]:
+    """Return the canonical tables of the trainings of a scenario without the keys that have no effect, and these keys.
+
+    Scenarios with equal tables give equal runs. Each key is a path and why it has no effect.
+    """
+    tables, found = [], dict[tuple[str, ...], str]()
+    for alone in scenario.trainings:
+        table = alone.canonical()
+        if "session" in table:  # its sections stand in their usual places too
+            table["session"] = [{key: each[key] for key in OWN if key in each} for each in table["session"]]
+        void = {("name",): ", as it only names the run", **dict(void_keys(alone))}
+        if not alone.backend.value.trains:
+            void |= {("training", key): _untrained(alone) for key in ("lr", "lr_decay", "lr_floor")}
+        for path in void:
+            _remove(table, path)
+        tables.append(table)
+        found |= void
+    return tables, found
+
+
+def of_parts(scenario: Scenario, of_each: Sequence[Any]) -> list[str]:
+    """Return the warnings that follow from the jobs of the first exchange of each training of an assembled scenario."""
+    sessions = [f"session.{place}." if scenario.session else "" for place in range(len(of_each))]
+    return [f"{session}{line}" for session, parts in zip(sessions, of_each, strict=True) for line in _of_jobs(parts)]
+
+
+def once(of_each: Sequence[Sequence[str]]) -> list[str]:
+    """Return each warning about several scenarios once, and in how many of them it holds unless it is all.
+
+    Of warnings that differ in numbers alone, such as the seconds of a job, the first stands.
+    """
+    groups: dict[str, list[str]] = {}
+    for line in (line for lines in of_each for line in dict.fromkeys(lines)):
+        groups.setdefault(_NUMBER.sub("", line), []).append(line)
+    total = len(of_each)
+    some = {lines[0]: f" (in {len(lines)} of {total} runs)" for lines in groups.values() if len(lines) < total}
+    return [f"{lines[0]}{some.get(lines[0], '')}" for lines in groups.values()]
+
+
+def _of_jobs(parts: Any) -> list[str]:
     from edgesim.simulation.job_sample import of_everybody, timed  # loads torch, which `of_text` does without
 
     if parts.scenario.method.value.needs.peers is not None:
@@ -50,77 +102,91 @@ def of_parts(parts: Any) -> list[str]:
 # --- what has no effect ---------------------------------------------------------------------------------------
 
 
-def _sections(given: _Given) -> Iterator[str]:
-    """Sections of the scenario that fleet blocks do not follow, as they, or their profiles, have their own."""
-    fleet = given.scenario.fleet
+def _common_sections(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Sections of the scenario of which every fleet block has its own."""
     for section in COMMON:
-        own = [i for i, block in enumerate(fleet) if of_block(block, section)]
-        by_profile = [fleet[i].name for i in own if not given.wrote("fleet", str(i), section)]
-        if not given.wrote(section) or not own:
-            continue
-        whose = f"the profile of {_named(by_profile)} has its own" if by_profile else ""
-        if len(own) == len(fleet):
-            yield f"{section}: has no effect, as every fleet block has its own{f' ({whose})' if whose else ''}"
-        elif by_profile:
-            yield f"{section}: is not that of all fleet blocks: {whose}"
+        if all(of_block(block, section) for block in scenario.fleet):
+            yield (section,), ", as every fleet block has its own"
 
 
-def _without_training(given: _Given) -> Iterator[str]:
+def _without_training(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
     """What asks for accuracies of a run that only times."""
-    if given.scenario.backend.value.trains:
-        return
-    if given.wrote("evaluation"):
-        yield f"evaluation: has no effect, as backend {given.scenario.backend.name} trains nothing"
-    if given.wrote("stop", "accuracy"):
-        yield f"stop.accuracy: has no effect, as backend {given.scenario.backend.name} trains nothing"
-    if given.wrote("stop", "metric"):
-        yield f"stop.metric: has no effect, as backend {given.scenario.backend.name} trains nothing"
-    if given.wrote("stop", "milestones"):
-        yield f"stop.milestones: have no effect, as backend {given.scenario.backend.name} trains nothing"
+    if not scenario.backend.value.trains:
+        for path in (("evaluation",), *(("stop", key) for key in ("accuracy", "metric", "milestones"))):
+            yield path, _untrained(scenario)
 
 
-def _server_power(given: _Given) -> Iterator[str]:
+def _untrained(scenario: Scenario) -> str:
+    return f", as backend {scenario.backend.name} trains nothing"
+
+
+def _server_power(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
     """Watts and workers of a server that is never busy."""
-    for key in ("busy", "workers"):
-        if given.wrote("server", key) and given.scenario.server.flops_per_s == float("inf"):
-            yield f"server.{key}: has no effect without server.flops_per_s, as the server's work takes no time"
+    if scenario.server.flops_per_s == float("inf"):
+        for key in ("busy", "workers"):
+            yield ("server", key), " without server.flops_per_s, as the server's work takes no time"
 
 
-def _deadline_keys(given: _Given) -> Iterator[str]:
+def _protocol_keys(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
     """Keys of the protocol that another of its keys makes void."""
-    rule = given.scenario.protocol.value
-    if not isinstance(rule, Deadline):
-        return
-    void = {
-        "late_weight": None if rule.late == "keep" else "late = 'drop'",
-        "quantile": None if rule.rule == "quantile" else f"rule = {rule.rule!r}",
-        "k": None if rule.rule == "mad" else f"rule = {rule.rule!r}",
-        "rounds": None if rule.rule != "fixed" else f"rule = {rule.rule!r}",
-    }
-    yield from _void(given, void)
+    rule = scenario.protocol.value
+    void: dict[str, str | None] = {}
+    if isinstance(rule, Deadline):
+        void = {
+            "late_weight": None if rule.late == "keep" else "late = 'drop'",
+            "quantile": None if rule.rule == "quantile" else f"rule = {rule.rule!r}",
+            "k": None if rule.rule == "mad" else f"rule = {rule.rule!r}",
+            "rounds": None if rule.rule != "fixed" else f"rule = {rule.rule!r}",
+        }
+    elif isinstance(rule, Buffered):
+        form = f"staleness = {rule.staleness!r}"
+        void = {"a": form if rule.staleness == "constant" else None, "b": None if rule.staleness == "hinge" else form}
+    yield from ((("protocol", key), f" with {why}") for key, why in void.items() if why)
 
 
-def _staleness_keys(given: _Given) -> Iterator[str]:
-    """Keys of the weight of stale updates that its form does not have."""
-    rule = given.scenario.protocol.value
-    if not isinstance(rule, Buffered):
-        return
-    form = f"staleness = {rule.staleness!r}"
-    void = {"a": form if rule.staleness == "constant" else None, "b": None if rule.staleness == "hinge" else form}
-    yield from _void(given, void)
-
-
-def _void(given: _Given, void: dict[str, str | None]) -> Iterator[str]:
-    for key, why in void.items():
-        if why and given.wrote("protocol", key):
-            yield f"protocol.{key}: has no effect with {why}"
-
-
-def _frequencies(given: _Given) -> Iterator[str]:
+def _frequencies(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
     """Lowest frequencies of CPUs whose governor never goes there."""
-    for i, block in enumerate(given.scenario.fleet):
+    for i, block in enumerate(scenario.fleet):
         if block.cpu.min_frequency is not None and isinstance(block.cpu.governor.value, Max):
-            yield f"fleet.{i}.cpu.min_frequency: has no effect with governor {block.cpu.governor.name!r}"
+            yield ("fleet", str(i), "cpu", "min_frequency"), f" with governor {block.cpu.governor.name!r}"
+
+
+def _without_prices(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Whose prices hold for a fleet block, where there are none."""
+    if scenario.prices is None:
+        for i in range(len(scenario.fleet)):
+            yield from ((("fleet", str(i), key), " without prices") for key in ("zone", "link"))
+
+
+def _remove(table: Any, path: Sequence[str]) -> None:
+    """Take a key out of nested tables and lists, where it is there."""
+    *above, last = path
+    for key in above:
+        table = table[int(key)] if isinstance(table, list) else table.get(key, {})
+    table.pop(last, None)
+
+
+def _of_profiles(given: _Given, section: str) -> str:
+    """Return which profiles bring a section of their own, which a user has not seen."""
+    by_profile = _with_profile(given, section) if section in COMMON else []
+    return f" (the profile of {_named(by_profile)} has its own)" if by_profile else ""
+
+
+def _with_profile(given: _Given, section: str) -> list[str]:
+    """Return the names of the fleet blocks that have a section of their own which the user did not write."""
+    blocks = enumerate(given.scenario.fleet)
+    return [block.name for i, block in blocks if of_block(block, section) and not given.wrote("fleet", str(i), section)]
+
+
+# --- what has an effect on a part only ------------------------------------------------------------------------
+
+
+def _sections(given: _Given) -> Iterator[str]:
+    """Sections of the scenario that some fleet blocks do not follow, as their profiles have their own."""
+    for section in COMMON:
+        followed = not all(of_block(block, section) for block in given.scenario.fleet)
+        if followed and given.wrote(section) and (by_profile := _with_profile(given, section)):
+            yield f"{section}: is not that of all fleet blocks: the profile of {_named(by_profile)} has its own"
 
 
 # --- what is probably not meant -------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from edgesim.core.errors import ConfigError
 from edgesim.records.lock import is_held
 from edgesim.simulation.assembly import Assembly
 from edgesim.simulation.estimate import estimate_of
-from edgesim.simulation.run import check
+from edgesim.simulation.run import check_all
+from edgesim.simulation.warnings import of_parts
 from edgesim.studies.common import Common, text_of
 from edgesim.studies.runs import Planned, fault_of
 
@@ -74,7 +75,8 @@ def _look(planned: Planned, common: Common, speed: Speed | None) -> Outlook:
     if fault:
         return Outlook(planned, "bad", fault)
     try:
-        parts = check(scenario, common.load, common.build)
+        parts, *others = check_all(scenario, common.load, common.build)
+        planned = replace(planned, warnings=(*planned.warnings, *of_parts(scenario, (parts, *others))))
         alone = len(scenario.session) < 2  # what several cost together nobody foresees
         spent = _costs(parts, speed) if speed and alone else (None, None)
     except Exception as error:

@@ -20,6 +20,7 @@ from edgesim.reports.html.answer import FEWEST_PAIRS, ranked
 from edgesim.reports.html.content import Contest, Findings, Made, Part, SlowestRound, Tradeoff
 from edgesim.reports.load import Run
 from edgesim.reports.participation import participation
+from edgesim.simulation.warnings import once
 from edgesim.studies.column import parse_column
 from edgesim.studies.settings import label_of, with_middle, with_setting
 from edgesim.studies.study import Cell, Study
@@ -247,6 +248,8 @@ def _notes(labels: Mapping[Run, str]) -> Iterator[str]:
     astray = [run.name for run in labels if run.manifest.get("diverged")]
     if astray:
         yield f"{len(astray)} of {len(labels)} runs diverged: {', '.join(astray)}."
+    for line in once([run.manifest.get("warnings", ()) for run in labels]):
+        yield f"Warning: {line}."
     seeds = {label: sum(other == label for other in labels.values()) for label in labels.values()}
     if len(seeds) > 1 and 1 < max(seeds.values()) < FEWEST_PAIRS:
         yield f"With fewer than {FEWEST_PAIRS} common seeds no test can tell a difference from luck (p < 0.05)."

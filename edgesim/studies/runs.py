@@ -29,6 +29,7 @@ from edgesim.reports.load import Run, open_run
 from edgesim.runtime.pool import Pool
 from edgesim.runtime.processes import ProcessPool
 from edgesim.simulation.fingerprint import common_stamp, stamp_of
+from edgesim.simulation.warnings import of_text
 from edgesim.studies.order import Turns, apart, learning_of
 from edgesim.studies.search import with_trials
 from edgesim.studies.study import Cell, Study
@@ -41,13 +42,17 @@ _QUESTION = ("scenario", "trains")  # what a run answers; the rest of a stamp is
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell, its run folder, its scenario as a table that processes can hand on, and what the run depends on."""
+    """A cell, its run folder, its scenario as a table that processes can hand on, and what the run depends on.
+
+    `warnings`: about the scenario, as `validate` gives them.
+    """
 
     cell: Cell
     folder: Path
     scenario: dict[str, Any]
     stamp: dict[str, Any]
     learning: str = ""  # equal in cells that are likely to train the same; "": it shares nothing
+    warnings: tuple[str, ...] = ()
 
     def kept(self) -> Run | None:
         """Return the run that answers this cell, by whatever code or data; None if it is missing, other or broken."""
@@ -76,7 +81,8 @@ def plan(study: Study, file: Path, size: str, only: Sequence[str], out: Path) ->
     for cell in study.cells(size, only):
         scenario = study.scenario(file.parent, cell, size)
         stamp, learning = stamp_of(scenario), learning_of(scenario)
-        planned.append(Planned(cell, out / cell.name, _alone(scenario), stamp, learning))
+        warnings = tuple(of_text(scenario, study.layers(file.parent, cell, size)))
+        planned.append(Planned(cell, out / cell.name, _alone(scenario), stamp, learning, warnings))
     return planned
 
 
@@ -223,8 +229,9 @@ def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:
         anew = made_anew() if fresh else nullcontext()
         with anew, closing(Answers(folder.parent, reads=not fresh, rows=common.rows)) as answers:
             run = simulate(
-                scenario, growing, checkpoint=checkpoint, answers=answers, load=common.load, build=common.build
-            )
+                scenario, growing, checkpoint=checkpoint, answers=answers, load=common.load, build=common.build,
+                warnings=planned.warnings,
+            )  # fmt: skip
         if run.manifest["status"] != "finished":
             raise KeyboardInterrupt
         data = {key: value for key, value in planned.stamp.items() if key == "data"}

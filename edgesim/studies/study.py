@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
@@ -13,6 +14,7 @@ from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, Validation
 from pydantic import model_validator as validator
 
 from edgesim.config.load import load_scenario
+from edgesim.config.origin import Layers
 from edgesim.config.paths import located
 from edgesim.config.plugins import meant
 from edgesim.config.scenario import Scenario
@@ -24,6 +26,7 @@ from edgesim.files.reading import csv_records, in_short, quoted
 from edgesim.studies.column import parse_column
 from edgesim.studies.keys import LABEL, Changes, FixedKeys, as_label, labelled
 from edgesim.studies.search import Search
+from edgesim.studies.void_axes import check_axes
 
 SEED = "seed"  # the axis that statistics are taken over
 USUAL = "quick"  # the size that is meant if none is named
@@ -152,8 +155,7 @@ class Study(FixedKeys):
         for size in self.sizes:
             if not LABEL.fullmatch(size):
                 raise ConfigError(f"sizes: {size!r} must be of letters, digits and . _ + -")
-            for cell in self.cells(size):
-                self.scenario(folder, cell, size)
+            check_axes(self.axes, size, self.cells(size), partial(self.scenario, folder, size=size))
         if self.search:
             self._check_search(self.search, folder)
 
@@ -174,9 +176,16 @@ class Study(FixedKeys):
         """Return the scenario of a cell. Raises ConfigError that names the cell and the key at fault."""
         try:
             base = {**self._base(folder), **dict.fromkeys(self.without)}
-            return load_scenario(base, [*self.overrides, *cell.overrides, *self.sizes[size].overrides])
+            return load_scenario(base, self._overrides(cell, size))
         except ConfigError as error:
             raise ConfigError(f"size {size}, cell {cell.name}: {error}") from error
+
+    def layers(self, folder: Path, cell: Cell, size: str) -> Layers:
+        """Return what is written of the scenario of a cell. Raises ConfigError as `load_scenario` does."""
+        return Layers.of(self._base(folder), self._overrides(cell, size), self.without)
+
+    def _overrides(self, cell: Cell, size: str) -> list[str]:
+        return [*self.overrides, *cell.overrides, *self.sizes[size].overrides]
 
     def _base(self, folder: Path) -> dict[str, Any]:
         if isinstance(self.base, str):
