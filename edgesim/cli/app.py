@@ -152,16 +152,10 @@ def show(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = False
 @app.command()
 def estimate(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Say what a scenario will cost: FLOPs, bytes, seconds and joules of each kind's jobs, and host resources."""
-    from edgesim.cli import show
-    from edgesim.reports.readable import heading
+    from edgesim.cli.estimate import print_estimate
     from edgesim.simulation.estimate import estimate as estimate_scenario
 
-    found = estimate_scenario(_load(scenario, set_))
-    if as_json:
-        show.print_json({"blocks": found.blocks.to_dict("records"), "totals": found.totals})
-        return
-    show.print_frame(found.blocks, "one job of each kind of device")
-    show.print_table([found.totals], {name: heading(name) for name in found.totals}, "the whole run")
+    print_estimate(estimate_scenario(_load(scenario, set_)), as_json)
 
 
 @app.command()
@@ -301,12 +295,13 @@ def explain(run: OneRun, number: RoundNumber, session: InSession = None) -> None
 def energy(
     run: OneRun,
     by: Annotated[
-        str, typer.Option(metavar="KEYS", help="Of device, kind, component, activity, job, round; with commas.")
+        str,
+        typer.Option(metavar="KEYS", help="Of account, device, kind, component, activity, job, round; with commas."),
     ] = "component,activity",
     as_json: AsJson = False,
     session: InSession = None,
 ) -> None:
-    """Say what a run's joules were spent on: sums and shares."""
+    """Say what joules of devices, network and server were spent on: sums, and shares of each account."""
     from edgesim.cli.energy import print_energy
     from edgesim.cli.opened import one_session
 

@@ -11,7 +11,8 @@ from edgesim.reports.energy import split_energy
 from edgesim.reports.load import Run
 from edgesim.reports.readable import heading, text
 
-_KEYS = [*energy.KEYS, energy.KIND]
+_OF_DEVICES = ("energy_j", "active_j", "idle_j", "participant_j")
+_KEYS = [*energy.KEYS, energy.KIND, energy.ACCOUNT]
 
 
 def parse_keys(given: str) -> list[str]:
@@ -38,16 +39,20 @@ def energy_by(run: Run, keys: list[str]) -> pd.DataFrame:
 def print_energy(run: Run, by: str, as_json: bool = False) -> None:
     """Print what the joules of a run were spent on, a row for each value of the columns `by`.
 
-    Raises ConfigError if `by` names no columns.
+    Where others than the devices spent any, `account` comes first. Raises ConfigError if `by` names no columns.
     """
-    keys = parse_keys(by)
-    sums, split = energy_by(run, keys), split_energy(run)
+    keys, split = parse_keys(by), split_energy(run)
+    others = {name: split[f"energy_{name}_j"] for name in energy.ACCOUNTS[1:]}
+    if any(others.values()) and energy.ACCOUNT not in keys:
+        keys = [energy.ACCOUNT, *keys]
+    sums = energy_by(run, keys)
     if as_json:
         rows = sums.astype(object).where(sums.notna(), None).to_dict("records")
-        print_json({"status": run.status, "total_j": split.pop("energy_j"), **split, "by": rows})
+        print_json({"status": run.status, **split, "by": rows})
         return
     shown = sums.assign(share=[f"{share:.1%}" for share in sums["share"]])
     columns = {name: heading(name) for name in [*keys, "joules", "share"]}
-    whole, active, idle, participants = (text(name, joules) for name, joules in split.items())
+    whole, active, idle, participants = (text(name, split[name]) for name in _OF_DEVICES)
     title = f"{run.name}: {whole} = {active} active + {idle} idle; {participants} without devices that were never asked"
+    title += "".join(f"; {name} {text('energy_j', joules)}" for name, joules in others.items() if joules)
     print_table(shown.to_dict("records"), columns, title, keys=len(keys))

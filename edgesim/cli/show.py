@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from edgesim.reports.load import Run
 
 _UNUSUAL = re.compile(r"[^\n -~]")
+_OTHERS = {"energy_network_j": "network", "energy_server_j": "server"}  # joules beside those of the devices
 _COSTS = {
     "sim_time_s": "simulated time",
     "energy_j": "energy",
     "active_j": "active",  # above idle power
     "idle_j": "idle",
     "participant_j": "participants",  # energy without the idle power of devices that were never asked
+    **_OTHERS,
     "up_bytes": "up",
     "down_bytes": "down",
 }
@@ -50,7 +52,8 @@ def print_runs(runs: Sequence[Run], style: str = "") -> None:
         del shown["accuracy"], shown["best_accuracy"]
     shown |= {key: heading for name in own for key, heading in ((name, name), (f"best_{name}", "best"))}
     rows = [{key: row.get(key) for key in {**shown, **row}} for row in rows]
-    print_table(rows, shown | _COSTS | {"host_s": "host time"}, style=style)
+    costs = without_silent(_COSTS, rows)
+    print_table(rows, shown | costs | {"host_s": "host time"}, style=style)
     for name, row in zip(names, rows, strict=True):
         if row["diverged"] and not style:
             print(f"{name}: {divergence(row['diverged'])}")
@@ -61,7 +64,12 @@ def print_runs(runs: Sequence[Run], style: str = "") -> None:
         title = f"when a target {'of a metric' if metric else 'accuracy'} was first reached"
         each = [name for run, name in zip(runs, names, strict=True) for _ in (*run.targets, *run.metric_targets)]
         named = targets.assign(run=each)
-        print_table(named.to_dict("records"), keep | _COSTS, title, keys=4 + len(metric), style=style)
+        print_table(named.to_dict("records"), keep | costs, title, keys=4 + len(metric), style=style)
+
+
+def without_silent(headings: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the headings of columns without the joules of accounts that spent none in any row."""
+    return {name: head for name, head in headings.items() if name not in _OTHERS or any(row[name] for row in rows)}
 
 
 def unique_names(runs: Sequence[Run]) -> list[str]:

@@ -120,7 +120,7 @@ class Stop(StrictTable):
     accuracy: PositiveShare | None = None  # test accuracy of the global model, a share
     metric: dict[str, FiniteFloat] | None = None  # metrics of the objective by name, such as { perplexity = 3.0 }
     sim_time: Seconds | None = None  # simulated time
-    energy: PositiveJoules | None = None  # joules of everything, idle power included
+    energy: PositiveJoules | None = None  # joules of the devices, idle power included
     cost: Payment | None = None  # what everything has cost, by the section prices, such as "5 EUR"
     milestones: Annotated[tuple[Milestone, ...], Strict(False)] = ()  # accuracies by simulated times
 

@@ -18,7 +18,7 @@ from edgesim.world.prices.ledger import COMPUTE, NETWORK, RECEIVE, TRANSMIT, Cos
 
 
 class Totals(NamedTuple):
-    """All that fleet, links and server have spent since the start of a run; joules as in `world.ledger.Joules`.
+    """All that has been spent since the start of a run; joules by account, as in `edgesim.world.energy.ledger.Joules`.
 
     Money and carbon are 0 in a run without prices.
     """
@@ -30,6 +30,8 @@ class Totals(NamedTuple):
     active_j: float = 0.0
     idle_j: float = 0.0
     participant_j: float = 0.0
+    energy_network_j: float = 0.0
+    energy_server_j: float = 0.0
     cost_low: float = 0.0
     cost: float = 0.0
     cost_high: float = 0.0

@@ -39,12 +39,13 @@ class Running(Protocol):
 
 
 class Spent(NamedTuple):
-    """What jobs have spent together. Joules: above idle power, those of the network among them."""
+    """What jobs have spent together: joules of devices above idle power, and those of the network apart."""
 
     flops: float = 0.0
     down_bytes: int = 0
     up_bytes: int = 0
     joules: float = 0.0
+    network_j: float = 0.0
 
     def with_job(self, cost: Cost) -> Spent:
         """Return this with what a job has spent, but for its joules, which are charged to the world."""
@@ -123,17 +124,18 @@ class InFlight:
         down_bytes, flops, up_bytes = shares * kept.amounts
         down_bytes, up_bytes = np.floor(down_bytes), np.floor(up_bytes)
         link_j = float((kept.link_j_per_byte * (down_bytes + up_bytes)).sum())
-        joules = float((shares * kept.joules).sum() + link_j)
-        return Spent(float(flops.sum()), int(down_bytes.sum()), int(up_bytes.sum()), joules)
+        joules = float((shares * kept.joules).sum())
+        return Spent(float(flops.sum()), int(down_bytes.sum()), int(up_bytes.sum()), joules, link_j)
 
     def _one_by_one(self, jobs: Sequence[Job]) -> Spent:
         """Return the same of any jobs."""
-        flops = joules = 0.0
+        flops = joules = link_j = 0.0
         down_bytes = up_bytes = 0
         for job in jobs:
             cost = self._accounting.cost(job, self._router.so_far(job))
             flops += cost.flops
             down_bytes += cost.received_bytes
             up_bytes += cost.up_bytes + cost.peer_bytes
-            joules += cost.down_j + cost.compute_j + cost.up_j + cost.peer_j + cost.link_j
-        return Spent(flops, down_bytes, up_bytes, joules)
+            joules += cost.down_j + cost.compute_j + cost.up_j + cost.peer_j
+            link_j += cost.link_j
+        return Spent(flops, down_bytes, up_bytes, joules, link_j)

@@ -31,7 +31,7 @@ class Observer(Protocol):
 
     def round_closed(self, info: Mapping[str, Any]) -> None:
         """Take round, accuracy (None: not evaluated, or there is none), metrics of the objective by name, now_s,
-        energy_j, active_j: what of it is above idle power, and diverged (None but where it is first seen).
+        energy_j of the devices, active_j: what of it is above idle power, diverged (None but where it is first seen).
         """
 
 
@@ -206,6 +206,8 @@ class Rounds:
                 active_j=spent.active_j,
                 idle_j=spent.idle_j,
                 participant_j=spent.participant_j,
+                energy_network_j=spent.energy_network_j,
+                energy_server_j=spent.energy_server_j,
                 total_flops=totals.flops,
                 total_down_bytes=totals.down_bytes,
                 total_up_bytes=totals.up_bytes,
@@ -213,6 +215,8 @@ class Rounds:
                 total_active_j=totals.active_j,
                 total_idle_j=totals.idle_j,
                 total_participant_j=totals.participant_j,
+                total_energy_network_j=totals.energy_network_j,
+                total_energy_server_j=totals.energy_server_j,
                 **{f"total_{name}": getattr(totals, name) for name in COSTS},
             )
         )

@@ -32,7 +32,7 @@ from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.energy.ledger import EnergyLedger
 from edgesim.world.failures.base import Failure
 from edgesim.world.fleet import Fleet
-from edgesim.world.prices.ledger import SERVER, CostLedger, ServerUse
+from edgesim.world.prices.ledger import NETWORK, SERVER, CostLedger, ServerUse
 from edgesim.world.prices.market import COLUMNS
 
 
@@ -139,8 +139,11 @@ class World:
         """
         booked = self.accounting
         running = self._in_flight.spent(self.running, self.now_s)
-        in_progress_j = running.joules + sum(use.joules for use in self._at_servers())
-        joules = self.ledger.joules(self.now_s, self.counter.asked, in_progress_j)
+        at_servers = self._at_servers()
+        network_j, server_j = (sum(use.joules for use in at_servers if use.item == item) for item in (NETWORK, SERVER))
+        joules = self.ledger.joules(
+            self.now_s, self.counter.asked, running.joules, running.network_j + network_j, server_j
+        )
         costs = self.costs_by_item() if costs is None else costs
         totals = Totals(
             booked.flops + running.flops,

@@ -82,6 +82,8 @@ class RoundRow(NamedTuple):
     active_j: float
     idle_j: float
     participant_j: float
+    energy_network_j: float
+    energy_server_j: float
     total_flops: float
     total_down_bytes: int
     total_up_bytes: int
@@ -89,6 +91,8 @@ class RoundRow(NamedTuple):
     total_active_j: float
     total_idle_j: float
     total_participant_j: float
+    total_energy_network_j: float
+    total_energy_server_j: float
     total_cost_low: float
     total_cost: float
     total_cost_high: float

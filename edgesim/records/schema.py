@@ -98,8 +98,9 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "edge": INT,  # the edge server that asked; -1: the server itself
         **_SESSION,
     },
-    # One row a closed round; total_*: of fleet, network and server from the start until now_s, jobs in flight included;
-    # the others what was spent since the row before. energy_j = active_j + idle_j.
+    # One row a closed round; total_*: from the start until now_s, jobs in flight included; the others what was spent
+    # since the row before. Joules stand in three accounts, of which none contains another: `energy_j` (devices),
+    # `energy_network_j` and `energy_server_j`. energy_j = active_j + idle_j.
     # critical_*: the device whose job ended last, and the seconds that, with server_s, add up to the round's length.
     "rounds": {
         "round": INT,  # number of the round
@@ -115,13 +116,15 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "staleness_mean": REAL,  # of the merged: global models between being asked and being taken
         "server_s": REAL,  # seconds of the server's work on the merge
         **_CRITICAL,
-        "flops": REAL,  # FLOPs of devices, since the row before, as all down to `participant_j`
+        "flops": REAL,  # FLOPs of devices, since the row before, as all down to `energy_server_j`
         "down_bytes": INT,  # bytes to devices
         "up_bytes": INT,  # bytes that devices sent: `up_bytes` and `peer_bytes` of jobs
-        "energy_j": REAL,  # joules of everything, idle power included
-        "active_j": REAL,  # of these, what jobs, merges and the network added to idle power
-        "idle_j": REAL,  # the others: idle and sleeping power of devices and server
-        "participant_j": REAL,  # joules of everything but idle and sleeping power of devices never asked so far
+        "energy_j": REAL,  # joules of the devices, idle power included
+        "active_j": REAL,  # of these, what jobs added to idle power
+        "idle_j": REAL,  # the others: idle and sleeping power of the devices
+        "participant_j": REAL,  # joules of the devices without idle and sleeping power of those never asked so far
+        "energy_network_j": REAL,  # joules of the network in carrying bytes (`network.energy_per_bit`)
+        "energy_server_j": REAL,  # joules of the server and of edge servers, idle power included
         "total_flops": REAL,  # the same since the start
         "total_down_bytes": INT,  # the same since the start
         "total_up_bytes": INT,  # the same since the start
@@ -129,6 +132,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
         "total_active_j": REAL,  # the same since the start
         "total_idle_j": REAL,  # the same since the start
         "total_participant_j": REAL,  # the same since the start
+        "total_energy_network_j": REAL,  # the same since the start
+        "total_energy_server_j": REAL,  # the same since the start
         **_TOTAL_COSTS,
         **_SESSION,
     },
@@ -228,7 +233,9 @@ def conform(table: str, frame: pd.DataFrame, where: str) -> pd.DataFrame:
     )
     missing = [name for name in columns if name not in frame]
     if missing:
-        raise ConfigError(f"{where}: table {table!r} lacks {', '.join(missing)}")
+        raise ConfigError(
+            f"{where}: table {table!r} lacks {', '.join(missing)}; if an earlier version wrote the run, run it again"
+        )
     return typed(frame[list(columns)], columns)
 
 

@@ -10,7 +10,9 @@ from edgesim.reports.load import Run
 
 KEYS = ["device", "component", "activity", "job", "round"]
 KIND = "kind"  # of a device, follows from it
-_ACCOUNT = KEYS[:3]
+ACCOUNT = "account"  # whose joules, one of ACCOUNTS; follows from the component
+ACCOUNTS = ("devices", "network", "server")  # of a run; edge servers are in the server's
+_USE = KEYS[:3]
 _NONE = -1  # job or round of joules that belong to none
 _ROUNDING = 1e-12  # of an account, which sums over jobs in another order
 
@@ -23,6 +25,7 @@ _JOB_USES = {
 _DEVICE_USES = _JOB_USES | {"idle_j": ("base", "idle"), "sleep_j": ("base", "sleep")}
 _RESTING = ("idle", "sleep")  # activities
 _NETWORK_USE = {"link_j": ("network", "carry")}
+_ACCOUNT_OF = {"network": "network", "server": "server", "edge": "server"}  # component -> account; all others: devices
 
 
 def attribute_energy(run: Run) -> pd.DataFrame:
@@ -31,42 +34,50 @@ def attribute_energy(run: Run) -> pd.DataFrame:
     Columns: device (-1: the server, below: edge servers), component (cpu, radio, base, network, edge, server), activity
     (compute, receive, transmit, idle, sleep, carry), job, round (from 0, as in the tables: the one that asked for the
     job or that the server worked for), joules. Job and round are -1 where joules belong to none: idle and asleep, what
-    a device sent for jobs of others, what edge servers worked, and in an interrupted run all after the last closed
-    round. What the network spent on a job's
-    bytes stands with the job's device, although no device paid for it. All rows add up to the energy of the run.
+    a device sent for jobs of others, what edge servers worked, what belongs to other sessions of the run, and in an
+    interrupted run all after the last closed round. What the network spent on a job's
+    bytes stands with the job's device, although no device paid for it. Rows of the components network, edge and server
+    belong to accounts of their own, all others are joules of the devices.
     """
     accounts = _long(run.devices.assign(job=_NONE, round=_NONE), _DEVICE_USES)
     accounts.loc[accounts["device"] == SERVER_ROW, "component"] = "server"
     accounts.loc[accounts["device"] <= FIRST_EDGE_ROW, "component"] = "edge"
     known = pd.concat([_long(run.jobs, _JOB_USES), _of_the_server(run)])
-    rest = accounts.merge(
-        known.groupby(_ACCOUNT, as_index=False)["joules"].sum(), "left", _ACCOUNT, suffixes=("", "_known")
-    )
+    rest = accounts.merge(known.groupby(_USE, as_index=False)["joules"].sum(), "left", _USE, suffixes=("", "_known"))
     left_j = rest["joules"] - rest["joules_known"].fillna(0.0)
     rest = rest.assign(joules=left_j.where(left_j.abs() > _ROUNDING * rest["joules"], 0.0))
-    carried = [_long(run.jobs, _NETWORK_USE), _long(_as_jobs(run.edges), _NETWORK_USE)]
-    found = pd.concat([known, *carried, rest])[[*KEYS, "joules"]]
+    found = pd.concat([known, _carried(run), _carried_for_others(run), rest])[[*KEYS, "joules"]]
     return found[found["joules"] != 0].reset_index(drop=True)
 
 
 def energy_by(run: Run, *keys: str) -> pd.DataFrame:
-    """Return joules and share of the run's energy for each value of some keys (the index), the largest first.
+    """Return the joules of the devices and their shares for each value of some keys (the index), the largest first.
 
-    Keys are columns of `attribute_energy`, and `kind`, the name of a device's fleet block, or server. Raises
+    Keys are columns of `attribute_energy`, `kind`, the name of a device's fleet block, or `account`. With `account`
+    among them the rows of network and server are there too, and a share is one of its account's joules. Raises
     ConfigError for another key, or none.
     """
-    wrong = [key for place, key in enumerate(keys) if key not in [*KEYS, KIND] or key in keys[:place]]
+    allowed = [*KEYS, KIND, ACCOUNT]
+    wrong = [key for place, key in enumerate(keys) if key not in allowed or key in keys[:place]]
     if wrong or not keys:
-        raise ConfigError(f"energy by {', '.join(keys) or 'nothing'}: must be some of {', '.join([*KEYS, KIND])}")
-    found = attribute_energy(run)
+        raise ConfigError(f"energy by {', '.join(keys) or 'nothing'}: must be some of {', '.join(allowed)}")
+    found = attribute_energy(run).assign(**{ACCOUNT: _accounts})
     found[KIND] = found["device"].map(run.devices.set_index("device")["kind"])
+    if ACCOUNT not in keys:
+        found = found[found[ACCOUNT] == ACCOUNTS[0]]
     sums = found.groupby(list(keys))[["joules"]].sum().sort_values("joules", ascending=False, kind="stable")
-    return sums.assign(share=sums["joules"] / sums["joules"].sum())
+    of_account = sums["joules"].groupby(ACCOUNT).transform("sum") if ACCOUNT in keys else sums["joules"].sum()
+    return sums.assign(share=sums["joules"] / of_account)
 
 
 def split_energy(run: Run) -> dict[str, float]:
-    """Return the joules of a run, split as in the table rounds: energy_j, active_j, idle_j, participant_j."""
-    found, devices = attribute_energy(run), run.devices
+    """Return the joules of a run by account, named as in the table rounds, and their sum, energy_total_j.
+
+    energy_j (of the devices), of it active_j, idle_j and participant_j; energy_network_j, energy_server_j.
+    """
+    every, devices = attribute_energy(run), run.devices
+    of_account = every.groupby(_accounts(every))["joules"].sum().reindex(ACCOUNTS, fill_value=0.0)
+    found = every[_accounts(every) == ACCOUNTS[0]]
     energy_j, idle = float(found["joules"].sum()), found["activity"].isin(_RESTING)
     idle_j = float(found["joules"][idle].sum())
     never_asked = found["device"].isin(devices["device"][(devices["jobs"] == 0) & (devices["device"] >= 0)])
@@ -76,7 +87,30 @@ def split_energy(run: Run) -> dict[str, float]:
         "active_j": energy_j - idle_j,
         "idle_j": idle_j,
         "participant_j": energy_j - bystanders_j,
+        "energy_network_j": float(of_account["network"]),
+        "energy_server_j": float(of_account["server"]),
+        "energy_total_j": float(of_account.sum()),
     }
+
+
+def _accounts(found: pd.DataFrame) -> pd.Series[str]:
+    """Return whose account each row of `attribute_energy` belongs to."""
+    accounts: pd.Series[str] = found["component"].map(_ACCOUNT_OF).fillna(ACCOUNTS[0])
+    return accounts
+
+
+def _carried(run: Run) -> pd.DataFrame:
+    """Return what the network spent on each job, and on each order of an edge server."""
+    return pd.concat([_long(run.jobs, _NETWORK_USE), _long(_as_jobs(run.edges), _NETWORK_USE)])
+
+
+def _carried_for_others(run: Run) -> pd.DataFrame:
+    """Return what the network spent on jobs of other sessions of the run, a row a device; none of a run of one."""
+    others = [view for name in run.sessions if (view := run.session(name)).chosen != run.chosen]
+    if not others:
+        return _carried(run).head(0)
+    carried = pd.concat(map(_carried, others)).assign(job=_NONE, round=_NONE)
+    return carried.groupby(KEYS, as_index=False)[["joules"]].sum()
 
 
 def _as_jobs(edges: pd.DataFrame) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pandas as pd
 from edgesim.records.schema import COSTS
 from edgesim.reports.cost import cost_by
 from edgesim.reports.curves import points_of
-from edgesim.reports.energy import attribute_energy
+from edgesim.reports.energy import split_energy
 from edgesim.reports.load import Run
 
 _TOTALS = [f"total_{name}" for name in COSTS]
@@ -21,8 +21,13 @@ def accuracy_points(settings: Mapping[Run, str]) -> pd.DataFrame:
 
 
 def energy_by_activity(settings: Mapping[Run, str]) -> pd.DataFrame:
-    """Return a row a run and activity: setting, run, activity, joules; see `attribute_energy`."""
+    """Return a row a run and activity of the devices: setting, run, activity, joules; see `energy_by`."""
     return _together(settings, _joules_of_activities)
+
+
+def energy_by_account(settings: Mapping[Run, str]) -> pd.DataFrame:
+    """Return a row a run: setting, run, and the joules of devices, network and server, as `split_energy` names them."""
+    return _together(settings, lambda run: pd.DataFrame([split_energy(run)]))
 
 
 def energy_by_device(settings: Mapping[Run, str]) -> pd.DataFrame:
@@ -60,7 +65,7 @@ def _priced(settings: Mapping[Run, str]) -> dict[Run, str]:
 
 
 def _joules_of_activities(run: Run) -> pd.DataFrame:
-    return attribute_energy(run).groupby("activity", sort=False)["joules"].sum().reset_index()
+    return run.energy_by("activity")[["joules"]].reset_index()
 
 
 def _joules_of_devices(run: Run) -> pd.DataFrame:

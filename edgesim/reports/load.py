@@ -179,9 +179,9 @@ class Run:
     def accuracy_curve(self, split: str = "test") -> pd.DataFrame:
         """Return a row an evaluation: rounds done, what had been spent by then, loss, accuracy and metrics of a split.
 
-        Columns: round, sim_time_s, energy_j, active_j, idle_j, participant_j, up_bytes, down_bytes, flops, loss,
-        accuracy, and those of the objective by name. `split`: test, or with `evaluation.personal` also personal and
-        personal_worst; of a split that was not evaluated there are no rows.
+        Columns: round, sim_time_s, energy_j, active_j, idle_j, participant_j, energy_network_j, energy_server_j,
+        up_bytes, down_bytes, flops, loss, accuracy, and those of the objective by name. `split`: test, or with
+        `evaluation.personal` also personal and personal_worst; of a split that was not evaluated there are no rows.
         """
         from edgesim.reports.stats import curve
 
@@ -190,8 +190,8 @@ class Run:
     def until(self, target: float, for_good: bool = False, metric: str = ACCURACY) -> dict[str, Any] | None:
         """Return what it took until a test accuracy or metric was first reached, or from when on it stayed, by name.
 
-        Keys: round (rounds done), sim_time_s, energy_j, active_j, idle_j, participant_j, up_bytes, down_bytes. None if
-        the run did not get there.
+        Keys: round (rounds done), sim_time_s, energy_j, active_j, idle_j, participant_j, energy_network_j,
+        energy_server_j, up_bytes, down_bytes. None if the run did not get there.
         """
         from edgesim.reports.stats import curve, first_crossing, last_crossing
 
@@ -201,24 +201,22 @@ class Run:
         """Return the run in one object of plain numbers, as `edgesim table --json` prints it.
 
         Keys: method, status, rounds, accuracy, best_accuracy, sim_time_s, energy_j, active_j, idle_j, participant_j,
-        up_bytes, down_bytes, flops, host_s, diverged, targets.
+        energy_network_j, energy_server_j, up_bytes, down_bytes, flops, host_s, diverged, targets.
         """
         from edgesim.reports.stats import summary
 
         return summary(self)
 
     def energy_by_activity(self) -> pd.Series[float]:
-        """Return joules by activity, the largest first: compute, receive, transmit, idle, sleep, carry.
-
-        The latter is the network's. They add up to the energy of the run.
-        """
+        """Return joules of the devices by activity, the largest first: compute, receive, transmit, idle, sleep."""
         return self.energy_by("activity")["joules"]
 
     def energy_by(self, *keys: str) -> pd.DataFrame:
-        """Return joules, and their share of the run's, by one or several keys (the index), the largest first.
+        """Return joules of the devices and their shares by one or several keys (the index), the largest first.
 
-        Keys: device (-1: the server), kind, component, activity, job, round; the latter two count from 0, and are -1
-        where joules belong to none. Raises ConfigError for another key.
+        Keys: device, kind, component, activity, job, round; the latter two count from 0, and are -1 where joules belong
+        to none. With the key account there are also the rows of the network and the server (device -1), and shares are
+        those of an account. Raises ConfigError for another key.
         """
         from edgesim.reports.energy import energy_by
 

@@ -19,6 +19,8 @@ AXES = {
     "energy": "energy_j",
     "active": "active_j",
     "participants": "participant_j",
+    "network": "energy_network_j",
+    "server": "energy_server_j",
     "bytes": "traffic_bytes",
     "rounds": "round",
     "up": "up_bytes",

@@ -35,6 +35,9 @@ _PLAIN = (Unit("", 1),)
 _WORDS = {
     "sim_time_s": "simulated time",
     "energy_j": "energy",
+    "energy_network_j": "network energy",
+    "energy_server_j": "server energy",
+    "link_j": "network energy",
     "joules": "energy",
     "seconds": "time",
     "flops": "computation",

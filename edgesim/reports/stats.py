@@ -16,7 +16,8 @@ from edgesim.records.schema import COSTS as CHARGES
 from edgesim.reports.load import Run
 
 # What the table rounds counts as total_NAME, and so what a study's columns may be named after.
-_REAL = ["energy_j", "active_j", "idle_j", "participant_j", *CHARGES]
+JOULES = ("energy_j", "active_j", "idle_j", "participant_j", "energy_network_j", "energy_server_j")
+_REAL = [*JOULES, *CHARGES]
 _WHOLE = {"up_bytes": "int64", "down_bytes": "int64"}
 # what a target accuracy takes
 COSTS = ["round", "sim_time_s", *_REAL, *_WHOLE]
@@ -31,9 +32,9 @@ def costs_of(run: Run) -> list[str]:
 def curve(run: Run, split: str = "test") -> pd.DataFrame:
     """Return a row an evaluation of `split`: rounds done, what the fleet had spent by then, loss, accuracy, metrics.
 
-    Columns: round, sim_time_s, energy_j, active_j, idle_j, participant_j, with prices those of money and carbon,
-    up_bytes, down_bytes, flops, loss, accuracy, and the metrics of `Run.better` by name; what they count stands with
-    the table rounds. An evaluation before the first round costs nothing.
+    Columns: round, sim_time_s, those of JOULES, with prices those of money and carbon, up_bytes, down_bytes, flops,
+    loss, accuracy, and the metrics of `Run.better` by name; what they count stands with the table rounds. An evaluation
+    before the first round costs nothing.
     """
     evals = run.evals[run.evals["split"] == split].rename(columns={"now_s": "sim_time_s"})
     spent = run.rounds[["round", *_TOTALS]].rename(columns=_TOTALS)
@@ -52,8 +53,7 @@ def first_crossing(
 ) -> dict[str, Any] | None:
     """Return the costs at the first row of a curve whose metric is at the target or better, None if there is none.
 
-    Keys: round (rounds done), sim_time_s, energy_j, active_j, idle_j, participant_j, with prices those of money and
-    carbon, up_bytes, down_bytes.
+    Keys: round (rounds done), sim_time_s, those of JOULES, with prices those of money and carbon, up_bytes, down_bytes.
     """
     reached = points[is_reached(points[metric], target, better)]
     return None if reached.empty else {name: reached[name].iloc[0].item() for name in COSTS if name in reached}
@@ -100,11 +100,10 @@ def summary(run: Run) -> dict[str, Any]:
     """Return the run in one object of plain numbers; accuracies are None if nothing was evaluated.
 
     Keys: method, status, rounds, accuracy (last evaluation), best_accuracy, metrics of the objective with the last
-    value, best_ and their names with the best one, sim_time_s, energy_j, active_j, idle_j,
-    participant_j, with prices those of money and carbon, up_bytes, down_bytes, flops (all at the end of the run; of one
-    that did not finish, at the end of its last round), host_s, diverged (None, or what the manifest says of it), and
-    targets, which maps each target to its first crossing or None; where it is not the scenario's own network that is
-    charged for, charged_as says which.
+    value, best_ and their names with the best one, sim_time_s, those of JOULES, with prices those of money and carbon,
+    up_bytes, down_bytes, flops (all at the end of the run; of one that did not finish, at the end of its last round),
+    host_s, diverged (None, or what the manifest says of it), and targets, which maps each target to its first crossing
+    or None; where it is not the scenario's own network that is charged for, charged_as says which.
     """
     points = curve(run)
     accuracy = points["accuracy"].dropna()

@@ -32,8 +32,8 @@ from edgesim.simulation.job_sample import by_block, of_everybody, of_peers, pric
 from edgesim.simulation.run import Silent, Simulation
 from edgesim.simulation.sessions import refuse_sessions
 
-_SPLIT = ("energy_j", "active_j", "idle_j")
-_JOB_JOULES = ["down_j", "compute_j", "up_j", "peer_j", "link_j"]
+_SPLIT = ("energy_j", "active_j", "idle_j", "energy_network_j", "energy_server_j")
+_JOB_JOULES = ["down_j", "compute_j", "up_j", "peer_j"]
 _ROUNDS, _JOBS = 20, 20_000  # of the trial run without training, at most
 _UPDATES = 2_000  # before a merge of the trial, or four of each device if that is more
 _TRIAL_S = 5.0  # of this host's time for them, but for the round that is under way then
@@ -50,7 +50,7 @@ class Estimate:
     fixed deadline (NaN: there is none). Among peers with the messages that a device fetches,
     what others spend on sending them, and its waits.
     Keys of totals: rounds, jobs, flops, host_minutes, memory_bytes, disk_bytes (of the run folder), sim_time_s,
-    energy_j, active_j and idle_j, of which the first is the sum.
+    energy_j, active_j and idle_j of the devices, of which the first is the sum, energy_network_j and energy_server_j.
     """
 
     blocks: pd.DataFrame
@@ -59,7 +59,9 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Round:
-    """Means of one round: jobs, FLOPs of the devices, simulated seconds, joules above idle power and idle ones.
+    """Means of one round: jobs, FLOPs of the devices, simulated seconds, and joules.
+
+    Joules of the devices are those above idle power and the idle ones, apart from the network's and the server's.
 
     `flying_*`: of jobs that are at work when a round closes, on top of those that ended; once in a run. `host_s`:
     seconds of this host that simulating it takes, without training.
@@ -70,8 +72,11 @@ class _Round:
     seconds: float
     active_j: float
     idle_j: float
+    network_j: float
+    server_j: float
     flying_flops: float = 0.0
     flying_j: float = 0.0
+    flying_network_j: float = 0.0
     host_s: float = 0.0
     cost: float = 0.0  # in the currency of the prices
 
@@ -133,7 +138,11 @@ def _typical_round(parts: Assembly, first: Plan) -> _Round:
     jobs = priced(parts, first).drop_duplicates("device")
     seconds = min(float(jobs["seconds"].max()), parts.setting.deadline_s)
     idle_j = float(parts.fleet.idle_w.sum() * seconds)
-    return _Round(len(jobs), float(jobs["flops"].sum()), seconds, float(jobs["joules"].sum()), idle_j)
+    sums = jobs[["flops", "joules", "link_j"]].sum()
+    return _Round(
+        len(jobs), float(sums["flops"]), seconds, float(sums["joules"]), idle_j, float(sums["link_j"]),
+        parts.scenario.server.idle * seconds,
+    )  # fmt: skip
 
 
 def _trial(parts: Assembly, asked: int) -> tuple[Simulation, _Round]:
@@ -172,13 +181,13 @@ def _means(trial: Simulation, host_s: float, ratio: float) -> _Round:
     rounds, jobs = trial.tables["rounds"].frame(), trial.tables["jobs"].frame()
     asked, end, n = float(rounds["asked"].mean()), rounds.iloc[-1], len(rounds)
     ended = jobs[(jobs["end_s"] <= end["now_s"]) & (jobs["outcome"] != "stopped")]
-    flops, server_j = float(ended["flops"].sum()), trial.ledger.server_j(end["now_s"])[1]
-    active_j, idle_j = float(ended[_JOB_JOULES].to_numpy().sum() + server_j), float(end["total_idle_j"])
-    flying = float(end["total_flops"]) - flops, float(end["total_active_j"]) - active_j
-    each = ratio / n
+    active_j, network_j = float(ended[_JOB_JOULES].to_numpy().sum()), float(ended["link_j"].sum())
+    flops, each = float(ended["flops"].sum()), ratio / n
     return _Round(
-        asked * ratio, flops * each, float(end["now_s"]) * each, active_j * each, idle_j * each, *flying,
-        host_s * each, float(end["total_cost"]) * each,
+        asked * ratio, flops * each, float(end["now_s"]) * each, active_j * each, float(end["total_idle_j"]) * each,
+        network_j * each, float(end["total_energy_server_j"]) * each,
+        float(end["total_flops"]) - flops, float(end["total_active_j"]) - active_j,
+        float(end["total_energy_network_j"]) - network_j, host_s * each, float(end["total_cost"]) * each,
     )  # fmt: skip
 
 
@@ -201,6 +210,7 @@ def _totals(
         return {**unknown, "memory_bytes": memory_bytes}
     flops, jobs = rounds * typical.flops, round(rounds * typical.jobs)  # of jobs that are trained
     active_j, idle_j = rounds * typical.active_j + typical.flying_j, rounds * typical.idle_j
+    network_j, server_j = rounds * typical.network_j + typical.flying_network_j, rounds * typical.server_j
     own_flops = flops * _own_share(parts)
     trained_s = _host_s(parts, own_flops + _evaluation_flops(parts, rounds), speed or host_flops_per_s)
     return {
@@ -211,7 +221,7 @@ def _totals(
         "disk_bytes": _disk_bytes(parts, jobs),
         "memory_bytes": memory_bytes,
         "sim_time_s": min(rounds * typical.seconds, parts.scenario.stop.sim_time or np.inf),
-        **dict(zip(_SPLIT, (active_j + idle_j, active_j, idle_j), strict=True)),
+        **dict(zip(_SPLIT, (active_j + idle_j, active_j, idle_j, network_j, server_j), strict=True)),
     }
 
 

@@ -22,7 +22,7 @@ from edgesim.world.availability.always import Always
 
 _DEVICES = 2_000  # of a fleet block are looked at: enough for means
 _DRAWS, _JOBS = 20, 20_000  # jobs of each device, and in all, where jobs of a device differ
-_MEANS = ["flops", "down_bytes", "up_bytes", "seconds", "joules"]
+_MEANS = ["flops", "down_bytes", "up_bytes", "seconds", "joules", "link_j"]
 
 
 def timed(parts: Assembly, observer: Observer | None = None) -> Simulation:
@@ -40,7 +40,7 @@ def of_everybody(start: Simulation) -> FleetView:
 
 
 def priced(parts: Assembly, plan: Plan) -> pd.DataFrame:
-    """Return the prices of a plan, a row a job: device, part, flops, bytes, and seconds and joules of the whole job.
+    """Return the prices of a plan, a row a job: device, part, flops, bytes, seconds, joules, the network's as link_j.
 
     Where jobs of a device differ there are several of each, one for each draw. Over shared links these are the prices
     of a job that has them to itself.
@@ -50,11 +50,13 @@ def priced(parts: Assembly, plan: Plan) -> pd.DataFrame:
     draws = 1 if parts.fleet.steady else max(1, min(_DRAWS, _JOBS // max(1, len(ids))))
     of_draws = [pricer.prices(plan.orders, 0.0, Draws(key, ids, np.full_like(ids, nth))) for nth in range(draws)]
     prices = pd.concat([pd.DataFrame(each._asdict()) for each in of_draws], ignore_index=True)
+    devices = np.tile(ids, draws)
     return prices.assign(
-        device=np.tile(ids, draws),
+        device=devices,
         submodel=[order.task.submodel.shape_id for order in plan.orders] * draws,
         seconds=prices[["down_s", "compute_s", "up_s"]].sum(axis=1),
         joules=prices[["down_j", "compute_j", "up_j"]].sum(axis=1),
+        link_j=8.0 * parts.fleet.j_per_bit[devices] * (prices["down_bytes"] + prices["up_bytes"]),
     )
 
 

@@ -19,7 +19,8 @@ from edgesim.records.schema import TABLES, TEXT
 from edgesim.reports.load import Run
 from edgesim.reports.stats import COSTS, area, curve, first_crossing, last_crossing, smoothed, summary
 
-_SPENT = ("rounds", "round_s", *COSTS[1:], "traffic_bytes")
+_SUMS = ("energy_device_j", "energy_total_j")  # of a run: `energy_j` by its full name, and joules of all accounts
+_SPENT = ("rounds", "round_s", *COSTS[1:], *_SUMS, "traffic_bytes")
 _PERSONAL = ("personal_accuracy", "best_personal_accuracy", "personal_worst")
 _BUSIEST = ("busiest_in_bytes", "busiest_out_bytes", "busiest_bytes", "busiest_round_in_bytes")
 _OF_OBJECTIVES = tuple(name for name in METRICS if name not in (ACCURACY, "loss"))
@@ -66,21 +67,22 @@ class Column:
     `for_good`: until from when on all evaluations are at the target or above; accuracy may go up and down a lot.
     `mean_of`: it is the mean of so many last evaluations that reaches the target, as one alone may do so by luck.
     `metric`: of what the target is a value, accuracy or one of the objective, as in sim_time_s@perplexity:3.
-    `quantity`: rounds, round_s (mean length of a round), sim_time_s, energy_j, of it active_j, idle_j (above idle power
-    and not) and participant_j (without the idle power of devices never asked), cost and co2e_g by the scenario's prices
-    (cost_low, cost_high, co2e_low_g, co2e_high_g where these are bands), up_bytes, down_bytes, traffic_bytes
-    (both), or TABLE.COLUMN, a sum over a table of the run; at the end also flops, loss and accuracy of the last
-    evaluation, perplexity, f1_macro and other metrics of the objective, best_accuracy, best_perplexity and so on,
-    accuracy_last_K, the mean of the last K evaluations, accuracy_area, the mean accuracy
-    over simulated time, or with [TIME] over so much of it (see `area`), accuracy_of[NETWORK], of the last evaluation of
-    one of several networks, mean_forward_macs (mean over jobs of the size of the model trained, see
-    `CostProfile.forward_macs`), and metric.NAME, what the method reported last by that name: the mean over devices, or
-    with [FIRST-LAST] over those with these ids; mean_metric.NAME is the mean over all rounds and devices.
-    personal_accuracy, of the last evaluation, and best_personal_accuracy are means over devices of what each would use
-    itself, personal_worst the mean over the worst tenth of devices in the last evaluation; all need
-    `evaluation.personal`. busiest_in_bytes, busiest_out_bytes and busiest_bytes are the most that one device received,
-    sent and did both of in the whole run; busiest_round_in_bytes the mean over rounds of the most that one received in
-    a round, in tables of papers the traffic of the busiest node. The server is no device.
+    `quantity`: rounds, round_s (mean length of a round), sim_time_s, energy_j or energy_device_j (joules of the
+    devices), of it active_j, idle_j (above idle power and not) and participant_j (without the idle power of devices
+    never asked), energy_network_j, energy_server_j, energy_total_j (the sum of the three accounts), cost and co2e_g by
+    the scenario's prices (cost_low, cost_high, co2e_low_g, co2e_high_g where these are bands), up_bytes, down_bytes,
+    traffic_bytes (both), or TABLE.COLUMN, a sum over a table of the run; at the end also flops, loss and accuracy of
+    the last evaluation, perplexity, f1_macro and other metrics of the objective, best_accuracy, best_perplexity and so
+    on, accuracy_last_K, the mean of the last K evaluations, accuracy_area, the mean accuracy over simulated time, or
+    with [TIME] over so much of it (see `area`), accuracy_of[NETWORK], of the last evaluation of one of several
+    networks, mean_forward_macs (mean over jobs of the size of the model trained, see `CostProfile.forward_macs`), and
+    metric.NAME, what the method reported last by that name: the mean over devices, or with [FIRST-LAST] over those with
+    these ids; mean_metric.NAME is the mean over all rounds and devices. personal_accuracy, of the last evaluation, and
+    best_personal_accuracy are means over devices of what each would use itself, personal_worst the mean over the worst
+    tenth of devices in the last evaluation; all need `evaluation.personal`. busiest_in_bytes, busiest_out_bytes and
+    busiest_bytes are the most that one device received, sent and did both of in the whole run; busiest_round_in_bytes
+    the mean over rounds of the most that one received in a round, in tables of papers the traffic of the busiest node.
+    The server is no device.
     """
 
     quantity: str
@@ -238,6 +240,8 @@ def _spent(run: Run, column: Column) -> dict[str, Any] | None:
         "rounds": rounds,
         "round_s": float(run.rounds["now_s"].iloc[rounds - 1]) / rounds if rounds else None,
         "traffic_bytes": found["up_bytes"] + found["down_bytes"],
+        "energy_device_j": found["energy_j"],
+        "energy_total_j": found["energy_j"] + found["energy_network_j"] + found["energy_server_j"],
         "mean_forward_macs": run.manifest.get("forward_macs"),  # older runs have none
     }
 

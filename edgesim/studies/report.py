@@ -17,7 +17,7 @@ from edgesim.reports.cost import currency_of
 from edgesim.reports.explain import explain
 from edgesim.reports.gantt import round_bars
 from edgesim.reports.html.answer import FEWEST_PAIRS, ranked
-from edgesim.reports.html.content import Contest, Findings, Made, Part, SlowestRound, Tradeoff
+from edgesim.reports.html.content import Contest, Effect, Findings, Made, Part, SlowestRound, Tradeoff
 from edgesim.reports.load import Run
 from edgesim.reports.participation import participation
 from edgesim.simulation.warnings import once
@@ -28,6 +28,7 @@ from edgesim.studies.tradeoffs.pareto import front
 from edgesim.studies.values import axes_of, compared, summarised, values_of
 
 _MOST_CONTESTS = 4
+_MOST_EFFECTS = 2  # columns for which it is said what an axis does
 _KINDS = ("method", "protocol", "selection", "partition", "data", "model", "network", "topology", "energy", "peers")
 _LEFT_OUT = ("seed", "name", "backend", "weights", "fleet")  # what does not make a setting, or has a table of its own
 
@@ -51,10 +52,9 @@ def findings_of(
     values = values_of(study, runs)
     rows = summarised(values)
     known = [name for name in study.columns if rows["reached"][rows["column"] == name].any() or "@" in name]
-    better = {name: parse_column(name).better for name in known}
-    lower = {name: None if each is None else each == "lower" for name, each in better.items()}
+    lower = {name: (better := parse_column(name).better) and better == "lower" for name in known}
     summary = with_setting(with_middle(rows, known), study)
-    compares = [name for name in known if better[name] is not None]
+    compares = [name for name in known if lower[name] is not None]
     held = _baseline(groups_of, baseline)
     against = pd.concat([_against(values, study, groups_of[held], name) for name in compares] or [pd.DataFrame()])
     contests = list(_contests(study, values, summary, groups_of, lower))
@@ -70,10 +70,12 @@ def findings_of(
         summary=summary,
         compared=against if len(against) else _nothing_compared(),
         contests=contests,
+        effects=list(_effects(values, [contest.of for contest in contests[:_MOST_EFFECTS]])),
         tradeoffs=list(_tradeoffs(study, summary, lower)),
         targets=sorted({target for run in labels for target in run.targets}),
         points=frames.accuracy_points(labels),
         energy=frames.energy_by_activity(labels),
+        accounts=frames.energy_by_account(labels),
         devices=frames.energy_by_device(labels),
         lengths=frames.lengths_of_rounds(labels),
         costs=frames.cost_points(labels),
@@ -132,6 +134,22 @@ def _contests(
         seen.add(quantity)
         best = groups_of[ranking["setting"].iloc[0]]
         yield Contest(of=name, lower=less, ranking=ranking, against=_against(values, study, best, name))
+
+
+def _effects(values: pd.DataFrame, columns: Sequence[str]) -> Iterator[Effect]:
+    """Yield what each axis of two values does to some columns, if the settings differ in another axis too."""
+    axes = axes_of(values)
+    for axis in axes:
+        labels = list(dict.fromkeys(map(str, values[axis])))
+        if len(labels) != 2 or len(axes) < 2:
+            continue
+        base, label = labels
+        for column in columns:
+            found = compared(values, {axis: base}, column)
+            found = found[found["pairs"] > 0]
+            setting = [" ".join(map(str, each)) for each in found[[a for a in axes if a != axis]].to_numpy()]
+            if setting:
+                yield Effect(axis=axis, label=label, base=base, of=column, against=found.assign(setting=setting))
 
 
 def _tradeoffs(study: Study, summary: pd.DataFrame, lower: Mapping[str, bool | None]) -> Iterator[Tradeoff]:

@@ -9,6 +9,7 @@ import edgesim
 from edgesim.cli.energy import energy_by, parse_keys
 from edgesim.core.errors import ConfigError, LedgerError
 from edgesim.reports.energy import attribute_energy
+from edgesim.reports.stats import JOULES
 from tests.calling import call
 from tests.conftest import digits_scenario, simulate_null, timing_scenario
 from tests.records.written import new_tables, write
@@ -62,17 +63,23 @@ def test_every_joule_of_a_hand_made_run(hand_made):
 
 
 def test_sums_and_shares(hand_made):
-    """All components make 51.875 J; so do the rounds."""
+    """All components of the devices make 38.75 J; so do the rounds. Server and network are accounts of their own."""
     sums = energy_by(hand_made, ["component"])
     assert sums.to_dict("list") == {
+        "component": ["cpu", "base", "radio"],
+        "joules": [18.0, 14.5, 6.25],
+        "share": [joules / 38.75 for joules in (18.0, 14.5, 6.25)],
+    }
+    assert energy_by(hand_made, ["account", "component"]).to_dict("list") == {
+        "account": ["devices", "devices", "server", "devices", "network"],
         "component": ["cpu", "base", "server", "radio", "network"],
         "joules": [18.0, 14.5, 13.0, 6.25, 0.125],
-        "share": [joules / 51.875 for joules in (18.0, 14.5, 13.0, 6.25, 0.125)],
+        "share": [18.0 / 38.75, 14.5 / 38.75, 1.0, 6.25 / 38.75, 1.0],
     }
     rounds = energy_by(hand_made, ["round"])
-    assert rounds["joules"].tolist() == [19.75, 17.125, 15.0]  # none, then 2 + 12 + 1 + 0.125 + 2, then 3 + 6 + 6
-    assert rounds["round"].isna().tolist() == [True, False, False]
-    assert rounds["round"].tolist()[1:] == [1, 2]
+    assert rounds["joules"].tolist() == [15.0, 14.75, 9.0]  # 2 + 12 + 1; 6 + 1.5 + 7 + 0.25 of none; 3 + 6
+    assert rounds["round"].isna().tolist() == [False, True, False]
+    assert rounds["round"].dropna().tolist() == [1, 2]
     assert energy_by(hand_made, ["job"])["job"].dropna().tolist() == [0, 1]
 
 
@@ -100,7 +107,9 @@ RUNS = {
 def test_all_rows_add_up_to_the_energy_of_the_run(name, tmp_path):
     run = edgesim.run(RUNS[name], out=tmp_path / "run")
     found = attribute_energy(run)
-    total_j = float(run.devices[DEVICE_J].to_numpy().sum() + run.jobs["link_j"].sum())
+    joules = run.devices[DEVICE_J].sum(axis=1)
+    of_devices_j, server_j = float(joules[run.devices["device"] >= 0].sum()), float(joules.iloc[-1])
+    total_j = of_devices_j + server_j + float(run.jobs["link_j"].sum())
     assert found["joules"].sum() == pytest.approx(total_j, rel=1e-9, abs=0)
     by_device = found.groupby("device")["joules"].sum().reindex(run.devices["device"], fill_value=0.0)
     assert by_device.tolist() == pytest.approx(run.devices[DEVICE_J].sum(axis=1).tolist(), rel=1e-9, abs=0)
@@ -109,7 +118,9 @@ def test_all_rows_add_up_to_the_energy_of_the_run(name, tmp_path):
     assert set(found.loc[found["round"] < 0, "activity"]) <= {"idle", "sleep"}
     # From the first round's end at 50 s on: five devices idle for 25 s, and each computes until then or is done before.
     after_j = 5 * 25 * 2.0 + (25 + 25 + 25 + 20 + 10) * 3.0 if name == "cut off" else 0.0
-    assert total_j == pytest.approx(run.rounds["total_energy_j"].iloc[-1] + after_j, rel=1e-9, abs=0)
+    last = run.rounds.iloc[-1]
+    assert of_devices_j == pytest.approx(last["total_energy_j"] + after_j, rel=1e-9, abs=0)
+    assert server_j == pytest.approx(last["total_energy_server_j"], rel=1e-9, abs=0)
 
 
 def test_what_was_spent_after_the_last_closed_round_of_an_interrupted_run_is_kept(hand_made, tmp_path):
@@ -143,21 +154,23 @@ def test_the_command_prints_sums_and_shares(hand_made):
     code, out, err = call("energy", hand_made.folder)
     rows = [line.split() for line in out.splitlines() if line.strip()]
     assert (code, err) == (0, "")
-    said = "run: 51.9 J = 32.4 J active + 19.5 J idle; 51.9 J without devices that were never asked"
-    assert rows[:2] == [said.split(), ["component", "activity", "energy", "share"]]
+    said = "run: 38.8 J = 24.2 J active + 14.5 J idle; 38.8 J without devices that were never asked"
+    said += "; network 125 mJ; server 13 J"
+    assert rows[:2] == [said.split(), ["account", "component", "activity", "energy", "share"]]
     assert rows[3:6] == [
-        ["cpu", "compute", "18", "J", "34.7%"],
-        ["base", "idle", "13", "J", "25.1%"],
-        ["server", "compute", "8", "J", "15.4%"],
+        ["devices", "cpu", "compute", "18", "J", "46.5%"],
+        ["devices", "base", "idle", "13", "J", "33.5%"],
+        ["server", "server", "compute", "8", "J", "61.5%"],
     ]
     by_round = [line.split() for line in call("energy", hand_made.folder, "--by", "round").out.splitlines()]
-    assert ["-", "19.8", "J", "38.1%"] in by_round and ["1", "17.1", "J", "33.0%"] in by_round
+    assert ["devices", "1", "15", "J", "38.7%"] in by_round and ["server", "-", "5", "J", "38.5%"] in by_round
 
 
 def test_the_command_prints_json(hand_made):
     found = json.loads(call("energy", hand_made.folder, "--by", "round, device", "--json").out)
-    assert found["total_j"] == 51.875
-    assert found["by"][0] == {"round": 1, "device": 0, "joules": 15.125, "share": 15.125 / 51.875}
+    accounts = {"energy_j": 38.75, "energy_network_j": 0.125, "energy_server_j": 13.0, "energy_total_j": 51.875}
+    assert {name: found[name] for name in accounts} == accounts
+    assert found["by"][0] == {"account": "devices", "round": 1, "device": 0, "joules": 15.0, "share": 15.0 / 38.75}
     assert {row["round"] for row in found["by"]} == {None, 1, 2}
 
 
@@ -165,7 +178,7 @@ def test_a_run_without_joules_has_an_empty_table(tmp_path):
     folder = edgesim.run(RUNS["nothing spent"], out=tmp_path / "idle").folder
     code, out, _ = call("energy", folder)
     assert (code, out.splitlines()[0].split(" = ")[0]) == (0, "idle: 0 J")
-    nothing = dict.fromkeys(["total_j", "active_j", "idle_j", "participant_j"], 0.0)
+    nothing = dict.fromkeys([*JOULES, "energy_total_j"], 0.0)
     assert json.loads(call("energy", folder, "--by", "job", "--json").out) == {
         "status": "finished",
         **nothing,

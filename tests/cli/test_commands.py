@@ -81,6 +81,7 @@ def simulator(monkeypatch):
 
     def estimate(_):
         levels = pd.DataFrame({"level": [1, 2], "devices": [3, 4], "flops": [2e9, 4e9], "seconds": [7200.0, 90.0]})
+        levels["link_j"] = [0.0, 5000.0]
         return SimpleNamespace(blocks=levels, totals={"host_minutes": np.float64(12.5), "memory_bytes": 3_000_000})
 
     def network_of(model, shape, classes, key):
@@ -193,9 +194,9 @@ def test_validate_and_schema(call, simulator, scenario):
 
 def test_estimate(call, simulator, scenario):
     out = call("estimate", scenario)[1]
-    assert all(text in out for text in ("2 GFLOP", "2 h", "90 s", "12.5", "3 MB"))
+    assert all(text in out for text in ("2 GFLOP", "2 h", "90 s", "network energy", "5 kJ", "12.5", "3 MB"))
     found = json.loads(call("estimate", scenario, "--json")[1])
-    assert found["blocks"][1] == {"level": 2, "devices": 4, "flops": 4e9, "seconds": 90.0}
+    assert found["blocks"][1] == {"level": 2, "devices": 4, "flops": 4e9, "seconds": 90.0, "link_j": 5000.0}
     assert found["totals"] == {"host_minutes": 12.5, "memory_bytes": 3_000_000}
 
 

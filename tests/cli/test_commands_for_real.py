@@ -44,7 +44,8 @@ def test_run_prints_its_summary_as_json(runs: dict[str, tuple[Path, Done]]) -> N
     assert err.splitlines()[-1] == f"run folder: {folder}"
     assert found.keys() == {
         *("method", "status", "rounds", "accuracy", "best_accuracy", "sim_time_s", "energy_j"),
-        *("active_j", "idle_j", "participant_j", "up_bytes", "down_bytes", "flops", "host_s", "diverged", "targets"),
+        *("active_j", "idle_j", "participant_j", "energy_network_j", "energy_server_j"),
+        *("up_bytes", "down_bytes", "flops", "host_s", "diverged", "targets"),
     }
     assert (found["method"], found["rounds"], found["host_s"]) == ("fedavg", 3, run.manifest["host_s"])
     assert found["accuracy"] == run.evals["accuracy"].iloc[-1]

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("few_tries")
 IDLE_W, COMPUTE_W, TRANSMIT_W, RECEIVE_W = 2.0, 3.0, 1.0, 0.5  # the last three above idle
 POWER = {"name": "power", "idle": IDLE_W, "busy": IDLE_W + COMPUTE_W, "transmit": TRANSMIT_W, "receive": RECEIVE_W}
 PHASES = ["down_s", "wait_s", "compute_s", "up_s"]
-JOULES = ["down_j", "compute_j", "up_j", "peer_j", "link_j"]
+JOULES = ["down_j", "compute_j", "up_j", "peer_j"]
 CRITICAL = [f"critical_{name}" for name in ("down_s", "compute_s", "up_s", "link_wait_s", "wait_s")]
 ROUNDING_S = 1e-6
 MOST_EVENTS = 100_000  # far more than any of these runs needs
@@ -305,15 +305,19 @@ def joules_add_up(seen: Seen) -> None:
         return
     awake_s, asleep_s = rows["idle_j"] / fleet.idle_w, rows["sleep_j"] / fleet.sleep_w
     assert (awake_s + asleep_s).to_numpy() == pytest.approx(np.full(len(fleet), seen.end_s))
-    for (ended, now_s, energy_j), server_s in zip(seen.closed, seen.rounds["server_s"].cumsum(), strict=True):
+    of_rounds = seen.rounds.assign(server_s=seen.rounds["server_s"].cumsum()).to_dict("records")
+    for (ended, now_s, energy_j), row in zip(seen.closed, of_rounds, strict=True):
         server, away = simulation.parts.scenario.server, simulation.parts.availability.off_s(now_s)
         resting_j = (fleet.idle_w * (now_s - away) + fleet.sleep_w * away).sum()
-        of_server_j, most_workers = server.idle * now_s + (server.busy - server.idle) * server_s, server.workers - 1
-        ended_j = seen.jobs[JOULES][:ended].to_numpy().sum() + resting_j + of_server_j
         in_flight = seen.jobs[ended:].query("sent_s < @now_s")  # at most all that they spend in the end
-        most_j, slack_j = ended_j + in_flight[JOULES].to_numpy().sum(), 1e-9 * energy_j
-        most_j += (server.busy - server.idle) * server_s * most_workers  # beside the one that is longest at a merge
-        assert ended_j - slack_j <= energy_j <= most_j + slack_j
+        for found_j, names, rest_j in ((energy_j, JOULES, resting_j), (row["total_energy_network_j"], ["link_j"], 0.0)):
+            ended_j = seen.jobs[names][:ended].to_numpy().sum() + rest_j
+            most_j, slack_j = ended_j + in_flight[names].to_numpy().sum(), 1e-9 * found_j
+            assert ended_j - slack_j <= found_j <= most_j + slack_j
+        # of several workers all others are at a merge for no longer than the one that is longest at it
+        idle_j, worker_j = server.idle * now_s, (server.busy - server.idle) * row["server_s"]
+        server_j = row["total_energy_server_j"]
+        assert (idle_j + worker_j) * (1 - 1e-9) <= server_j <= (idle_j + server.workers * worker_j) * (1 + 1e-9)
     assert seen.rounds["total_energy_j"].to_numpy() == pytest.approx([energy_j for *_, energy_j in seen.closed])
 
 

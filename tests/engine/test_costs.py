@@ -111,7 +111,7 @@ def test_at_flat_prices_all_is_amount_times_price(given, trace):
     seen = Seen({**given, "prices": FLAT}, trace)
     check_closed(seen)
     spent, jobs, end_s = by_item(seen), seen.jobs, seen.end_s
-    energy_j = float(seen.simulation.totals["energy_j"])
+    energy_j = sum(float(seen.simulation.totals[name]) for name in ("energy_j", "energy_network_j", "energy_server_j"))
     assert spent.loc[list(priced.ELECTRICITY), "cost"].sum() == pytest.approx(energy_j, rel=1e-9)
     assert spent.loc[list(priced.ELECTRICITY), "co2e_g"].sum() == pytest.approx(2 * energy_j, rel=1e-9)
     assert spent.loc["receive", "cost"] == pytest.approx(jobs["down_j"].sum(), rel=1e-9)

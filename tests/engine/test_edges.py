@@ -11,7 +11,7 @@ import pytest
 
 import edgesim
 from edgesim.core.errors import ConfigError
-from edgesim.reports.energy import attribute_energy
+from edgesim.reports.energy import attribute_energy, split_energy
 from edgesim.reports.load import Run
 from edgesim.runtime.answers import Answers
 from edgesim.runtime.checkpoint import Checkpoint
@@ -130,9 +130,16 @@ def test_bytes_and_joules_on_paper(two: Run) -> None:
         assert [row["compute_j"], row["idle_j"]] == pytest.approx([4.0 * edge_s, 5.0 * end_s], rel=1e-12)
     server_s = 2 * 4 * weights / SERVER_SPEED
     assert devices.loc[-1, ["compute_j", "idle_j"]].tolist() == pytest.approx([30 * server_s, 20 * end_s], rel=1e-12)
-    parts = devices[["down_j", "compute_j", "up_j", "idle_j"]].to_numpy().sum() + two.edges["link_j"].sum()
-    assert two.rounds["total_energy_j"].iloc[-1] == pytest.approx(parts, rel=1e-12)
-    assert attribute_energy(two)["joules"].sum() == pytest.approx(parts, rel=1e-9)
+    spent_j, last = devices[["down_j", "compute_j", "up_j", "idle_j"]].sum(axis=1), two.rounds.iloc[-1]
+    of_devices, of_servers, network_j = (
+        spent_j[spent_j.index >= 0],
+        spent_j[spent_j.index < 0],
+        two.edges["link_j"].sum(),
+    )
+    assert last["total_energy_j"] == pytest.approx(of_devices.sum(), rel=1e-12)
+    assert last["total_energy_server_j"] == pytest.approx(of_servers.sum(), rel=1e-12)
+    assert last["total_energy_network_j"] == pytest.approx(network_j, rel=1e-12)
+    assert attribute_energy(two)["joules"].sum() == pytest.approx(spent_j.sum() + network_j, rel=1e-9)
     assert two.rounds["total_down_bytes"].iloc[-1] == orders * 4 * bits / 8  # of devices alone
 
 
@@ -202,7 +209,9 @@ def sums_close(seen: Run) -> None:
         of_jobs = jobs[column].sum()
         of_devices = devices.loc[devices["device"] >= 0, column].sum()
         assert of_devices == pytest.approx(of_jobs, rel=1e-9)
-    assert attribute_energy(seen)["joules"].sum() == pytest.approx(seen.manifest["totals"]["energy_j"], rel=1e-9)
+    for name, joules in split_energy(seen).items():
+        if name != "energy_total_j":
+            assert seen.manifest["totals"][name] == pytest.approx(joules, rel=1e-9), name
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,9 @@ def check_rounds(rounds: pd.DataFrame, spans: Sequence[Span], idle_w: float, sla
     for row in rounds.itertuples():
         at_s = row.now_s
         energy_j = integrated(spans, idle_w, at_s, lambda until_s: until_s)
-        assert row.total_energy_j == pytest.approx(energy_j, rel=1e-9, abs=slack_j)
-        assert row.total_active_j == pytest.approx(energy_j - idle_w * at_s, rel=1e-9, abs=slack_j + 1e-9)
-        assert row.total_idle_j == pytest.approx(idle_w * at_s, rel=1e-9)
+        found_j = row.total_energy_j + row.total_energy_network_j + row.total_energy_server_j
+        assert found_j == pytest.approx(energy_j, rel=1e-9, abs=slack_j)
+        assert row.total_active_j + row.total_idle_j == pytest.approx(row.total_energy_j, rel=1e-9)
         for total, prices in (row.total_cost, MONEY), (row.total_co2e_g, GRAMS):
             expected = integrated(spans, idle_w, at_s, turns(prices, EACH_S))
             assert total == pytest.approx(expected, rel=1e-9, abs=slack_j * max(prices) + 1e-9)
@@ -125,8 +125,10 @@ def test_by_hand_a_session_closes_a_round_while_the_server_merges_for_the_other(
     a, b = table(seen, "rounds", 0), table(seen, "rounds", 1)
     assert a["now_s"].tolist() == pytest.approx([10, 20])
     assert b["now_s"].tolist() == pytest.approx([13, 26])
-    assert a["total_energy_j"].tolist() == pytest.approx([45 + 500 + 240, 3 * 28 + 1200 + 480])
-    assert b["total_energy_j"].tolist() == pytest.approx([3 * 18 + 800 + 312, 3 * 30 + 1600 + 624])
+    assert a["total_energy_j"].tolist() == pytest.approx([45 + 40, 3 * 28 + 80])
+    assert a["total_energy_server_j"].tolist() == pytest.approx([500 + 200, 1200 + 400])
+    assert b["total_energy_j"].tolist() == pytest.approx([3 * 18 + 52, 3 * 30 + 104])
+    assert b["total_energy_server_j"].tolist() == pytest.approx([800 + 260, 1600 + 520])
     computing = [Span(0, 6, 3), Span(10, 16, 3), Span(0, 9, 3), Span(13, 22, 3)]
     merging = [Span(6, 10, 100), Span(16, 20, 100), Span(9, 13, 100), Span(22, 26, 100)]
     for rounds in (a, b):
@@ -147,7 +149,8 @@ def test_by_hand_each_worker_of_the_other_s_merge_counts_for_what_it_did():
         seen = run(priced(fleet=fleet, server=server, session=sessions))
         [row] = table(seen, "rounds", 1).to_dict("records")
         assert row["now_s"] == pytest.approx(takes_s + 2)
-        assert row["total_active_j"] == pytest.approx(3 * (27 + takes_s) + 100 * (2 + worked_s))
+        assert row["total_active_j"] == pytest.approx(3 * (27 + takes_s))
+        assert row["total_energy_server_j"] == pytest.approx(100 * (2 + worked_s) + 20 * row["now_s"])
 
 
 @st.composite
@@ -216,11 +219,11 @@ def test_by_hand_the_cloud_merges_while_an_edge_server_does():
     rounds = table(seen, "rounds")
     assert rounds["now_s"].tolist() == pytest.approx([10, 12.5], abs=1e-6)
     link_j = J_PER_BIT * BITS  # of a model, one way
-    idle_w = 2 * DEVICE_W["idle"] + 2 * EDGE_W["idle"] + SERVER_W["idle"]
-    at_10_s = 3 * 10.5 + 40 * (3 + 2.5) + 3 * link_j + idle_w * 10
-    assert rounds["total_energy_j"].tolist()[0] == pytest.approx(at_10_s, rel=1e-6)
-    at_12_5_s = 3 * (10.5 + 1.5) + 40 * (3 + 3) + 5 * link_j + idle_w * 12.5
-    assert rounds["total_energy_j"].tolist()[1] == pytest.approx(at_12_5_s, rel=1e-6)
+    servers_w = 2 * EDGE_W["idle"] + SERVER_W["idle"]
+    assert rounds["total_energy_j"].tolist() == pytest.approx([3 * 10.5 + 40, 3 * (10.5 + 1.5) + 50], rel=1e-6)
+    assert rounds["total_energy_network_j"].tolist() == pytest.approx([3 * link_j, 5 * link_j], rel=1e-6)
+    servers_j = [40 * (3 + 2.5) + servers_w * 10, 40 * (3 + 3) + servers_w * 12.5]
+    assert rounds["total_energy_server_j"].tolist() == pytest.approx(servers_j, rel=1e-6)
 
 
 def test_by_hand_the_cloud_merges_while_a_model_is_on_its_way():
@@ -236,7 +239,8 @@ def test_by_hand_the_cloud_merges_while_a_model_is_on_its_way():
     spans = [Span(0, 1, watts), Span(0, 1, watts), Span(1, 5, 3), Span(1, 6, 3), Span(5, 7, watts / 2)]
     spans.append(Span(6, 7, watts / 2))
     check_rounds(table(seen, "rounds"), spans, 2 * 2.0 + 2 * 7.0 + 20.0, slack_j=16 * J_PER_BIT)
-    assert row["total_energy_j"] == pytest.approx(27 + 3.5 * watts + 38 * 7, abs=16 * J_PER_BIT)
+    assert row["total_energy_j"] == pytest.approx(27 + 4 * 7)
+    assert row["total_energy_network_j"] == pytest.approx(3.5 * watts, abs=16 * J_PER_BIT)
 
 
 @st.composite

@@ -13,6 +13,7 @@ import edgesim
 from edgesim.core.errors import ConfigError, ContractError
 from edgesim.core.task import Order, Plan, Task
 from edgesim.engine.session import Session
+from edgesim.reports.stats import JOULES
 from edgesim.runtime.answers import Answers
 from edgesim.runtime.backends.null import NullBackend
 from edgesim.simulation.run import Silent, Simulation, simulate
@@ -29,8 +30,8 @@ HALVES = [{"name": "left", **SPREAD}, {"name": "right", **SPREAD}]
 BATTERY = {"capacity": "400 J", "level": 0.5, "charge": "4 W", "windows": [["0 h", "24 h"]]}
 # Columns of rounds that tell joules and money of the whole world, and the only ones in which halves differ.
 OF_THE_WORLD = {
-    *("energy_j", "active_j", "idle_j", "participant_j"),
-    *("total_energy_j", "total_active_j", "total_idle_j", "total_participant_j"),
+    *JOULES,
+    *(f"total_{name}" for name in JOULES),
     *(f"total_{name}" for name in ("cost_low", "cost", "cost_high", "co2e_low_g", "co2e_g", "co2e_high_g")),
 }
 WORLDS: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ import pytest
 import edgesim
 from edgesim.records.schema import COSTS
 from edgesim.reports.energy import attribute_energy, split_energy
-from edgesim.reports.stats import summary
+from edgesim.reports.stats import JOULES, summary
 from edgesim.runtime.backends.null import NullBackend
 from edgesim.simulation.assembly import assemble
 from edgesim.simulation.run import Silent, Simulation
@@ -41,7 +41,7 @@ BELOW = {
     "network": SHARED, "topology": {**TREE, "server_down": "4 Mbit/s"}, "server": SERVER,
     "edges": {"rounds": 2, "flops_per_s": "1 MFLOP/s", "idle": "1 W", "busy": "9 W", "energy_per_bit": "2 uJ/bit"},
 }  # fmt: skip
-SPENT = ("flops", "down_bytes", "up_bytes", "energy_j", "active_j", "idle_j", "participant_j", *COSTS)
+SPENT = ("flops", "down_bytes", "up_bytes", *JOULES, *COSTS)
 BANDS = [{"low": f"{p / 2} EUR/J", "typical": f"{p} EUR/J", "high": f"{2 * p} EUR/J"} for p in (1.0, 3.0, 0.5)]
 PRICES = {
     "electricity": {"name": "tests.plugins.tariffs:Turns", "prices": BANDS, "each": "1.7 s"},
@@ -95,11 +95,10 @@ def given(name: str, rounds: int) -> edgesim.Scenario:
 def in_devices(simulation: Any) -> dict[str, float]:
     """Return what the tables of a run that has ended say was spent, by its jobs and devices."""
     devices, jobs = simulation.devices(), frames(simulation)["jobs"]
-    idle_j = devices["idle_j"] + devices["sleep_j"]
-    link_j = jobs["link_j"].sum() + frames(simulation)["edges"]["link_j"].sum()
-    active_j = sum(devices[way].sum() for way in ("down_j", "compute_j", "up_j")) + link_j
-    asked = np.bincount(jobs["device"], minlength=len(simulation.parts.fleet)) > 0
-    never_asked = ~np.append(asked, [True] * (len(idle_j) - len(asked)))  # of edge servers and server
+    each_j = sum(devices[way] for way in ("down_j", "compute_j", "up_j"))
+    resting_j, is_device = devices["idle_j"] + devices["sleep_j"], devices["device"] >= 0
+    active_j, idle_j = each_j[is_device].sum(), resting_j[is_device]
+    never_asked = np.bincount(jobs["device"], minlength=len(simulation.parts.fleet)) == 0
     return {
         "flops": jobs["flops"].sum(),
         "down_bytes": devices["down_bytes"].sum(),
@@ -108,6 +107,8 @@ def in_devices(simulation: Any) -> dict[str, float]:
         "active_j": active_j,
         "idle_j": idle_j.sum(),
         "participant_j": active_j + idle_j[~never_asked].sum(),
+        "energy_network_j": jobs["link_j"].sum() + frames(simulation)["edges"]["link_j"].sum(),
+        "energy_server_j": (each_j + resting_j)[~is_device].sum(),
         **{name: devices[name].sum() for name in COSTS},
     }
 
@@ -188,12 +189,14 @@ def test_whoever_says_what_a_run_spent_says_the_same(name, stop, tmp_path):
     scenario = given(name, 4).model_copy(update={"stop": edgesim.config.scenario.Stop(**stop)})
     run = edgesim.run(scenario, out=tmp_path / "run")
     split, said = split_energy(run), summary(run)
-    for column in ("energy_j", "active_j", "idle_j", "participant_j"):
+    for column in JOULES:
         assert said[column] == pytest.approx(split[column], rel=1e-9, abs=0)
         assert parse_column(column).of(run) == said[column]
-    devices_j = run.devices[["down_j", "compute_j", "up_j", "idle_j", "sleep_j"]].to_numpy().sum()
-    assert said["energy_j"] == pytest.approx(devices_j + run.jobs["link_j"].sum(), rel=1e-9, abs=0)
-    assert said["energy_j"] == pytest.approx(attribute_energy(run)["joules"].sum(), rel=1e-9, abs=0)
+    devices = run.devices[run.devices["device"] >= 0]
+    devices_j = devices[["down_j", "compute_j", "up_j", "idle_j", "sleep_j"]].to_numpy().sum()
+    assert said["energy_j"] == pytest.approx(devices_j, rel=1e-9, abs=0)
+    assert said["energy_network_j"] == pytest.approx(run.jobs["link_j"].sum(), rel=1e-9, abs=0)
+    assert split["energy_total_j"] == pytest.approx(attribute_energy(run)["joules"].sum(), rel=1e-9, abs=0)
     assert said["energy_j"] == pytest.approx(said["active_j"] + said["idle_j"], rel=1e-9, abs=0)
     jobs = run.jobs.assign(up_bytes=run.jobs["up_bytes"] + run.jobs["peer_bytes"])  # sent to the server, and to peers
     for column in ("flops", "down_bytes", "up_bytes"):

@@ -188,5 +188,5 @@ def test_conform_orders_casts_and_names_what_is_missing():
     mixed = frame[frame.columns[::-1]].astype({"round": "int32", "loss": "float32"}).assign(extra=1)
     assert list(conform("evals", mixed, "here").columns) == list(TABLES["evals"])
     assert conform("evals", mixed, "here")["round"].dtype == np.int64
-    with pytest.raises(ConfigError, match=r"^here: table 'evals' lacks now_s, loss$"):
+    with pytest.raises(ConfigError, match=r"^here: table 'evals' lacks now_s, loss; if an earlier"):
         conform("evals", frame.drop(columns=["loss", "now_s"]), "here")

@@ -17,13 +17,22 @@ from edgesim.records.writer import taken
 from edgesim.reports.critical_path import attributed
 from edgesim.reports.load import Run, open_run
 
+_OTHER_ACCOUNTS = [name for name in TABLES["rounds"] if name.endswith(("energy_network_j", "energy_server_j"))]
+
 
 class _Filled(Table):
-    """A table whose rows may lack their last columns: then there is no money, no carbon, and no edge server."""
+    """A table whose rows may lack columns: then there is no money, no carbon, no edge server, and only devices spend.
+
+    Columns that a row lacks are the last ones, and those of the accounts of network and server.
+    """
 
     def append(self, row: tuple[Any, ...]) -> int:
         """Add one row."""
-        return super().append((*row, *[LATER_COLUMNS[name] for name in list(self.columns)[len(row) :]]))
+        if len(row) == len(self.columns):
+            return super().append(row)
+        given = dict(zip([name for name in self.columns if name not in _OTHER_ACCOUNTS], row, strict=False))
+        rest = LATER_COLUMNS | dict.fromkeys(_OTHER_ACCOUNTS, 0.0)
+        return super().append(tuple(given[name] if name in given else rest[name] for name in self.columns))
 
 
 def new_tables() -> dict[str, Table]:

@@ -205,8 +205,8 @@ def schedule() -> list[Row]:
     whole = {"A": (2, 60, 16, 2 * 51), "B": (0.5, 320, 16, 51), "server": (0, 0, 0, 510)}
     cut = {"A": (1, 30, 8, 2 * 21), "B": (0.25, 8 * 19.75, 0, 21), "server": (0, 0, 0, 210)}
     return [
-        *_schedule("two rounds", whole, (538.75, 538.75), stop={"rounds": 2}),
-        *_schedule("deadline 21 s", cut, (470.25,), protocol={"name": "deadline", "deadline": 21}),
+        *_schedule("two rounds", whole, (283.75, 283.75), stop={"rounds": 2}),
+        *_schedule("deadline 21 s", cut, (260.25,), protocol={"name": "deadline", "deadline": 21}),
     ]
 
 
@@ -229,7 +229,7 @@ def _schedule(name: str, expected: dict[str, Any], rounds_j: tuple[float, ...], 
             yield within(f"{name}: {who}, {column}", expected_j, devices[column][place], 1e-9)
     rounds = frames(simulation)["rounds"]
     for number, expected_j in enumerate(rounds_j):
-        yield within(f"{name}: everything in round {number}, J", expected_j, rounds["energy_j"][number], 1e-9)
+        yield within(f"{name}: both devices in round {number}, J", expected_j, rounds["energy_j"][number], 1e-9)
 
 
 # --- ledger -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from edgesim.reports.html.content import Contest, Findings
+from edgesim.reports.html.content import Contest, Effect, Findings
 from edgesim.reports.html.words import (
     ALPHA,
     count,
@@ -62,8 +62,29 @@ def verdict(findings: Findings) -> str:
 
 
 def answers(findings: Findings) -> list[str]:
-    """Return a sentence or more for each contest, with its numbers."""
-    return [_told(contest) for contest in findings.contests[:_MOST_CONTESTS]]
+    """Return a sentence or more for each contest and each axis of two values, with their numbers."""
+    return [*map(_told, findings.contests[:_MOST_CONTESTS]), *map(_done_by, findings.effects)]
+
+
+def _done_by(effect: Effect) -> str:
+    """Return what an axis does to a column, in each setting of the other axes."""
+    each = [f"{found['setting']} {_moved(effect, found)}" for found in effect.against.to_dict("records")]
+    return f"{effect.axis} {effect.label} instead of {effect.base}, {words_of(effect.of)}: {'; '.join(each)}."
+
+
+def _moved(effect: Effect, found: Mapping[Any, Any]) -> str:
+    """Return how far a column moved: "12 s (20 %) less [95 % interval 8 s to 16 s, 3 common seeds]"."""
+    moved = float(found["difference"])
+    if not math.isfinite(moved):
+        return "not known"
+    if moved == 0:
+        return "the same"
+    low, high = float(found["low"]), float(found["high"])
+    known = f"95 % interval of the difference {interval(effect.of, low, high)}, " if math.isfinite(low + high) else ""
+    share = f" ({abs(found['ratio'] - 1):.0%})".replace("%", "\u00a0%") if math.isfinite(found["ratio"]) else ""
+    way = "more" if moved > 0 else "less"
+    of = count(int(found["pairs"]), "common seed")
+    return f"{number(effect.of, abs(moved))}{share} {way} [{known}{of}]"
 
 
 def _told(contest: Contest) -> str:

@@ -25,6 +25,20 @@ class Contest:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Effect:
+    """What an axis of two values does to a column. `label` is held against `base`, all other axes being equal.
+
+    `against`: rows as `Findings.compared` has them; `setting` has the labels of the other axes.
+    """
+
+    axis: str
+    label: str
+    base: str
+    of: str
+    against: pd.DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tradeoff:
     """Two columns of all settings. `points`: setting, both columns, each with _low and _high, and front."""
 
@@ -78,8 +92,8 @@ class Findings:
     column, with setting, column, runs, reached, share, restricted_mean, km_median, km_low and km_high, and what the
     report shows: middle, middle_low, middle_high (95 % interval), and statistic, "mean" or "median", the same for all
     settings of a column. `compared`: a row a setting and column, with setting, column, pairs, difference, ratio, low,
-    high and p_holm, paired by seed with `baseline`. `points`, `energy`, `devices`, `lengths`, `costs` and
-    `cost_items` are those of edgesim.reports.frames; frames without rows are left out of the report.
+    high and p_holm, paired by seed with `baseline`. `points`, `energy`, `accounts`, `devices`, `lengths`,
+    `costs` and `cost_items` are those of edgesim.reports.frames; frames without rows are left out of the report.
     """
 
     title: str
@@ -93,10 +107,12 @@ class Findings:
     summary: pd.DataFrame
     compared: pd.DataFrame
     contests: Sequence[Contest]
+    effects: Sequence[Effect]
     tradeoffs: Sequence[Tradeoff]
     targets: Sequence[float]
     points: pd.DataFrame
     energy: pd.DataFrame
+    accounts: pd.DataFrame
     devices: pd.DataFrame
     lengths: pd.DataFrame
     costs: pd.DataFrame

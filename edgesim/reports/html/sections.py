@@ -179,13 +179,35 @@ def _targets(findings: Findings, legend: list[Entry]) -> Section | None:
 def _spent(findings: Findings, legend: list[Entry]) -> Iterator[Section]:
     if len(findings.energy):
         chart, entries = stacked_chart(findings.energy, "activity", "joules", "energy", "energy", findings.settings)
-        yield Section(name="energy", title="Energy", text=["Means over the runs."], legend=entries, charts=[chart])
+        told = ["Energy is that of the devices, here and in all other sections. Means over the runs."]
+        apart = [_accounts(findings)] if findings.accounts[list(_APART)].to_numpy().any() else []
+        yield Section(name="energy", title="Energy", text=told, legend=entries, charts=[chart], tables=apart)
     spread = [lorenz_chart(findings.devices, findings.settings)] if len(findings.energy) else []
     lengths = [lengths_chart(findings.lengths, findings.settings)] if len(findings.lengths) else []
     if spread or lengths:
         yield Section(name="devices", title="Devices and rounds", legend=legend, charts=[*spread, *lengths])
     if len(findings.costs):
         yield from _priced(findings, legend)
+
+
+_APART = {"energy_network_j": "network", "energy_server_j": "server"}
+
+
+def _accounts(findings: Findings) -> Table:
+    """Return the mean joules of devices, network and server of each setting."""
+    names = {"energy_j": "devices", **_APART}
+    means = findings.accounts.groupby("setting", sort=False)[list(names)].mean()
+    largest = {name: float(means[name].max()) for name in names}
+    return Table(
+        caption="Energy of devices, network and server: none of the three contains another",
+        head=["configuration", *names.values()],
+        rows=[
+            [Cell(str(label)), *(Cell(number(name, row[name], largest[name]), key=row[name]) for name in names)]
+            for label, row in means.iterrows()
+        ],
+        numbers=len(names),
+        sortable=len(means) > 1,
+    )
 
 
 def _priced(findings: Findings, legend: list[Entry]) -> Iterator[Section]:

@@ -18,9 +18,11 @@ from edgesim.reports.readable import unit_for
 
 QUANTITIES = {
     "sim_time_s": "simulated time",
-    "energy_j": "energy, idle power included",
-    "active_j": "energy above idle power",
+    "energy_j": "energy of the devices, idle power included",
+    "active_j": "energy of the devices above idle power",
     "participant_j": "energy without devices never asked",
+    "energy_network_j": "energy of the network",
+    "energy_server_j": "energy of the server",
     "traffic_bytes": "sent and received",
     "up_bytes": "uploaded",
     "down_bytes": "downloaded",

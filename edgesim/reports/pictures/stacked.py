@@ -13,7 +13,7 @@ from edgesim.reports.figures import Drawing
 from edgesim.reports.pictures.look import HATCHES, INK, colours, figure, legend_below, legend_in, settings_of, shortened
 from edgesim.reports.readable import unit_for
 
-ACTIVITIES = ("compute", "transmit", "receive", "carry", "idle", "sleep")  # as `attribute_energy` names them
+ACTIVITIES = ("compute", "transmit", "receive", "idle", "sleep")  # of devices, as `attribute_energy` names them
 
 
 def parts_of(spent: pd.DataFrame, part: str, value: str) -> pd.DataFrame:

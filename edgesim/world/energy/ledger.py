@@ -16,12 +16,17 @@ _BUSY, _COLUMNS = 3, 4  # behind the joules of DOWNLOAD, COMPUTATION and UPLOAD
 
 
 class Joules(NamedTuple):
-    """Joules of a run from its start to an instant; the first is the sum of the next two."""
+    """Joules of a run from its start to an instant, in three accounts: devices, network and server.
 
-    energy_j: float  # of fleet, links and server
-    active_j: float  # what activities added to idle and sleeping power
-    idle_j: float  # idle and sleeping power of devices and server
-    participant_j: float  # all but the idle and sleeping power of devices that were never asked
+    `energy_j` is the devices' account, the sum of the next two. No account contains another.
+    """
+
+    energy_j: float  # of the devices
+    active_j: float  # of these, what activities added to idle and sleeping power
+    idle_j: float  # of these, idle and sleeping power
+    participant_j: float  # of the devices, without the idle and sleeping power of those that were never asked
+    energy_network_j: float  # of links, in carrying bytes
+    energy_server_j: float  # of the server and the edge servers, idle power included
 
 
 class EdgePower(NamedTuple):
@@ -36,7 +41,8 @@ class EnergyLedger:
     """Exact integral of piecewise constant power.
 
     Idle and sleeping power flow for the whole run and are added once, at the end; activities are charged as what they
-    add to them, so overlapping activities of one device are counted right. Links belong to nobody's battery.
+    add to them, so overlapping activities of one device are counted right. Network and server have accounts of their
+    own: neither drains the battery of a device.
     """
 
     def __init__(
@@ -153,11 +159,18 @@ class EnergyLedger:
         idle_w, busy_w = self._server_w
         return (busy_w - idle_w) * busy_s
 
-    def joules(self, now_s: float, asked: np.ndarray, in_flight_j: float = 0.0) -> Joules:
-        """Return what has been spent from 0 to `now_s`, split.
+    def joules(
+        self,
+        now_s: float,
+        asked: np.ndarray,
+        in_flight_j: float = 0.0,
+        network_in_flight_j: float = 0.0,
+        server_in_flight_j: float = 0.0,
+    ) -> Joules:
+        """Return what has been spent from 0 to `now_s`, by account.
 
-        `asked`: which devices had a job so far, bool, shape (devices,); `in_flight_j`: what the jobs that run have
-        spent and are not charged with yet.
+        `asked`: which devices had a job so far, bool, shape (devices,); `in_flight_j`, `network_in_flight_j` and
+        `server_in_flight_j`: what devices, network and server have spent on all that is under way and not charged yet.
         """
         if not self.rests_unevenly:
             resting_j, bystanders_j = self._fleet_idle_w * now_s, float(self._idle_w[~asked].sum()) * now_s
@@ -168,9 +181,15 @@ class EnergyLedger:
         if self._edge_w.edges:
             edges_idle_j, edges_busy_j = self.edges_j(now_s)
             server_idle_j, server_busy_j = server_idle_j + edges_idle_j.sum(), server_busy_j + edges_busy_j.sum()
-        energy_j = self._spent_j + resting_j + self.link_j + (server_idle_j + server_busy_j) + in_flight_j
-        active_j = self._spent_j + self.link_j + server_busy_j + in_flight_j
-        return Joules(energy_j, active_j, resting_j + server_idle_j, energy_j - bystanders_j)
+        energy_j = self._spent_j + resting_j + in_flight_j
+        return Joules(
+            energy_j,
+            active_j=self._spent_j + in_flight_j,
+            idle_j=resting_j,
+            participant_j=energy_j - bystanders_j,
+            energy_network_j=self.link_j + network_in_flight_j,
+            energy_server_j=server_idle_j + server_busy_j + server_in_flight_j,
+        )
 
     def check(self, jobs_j: float, devices_j: float, horizon_s: float) -> None:
         """Raise LedgerError unless joules of all jobs + idle + asleep equal those of all devices within 1e-9 relative.
