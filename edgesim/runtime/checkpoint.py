@@ -16,17 +16,16 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError
 
+from edgesim.core import backend, learner, rng, task, update
 from edgesim.core.errors import ConfigError, DataError
 from edgesim.core.method import Method
 from edgesim.files.atomic import checkpoint_of, remove_checkpoint, whole_file
 from edgesim.files.reading import in_short
+from edgesim.learning.codec import packed
 from edgesim.runtime.tree_file import Records, check_tree, read_tree, records_in, write_tree
 
-# The modules of what plans, messages and packed tensors are made of.
-_MODULES = (
-    *("edgesim.core.task", "edgesim.core.update", "edgesim.core.backend", "edgesim.core.learner", "edgesim.core.rng"),
-    "edgesim.learning.codec.packed",
-)
+# The modules of the classes of plans, messages and packed tensors; imported here, as a reader may have loaded none.
+_MODULES = tuple(module.__name__ for module in (task, update, backend, learner, rng, packed))
 
 
 class Saved(NamedTuple):
