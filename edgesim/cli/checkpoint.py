@@ -13,7 +13,7 @@ _HELP = 'Save training every so often, such as "10 min"; if it is cut off, the s
 
 Every = Annotated[str | None, typer.Option("--checkpoint", metavar="TIME", help=_HELP)]
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Train everything, also what runs in the same place have trained before.")
+    bool, typer.Option("--fresh", help="Train everything anew, and replace the cached answers and finished cells.")
 ]
 
 

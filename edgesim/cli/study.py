@@ -114,7 +114,7 @@ def run(
         warm_up("edgesim.simulation.run")
     cells = outlook(_planned(study, only, size, out)[1])
     faults = bad(cells)
-    done = [each.planned for each in cells if each.state == "done"]
+    done = [each.planned for each in cells if each.state == "done" and not fresh]
     print_note(f"{len(done)} of {len(cells)} cells are done")
     warn(once([each.planned.warnings for each in cells]))
     if faults and not keep_going:
@@ -122,7 +122,7 @@ def run(
         raise EdgesimError(
             f"{len(faults)} of {len(cells)} cells cannot be run, so none was; --keep-going runs the others; {faults[0]}"
         )
-    missing = [each.planned for each in cells if each.state not in ("done", "bad")]
+    missing = [each.planned for each in cells if each.state != "bad" and each.planned not in done]
     pool: AbstractContextManager[Pool | None] = nullcontext()
     if missing and backend is _Where.CLUSTER:
         from edgesim.studies.on_ray import ray_pool

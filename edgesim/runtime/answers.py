@@ -7,8 +7,12 @@ import io
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from copy import copy
+from functools import cache
+from math import inf
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
@@ -18,24 +22,20 @@ from safetensors import SafetensorError
 from edgesim.core.errors import ConfigError, DataError
 from edgesim.core.method import Method
 from edgesim.files.atomic import growing_file
-from edgesim.files.reading import in_short
+from edgesim.files.reading import in_short, one_line
 from edgesim.runtime.checkpoint import records_of
 from edgesim.runtime.tree_file import Records, read_tree, write_tree
 
 FOLDER = ".answers"
 ROWS = "answers.sqlite"
+_NAME = "name"
+_GENERATION = b"generation of "
 _SNAPSHOTS = "snapshots"
 _MOST_ANSWER_BYTES = 2**20
 _MOST_BYTES = 2**29  # of a snapshot: all that many devices keep would fill the disk
 _WEIGHTS = "weights"
 _PATIENCE_S = 60.0  # for other processes that write
-_MODULES = (
-    "edgesim.core.task",
-    "edgesim.core.update",
-    "edgesim.core.backend",
-    "edgesim.core.learner",
-    "edgesim.core.rng",
-)
+_DAMAGES = (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)
 
 
 class Held(NamedTuple):
@@ -61,84 +61,95 @@ class Rows(Protocol):
 
 
 class Answers:
-    """Answers by identity, shared by all processes that use the folder; a process that is killed leaves it whole."""
+    """Answers by identity, shared by all processes that use the folder; a process that is killed leaves it whole.
+
+    They save time and are never needed: what is damaged is computed again, and what cannot be written is not kept. A
+    line on stderr says so.
+    """
 
     def __init__(self, folder: Path, reads: bool = True, rows: Rows | None = None) -> None:
-        """Give the answers of the runs in a folder; made with the first one. `reads`: else they are only added to.
+        """Give the answers of the runs in a folder; made with the first one. `reads`: else they are replaced.
 
         `rows`: where small ones are; None: an SQLite file of the folder, which only processes of one machine may use.
         """
         self.folder = folder / FOLDER
         self._reads = reads
+        self._writes = True
         self._rows = FileRows(self.folder / ROWS) if rows is None else rows
         self._records = records_of(None)
+        self._generation = b""  # part of the name of each answer
+
+    def of(self, facts: bytes) -> Answers:
+        """Return the answers of runs with equal facts, as of the newest run that did not read them.
+
+        Such a run begins a generation, under whose name it keeps all that it computes. That is one write, so no run
+        ever finds an answer from before it, wherever a process is killed. Nor does a run that finds no generation.
+        """
+        name = _GENERATION + facts
+        generation = self.get(name)
+        if generation is None:
+            generation = os.urandom(16)
+            self.put(name, generation)
+        same = copy(self)
+        same._generation = generation
+        return same
 
     def get(self, id_: bytes) -> Any:
-        """Return the answer of an identity, None if there is none. Raises DataError if the file is damaged."""
-        row = self._rows.get(id_) if self._reads else None
-        if row is None:
-            return None
+        """Return the answer of an identity, None if there is none that can be read."""
+        name = self._generation + id_
         try:
-            return read_tree(row, self._records, "answer")[0]
-        except (SafetensorError, ValueError, LookupError, TypeError) as error:
-            raise DataError(f"{self.folder / ROWS}: is damaged; remove it: {error}") from error
+            row = self._rows.get(name) if self._reads else None
+        except ConfigError as error:
+            self._reads = self._writes = False
+            _tell(self.folder, f"{error}; this run computes everything, and keeps nothing for later ones")
+            return None
+        return None if row is None else self._part(row, name, "answer", self._records, self.folder / ROWS)
 
     def put(self, id_: bytes, answer: Any) -> None:
-        """Keep an answer, unless it is large, or of a kind that no file holds. Raises ConfigError if it cannot."""
-        file = io.BytesIO()
-        try:
-            write_tree(file, {"answer": answer}, self._records, most_bytes=_MOST_ANSWER_BYTES)
-        except (TypeError, OverflowError):
-            return
-        self._rows.put(id_, file.getvalue())
+        """Keep an answer, unless it is large, or of a kind that no file holds."""
+        name = self._generation + id_
+        row = _sealed(name, {"answer": answer}, self._records, _MOST_ANSWER_BYTES)
+        if row is not None:
+            self._keep(self._rows.put, name, row)
 
     def has_weights(self, id_: bytes | None) -> bool:
-        """Return whether the arrays of a model were kept."""
-        return self._reads and self._path(id_).exists()
+        """Return whether the arrays of a model were kept, whole."""
+        return self.weights(id_) is not None
 
     def weights(self, id_: bytes | None) -> dict[str, np.ndarray] | None:
-        """Return the arrays of a model by name, None if they were not kept. Raises DataError if they are damaged."""
-        if not self.has_weights(id_):
-            return None
-        weights: dict[str, np.ndarray] = _part(self._path(id_), self._records, "weights")
+        """Return the arrays of a model by name, None if none were kept that can be read."""
+        assert id_ is not None
+        weights: dict[str, np.ndarray] | None = self._part_of_file(id_, _WEIGHTS, "weights", self._records)
         return weights
 
     def put_weights(self, id_: bytes | None, arrays: Mapping[str, np.ndarray]) -> None:
-        """Keep the arrays of a model. Raises ConfigError if they cannot be written."""
-        path = self._path(id_)
-        if path.exists():
-            return
-        file = io.BytesIO()
-        write_tree(file, {"weights": dict(arrays)}, self._records)
-        _write(path, file.getvalue())
+        """Keep the arrays of a model."""
+        assert id_ is not None
+        self._put_file(id_, _WEIGHTS, {"weights": dict(arrays)}, self._records, inf)
 
     def snapshot(self, id_: bytes, method: Method) -> Mapping[bytes, Any] | None:
         """Return the values that were kept when a node was computed, by identity, read as one is asked for.
 
-        None if none were. Raises DataError if they are damaged, or a class in them is not the method's.
+        None if none were that can be read.
         """
-        path = self._path(id_, _SNAPSHOTS)
-        return _Values(path, records_of(method)) if self._reads and path.exists() else None
+        records = records_of(method)
+        names = self._part_of_file(id_, _SNAPSHOTS, "names", records)
+        return None if names is None else _Values(self._path(id_, _SNAPSHOTS), records, names)
 
     def put_snapshot(self, id_: bytes, values: Mapping[bytes, Any], method: Method) -> None:
-        """Keep values, unless they are very large, or of a kind that no file holds. Raises ConfigError as `put`."""
-        path, records = self._path(id_, _SNAPSHOTS), records_of(method)
-        names = [value_id.hex() for value_id in values]
-        file = io.BytesIO()
-        try:
-            write_tree(file, {"names": names, "values": list(values.values())}, records, most_bytes=_MOST_BYTES)
-        except (TypeError, OverflowError):
-            return
-        _write(path, file.getvalue())
+        """Keep values, unless they are very large, or of a kind that no file holds."""
+        parts = {"names": [value_id.hex() for value_id in values], "values": list(values.values())}
+        self._put_file(id_, _SNAPSHOTS, parts, records_of(method), _MOST_BYTES)
 
     def remove_snapshot(self, id_: bytes) -> None:
         """Give a snapshot up."""
-        self._path(id_, _SNAPSHOTS).unlink(missing_ok=True)
+        with suppress(OSError):  # what cannot be removed stays, and is right
+            self._path(id_, _SNAPSHOTS).unlink(missing_ok=True)
 
     def held(self) -> Held:
         """Return how much there is."""
         with closing(FileRows(self.folder / ROWS)) as rows:
-            answers = rows.count()
+            answers = rows.count() if (self.folder / ROWS).exists() else 0
         nbytes: dict[Path, int] = {}
         for path in self.folder.rglob("*"):
             with suppress(FileNotFoundError):  # SQLite removes files of its own, and runs those of old snapshots
@@ -156,9 +167,38 @@ class Answers:
         """Close the file. May be called twice."""
         self._rows.close()
 
-    def _path(self, id_: bytes | None, kind: str = _WEIGHTS) -> Path:
-        assert id_ is not None
-        return self.folder / kind / f"{id_.hex()}.safetensors"
+    def _path(self, id_: bytes, kind: str) -> Path:
+        return self.folder / kind / f"{(self._generation + id_).hex()}.safetensors"
+
+    def _put_file(self, id_: bytes, kind: str, parts: Mapping[str, Any], records: Records, most_bytes: float) -> None:
+        content = _sealed(self._generation + id_, parts, records, most_bytes)
+        if content is not None:
+            self._keep(_write, self._path(id_, kind), content)
+
+    def _part_of_file(self, id_: bytes, kind: str, part: str, records: Records) -> Any:
+        path = self._path(id_, kind)
+        found = self._reads and os.access(path, os.F_OK)  # False too where nobody may look
+        return self._part(path, self._generation + id_, part, records, path) if found else None
+
+    def _part(self, source: Path | bytes, name: bytes, part: str, records: Records, file: Path) -> Any:
+        """Return a part of what was sealed under a name, None if it is damaged; `file`: where that is."""
+        try:
+            found, value = read_tree(source, records, _NAME, part)
+            if found != name.hex():
+                raise ValueError("it belongs to another name")
+        except _DAMAGES as error:
+            _tell(file, f"{file}: is damaged; what it held is computed again: {in_short(error)}")
+            return None
+        return value
+
+    def _keep(self, put: Callable[..., None], *what: Any) -> None:
+        """Write something, unless that has failed before in this run."""
+        if self._writes:
+            try:
+                put(*what)
+            except ConfigError as error:
+                self._writes = False
+                _tell(self.folder, f"{error}; this run goes on, and keeps nothing more for later ones")
 
 
 class FileRows:
@@ -170,14 +210,14 @@ class FileRows:
 
     def get(self, id_: bytes) -> bytes | None:
         """Return a row, None if there is none. Raises ConfigError if the file cannot be used."""
-        if self._opened is None and not self._file.exists():
+        if self._opened is None and not os.access(self._file, os.F_OK):
             return None
-        found = self._execute("select answer from answers where id = ?", id_).fetchone()
+        found = self._first("select answer from answers where id = ?", id_)
         return None if found is None else found[0]
 
     def put(self, id_: bytes, row: bytes) -> None:
         """Keep a row. Raises ConfigError if it cannot be written."""
-        self._execute("insert or replace into answers values (?, ?)", id_, row)
+        self._first("insert or replace into answers values (?, ?)", id_, row)
 
     def close(self) -> None:
         """Close the file. May be called twice."""
@@ -186,22 +226,28 @@ class FileRows:
             self._opened = None
 
     def count(self) -> int:
-        """Return how many there are."""
-        return self._execute("select count(*) from answers").fetchone()[0] if self._file.exists() else 0
+        """Return how many answers there are."""
+        counted = self._first("select count(*) from answers where instr(id, ?) != 1", _GENERATION)
+        return counted[0] if counted else 0
 
-    def _execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+    def _first(self, statement: str, *values: Any) -> Any:
+        """Return the first row that a statement gives, None if it gives none."""
         try:
             if self._opened is None:
                 self._opened = self._open()
-            return self._opened.execute(statement, values)
-        except sqlite3.DatabaseError as error:
+            return self._opened.execute(statement, values).fetchone()
+        except sqlite3.Error as error:
             raise ConfigError(f"{self._file}: cannot be used; remove it to begin anew: {error}") from error
 
     def _open(self) -> sqlite3.Connection:
+        folder, log = self._file.parent, self._file.with_name(f"{self._file.name}-wal")
+        if os.access(self._file, os.F_OK) and not os.access(folder, os.W_OK, effective_ids=True) and not log.exists():
+            # SQLite reads no file whose log it cannot write, unless it is told that there is none
+            return sqlite3.connect(f"{self._file.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None)
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"{self._file.parent}: cannot be made: {error.strerror}") from error
+            raise ConfigError(f"{folder}: cannot be made: {error.strerror}") from error
         _remove_cut_off(self._file.parent)
         connection = sqlite3.connect(self._file, timeout=_PATIENCE_S, isolation_level=None)
         connection.execute("pragma trusted_schema = off")  # nothing in the file is run
@@ -215,15 +261,18 @@ class FileRows:
 class _Values(Mapping[bytes, Any]):
     """The values of a snapshot; the file is read when the first one is asked for."""
 
-    def __init__(self, path: Path, records: Records) -> None:
+    def __init__(self, path: Path, records: Records, names: Sequence[str]) -> None:
         self._path = path
         self._records = records
-        self._names = {bytes.fromhex(name) for name in _part(path, records, "names")}
+        self._names = {bytes.fromhex(name) for name in names}
         self._read: dict[bytes, Any] | None = None
 
     def __getitem__(self, id_: bytes) -> Any:
         if self._read is None:
-            names, values = (_part(self._path, self._records, part) for part in ("names", "values"))
+            try:
+                names, values = read_tree(self._path, self._records, "names", "values")
+            except _DAMAGES as error:  # since its names were read
+                raise DataError(f"{self._path}: cannot be read; remove it: {in_short(error)}") from error
             self._read = dict(zip(map(bytes.fromhex, names), values, strict=True))
         return self._read[id_]
 
@@ -237,12 +286,20 @@ class _Values(Mapping[bytes, Any]):
         return len(self._names)
 
 
-def _part(path: Path, records: Records, name: str) -> Any:
-    """Return a part of a file that `write_tree` has written. Raises DataError if it is damaged."""
+def _sealed(name: bytes, parts: Mapping[str, Any], records: Records, most_bytes: float) -> bytes | None:
+    """Return the content of a file that holds parts and their name, None if they are too large or of no known kind."""
+    file = io.BytesIO()
     try:
-        return read_tree(path, records, name)[0]
-    except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        raise DataError(f"{path}: cannot be read; remove it: {in_short(error)}") from error
+        write_tree(file, {_NAME: name.hex(), **parts}, records, most_bytes=most_bytes)
+    except (TypeError, OverflowError):
+        return None
+    return file.getvalue()
+
+
+@cache
+def _tell(_: Path, line: str) -> None:
+    """Print a warning, once in a process."""
+    print("warning:", one_line(line), file=sys.stderr)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -43,7 +43,7 @@ class SavedMemo(Memo):
         self._facts = facts
         self._world = world
         self._digests = Digests()
-        self._answers = answers
+        self._answers = answers and answers.of(facts)
         self._checkpoint = checkpoint
         self._told: dict[bytes, Any] = {}  # all answers of this run, for its checkpoint
         self._saved: Mapping[bytes, Any] = saved.answers if saved else {}

@@ -81,8 +81,9 @@ class StudyInPython:
         """Run the cells that are missing and return all of them.
 
         `workers`: so many at a time, in processes of their own; a script then has to start below `if __name__ ==
-        "__main__":`. `on_cell` is called with a cell and its run as each ends. `fresh`: nothing that other runs of the
-        folder have computed is taken. Raises ConfigError, and EdgesimError if cells cannot be run or have failed.
+        "__main__":`. `on_cell` is called with a cell and its run as each ends. `fresh`: all cells are
+        run again, and replace what was kept in the folder. Raises ConfigError, and EdgesimError if cells cannot be run
+        or have failed.
         """
         from edgesim.studies.missing import run_missing
 

@@ -14,12 +14,13 @@ def run_missing(
 ) -> Iterator[Step]:
     """Build all cells, run those that are missing as `run_all` does, and yield its steps.
 
+    `fresh`: finished cells are run again too.
     Raises EdgesimError if some cannot be run, before the first is, or have failed, after the last has.
     """
     cells = outlook(planned)
     if faults := bad(cells):
         raise EdgesimError(f"{len(faults)} of {len(cells)} cells cannot be run, so none was; {faults[0]}")
-    missing = [each.planned for each in cells if each.state != "done"]
+    missing = [each.planned for each in cells if fresh or each.state != "done"]
     failed = []
     for step in run_all(missing, workers, checkpoint_s, fresh):
         yield step

@@ -192,7 +192,7 @@ def _run(planned: Planned, checkpoint_s: float | None, fresh: bool, wait: bool =
     """Return what went wrong with a cell ("": nothing), None if another process is at it and was not waited for."""
     try:
         with hold(planned.folder, wait):
-            if not planned.is_done():  # else another process has made it meanwhile
+            if fresh or not planned.is_done():  # else another process has made it meanwhile
                 _make(planned, checkpoint_s, fresh)
         return ""
     except FolderBusy:
