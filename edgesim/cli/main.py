@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import typer
 
 from edgesim.cli.app import command_line
 from edgesim.cli.streams import OutputError, careful_streams
-from edgesim.files.loaded_code import NotKept
 from edgesim.files.own_code import OWN_CLASSES, told
 from edgesim.files.reading import one_line
 from edgesim.runtime.interrupts import INTERRUPTED, Interrupts, interrupts
@@ -27,9 +25,7 @@ def main() -> None:
     _look_here_last()
     os.environ["MPLBACKEND"] = "agg"  # pictures go to files; what the environment names need not exist here
     try:
-        with careful_streams(), interrupts() as signals, warnings.catch_warnings():
-            warnings.simplefilter("always", NotKept)
-            warnings.showwarning = _show_warning
+        with careful_streams(), interrupts() as signals:
             code = _exit_code(signals)
     except OutputError as error:
         with suppress(OSError):
@@ -56,22 +52,6 @@ def _exit_code(signals: Interrupts) -> int:
     print("error:", one_line(message), file=sys.stderr)
     print(frames, end="", file=sys.stderr)
     return 2
-
-
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: Any = None,
-    line: str | None = None,
-) -> None:
-    """Print edgesim's own warnings as one line each, and those of libraries with their places."""
-    ours = issubclass(category, NotKept)
-    text = (
-        f"warning: {one_line(str(message))}\n" if ours else warnings.formatwarning(message, category, filename, lineno)
-    )
-    sys.stderr.write(text)
 
 
 def _look_here_last() -> None:

@@ -33,10 +33,6 @@ class Unidentified(Exception):
     """The reason why results must be neither read from a cache nor kept in one; it names the file or the object."""
 
 
-class NotKept(UserWarning):
-    """Tells that results are computed and not kept."""
-
-
 class LoadedModule(NamedTuple):
     """The code of a module at the moment it was loaded."""
 
@@ -77,7 +73,7 @@ class _NotingFinder(MetaPathFinder):
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
-                if type(spec.loader) is SourceFileLoader and _is_outside_file(spec.loader.path):
+                if type(spec.loader) is SourceFileLoader and is_outside_file(spec.loader.path):
                     spec.loader = _NotingLoader(spec.loader.name, spec.loader.path)
                 return spec
         return None
@@ -95,7 +91,7 @@ def is_outside(module: str) -> bool:
     if top in {"edgesim", "builtins"} or top in sys.stdlib_module_names:
         return False
     file = file_of(module)
-    return file is None or _is_outside_file(str(file))
+    return file is None or is_outside_file(str(file))
 
 
 def file_of(module: str) -> Path | None:
@@ -225,7 +221,8 @@ def _constant(value: Any) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
-def _is_outside_file(file: str) -> bool:
+def is_outside_file(file: str) -> bool:
+    """Return whether a file belongs neither to edgesim nor to an installed package."""
     path = Path(file)
     return not {"site-packages", "dist-packages"}.intersection(path.parts) and not path.is_relative_to(_PACKAGE)
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from edgesim.core.errors import EdgesimError
+from edgesim.files.loaded_code import is_outside_file
 from edgesim.files.reading import in_short
 
 OWN_CLASSES: dict[str, str] = {}  # "module:Class" -> kind, of all that were loaded since the command began
 
 _PACKAGE = Path(__file__).parents[1]
 _STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
-_INSTALLED = {"site-packages", "dist-packages"}
 _FRAMES = "edgesim_frames"  # attribute of an error that comes from another process, which has no traceback
 
 
@@ -74,10 +74,7 @@ def told(error: Exception) -> Told | None:
 
 
 def _is_own(file: str) -> bool:
-    path = Path(file)
-    if file.startswith("<") or _INSTALLED.intersection(path.parts) or file.startswith(_STANDARD):
-        return False
-    return not path.is_relative_to(_PACKAGE)
+    return not file.startswith(("<", *_STANDARD)) and is_outside_file(file)
 
 
 def _place(error: BaseException) -> str:

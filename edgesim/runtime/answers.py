@@ -7,11 +7,9 @@ import io
 import os
 import shutil
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from copy import copy
-from functools import cache
 from math import inf
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
@@ -22,7 +20,8 @@ from safetensors import SafetensorError
 from edgesim.core.errors import ConfigError, DataError
 from edgesim.core.method import Method
 from edgesim.files.atomic import growing_file
-from edgesim.files.reading import in_short, one_line
+from edgesim.files.reading import in_short
+from edgesim.files.warn import warn_once
 from edgesim.runtime.checkpoint import records_of
 from edgesim.runtime.tree_file import Records, read_tree, write_tree
 
@@ -101,7 +100,7 @@ class Answers:
             row = self._rows.get(name) if self._reads else None
         except ConfigError as error:
             self._reads = self._writes = False
-            _tell(self.folder, f"{error}; this run computes everything, and keeps nothing for later ones")
+            warn_once(f"{error}; this run computes everything, and keeps nothing for later ones")
             return None
         return None if row is None else self._part(row, name, "answer", self._records, self.folder / ROWS)
 
@@ -187,7 +186,7 @@ class Answers:
             if found != name.hex():
                 raise ValueError("it belongs to another name")
         except _DAMAGES as error:
-            _tell(file, f"{file}: is damaged; what it held is computed again: {in_short(error)}")
+            warn_once(f"{file}: is damaged; what it held is computed again: {in_short(error)}")
             return None
         return value
 
@@ -198,7 +197,7 @@ class Answers:
                 put(*what)
             except ConfigError as error:
                 self._writes = False
-                _tell(self.folder, f"{error}; this run goes on, and keeps nothing more for later ones")
+                warn_once(f"{error}; this run goes on, and keeps nothing more for later ones")
 
 
 class FileRows:
@@ -294,12 +293,6 @@ def _sealed(name: bytes, parts: Mapping[str, Any], records: Records, most_bytes:
     except (TypeError, OverflowError):
         return None
     return file.getvalue()
-
-
-@cache
-def _tell(_: Path, line: str) -> None:
-    """Print a warning, once in a process."""
-    print("warning:", one_line(line), file=sys.stderr)
 
 
 def _write(path: Path, content: bytes) -> None:

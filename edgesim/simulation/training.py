@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,8 @@ from edgesim.engine.rounds import Observer, Rounds
 from edgesim.engine.session import Session, dispatcher_of
 from edgesim.engine.sessions import SessionProcess
 from edgesim.engine.world import World
-from edgesim.files.loaded_code import NotKept, Unidentified
+from edgesim.files.loaded_code import Unidentified
+from edgesim.files.warn import warn_once
 from edgesim.records.table import Table, new_tables
 from edgesim.runtime.learner import FederatedLearner
 from edgesim.runtime.memo import Memo, NewRounds
@@ -133,7 +133,7 @@ def _learner(
             memo = SavedMemo(facts_of(parts), world_of(parts), method, answers, checkpoint)
     except Unidentified as error:
         memo.not_kept = f"{error}: nothing is taken from earlier runs or kept for later ones"
-        warnings.warn(memo.not_kept, NotKept, stacklevel=2)
+        warn_once(memo.not_kept)
     learner = kind(method, backend, parts.setting, key, model_state_of(parts.module), parts.make_tools(), memo)
     if checkpoint:
         checkpoint.check(learner.state, method)

@@ -82,7 +82,7 @@ def test_without_training_they_say_nothing(here: Path) -> None:
     given = ["backend=null", "stop.milestones=[{ sim_time = '1 s', accuracy = 0.9 }]"]
     assert edgesim.run("scenario.toml", given).manifest["stop_reason"] == "1 rounds done"
     words = [word for each in given for word in ("--set", each)]
-    says = "stop.milestones: have no effect, as backend null trains nothing"
+    says = "stop.milestones: has no effect, as backend null trains nothing"
     assert says in call("validate", "scenario.toml", *words).err
 
 
