@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from edgesim.files.code_walk import code_digest, version_of
-from edgesim.files.loaded_code import Unidentified, check_older
+from edgesim.files.loaded_code import Unidentified, check_own
 
 _LIBRARIES = ("torch", "torchvision", "numpy")
 _DECODERS = ("pillow", "pyarrow")
@@ -54,7 +54,7 @@ def identity(table: Any, *folders: str) -> dict[str, Any]:
 def source_digest(*folders: str) -> str:
     """Return the SHA-256 of files of the package, names included. Raises Unidentified if they changed since loaded."""
     files = sources(*folders)
-    check_older(*files)
+    check_own(files)
     return _digest_of_sources(*folders)
 
 

@@ -11,7 +11,7 @@ import dis
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import blake2b
 from importlib.abc import MetaPathFinder
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from edgesim.core.errors import EdgesimError
 
-_SLACK_S = 0.03  # the steps in which file systems tell the time
+_SLACK_S = 0.015  # the steps in which file systems tell the time
 _PACKAGE = Path(__file__).parents[1]
 _DYNAMIC = frozenset({"import_module", "__import__"})
 SCRIPTS = ("__main__", "__mp_main__")  # which are run and not imported: their functions are looked at one by one
@@ -113,7 +113,7 @@ def loaded_module(module: str) -> LoadedModule | None:
         return None
     found = _LOADED.get(module)
     if found is None:
-        check_older(file)
+        check_older(_STARTED_S, file)
         return _of_file(file, module, file.stat().st_mtime_ns)
     if file.suffix == ".py" and _now(file, module, file.stat().st_mtime_ns, file.stat().st_size) != found.digest:
         raise Unidentified(f"{file} has changed since it was loaded")
@@ -140,10 +140,15 @@ def check_same(theirs: LoadedCode) -> None:
         raise EdgesimError(f"{files[0]}: has changed since the run began; start the run again")
 
 
-def check_older(*files: Path) -> None:
-    """Raise Unidentified unless the files are older than the process that loaded this module."""
+def check_own(files: Iterable[Path]) -> None:
+    """Raise Unidentified if files of edgesim have changed since the process that loaded this module did so."""
+    check_older(_IMPORTED_S, *files)
+
+
+def check_older(instant_s: float, *files: Path) -> None:
+    """Raise Unidentified unless the files were last changed before an instant, in seconds since the epoch."""
     for file in files:
-        if file.stat().st_ctime > _STARTED_S - _SLACK_S:
+        if file.stat().st_ctime > instant_s - _SLACK_S:
             raise Unidentified(f"{file} is newer than this process, which may have loaded another version")
 
 
@@ -237,5 +242,6 @@ def _started_s() -> float:
     return time.time() - since_boot_s + ticks / os.sysconf("SC_CLK_TCK")
 
 
-# Processes that are forked from this one have loaded what it has: they take the time over with it.
+# Processes that are forked from this one have loaded what it has: they take these times over with it.
 _STARTED_S = _started_s()
+_IMPORTED_S = time.time()  # before nearly all of edgesim
