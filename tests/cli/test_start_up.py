@@ -50,9 +50,9 @@ def test_what_trains_nothing_loads_no_torch_once_a_profile_is_kept(
 @pytest.mark.process
 def test_training_with_a_kept_profile_traces_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kept.VARIABLE, str(tmp_path / "cache"))
-    words = ("run", QUICKSTART, "--set", "stop.rounds=1", "--quiet", "--fresh", "--out")
-    assert loaded(*words, tmp_path / "first") >= TRACING
-    assert loaded(*words, tmp_path / "again") == {"torch", "pandas"}
+    words = ("run", QUICKSTART, "--set", "stop.rounds=1", "--quiet", "--out")
+    assert loaded(*words, tmp_path / "first" / "run") >= TRACING
+    assert loaded(*words, tmp_path / "again" / "run") == {"torch", "pandas"}
     assert call("diff", tmp_path / "first", tmp_path / "again").out == "identical\n"
 
 
