@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from edgesim.config.merging import merged
 from edgesim.config.paths import FileText, located
 from edgesim.config.plugin_fields import as_table
+from edgesim.config.plugins import meant
 from edgesim.config.profiles import with_profile
 from edgesim.config.scenario import FleetBlock, Scenario
 from edgesim.config.toml_file import parse_toml, read_toml
@@ -21,6 +22,7 @@ from edgesim.files.reading import csv_records, in_short, quoted
 # "key=value", several of them, or values by key, such as {"stop.rounds": 3}.
 Overrides: TypeAlias = str | Sequence[str] | Mapping[str, Any]
 
+_SHIPPED = Path(__file__).parent / "scenarios"
 _LONGEST_PATH = 32  # keys of an override
 _OTHERS_NAMED = 6  # keys at fault besides the first
 
@@ -36,8 +38,8 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
     if isinstance(source, Mapping):
         table = _extended(located(source, Path.cwd(), ""), ())
     else:
-        table = _read_toml(Path(source), ())
-        if table.keys() >= {"base", "columns"}:
+        table = _read_toml(scenario_file(source), ())
+        if "base" in table and table.keys() & {"axes", "columns"}:
             raise ConfigError(f"{source}: is a study, not a scenario; run it with: edgesim study run {source}")
     for path, value in read_overrides(overrides):
         table = _replaced(table, path, value)
@@ -49,12 +51,28 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
         raise ConfigError(_one_line(error, table)) from error
 
 
+def scenario_file(name: str | Path, folder: Path = Path()) -> Path:
+    """Return the file of a scenario, named from a folder; "edgesim:quickstart" is one that comes with edgesim.
+
+    Raises ConfigError if edgesim has none of that name.
+    """
+    package, colon, own = str(name).partition(":")
+    if not colon or package != "edgesim":
+        return folder / name
+    shipped = {file.stem: file for file in sorted(_SHIPPED.glob("*.toml"))}
+    if own not in shipped:
+        known = ", ".join(f"edgesim:{each}" for each in shipped)
+        raise ConfigError(f"{in_short(name)}: edgesim has no such scenario{meant(own, shipped)} (known: {known})")
+    return shipped[own]
+
+
 def read_layers(source: Path | Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Return a scenario and the files that it extends, each by name with its own table alone, the weakest first.
 
     The name of a table that is no file is "base".
     """
     layers: list[tuple[str, dict[str, Any]]] = []
+    source = scenario_file(source) if isinstance(source, Path) else source
     while True:
         if isinstance(source, Path):
             name, table = source.name, located(read_toml(source), source.resolve().parent, "")
@@ -63,7 +81,7 @@ def read_layers(source: Path | Mapping[str, Any]) -> list[tuple[str, dict[str, A
         layers.insert(0, (name, table))
         if "extends" not in table:
             return layers
-        source = table["extends"].path()
+        source = _extended_file(table["extends"])
 
 
 def read_overrides(given: Overrides) -> list[tuple[list[str], Any]]:
@@ -92,11 +110,15 @@ def _extended(table: dict[str, Any], files: tuple[Path, ...]) -> dict[str, Any]:
         return table
     if not isinstance(base, FileText):
         raise ConfigError(f"extends: must be the name of a scenario file, got {quoted(base)}")
-    path = base.path()
+    path = _extended_file(base)
     if path in files:
         chain = " -> ".join(file.name for file in (*files, path))
         raise ConfigError(f"extends: {chain} never ends")
     return merged(_read_toml(path, files), table)
+
+
+def _extended_file(base: FileText) -> Path:
+    return scenario_file(base) if base.startswith("edgesim:") else base.path()
 
 
 def _read_fleet(path: Path) -> Iterator[FleetBlock]:
@@ -200,7 +222,7 @@ def _keys(location: Sequence[str | int], table: Any, *, named: bool) -> Iterator
         if _holds(table, key):
             table = table[key]
             yield str(key)
-        elif named and place == len(location) - 1 and "[" not in str(key):
+        elif named and place == len(location) - 1 and not {"*", "["} & set(str(key)):
             yield str(key)
 
 

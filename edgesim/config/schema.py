@@ -24,7 +24,10 @@ def json_schema() -> Schema:
     """
     schema = Scenario.model_json_schema()
     properties = schema["properties"]
-    properties["extends"] = {"type": "string", "description": "a scenario file whose settings this one changes"}
+    properties["extends"] = {
+        "type": "string",
+        "description": "a scenario file, or edgesim:quickstart, whose settings this one changes",
+    }
     properties["fleet"] = {"anyOf": [properties["fleet"], {"type": "string", "description": "a CSV file"}]}
     # what a scenario needs may stand in the file that it extends, and what a block needs in a profile
     schema["anyOf"] = [{"required": schema.pop("required")}, {"required": ["extends"]}]

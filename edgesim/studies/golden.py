@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, MinLen
 from pydantic import Field, PlainValidator, Strict
 
-from edgesim.config.load import load_scenario
+from edgesim.config.load import load_scenario, scenario_file
 from edgesim.config.units import refusal
 from edgesim.core.errors import ConfigError
 from edgesim.records.schema import TABLES, TEXT
@@ -93,7 +93,7 @@ class Golden:
     def base(self) -> Path:
         """Return the file of the scenario that all cells build on; a study may hold it itself."""
         base = self.study.base
-        return self.study_file.parent / base if isinstance(base, str) else self.study_file
+        return scenario_file(base, self.study_file.parent) if isinstance(base, str) else self.study_file
 
     def plan(self, out: Path) -> list[Planned]:
         """Return the runs of these cells, in folders below `out`."""

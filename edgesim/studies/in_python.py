@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pandas as pd
 
 from edgesim.config.describe import toml
-from edgesim.config.load import Overrides, load_scenario
+from edgesim.config.load import Overrides, load_scenario, scenario_file
 from edgesim.config.paths import located
 from edgesim.config.scenario import Scenario
 from edgesim.config.toml_file import read_toml
@@ -257,7 +257,7 @@ def make_study(
     scenario = load_scenario(base, texts)
     table: dict[str, Any] = {
         "name": name,
-        "base": str(Path(base).absolute()) if isinstance(base, str | Path) else scenario.canonical(),
+        "base": str(scenario_file(base).absolute()) if isinstance(base, str | Path) else scenario.canonical(),
         "axes": {axis: _axis(values) for axis, values in (axes or {}).items()},
         "columns": list(columns) or _usual_columns(scenario),
         "overrides": texts,

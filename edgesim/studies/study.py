@@ -13,7 +13,7 @@ from annotated_types import MinLen
 from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, ValidationError, field_validator
 from pydantic import model_validator as validator
 
-from edgesim.config.load import load_scenario
+from edgesim.config.load import load_scenario, scenario_file
 from edgesim.config.origin import Layers
 from edgesim.config.paths import located
 from edgesim.config.plugins import meant
@@ -89,8 +89,9 @@ class Study(FixedKeys):
     those of all cells. An axis is a table of labels with their overrides, or a list of values of the key that it is
     named after. Of overrides of one key the last one holds: the study's, the axes' in their order, those of `where` in
     theirs, the size's. `only`: the cells that make sense, if not all products of the axes do. `published`: the file may
-    name a CSV with these numbers instead, see `read_published`. `base` may also be the scenario itself, as a table.
-    `search`: its trials are an axis, see `with_trials`. `question`: what the study's report answers.
+    name a CSV with these numbers instead, see `read_published`. `base` may also be the scenario itself, as a table, or
+    one that comes with edgesim: "edgesim:quickstart". `search`: its trials are an axis, see `with_trials`. `question`:
+    what the study's report answers.
     """
 
     name: str
@@ -189,7 +190,7 @@ class Study(FixedKeys):
 
     def _base(self, folder: Path) -> dict[str, Any]:
         if isinstance(self.base, str):
-            return {"extends": str((folder / self.base).resolve())}
+            return {"extends": str(scenario_file(self.base, folder).resolve())}
         return dict(located(self.base, folder.resolve(), "base"))
 
     def _check_search(self, search: Search, folder: Path) -> None:
@@ -240,6 +241,8 @@ class Study(FixedKeys):
 def load_study(path: Path) -> Study:
     """Return the study of a TOML file, all of its scenarios tried. Raises ConfigError, one line that names the file."""
     table = read_toml(path)
+    if table.keys() & {*Scenario.model_fields, "extends"} - {"name"} and not table.keys() & {"base", "axes", "columns"}:
+        raise ConfigError(f"{path}: is a scenario, not a study; run it with: edgesim run {path}")
     named = table.get("published")
     study = _as_kind(path, table if not isinstance(named, str) else {**table, "published": ()}, Study)
     try:

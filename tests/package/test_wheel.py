@@ -137,3 +137,9 @@ def test_it_knows_its_devices_and_runs_a_scenario(installed: Command) -> None:
     installed("run", "mine.toml", "--out", "run")
     rows = json.loads(installed("table", "run", "--json"))
     assert rows
+
+
+def test_a_study_builds_on_a_scenario_that_comes_with_it(installed: Command) -> None:
+    """In a folder that has nothing else."""
+    installed("run", "edgesim:quickstart", "--set", "backend=null", "--set", "stop.rounds=2", "--out", "first")
+    assert json.loads(installed("table", "first", "--json"))[0]["rounds"] == 2
