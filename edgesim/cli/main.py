@@ -28,8 +28,9 @@ def main() -> None:
         with careful_streams(), interrupts() as signals:
             code = _exit_code(signals)
     except OutputError as error:
-        with suppress(OSError):
-            print("error:", error, file=sys.stderr)
+        if not error.is_unread:
+            with suppress(OSError):
+                print("error:", error, file=sys.stderr)
         code = error.exit_code
     sys.exit(code)
 

@@ -15,6 +15,7 @@ from edgesim.core.rng import Key
 if TYPE_CHECKING:
     from edgesim.cost.profile import CostProfile
 
+_REMEDY = "give --input and --classes, such as --input 3x32x32 --classes 10"
 _LAYER = ("name", "kind", "params", "forward_flops", "weight_grad_flops", "input_grad_flops")
 
 
@@ -31,16 +32,18 @@ def measured(name: str, shape: tuple[int, ...] | None, classes: int | None) -> C
     Raises ConfigError if there is no such model or it does not fit.
     """
     from edgesim.config.plugin_fields import PartOf
+    from edgesim.config.units import reason
     from edgesim.simulation.network import network_of
 
     try:
         model = PartOf("model").read(name)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"{'.'.join(['model', *map(str, first['loc'])])}: {first['msg']}") from error
+        where = ".".join(["model", *map(str, error.errors()[0]["loc"])])
+        raise ConfigError(f"{where}: {reason(error)}") from error
     except PydanticCustomError as error:
         raise ConfigError(f"model: {error.message()}") from error
-    return network_of(model, shape, classes, Key(0)).cost_profile  # whatever weights are drawn, it is the same
+    # whatever weights are drawn, it is the same
+    return network_of(model, shape, classes, Key(0), remedy=_REMEDY).cost_profile
 
 
 def describe(cost_profile: CostProfile) -> dict[str, Any]:

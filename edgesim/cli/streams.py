@@ -18,7 +18,8 @@ class OutputError(Exception):
 
     def __init__(self, reason: OSError) -> None:
         super().__init__(f"cannot write to standard output: {reason.strerror}")
-        self.exit_code = _SIGPIPE_EXIT if isinstance(reason, BrokenPipeError) else 1
+        self.is_unread = isinstance(reason, BrokenPipeError)  # as by `| head`, which has what it wants
+        self.exit_code = _SIGPIPE_EXIT if self.is_unread else 1
 
 
 class _Stream:

@@ -11,7 +11,7 @@ from annotated_types import MinLen
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from edgesim.config.plugin_fields import check_keys
-from edgesim.config.plugins import meant
+from edgesim.config.plugins import known_names, meant
 from edgesim.config.profiles import Quantity, si_number
 from edgesim.config.toml_file import read_toml
 from edgesim.config.units import BitsPerSecond, Delay, JoulesPerBit, LossRate, Watts, reason
@@ -60,7 +60,7 @@ def find(name: str) -> LinkProfile:
     files = _files()
     if name not in files:
         hint = meant(name, files, cutoff=0.4)
-        raise ConfigError(f"unknown link {quoted(name)}{hint} (known: {', '.join(sorted(files))})")
+        raise ConfigError(f"unknown link {quoted(name)}{hint} ({known_names(sorted(files), 'edgesim list links')})")
     table = read_toml(files[name])
     try:
         check_keys(table, ("title", *QUANTITIES))

@@ -18,8 +18,9 @@ from edgesim.files.reading import quoted
 GRAMS = "g"  # what carbon is given in, where money has its currency
 BANDS = ("low", "typical", "high")
 _CURRENCY = re.compile(r"[A-Z]{3}")
+_NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?\s*")
 _PRICE = re.compile(
-    r"\s*(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)"
+    rf"(?P<number>{_NUMBER.pattern})"
     r"\s*(?P<what>[A-Za-z]+)\s*(?:/\s*(?P<per>[A-Za-z]+))?\s*"
 )
 
@@ -74,7 +75,9 @@ class Priced:
     def _price(self, given: Any) -> tuple[str, float]:
         match = _PRICE.fullmatch(given) if isinstance(given, str) and len(given) <= 100 else None
         if not match or (match["per"] is None) != (self.per is None) or not self._is_unit(match["what"]):
-            raise refusal(f"{quoted(given)} is no price; give a string such as {self.example!r}")
+            bare = type(given) in (int, float) or (isinstance(given, str) and _NUMBER.fullmatch(given))
+            fault = "has no unit" if bare else "is no price"
+            raise refusal(f"{quoted(given)} {fault}; give a string such as {self.example!r}")
         amount = Decimal(1)
         if self.per:  # the inverse of a unit's size, exact as long as that is a whole number
             try:

@@ -88,6 +88,8 @@ ASKED: Mapping[str, tuple[tuple[str, ...], Callable[[Iterable[bool]], bool]]] = 
 }
 RENAMED = {"coordinator": "protocol", "units": "channels"}  # keys of scenarios: old -> new
 RENAMED_VALUES = {"skip": "average_over_holders", "keep_old": "include_absent"}  # and values of keys
+_FEW = 12  # names that an error lists
+_MOST_ALIKE = 5  # names that are looked at, the most alike first
 _ALIKE = 100  # characters that are compared: beyond them nothing is a slip of the pen
 
 # What parts are called elsewhere.
@@ -128,7 +130,7 @@ _IMPORT_FAULTS = (ImportError, SyntaxError, AttributeError, TypeError, ValueErro
 
 
 def meant(given: str, known: Collection[str], aliases: Mapping[str, str] | None = None, cutoff: float = 0.5) -> str:
-    """Return "; did you mean 'x'?" with the known name that an alias stands for or that is nearest; "" if none is.
+    """Return "; did you mean 'x'?" with the known name that an alias stands for or that is nearest; "" if none is near.
 
     A key that was renamed is answered with its new name: "; it is called 'x' now".
     """
@@ -136,8 +138,23 @@ def meant(given: str, known: Collection[str], aliases: Mapping[str, str] | None 
     if RENAMED.get(given) in known:
         return f"; it is called {RENAMED[given]!r} now"
     alias = (aliases or {}).get(given.lower())
-    near = [alias] if alias in known else difflib.get_close_matches(given, known, n=1, cutoff=cutoff)
+    alike = difflib.get_close_matches(given, known, n=_MOST_ALIKE, cutoff=cutoff)
+    near = [alias] if alias in known else [name for name in alike if _is_near(given, name)]
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def known_names(known: Collection[str], command: str) -> str:
+    """Return "known: a, b, c", or where there are many names the command that lists them."""
+    return f"known: {', '.join(known)}" if len(known) <= _FEW else f"`{command}` lists all {len(known)}"
+
+
+def _is_near(given: str, name: str) -> bool:
+    """Return whether a name is another by slips of the pen, at most a third of it, or begins with it."""
+    if name.startswith(given) or given.startswith(name):
+        return True
+    changes = difflib.SequenceMatcher(None, given, name).get_opcodes()
+    slips = sum(max(i2 - i1, j2 - j1) for what, i1, i2, j1, j2 in changes if what != "equal")
+    return slips <= max(2, len(name) // 3)
 
 
 def renamed(given: Any, allowed: str) -> str:
@@ -195,7 +212,8 @@ def find(kind: str, name: str) -> tuple[Any, dict[str, Any]]:
     if colon:
         return _outside(kind, name), {}
     hint = meant(name, known, _ALIASES.get(kind))
-    raise ConfigError(f"{kind}.name: unknown {kind} {quoted(name)}{hint} (known: {', '.join(known)})")
+    names = known_names(known, f"edgesim list {kind}")
+    raise ConfigError(f"{kind}.name: unknown {kind} {quoted(name)}{hint} ({names})")
 
 
 def is_outside(kind: str, name: str) -> bool:

@@ -20,7 +20,7 @@ _SHORT = {"hours": "daily", "file": "series", "place": "average", "price": "cons
 
 def _tariff(given: Any) -> Any:
     """Return the table of a tariff that a short form stands for."""
-    if isinstance(given, str) and given[:1] in "+-.0123456789":
+    if (isinstance(given, str) and given[:1] in "+-.0123456789") or type(given) in (int, float):
         return {"name": "constant", "price": given}
     if isinstance(given, Mapping) and "name" not in given:
         if set(given) & set(BANDS):

@@ -15,7 +15,7 @@ from pydantic import model_validator as validator
 
 from edgesim.config.paths import FileText
 from edgesim.config.plugin_fields import as_table, check_keys, refusal_at
-from edgesim.config.plugins import meant
+from edgesim.config.plugins import known_names, meant
 from edgesim.config.toml_file import read_toml
 from edgesim.config.units import (
     BitsPerSecond,
@@ -242,8 +242,8 @@ def find(name: str | Path) -> Profile:
         return read(name.path() if isinstance(name, FileText) else Path(name))
     files = _files()
     if name not in files:
-        hint = meant(str(name), files, cutoff=0.4)
-        raise ConfigError(f"profile: unknown device {quoted(str(name))}{hint} (known: {', '.join(sorted(files))})")
+        hint, names = meant(str(name), files, cutoff=0.4), known_names(sorted(files), "edgesim list devices")
+        raise ConfigError(f"profile: unknown device {quoted(str(name))}{hint} ({names})")
     return read(files[str(name)])
 
 

@@ -28,6 +28,7 @@ from edgesim.config.plugins import renamed
 from edgesim.config.short_forms import long_forms
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import MOST_AMOUNT
+from edgesim.core.wording import demand_of
 from edgesim.files.reading import quoted
 
 # Pint's own list has B for bels too, hertz as cycles and no FLOP. "b" is missing on purpose: half take it for a byte.
@@ -80,17 +81,14 @@ def refusal(message: str) -> PydanticCustomError:
 def reason(error: ValidationError) -> str:
     """Return what the first of the errors says, in the words used throughout edgesim."""
     first = error.errors(include_url=False)[0]
-    if first["type"] == "missing":
-        return "is missing"
-    if first["type"] == "refused":
-        return first["msg"]
-    if first["type"] in {"value_error", "assertion_error"}:  # from a check in a part's own class
-        return str(first["ctx"]["error"])
-    if first["type"] == "float_type":
-        return f"must be a number, got {quoted(first['input'])}"
-    if first["type"] == "dataclass_type":
-        return f"must be a table, got {quoted(first['input'])}"
-    said = f"{first['msg'].replace('Input should be', 'must be')}, got {quoted(first['input'])}"
+    if first["type"] in {
+        "missing",
+        "refused",
+        "value_error",
+        "assertion_error",
+    }:  # that say what was found, if anything
+        return demand_of(first)
+    said = f"{demand_of(first)}, got {quoted(first['input'])}"
     return f"{said}{renamed(first['input'], said)}"
 
 

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from edgesim.core.encoding import FLOAT32, Contents, Encoding
 from edgesim.core.errors import ConfigError
 from edgesim.core.task import Payload, Submodel, TensorSpec
+from edgesim.core.wording import demand_of
 from edgesim.cost.memory import LayerNames, MemoryNeed, SavedBytes
 
 F32_BYTES = 4
@@ -310,7 +311,7 @@ class CostProfile:
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "text"
-            raise ConfigError(f"cost profile: {where}: {first['msg']}") from error
+            raise ConfigError(f"cost profile: {where}: {demand_of(first)}") from error
 
     def _check_layers(self, names: Iterable[str]) -> None:
         unknown = set(names).difference(self.layer_names)

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from edgesim.config.plugin_fields import PartOf
+from edgesim.config.units import reason
 from edgesim.core.backend import Assignment
 from edgesim.core.errors import ConfigError
 from edgesim.core.local_sgd import LocalSGD
@@ -45,7 +46,7 @@ def teacher_network(
         plugin = PartOf("model").read(name).value
         return build_model(plugin, input_shape, classes, key)
     except ValidationError as error:
-        raise ConfigError(f"method.{option}: {error.errors()[0]['msg']}") from error
+        raise ConfigError(f"method.{option}: {reason(error)}") from error
     except ConfigError as error:
         raise ConfigError(f"method.{option}: {str(error).removeprefix('model.name: ')}") from error
 

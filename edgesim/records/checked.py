@@ -14,6 +14,7 @@ from pydantic_core import from_json
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import SESSION_NAME
+from edgesim.core.wording import demand_of
 from edgesim.files.parquet import column_names, read_columns
 from edgesim.files.reading import in_short, quoted, reading
 from edgesim.records.schema import CLOSED_BY, INT, REAL, SERVER_ROW, TABLES, TEXT, conform
@@ -75,14 +76,10 @@ def parse_manifest(text: str, path: Path) -> dict[str, Any]:
         _Manifest.model_validate(found)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        what = "is missing" if first["type"] == "missing" else f"{_begun(first['msg'])}, got {quoted(first['input'])}"
+        got = "" if first["type"] == "missing" else f", got {quoted(first['input'])}"
         key = f"{'.'.join(map(str, first['loc']))}: ".removeprefix(": ")
-        raise ConfigError(f"{path}: not the manifest of a run: {key}{what}") from error
+        raise ConfigError(f"{path}: not the manifest of a run: {key}{in_short(demand_of(first))}{got}") from error
     return dict(found)
-
-
-def _begun(sentence: str) -> str:
-    return in_short(sentence[:1].lower() + sentence[1:])
 
 
 # --- tables -----------------------------------------------------------------------------------------------------

@@ -56,14 +56,15 @@ def network_of(
     key: Key,
     known: CostProfile | None = None,
     objective: Objective | None = None,
+    remedy: str = "give a data set",
 ) -> Network:
     """Return a network with the cost profile that is `known`, kept, or else measured, and then kept.
 
-    Shape, classes and objective default to those that the model is known for. Raises ConfigError if it cannot be built
-    or priced.
+    Shape, classes and objective default to those that the model is known for; `remedy`: what to do where it has none.
+    Raises ConfigError if it cannot be built or priced.
     """
     objective = _objective_of(model.value, objective)
-    shape, classes = _input_of(model.value, model.name, shape, classes)
+    shape, classes = _input_of(model.value, model.name, shape, classes, remedy)
     make = partial(_built, model.value, shape, classes, key, objective)
     outside = is_outside("model", model.name)
     # of code, or of a file, only building it tells if it fits
@@ -131,11 +132,13 @@ def measured(
     return measure(module, name, shape, classes, objective=objective)
 
 
-def _input_of(model: Any, name: str, shape: tuple[int, ...] | None, classes: int | None) -> tuple[tuple[int, ...], int]:
+def _input_of(
+    model: Any, name: str, shape: tuple[int, ...] | None, classes: int | None, remedy: str = "give a data set"
+) -> tuple[tuple[int, ...], int]:
     shape = shape or getattr(model, "native_input_shape", None)
     classes = classes or getattr(model, "native_classes", None)
     if shape is None or classes is None:
-        raise ConfigError(f"model.name: {name} has no input shape of its own; give a data set")
+        raise ConfigError(f"model.name: {name} has no input shape or classes of its own; {remedy}")
     return shape, classes
 
 

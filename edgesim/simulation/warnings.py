@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,17 @@ import numpy as np
 from edgesim.config.origin import COMMON, Layers, of_block
 from edgesim.config.scenario import Scenario
 from edgesim.config.session import OWN
+from edgesim.config.units import Distribution
 from edgesim.engine.protocols.buffered import Buffered
 from edgesim.engine.protocols.deadline import Deadline
 from edgesim.world.compute.governors.dvfs import Max
 
 _MOST_NAMED = 3  # fleet blocks
 _NUMBER = re.compile(r"(?<![\w.])\d[\d.e+-]*")
+_NO_DIGITS = str.maketrans("", "", "0123456789")
+_HIGHEST_LR = 10.0
+# Far beyond what there is: microcontrollers have 1e5 FLOP/s, accelerators 1e16; Sigfox 100 bit/s, data centres 1e12.
+_REAL = {"FLOP/s": (1e3, 1e18), "bit/s": (10.0, 1e13)}
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ def of_text(scenario: Scenario, layers: Layers) -> list[str]:
         for path, why in void_keys(scenario)
         if given.wrote(*path)
     ]
-    return [*void, *_sections(given)]
+    return [*void, *(line for each in (_sections, _learning_rates, _speeds) for line in each(given))]
 
 
 def void_keys(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -190,6 +196,48 @@ def _sections(given: _Given) -> Iterator[str]:
 
 
 # --- what is probably not meant -------------------------------------------------------------------------------
+
+
+def _learning_rates(given: _Given) -> Iterator[str]:
+    """Rates of local training that are far above any in use."""
+    sessions = enumerate(given.scenario.session)
+    own = [(f"session.{i}.training", each.training) for i, each in sessions if each.training is not None]
+    for path, training in [("training", given.scenario.training), *own]:
+        if training.lr > _HIGHEST_LR:
+            yield (
+                f"{path}.lr: training will diverge at {training.lr:g}, as rates above {_HIGHEST_LR:g} are not in use"
+            )
+
+
+def _speeds(given: _Given) -> Iterator[str]:
+    """Speeds of devices, servers and links that nothing has, as where a unit was forgotten."""
+    fleet = given.scenario.fleet
+    speeds: list[tuple[str, Any, str]] = [("server.flops_per_s", given.scenario.server.flops_per_s, "FLOP/s")]
+    speeds += [(f"fleet.{i}.cpu.flops_per_s", block.cpu.flops_per_s, "FLOP/s") for i, block in enumerate(fleet)]
+    own = [(f"fleet.{i}.network", block.network) for i, block in enumerate(fleet)]
+    for path, network in [("network", given.scenario.network), *own]:
+        args = {} if network is None else network.args
+        speeds += [(f"{path}.{key}", args.get(key), "bit/s") for key in ("up", "down")]
+    said = set[str]()
+    for path, speed, unit in speeds:
+        least, most = _REAL[unit]
+        wrong = [value for value in _numbers(speed) if not least <= value <= most]
+        key = path.translate(_NO_DIGITS)
+        if wrong and key not in said:
+            said.add(key)  # once, though many blocks may have it
+            effect = "almost no time" if wrong[0] > most else "very long"
+            work = "computing" if unit == "FLOP/s" else "a transfer"
+            yield f"{path}: {work} will take {effect} at {wrong[0]:g} {unit}; real ones have {least:g} to {most:.0e}"
+
+
+def _numbers(speed: Any) -> list[float]:
+    """Return the finite numbers of a speed, or of the distribution that it has, as an object or a table."""
+    table = speed.table() if isinstance(speed, Distribution) else speed
+    if isinstance(table, Mapping):
+        [kind, values] = next(iter(table.items()))
+        table = values[0] if kind.endswith("normal") else values  # the other one is a spread
+    numbers = table if isinstance(table, list) else [table]
+    return [value for value in numbers if isinstance(value, float) and isfinite(value)]
 
 
 def _one_part(parts: Any, plan: Any) -> Iterator[str]:

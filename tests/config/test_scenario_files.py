@@ -142,7 +142,7 @@ def test_the_last_of_equal_overrides_wins(base_file: Path) -> None:
         ("fleet.2.count=3", "fleet.2: the list has 2, numbered from 0"),
         ("fleet.count=3", "fleet.count: the list has 2, numbered from 0"),
         ("name=2020-01-01", "name: a number, string, list or table is needed, got datetime.date(2020, 1, 1)"),
-        ("seed.x=1", "seed: must be a valid integer, got {'x': 1}"),
+        ("seed.x=1", "seed: must be a whole number, got {'x': 1}"),
     ],
 )
 def test_a_wrong_override_is_refused(base_file: Path, override: str, message: str) -> None:

@@ -25,7 +25,7 @@ class Link:
     down: PerDevice[BitsPerSecond] = 1e6
     latency: Delay = 0.0
 
-    def build(self) -> None:
+    def build(self, n: int, key: object, path: str) -> None:
         """Do what is asked of networks."""
 
 

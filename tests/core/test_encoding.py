@@ -255,7 +255,7 @@ BAD = {
     "many bits": ("up={values='gsgd', bits=17}", "up.bits: must be less than or equal to 16, got 17"),
     "half a bit": (
         "up={values='qsgd', bits=4.5}",
-        "up.bits: must be a valid integer, got 4.5",
+        "up.bits: must be a whole number, got 4.5",
     ),
     "no bits": ("down=qsgd", "down: 'qsgd' needs bits, from 3 to 16"),
     "bits of float32": ("up={bits=8}", "up: bits go with 'qsgd' and 'gsgd' alone, found bits = 8 with 'float32'"),

@@ -72,13 +72,21 @@ KEYS = {
     ),
     "key of a block": Bad("fleet.0.cout: unknown key; did you mean 'count'? (allowed: count", ["fleet.0.cout=3"]),
     "key of another part": Bad("network.up: unknown key (allowed: none)", ["network={name='ideal', up=5}"]),
-    "wrong type": Bad("seed: must be a valid integer, got 'one'", ["seed=one"]),
-    "fraction": Bad("stop.rounds: must be a valid integer, got 2.5", ["stop.rounds=2.5"]),
+    "wrong type": Bad("seed: must be a whole number, got 'one'", ["seed=one"]),
+    "fraction": Bad("stop.rounds: must be a whole number, got 2.5", ["stop.rounds=2.5"]),
     "truth as a number": Bad("training.lr: must be a number, got True", ["training.lr=true"]),
     "word for a table": Bad("data.augment: must be a table, got 'flip'", ["data.augment=flip"]),
-    "method": Bad("method.name: unknown method 'fedag'; did you mean 'fedavg'? (known: ", ["method=fedag"]),
-    "model": Bad("model.name: unknown model 'cnn_digit'; did you mean 'cnn_digits'? (known: ", ["model=cnn_digit"]),
-    "data set": Bad("data.name: unknown data 'digit'; did you mean 'digits'? (known: ", ["data=digit"]),
+    "method": Bad(
+        "method.name: unknown method 'fedag'; did you mean 'fedavg'? (`edgesim list method` lists all ",
+        ["method=fedag"],
+    ),
+    "model": Bad(
+        "model.name: unknown model 'cnn_digit'; did you mean 'cnn_digits'? (`edgesim list model` lists all ",
+        ["model=cnn_digit"],
+    ),
+    "data set": Bad(
+        "data.name: unknown data 'digit'; did you mean 'digits'? (`edgesim list data` lists all ", ["data=digit"]
+    ),
     "torchvision model": Bad(
         "model.name: torchvision has no classification model 'resnet'; did you mean 'resnet",
         ["model=torchvision:resnet"],
@@ -385,9 +393,12 @@ def test_a_bad_scenario_is_one_line(here: Path, bad: Bad) -> None:
         (["run", "scenario.toml", "--workers", "0"], "Invalid value for '--workers': "),
         (["run"], "Missing argument 'SCENARIO' (see edgesim run --help)"),
         (["rum"], "No such command 'rum'. Did you mean 'run'? (see edgesim --help)"),
-        (["validate", "scenario.toml", "--set", "seed=one"], "seed: must be a valid integer, got 'one'"),
-        (["estimate", "scenario.toml", "--set", "seed=one"], "seed: must be a valid integer, got 'one'"),
-        (["model", "cnn_digit"], "model.name: unknown model 'cnn_digit'; did you mean 'cnn_digits'? (known: "),
+        (["validate", "scenario.toml", "--set", "seed=one"], "seed: must be a whole number, got 'one'"),
+        (["estimate", "scenario.toml", "--set", "seed=one"], "seed: must be a whole number, got 'one'"),
+        (
+            ["model", "cnn_digit"],
+            "model.name: unknown model 'cnn_digit'; did you mean 'cnn_digits'? (`edgesim list model` lists all ",
+        ),
         (["model", "lenet5", "--input", "1x8x8"], "model.name: Lenet5 needs images of at least 16x16 pixels"),
         (["list", "metod"], "unknown kind 'metod'; did you mean 'method'? (known: data, partition, model"),
         (["table", "taken"], "taken: not a run folder: no manifest.json, jobs.parquet"),

@@ -71,7 +71,7 @@ COORDINATORS = {
     "more asked than there are": selection(
         "count: must be at most the 4 devices of the fleet, fo", f"{UNIFORM}, count=5"
     ),
-    "half a device": selection("count: must be a valid integer, got 2.5", f"{UNIFORM}, count=2.5"),
+    "half a device": selection("count: must be a whole number, got 2.5", f"{UNIFORM}, count=2.5"),
     "more than all": selection("fraction: must be less than or equal to 1, got 1.5", f"{UNIFORM}, fraction=1.5"),
     "both": Bad("selection: give exactly one of count and fraction", ["selection.fraction=0.5"]),
 }
@@ -200,9 +200,7 @@ FAILURES = {
     "two laws of restarts": failing(
         ".0: server_restart needs mean_time or at, and not both", f"{RESTART}, mean_time=9, at=[9]"
     ),
-    "restart at no time": failing(
-        ".0.at: Tuple should have at least 1 item after validation, not 0", f"{RESTART}, at=[]"
-    ),
+    "restart at no time": failing(".0.at: must have at least 1 value, got []", f"{RESTART}, at=[]"),
     "restart before the run": failing(".0.at.0: must be above 0 s, got 0", f"{RESTART}, at=[0]"),
     "all of the work": failing(".0.least: must be less than 1, got 1", "name='partial_work', probability=1, least=1"),
 }

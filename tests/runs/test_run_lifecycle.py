@@ -505,7 +505,7 @@ def test_a_run_without_a_folder_goes_with_its_object(here: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("redirected", "code", "says"),
     [
-        pytest.param("| head -c 0", 141, "error: cannot write to standard output: Broken pipe", marks=full),
+        pytest.param("| head -c 0", 141, "", marks=full),
         ("> /dev/full", 1, "error: cannot write to standard output: No space left on device"),
         pytest.param(">&-", 0, "", marks=full),
         pytest.param("2>/dev/full", 0, "", marks=full),

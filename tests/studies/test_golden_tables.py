@@ -314,7 +314,7 @@ BAD = {
         r"\1\1",
     ),
     "rounds that are true": Bad(
-        f"{SETTINGS}: rounds: must be a valid integer, got True", SETTINGS, r"^", "rounds = true\n"
+        f"{SETTINGS}: rounds: must be a whole number, got True", SETTINGS, r"^", "rounds = true\n"
     ),
     "short row": Bad(f"{CELLS} line 3: has not as many values as the header has names", CELLS, f"{VALUE},", ""),
     "text for a number": Bad(f"{JOBS} line 3: job must be a number, got 'x'", JOBS, VALUE, "x"),

@@ -136,7 +136,7 @@ def test_file(tmp_path: Path) -> None:
         ("a,b,bps\n", r"line 1: the header must be"),
         (f"{HEADER}\n0,1,1,1,0\n0,2,1,1\n", r"line 3: has not as many values as the header has names: 4, not 5"),
         (f"{HEADER}\n0,1,1,1,0,7\n", r"line 2: has not as many values as the header has names: 6, not 5"),
-        (f"{HEADER}\n0,1.5,1,1,0\n", r"line 2: b must be a valid integer"),
+        (f"{HEADER}\n0,1.5,1,1,0\n", r"line 2: b must be a whole number"),
         (f"{HEADER}\n0,-1,1,1,0\n", r"line 2: b must be greater than or equal to 0, got -1"),
         (f"{HEADER}\n0,1,0,1,0\n", r"line 2: bps_ab must be above 0 bit/s, got 0"),
         (f"{HEADER}\n0,1,1,fast,0\n", r"line 2: bps_ba 'fast' "),

@@ -142,7 +142,9 @@ def test_another_part_replaces_the_profiles():
 
 def test_the_nearest_name_is_offered():
     """And all that there are."""
-    with pytest.raises(ConfigError, match=r"unknown device 'rasberry_pi4'; did you mean 'raspberry_pi_4'\? \(known: "):
+    with pytest.raises(
+        ConfigError, match=r"unknown device 'rasberry_pi4'; did you mean 'raspberry_pi_4'\? \(`edgesim list devices`"
+    ):
         profiles.find("rasberry_pi4")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from edgesim.config.plugins import meant
 from edgesim.core.errors import ConfigError
+from edgesim.files.reading import quoted
 from edgesim.learning.models.base import ModelPlugin
 
 if TYPE_CHECKING:
@@ -36,10 +37,8 @@ class TorchvisionModel(ModelPlugin):
 
         members = torchvision.models.list_models(module=torchvision.models)
         if self.member not in members:
-            near = difflib.get_close_matches(self.member, members, n=1, cutoff=0.0)[0]
-            raise ConfigError(
-                f"model.name: torchvision has no classification model {self.member!r}; did you mean {near!r}?"
-            )
+            offer = meant(self.member, members) or "; torchvision.models.list_models() lists them"
+            raise ConfigError(f"model.name: torchvision has no classification model {quoted(self.member)}{offer}")
         builder = torchvision.models.get_model_builder(self.member)
         taken = inspect.signature(inspect.signature(builder).return_annotation).parameters
         options = {"aux_logits": self.aux_logits, "init_weights": True} if "aux_logits" in taken else {}
