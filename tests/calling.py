@@ -39,8 +39,8 @@ def call(*words: object) -> Done:
 
 
 def names(folder: Path) -> list[str]:
-    """Return what lies in a folder, but for what runs in it keep for each other."""
-    return sorted(path.name for path in folder.iterdir() if path.name != FOLDER)
+    """Return what lies in a folder, but for what runs in it keep for each other and the mark of their study."""
+    return sorted(path.name for path in folder.iterdir() if path.name not in (FOLDER, ".study"))
 
 
 # 4 devices of 2 levels, 200 samples of 8x8 pixels, a model of 3 layers: trains in well under a second.

@@ -13,6 +13,7 @@ import typer
 
 from edgesim.cli.checkpoint import Every, Fresh, seconds
 from edgesim.cli.formats import AsCsv, AsJson, AsLatex, SortBy
+from edgesim.cli.planned import looked_at, owned, planned_of
 from edgesim.core.errors import ConfigError, EdgesimError
 
 if TYPE_CHECKING:
@@ -55,12 +56,9 @@ def plan(
     from edgesim.cli.scenario import warn
     from edgesim.cli.show import print_json, print_table
     from edgesim.reports.readable import text
-    from edgesim.simulation.warnings import once
-    from edgesim.studies.outlook import bad, outlook
+    from edgesim.studies.outlook import bad
 
-    loaded, planned = _planned(study, only, size, out)
-    cells = outlook(planned, costs=True)
-    warnings = once([each.planned.warnings for each in cells])
+    loaded, cells, warnings = looked_at(study, only, size, out, costs=True)
     headings = {"cell": "cell", "state": "state", "host_s": "host time", "disk_bytes": "disk", "fault": "why"}
     rows: list[dict[str, Any]] = [{"cell": each.planned.cell.name, **each.told()} for each in cells]
     totals = {name: sum(row[name] or 0 for row in rows) for name in ("host_s", "disk_bytes")}
@@ -103,26 +101,24 @@ def run(
     """
     from edgesim.cli.scenario import warn
     from edgesim.cli.show import print_note
-    from edgesim.simulation.warnings import once
-    from edgesim.studies.outlook import bad, outlook
+    from edgesim.studies.outlook import bad
+    from edgesim.studies.owner import claim
 
     checkpoint_s = seconds(checkpoint)
-    _check_backend(backend, address)
-    if workers > 1 and backend is _Where.MACHINE:
-        from edgesim.runtime.processes import warm_up
-
-        warm_up("edgesim.simulation.run")
-    cells = outlook(_planned(study, only, size, out)[1])
+    _prepare(backend, address, workers)
+    _, cells, warnings = looked_at(study, only, size, out)
     faults = bad(cells)
     done = [each.planned for each in cells if each.state == "done" and not fresh]
     print_note(f"{len(done)} of {len(cells)} cells are done")
-    warn(once([each.planned.warnings for each in cells]))
+    warn(warnings)
     if faults and not keep_going:
         _print_lines(faults)
         raise EdgesimError(
             f"{len(faults)} of {len(cells)} cells cannot be run, so none was; --keep-going runs the others; {faults[0]}"
         )
     missing = [each.planned for each in cells if each.state != "bad" and each.planned not in done]
+    if missing:
+        claim(*owned(study, size, out))
     pool: AbstractContextManager[Pool | None] = nullcontext()
     if missing and backend is _Where.CLUSTER:
         from edgesim.studies.on_ray import ray_pool
@@ -222,7 +218,7 @@ def made(study: Path, only: list[str] | None, size: str, out: Path | None) -> Ma
     """
     from edgesim.cli.show import print_note
 
-    loaded, planned = _planned(study, only, size, out)
+    loaded, planned = planned_of(study, only, size, out)
     kept = [(each, run) for each in planned if (run := each.kept()) is not None]
     if not kept:
         others = sum(each.folder.exists() for each in planned)
@@ -301,14 +297,18 @@ def _run_missing(
     return tally.failed
 
 
-def _check_backend(backend: _Where, address: str | None) -> None:
-    """Raise ConfigError unless cells can be run there."""
+def _prepare(backend: _Where, address: str | None, workers: int) -> None:
+    """Raise ConfigError unless cells can be run there; let processes of this machine load what they need."""
     if backend is _Where.CLUSTER:
         from edgesim.runtime.ray_cluster import check_installed
 
         check_installed("--backend")
     elif address:
         raise ConfigError("--address: is that of a Ray cluster; add --backend ray")
+    elif workers > 1:
+        from edgesim.runtime.processes import warm_up
+
+        warm_up("edgesim.simulation.run")
 
 
 def _print_lines(lines: Sequence[str]) -> None:
@@ -316,17 +316,6 @@ def _print_lines(lines: Sequence[str]) -> None:
 
     for line in lines:
         print_note(line)
-
-
-def _planned(file: Path, only: list[str] | None, size: str, out: Path | None) -> tuple[Study, list[Planned]]:
-    from edgesim.studies.runs import folder_of
-    from edgesim.studies.runs import plan as plan_cells
-    from edgesim.studies.search import with_trials
-    from edgesim.studies.study import load_study
-
-    out = out or folder_of(file, size)
-    study = with_trials(load_study(file), out)
-    return study, plan_cells(study, file, size, only or [], out)
 
 
 def _print(rows: pd.DataFrame, name: str, size: str, style: str) -> None:

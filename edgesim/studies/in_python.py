@@ -20,6 +20,7 @@ from edgesim.config.toml_file import read_toml
 from edgesim.core.errors import ConfigError
 from edgesim.reports.load import Run
 from edgesim.reports.shown import html_table, rich_table
+from edgesim.studies.owner import claim, owner_of
 from edgesim.studies.runs import Planned, folder_of, plan
 from edgesim.studies.search import with_trials
 from edgesim.studies.study import USUAL, Cell, Study, load_study, study_of
@@ -42,9 +43,15 @@ class StudyInPython:
     `size` in what follows: None means "quick", or the first where there is none of that name.
     """
 
-    def __init__(self, study: Study, file: Path, folder: Callable[[str], Path | None]) -> None:
-        """`file`: that of the study, or one that it might be; `folder` gives that of a size, None: a temporary one."""
+    def __init__(
+        self, study: Study, file: Path, folder: Callable[[str], Path | None], owner: Callable[[Path], str]
+    ) -> None:
+        """`file`: that of the study, or one that it might be; `folder` gives that of a size, None: a temporary one.
+
+        `owner`: how a folder of runs names the study.
+        """
         self.study = study
+        self._owner = owner
         self._file = file
         self._folder_of = folder
         self._folders: dict[str, _Folder] = {}
@@ -89,6 +96,7 @@ class StudyInPython:
 
         folder = self._folder(size)
         planned = self._planned(size, only, folder)
+        claim(folder.path, self._owner(folder.path))
         for step in run_missing(planned, workers, fresh=fresh):
             run = folder.opened(step.ended) if on_cell and step.ended and not step.elsewhere else None
             if on_cell and step.ended and run is not None:
@@ -110,7 +118,7 @@ class StudyInPython:
         from edgesim.studies.optimise import Optimisation, Trial
 
         folder = self._folder(size)
-        search = Optimisation(self.study, self._file, self._size(size), folder.path)
+        search = Optimisation(self.study, self._file, self._size(size), folder.path, self._owner(folder.path))
         for each in search.run(trials, workers):
             if on_trial and isinstance(each, Trial):
                 on_trial(each)
@@ -252,7 +260,7 @@ def make_study(
         if axes or columns or overrides or search:
             raise ConfigError(f"{file}: is a study, which has axes, columns and overrides of its own")
         loaded = load_study(file)
-        return StudyInPython(loaded, file, lambda size: given or folder_of(file, size))
+        return StudyInPython(loaded, file, lambda size: given or folder_of(file, size), partial(owner_of, file))
     texts = _texts(overrides)
     scenario = load_scenario(base, texts)
     table: dict[str, Any] = {
@@ -264,7 +272,8 @@ def make_study(
     }
     if search:
         table["search"] = dict(search)
-    return StudyInPython(study_of(table, Path.cwd()), Path.cwd() / "study.toml", lambda size: given)
+    made, owner = study_of(table, Path.cwd()), f"{name} (Python)"
+    return StudyInPython(made, Path.cwd() / "study.toml", lambda size: given, lambda folder: owner)
 
 
 def _usual_columns(scenario: Scenario) -> list[str]:

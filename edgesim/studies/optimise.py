@@ -23,6 +23,7 @@ from edgesim.reports.load import Run, open_run
 from edgesim.reports.stats import curve, last_and_best, summary
 from edgesim.studies.column import Column, parse_column
 from edgesim.studies.missing import run_missing
+from edgesim.studies.owner import claim, owner_of
 from edgesim.studies.runs import Planned, Step, plan
 from edgesim.studies.search import MILESTONES, TRIAL, Dimension, read_trials, write_trials
 from edgesim.studies.study import Study
@@ -62,8 +63,11 @@ class Trial:
 class Optimisation:
     """The search of a study, from its first trial on. `trials`: those that have been scored, in their order."""
 
-    def __init__(self, study: Study, file: Path, size: str, out: Path) -> None:
-        """`file`: that of the study, `out`: the folder of its runs. Raises ConfigError for a study without a search."""
+    def __init__(self, study: Study, file: Path, size: str, out: Path, owner: str = "") -> None:
+        """`file`: that of the study; `out`: the folder of its runs, which names it `owner`, by default by its file.
+
+        Raises ConfigError for a study without a search.
+        """
         if study.search is None:
             raise ConfigError(f"{file}: has no section [search]")
         check_installed()
@@ -71,6 +75,7 @@ class Optimisation:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.trials: list[Trial] = []
+        self._owner = owner or owner_of(file, out)
         self._study, self._search, self._file, self._size, self._out = study, study.search, file, size, out
         self._columns = [parse_column(name) for name in study.search.objectives]
         self._space = {key: _distribution(each) for key, each in study.search.space.items()}
@@ -85,6 +90,7 @@ class Optimisation:
 
         Runs that are there are taken, as `run_missing` does. Raises EdgesimError if cells cannot be run or failed.
         """
+        claim(self._out, self._owner)
         while len(self.trials) < trials:
             drawn = self._batch(trials)
             known = {**self._changes(self.trials), **{str(one.number): texts for one, texts in drawn}}

@@ -1,0 +1,51 @@
+"""Ownership of a folder of runs: it remembers its study, so that no other one of that name replaces its runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from edgesim.core.errors import ConfigError
+from edgesim.files.atomic import whole_file
+from edgesim.files.reading import quoted, read_text
+from edgesim.records.lock import hold
+
+_MARK = ".study"  # a file in the folder of runs that names their study
+
+
+def owner_of(file: Path, folder: Path) -> str:
+    """Return how a folder of runs names a study file: by the path from there, so that both may move together."""
+    return os.path.relpath(file.resolve(), folder.resolve())
+
+
+def check_owner(folder: Path, owner: str) -> None:
+    """Raise ConfigError if a folder has the runs of another study."""
+    mark = folder / _MARK
+    if not mark.exists():
+        return
+    found = read_text(mark, ConfigError).strip()
+    if found != owner:
+        ours, theirs = (_shown(folder, each) for each in (owner, found))
+        raise ConfigError(
+            f"{folder}: has the runs of {theirs}, which those of {ours} could replace; choose another folder with "
+            f"--out, or another name for the study. If the study has moved, remove {mark}"
+        )
+
+
+def claim(folder: Path, owner: str) -> None:
+    """Let a folder remember its study. Raises ConfigError if it has the runs of another one, or cannot be written."""
+    mark = folder / _MARK
+    with hold(mark, wait=True):  # of two commands that start at once
+        check_owner(folder, owner)
+        if mark.exists():
+            return
+        try:
+            with whole_file(mark) as growing:
+                growing.write_text(owner, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{mark}: cannot be written: {error.strerror}") from error
+
+
+def _shown(folder: Path, owner: str) -> str:
+    file = folder / owner
+    return os.path.relpath(file.resolve()) if file.suffix == ".toml" else quoted(owner)
