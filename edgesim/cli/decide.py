@@ -49,15 +49,21 @@ def compare(
 ) -> None:
     """Hold configurations against a baseline, seed by seed: difference, ratio, who wins how often, and p-values."""
     from edgesim.cli.show import print_note
+    from edgesim.studies.column import parse_column
     from edgesim.studies.statistics.paired import least_p
     from edgesim.studies.study import read_labels
     from edgesim.studies.values import axes_of, compared, few_runs, values_of
 
     style = one_of(json=as_json, csv=as_csv, markdown=as_markdown, latex=as_latex)
     labels, found = read_labels("--baseline", baseline), _made(study, only, size, out)
-    columns = column or list(found.study.columns)
+    ways = _told(higher, lower)
+    columns = column or [name for name in found.study.columns if name in ways or parse_column(name).better]
+    if others := [name for name in found.study.columns if not column and name not in columns]:
+        print_note(
+            f"{', '.join(others)}: not compared, as more or less is not known to be better; say --higher or --lower"
+        )
     values = values_of(found.study, found.runs, columns)
-    rows = compared(values, labels, columns, _told(higher, lower))
+    rows = compared(values, labels, columns, ways)
     shown = rows if style in ("json", "csv") else _for_people(rows)
     title = f"{found.study.name} ({size}), against {baseline}"
     print_frame_as(shown, style, title, len(axes_of(values)) + 1, _about(found, size, baseline=labels))
@@ -190,14 +196,18 @@ def sensitivity(
     as_latex: AsLatex = False,
 ) -> None:
     """Print which axis moves a column most, one axis at a time: differences from a base, the largest swing first."""
+    from edgesim.cli.show import print_note
     from edgesim.studies.study import read_labels
-    from edgesim.studies.tradeoffs.sensitivity import tornado
+    from edgesim.studies.tradeoffs.sensitivity import of_cut, tornado
     from edgesim.studies.values import values_of
 
     style = one_of(json=as_json, csv=as_csv, markdown=as_markdown, latex=as_latex)
     labels, found = read_labels("--base", base) if base else {}, _made(study, only, size, out)
-    rows = tornado(values_of(found.study, found.runs, [column]), column, labels)
+    values = values_of(found.study, found.runs, [column])
+    rows = tornado(values, column, labels)
     print_frame_as(rows, style, f"{found.study.name} ({size}), {column}", 2, _about(found, size, column=column))
+    if note := of_cut(values, column, labels):
+        print_note(note)
 
 
 def break_even(

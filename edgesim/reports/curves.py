@@ -51,13 +51,13 @@ def groups(runs: Sequence[Run]) -> dict[Run, str]:
 def mean_and_range(curves: Sequence[pd.DataFrame], quantity: str, metric: str = ACCURACY) -> pd.DataFrame:
     """Return the mean of a metric of several curves, and the lowest and highest, wherever one of them has a point.
 
-    Between its points a curve is a straight line. The result begins where all have begun and ends where the first
-    ends. Columns: `quantity`, mean, low, high.
+    Between its points a curve is a straight line. A run that has ended keeps its last value, as its model does, so the
+    mean covers the same runs everywhere. The result begins where all have begun and ends where the last run ends.
+    Columns: `quantity`, mean, low, high.
     """
     begin = max(each[quantity].iloc[0] for each in curves)
-    end = min(each[quantity].iloc[-1] for each in curves)
     grid = np.unique(np.concatenate([each[quantity].to_numpy(dtype=float) for each in curves]))
-    grid = grid[(grid >= begin) & (grid <= end)]
+    grid = grid[grid >= begin]
     values = np.array([np.interp(grid, each[quantity], each[metric]) for each in curves])
     return pd.DataFrame(
         {quantity: grid, "mean": values.mean(axis=0), "low": values.min(axis=0), "high": values.max(axis=0)}

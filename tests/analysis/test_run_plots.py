@@ -65,16 +65,16 @@ def test_a_label_that_would_be_too_long_is_the_run_s_name(fake_run):
 
 
 def test_seeds_are_drawn_as_mean_and_range():
-    """By hand: the second curve is a straight line between its points, and the first ends before it."""
+    """By hand: the second curve is a straight line between its points; the first ends before it and keeps its 0.6."""
     one = pd.DataFrame({"sim_time_s": [0.0, 1.0, 2.0], "accuracy": [0.0, 0.4, 0.6]})
     two = pd.DataFrame({"sim_time_s": [0.5, 1.5, 9.0], "accuracy": [0.2, 0.4, 0.9]})
     found = mean_and_range([one, two], "sim_time_s")
-    assert found["sim_time_s"].tolist() == [0.5, 1.0, 1.5, 2.0]
+    assert found["sim_time_s"].tolist() == [0.5, 1.0, 1.5, 2.0, 9.0]
     # one: 0.2, 0.4, 0.5, 0.6; two: 0.2, 0.3, 0.4, 0.4 + 0.5 x 0.5 / 7.5
     last = 0.4 + 0.5 * 0.5 / 7.5
-    assert found["mean"].tolist() == pytest.approx([0.2, 0.35, 0.45, (0.6 + last) / 2])
-    assert found["low"].tolist() == pytest.approx([0.2, 0.3, 0.4, last])
-    assert found["high"].tolist() == pytest.approx([0.2, 0.4, 0.5, 0.6])
+    assert found["mean"].tolist() == pytest.approx([0.2, 0.35, 0.45, (0.6 + last) / 2, 0.75])
+    assert found["low"].tolist() == pytest.approx([0.2, 0.3, 0.4, last, 0.6])
+    assert found["high"].tolist() == pytest.approx([0.2, 0.4, 0.5, 0.6, 0.9])
 
 
 def test_a_band_is_drawn_for_seeds_and_no_line_for_each(fake_run, tmp_path):

@@ -264,3 +264,15 @@ def test_a_star_has_its_server_in_the_middle():
 def test_what_cannot_be_drawn_is_refused(call, says):
     with pytest.raises(ConfigError, match=says):
         call()
+
+
+def test_a_heat_map_of_targets_that_some_did_not_reach():
+    """The median of a cell that half of the runs did not reach is infinite: it has a dash, the others their colours."""
+    cells = pd.DataFrame(
+        {"lr": ["0.1", "0.2", "0.1", "0.2"], "mu": ["0", "0", "1", "1"], "energy_j@0.8": [1e3, math.inf, 3e3, 2e3]}
+    )
+    axes = heat(cells, "lr", "mu", "energy_j@0.8").axes
+    texts = [each.get_text() for each in axes[0].texts]
+    assert sorted(texts) == ["1", "2", "3", "–"] and axes[1].get_ylabel().endswith("(kJ)")
+    with pytest.raises(ConfigError, match="there is nothing to draw"):
+        heat(cells.assign(**{"energy_j@0.8": math.inf}), "lr", "mu", "energy_j@0.8")

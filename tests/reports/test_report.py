@@ -6,16 +6,20 @@ import json
 import math
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 
-from edgesim.reports.html.answer import answers, verdict
+from edgesim.reports.html.answer import answers, ranked, verdict
+from edgesim.reports.html.content import Contest
 from edgesim.reports.html.page import rendered, write_report
 from edgesim.reports.html.words import change, interval, number, p_text, words_of
 from edgesim.studies.report import findings_of
-from edgesim.studies.settings import study_of
+from edgesim.studies.settings import study_of, with_middle
+from edgesim.studies.values import compared, summarised
 from tests.calling import call
 from tests.reports import made_up
+from tests.studies.made_up import values as made_up_values
 
 TIME = "sim_time_s@0.8"
 
@@ -65,10 +69,10 @@ def test_the_numbers_of_the_answer_are_those_of_the_runs(findings, runs):
     assert number(TIME, sum(gaps) / len(gaps)) in answers(findings)[0]
 
 
-def test_with_few_seeds_it_may_be_luck(runs):
+def test_few_seeds_confirm_nothing(runs):
     """No test can tell three pairs from luck, however far they are apart."""
     found = findings_of(*study_of(first(runs, 3)), [])
-    assert verdict(found) == "fedpmt reaches 80\u00a0% first, but its lead over fedprox may be luck."
+    assert verdict(found) == "fedpmt reaches 80\u00a0% first, but the test does not confirm its lead over fedprox."
     assert "p = 0.75" in answers(found)[0] or "p = 0.5" in answers(found)[0]
     alone = findings_of(*study_of(first(runs, 1)), [])
     assert "with one common seed the difference may be luck" in answers(alone)[0]
@@ -214,3 +218,34 @@ def test_an_older_report_stays_if_writing_fails(findings, tmp_path, monkeypatch)
     with pytest.raises(Exception, match="cannot be written: disk full"):
         write_report(findings, file)
     assert file.read_text() == "older" and [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+# --- ties and small numbers of seeds ----------------------------------------------------------------------------
+
+
+def contested(numbers):
+    """Return the report's words on the joules of settings, by hand from the numbers of their seeds."""
+    values = made_up_values(("method",), {(name, "energy_j"): words for name, words in numbers.items()})
+    summary = with_middle(summarised(values), ["energy_j"]).assign(setting=lambda rows: rows["method"])
+    ranking = ranked(summary, "energy_j", lower=True)
+    against = compared(values, {"method": ranking["method"].iloc[0]}, "energy_j").assign(setting=lambda f: f["method"])
+    found = SimpleNamespace(contests=[Contest(of="energy_j", lower=True, ranking=ranking, against=against)])
+    return verdict(found), answers(found)[0]
+
+
+def test_a_tie_is_called_one():
+    """Two settings with the same joules in every seed: there is no lead, and no luck."""
+    first, told = contested({"a": "10 11 12", "b": "10 11 12", "c": "20 21 22"})
+    assert first == "a and b are equal in energy."
+    assert (
+        told.endswith("Seed by seed b has the same (3 common seeds).") and "luck" not in told and "0\u00a0%" not in told
+    )
+
+
+def test_no_luck_beside_an_interval_without_0():
+    """Three pairs, each 10 J apart: the interval is 10 to 10 J, and Wilcoxon's test cannot go below 0.25."""
+    first, told = contested({"a": "10 11 12.5", "b": "20 21.5 22", "c": "40 41 42"})
+    assert first == "a has the lowest energy, but the test does not confirm its lead over b."
+    assert "; with fewer than 6 common seeds no test can confirm it (95" in told and "luck" not in told
+    first, told = contested({"a": "10 11 12", "b": "9 12 14", "c": "40 41 42"})
+    assert first.endswith("but its lead over b may be luck.") and "which may be luck (95" in told

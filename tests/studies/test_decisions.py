@@ -205,3 +205,16 @@ def test_bad_input_is_one_line(studied: Path, words: tuple[str, ...], says: str)
         "study", command, studied / "study.toml", *rest, "--out", studied / "runs", "--only", "seed=1"
     )
     assert (code, out) == (2, "") and err.startswith(f"error: {says}") and err.count("\n") == 1
+
+
+def test_a_comparison_skips_what_has_no_better_end(studied: Path) -> None:
+    """A column that may be good or bad stops the comparison only where it is asked for."""
+    Path(studied / "other.toml").write_text(
+        (studied / "study.toml").read_text().replace("columns = [", 'columns = ["rounds.late", ')
+    )
+    words = ("study", "compare", studied / "other.toml", "--baseline", "method=fedavg", "--out", studied / "runs")
+    done = call(*words, "--csv")
+    assert done.code == 0 and "rounds.late: not compared" in done.err and "rounds.late" not in done.out
+    assert ",rounds.late," in call(*words, "--csv", "--lower", "rounds.late").out
+    asked = call(*words, "--column", "rounds.late")
+    assert asked.code == 2 and "say --higher or --lower" in asked.err

@@ -13,7 +13,7 @@ from edgesim.reports.total_cost import RoundCost, total_cost
 from edgesim.studies.tradeoffs.break_even import break_even, over_axis, over_price
 from edgesim.studies.tradeoffs.cheapest import cheapest, runs_needed
 from edgesim.studies.tradeoffs.pareto import front, knee
-from edgesim.studies.tradeoffs.sensitivity import tornado
+from edgesim.studies.tradeoffs.sensitivity import of_cut, tornado
 from edgesim.studies.tradeoffs.theta import at_thetas, cheapest_over_theta, crossings
 from edgesim.studies.values import summarised
 from tests.studies.made_up import values
@@ -273,3 +273,20 @@ def test_no_break_even(change: dict[tuple[str, ...], str], words: dict[str, obje
     with pytest.raises(ConfigError) as error:
         over_axis(values(("d", "m"), {**AXIS, **change}), **given)  # type: ignore[arg-type]
     assert str(error.value).startswith(says)
+
+
+def test_a_tornado_says_where_its_numbers_are_cut() -> None:
+    """The base ends at 12 J without arriving, so of the 1,100 J between the others nothing is left."""
+    table = values(
+        ("lr",),
+        {("0.1", "energy_j@0.8"): "12+ 12+", ("0.2", "energy_j@0.8"): "100 100", ("0.3", "energy_j@0.8"): "1200 1200"},
+    )
+    assert tornado(table, "energy_j@0.8")["swing"].max() == 0
+    note = of_cut(table, "energy_j@0.8", {})
+    assert note.startswith(
+        "0 of 2 runs of the base reached the target of energy_j@0.8; numbers are cut at 12, the least"
+    )
+    arrived = {"lr": "0.2"}
+    assert of_cut(table, "energy_j@0.8", arrived).startswith("2 of 2 runs of the base")
+    everything = table[table["lr"] != "0.1"]
+    assert of_cut(everything, "energy_j@0.8", {}) == "" and tornado(everything, "energy_j@0.8")["swing"].max() == 1100

@@ -58,6 +58,10 @@ def verdict(findings: Findings) -> str:
     found = _compared(contest, rival["setting"])
     if _is_sure(found):
         return f"{_lead(contest)}, {_gap(contest, found)} than {rival['setting']}."
+    if _is_equal(found):
+        return f"{contest.ranking['setting'].iloc[0]} and {rival['setting']} are equal in {words_of(contest.of)}."
+    if _excludes_0(found):
+        return f"{_lead(contest)}, but the test does not confirm its lead over {rival['setting']}."
     return f"{_lead(contest)}, but its lead over {rival['setting']} may be luck."
 
 
@@ -126,11 +130,21 @@ def _against(contest: Contest) -> str:
         apart = abs(middle(rival)[0] - middle(best)[0])
         beside = f"{_amount(contest, apart)} {_word(contest)}"
         return f"That is {beside} than {rival['setting']}; with one common seed the difference may be luck."
+    if _is_equal(found):
+        return f"Seed by seed {rival['setting']} has the same ({count(int(found['pairs']), 'common seed')})."
     if (found["difference"] > 0) != contest.lower and found["difference"] != 0:
         return f"On average over seeds, though, {rival['setting']} is ahead: it may be luck ({_known(contest, found)})."
     gap = f"Seed by seed that is {_gap(contest, found)} than {rival['setting']} on average"
     if _is_sure(found):
         return f"{gap} ({_known(contest, found)})."
+    if _excludes_0(found):
+        few = int(found["pairs"]) < FEWEST_PAIRS
+        why = (
+            f"with fewer than {FEWEST_PAIRS} common seeds no test can confirm it"
+            if few
+            else "the test does not confirm it"
+        )
+        return f"{gap}; {why} ({_known(contest, found)})."
     return f"{gap}, which may be luck ({_known(contest, found)})."
 
 
@@ -169,9 +183,17 @@ def _amount(contest: Contest, value: float) -> str:
 
 def _is_sure(found: Mapping[Any, Any] | None) -> bool:
     """Return whether a difference is more than luck: by its test, and by its interval."""
-    if found is None or not found["p_holm"] < ALPHA:
-        return False
-    return bool(found["low"] * found["high"] > 0)
+    return found is not None and bool(found["p_holm"] < ALPHA) and _excludes_0(found)
+
+
+def _excludes_0(found: Mapping[Any, Any] | None) -> bool:
+    """Return whether the 95 % interval of a difference lies on one side of 0."""
+    return found is not None and bool(found["low"] * found["high"] > 0)
+
+
+def _is_equal(found: Mapping[Any, Any] | None) -> bool:
+    """Return whether both sides have the same number in every common seed, of which there are several."""
+    return found is not None and int(found["pairs"]) > 1 and found["ties"] == found["pairs"]
 
 
 def _stragglers(contest: Contest) -> list[str]:

@@ -15,12 +15,13 @@ _COLOURS = "cividis"  # of equal steps in grey, the same for colour-blind reader
 
 
 def heat(cells: pd.DataFrame, x: str, y: str, value: str, words: str = "", width_in: float = 3.5) -> Drawing:
-    """Return a field for each pair of labels; one without a number stays empty and says so by a dash.
+    """Return a field for each pair of labels; one without a number, or whose target was not reached, has a dash.
 
     `cells`: a row a pair, with the columns `x`, `y` (labels, in the order in which they stand) and `value`, which names
-    its unit. Raises ConfigError if there is nothing to draw, or a pair comes twice.
+    its unit; inf: the target was not reached. Raises ConfigError if there is nothing to draw, or a pair comes twice.
     """
     missing = [name for name in (x, y, value) if name not in cells]
+    cells = cells if missing else cells.assign(**{value: cells[value].where(np.isfinite(cells[value]))})
     if missing or cells.empty or cells[value].notna().sum() == 0:
         lacks = f"the frame lacks {', '.join(missing)}" if missing else "there is nothing to draw"
         raise ConfigError(f"picture: {lacks}")

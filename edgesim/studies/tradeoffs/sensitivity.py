@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import pandas as pd
@@ -26,7 +27,7 @@ def tornado(values: pd.DataFrame, column: str, base: Mapping[str, str] | None = 
     axes = axes_of(values)
     check_labels(values, base or {}, "--base")
     labels = {axis: list(map(str, dict.fromkeys(values[axis]))) for axis in axes}
-    at_base = {axis: (base or {}).get(axis, labels[axis][0]) for axis in axes}
+    at_base = _base(values, base or {})
     bound = bounds_of(values[values["column"] == column])[column]
     parts = {tuple(group.values()): part.set_index(SEED) for group, name, part in parts_of(values) if name == column}
     if tuple(at_base.values()) not in parts:
@@ -39,6 +40,28 @@ def tornado(values: pd.DataFrame, column: str, base: Mapping[str, str] | None = 
                 found = against(part, parts[tuple(at_base.values())], False, bound)
                 rows.append({"axis": axis, "label": label, **{name: found[name] for name in _KEPT}})
     return _sorted(pd.DataFrame(rows, columns=["axis", "label", *_KEPT]))
+
+
+def of_cut(values: pd.DataFrame, column: str, base: Mapping[str, str]) -> str:
+    """Return what to know of a tornado whose numbers are cut off where a run ended before its target; "": none are.
+
+    What a run would have spent later is not known. If no run of the base arrives, differences say next to nothing.
+    """
+    part, bound = values[values["column"] == column], bounds_of(values[values["column"] == column])[column]
+    if not math.isfinite(bound):
+        return ""
+    at_base = _base(values, base)
+    ours = part[(part[list(at_base)].astype(str) == list(at_base.values())).all(axis=1)]["observed"]
+    return (
+        f"{int(ours.sum())} of {len(ours)} runs of the base reached the target of {column}; numbers are cut at "
+        f"{bound:.6g}, the least that a run spent without reaching it, so differences beyond it do not show; "
+        "choose a --base that reaches it, or a lower target"
+    )
+
+
+def _base(values: pd.DataFrame, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the label of each axis at the base, by default the first of the table."""
+    return {axis: base.get(axis, str(values[axis].iloc[0])) for axis in axes_of(values)}
 
 
 def _sorted(found: pd.DataFrame) -> pd.DataFrame:
