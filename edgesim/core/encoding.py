@@ -17,6 +17,7 @@ UpdateValues: TypeAlias = Literal["float32", "float16", "int8", "qsgd", "gsgd", 
 Zeros: TypeAlias = Literal["sent", "bitmap", "indices", "cheapest", "known"]
 Sparsify: TypeAlias = Literal["none", "top_k", "rand_k"]
 Indices: TypeAlias = Literal["golomb", "int32"]
+Scale: TypeAlias = Literal["mean", "root_mean_square"]
 
 NAMED_BITS: Mapping[str, int] = {"float32": 32, "float16": 16, "int8": 8, "sign": 1}  # whose name says how many
 _WITHOUT_SPARE = ("qsgd", "gsgd")  # all numbers that their bits can write are levels
@@ -68,10 +69,11 @@ class Encoding:
     says it, but for "qsgd" and "gsgd", which have no number to spare for it and need one bit more for each weight.
 
     The keys from `update` on are of what devices send to a server. They then write by how much the weights have moved
-    from those received, and the server adds what arrives to what it had sent. "sign", one bit a weight and the mean
-    magnitude of each layer as its scale, is of updates alone. "top_k" sends the `share` of the weights that moved most,
-    of all layers together, and which they are; "rand_k" as many at random, whose indices follow from a seed. A method's
-    own collections, such as control variates, are encoded alike, each by itself.
+    from those received, and the server adds what arrives to what it had sent. "sign", one bit a weight and one `scale`
+    for each layer, is of updates alone. The scale is the mean magnitude of the layer's weights, which leaves the least
+    error, or the root of their mean square, which keeps the norm. "top_k" sends the `share` of the weights that moved
+    most, of all layers together, and which they are; "rand_k" as many at random, whose indices follow from a seed. A
+    method's own collections, such as control variates, are encoded alike, each by itself.
     `momentum` m and `clip_norm` are of the model's parameters alone (of the first of a method's own collections, if
     it sends those instead, as fedbuff does), vectors among them. A device shortens its update g to the norm, and
     keeps u: u <- m u + g, v <- v + u. It sends the largest weights of v, after which these are 0 in u, and in v but
@@ -90,7 +92,8 @@ class Encoding:
     other keys do not go together.
     Source: Alistarh et al., "QSGD" (2017); gsgd: Zhao et al., "BEER" (2022); rand_k and rotation: Konecny et al.,
     "Federated Learning: Strategies for Improving Communication Efficiency" (2016); top_k and error feedback: Stich et
-    al., "Sparsified SGD with Memory" (2018); sign: Karimireddy et al., "Error Feedback Fixes SignSGD" (2019); indices:
+    al., "Sparsified SGD with Memory" (2018); sign: Karimireddy et al., "Error Feedback Fixes SignSGD" (2019), with the
+    mean as scale; root_mean_square: Tang et al., "1-bit Adam" (2021), and the code of its authors; indices:
     Sattler et al., "Robust and Communication-Efficient Federated Learning from Non-i.i.d. Data" (2019); momentum,
     clip_norm and warm_up: Lin et al., "Deep Gradient Compression" (2018), sections 3.2 and 3.3, and for what vectors do
     and the shares of a warm-up the code of its authors; rank: Vogels, Karimireddy and Jaggi, "PowerSGD" (2019),
@@ -106,6 +109,7 @@ class Encoding:
     update: bool = False  # write how far weights moved; so do all keys below and "sign" by themselves
     sparsify: Sparsify = "none"  # which weights are sent
     share: Annotated[float, Gt(0), Lt(1)] | None = None  # of the weights, for top_k and rand_k; one weight at least
+    scale: Scale = "mean"  # of "sign": what stands for the magnitudes of a layer
     indices: Indices = "golomb"  # of top_k: Golomb's code of their gaps, or 4 bytes for each
     rotate: bool = False  # each layer by a random Hadamard matrix, so that its weights are of like size
     error_feedback: bool = False  # devices keep what was not sent, and add it to their next update
@@ -120,6 +124,8 @@ class Encoding:
             raise ValueError(f"bits go with 'qsgd' and 'gsgd' alone, found bits = {self.bits} with '{self.values}'")
         if self.values not in NAMED_BITS and self.bits is None:
             raise ValueError(f"'{self.values}' needs bits, from 3 to 16")
+        if self.scale != "mean" and self.values != "sign":
+            raise ValueError(f"scale goes with values = 'sign', found scale = '{self.scale}' with '{self.values}'")
         if self.sparsify != "none" and self.share is None:
             raise ValueError(f"'{self.sparsify}' needs a share of the weights, such as share = 0.01")
         if self.sparsify == "none" and self.share is not None:
@@ -211,7 +217,7 @@ class Encoding:
         Beside `flops_per_number`, of an update each weight costs 1 (how far it moved), 2 for error feedback, for
         a rotation the binary logarithm of their number and 2, and once more where feedback has to turn it back; 3 to
         find the k largest, as quickselect compares each of them twice on average where k is small; 2 for each sign that
-        is sent, of their mean, and 2 for each index in Golomb's code. Each parameter costs 2 for momentum and 3 for
+        is sent, of their scale, and 2 for each index in Golomb's code. Each parameter costs 2 for momentum and 3 for
         clipping: its square, a sum and a product. A matrix of (n, m) at rank r costs 2 n m r for each of M Q, M^T P
         and P Q^T, and Gram-Schmidt 2 n r^2 + n r: a product and a difference of columns for each pair, 4 n, and 3 n for
         each norm.

@@ -72,6 +72,7 @@ class Finished(NamedTuple):
     new_device_state: ModelState | None = None  # what the device keeps for its next job; None: what it kept before
     statistics: Mapping[str, Any] = {}  # numbers or small arrays that are sent beside the body
     own_model: ModelState | None = None  # the device's model, where its body is something else: for what a run reports
+    moves: ModelState = {}  # of parameters from those received, where known better than by the rounded body; encoded
 
 
 @dataclass(frozen=True, slots=True)

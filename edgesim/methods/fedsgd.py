@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from edgesim.core.encoding import FLOAT32
 from edgesim.core.errors import ConfigError
-from edgesim.core.method import Method
+from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Method
 from edgesim.core.numbers import Count
 from edgesim.core.rng import Key
 from edgesim.core.task import Plan, Task
 from edgesim.core.view import Setting, View
+from edgesim.learning.train.rules import keep_gradient, kept_gradient
 
+if TYPE_CHECKING:
+    from edgesim.learning.train.context import Context
+
+_GRADIENT = "gradient"  # the name of tasks whose updates are encoded, as moves
 BatchSize: TypeAlias = Literal["full"] | Count
 
 
@@ -49,6 +54,12 @@ class FedSGD(Method):
         batches = [self._batch(int(view.setting.samples[device])) for device in chosen]
         return Plan.by_kind(chosen, batches, partial(_step, view))
 
+    def local(self, task: Task) -> LocalRule:
+        """Return the rule of a step; an encoded update has the exact move, not the difference of rounded models."""
+        if task.name == _GRADIENT:
+            return LocalRule((LocalPhase(adjust_gradients=keep_gradient),), on_finish=_moved)
+        return super().local(task)
+
     def _batch(self, samples: int) -> int:
         # normalisation cannot train on one sample: in a batch of two it is a short last batch, which the loop skips
         return max(samples, 2) if self.batch_size == "full" else self.batch_size
@@ -57,7 +68,14 @@ class FedSGD(Method):
 def _step(view: View, batch: int) -> Task:
     """Return the task of one step; no momentum, since there is no step before it."""
     sgd = view.setting.training.local_sgd(view.round)
-    return Task(local_sgd=(replace(sgd.for_steps(1), batch=batch, momentum=0.0),))
+    name = _GRADIENT if view.setting.encoding_up.of_update else "train"
+    return Task(name=name, local_sgd=(replace(sgd.for_steps(1), batch=batch, momentum=0.0),))
+
+
+def _moved(local: LocalState, context: Context) -> Finished:
+    """Return the model after the step, and its move -lr g, of which a rounded model keeps few digits."""
+    lr = context.task.local_sgd[0].lr
+    return Finished(local.weights, moves={"params": {name: -lr * g for name, g in kept_gradient(local).items()}})
 
 
 def refuse_encoding(setting: Setting, why: str) -> None:

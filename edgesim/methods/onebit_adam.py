@@ -15,7 +15,7 @@ import torch
 from annotated_types import Ge, Lt
 
 from edgesim.core.encoding import Encoding
-from edgesim.core.method import Aggregate, Finished, LocalRule, LocalState, Needs, ServerContext
+from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Needs, ServerContext
 from edgesim.core.numbers import Count, PositiveNumber
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Task
@@ -24,19 +24,18 @@ from edgesim.core.view import Setting, View
 from edgesim.learning.aggregate.mean import mean_of_holders
 from edgesim.learning.codec.encode import decoded
 from edgesim.learning.train.context import Context
+from edgesim.learning.train.rules import keep_gradient, kept_gradient
 from edgesim.methods.fedsgd import FedSGD, refuse_encoding
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _PARAMS = Payload(collections=frozenset({"params"}))
-_SIGNS = Encoding(values="sign")
+_SIGNS = Encoding(values="sign", scale="root_mean_square")
 _GRADIENT = Payload(collections=frozenset({"gradient", "buffers"}))
-_MOMENTUM = Payload(
-    collections=frozenset({"momentum", "buffers"}), encoding=Encoding(values="sign", error_feedback=True)
-)
+_MOMENTUM = Payload(collections=frozenset({"momentum", "buffers"}), encoding=replace(_SIGNS, error_feedback=True))
 _COMPRESSED = "compressed"  # the name of tasks after the warm-up
-_ADAM_FLOPS, _STEP_FLOPS, _SIGN_FLOPS = 7.0, 5.0, 3.0  # of moments; a step; the mean of magnitudes and what it leaves
+_ADAM_FLOPS, _STEP_FLOPS, _SIGN_FLOPS = 7.0, 5.0, 3.0  # of moments; a step; the scale of signs and what they leave
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,9 +45,9 @@ class OneBitAdam(FedSGD):
     One gradient a device and round, as in `fedsgd`, which gives batches and weights of devices. In the warm-up devices
     send it, and the server takes Adam's step, v <- `beta2` v + (1 - `beta2`) g^2 with it; neither moment is corrected
     for where it began, as in the authors' code. After it a device makes m_k of the server's m and its own gradient, and
-    sends the signs of m_k and what its last message lacked, with a scale for each layer; the server takes their mean,
-    adds what its own last message lacked, and keeps the signs of that as m, which it sends and steps along. The rate is
-    `training`'s, of the round; its weight decay and clipping are the gradient's.
+    sends the signs of m_k and what its last message lacked, with a scale for each layer, the root of the mean square;
+    the server takes their mean, adds what its own last message lacked, and keeps the signs of that as m, which it sends
+    and steps along. The rate is `training`'s, of the round; its weight decay and clipping are the gradient's.
     Here devices may come and go, so the server also sends the model, where the paper's workers, who take part in every
     step, need m alone; a device's error stays until its next job. The first m that devices get is that of the warm-up
     in signs; its bytes are charged also if no update came in the warm-up and there is none. Scales are a layer's, and
@@ -86,7 +85,7 @@ class OneBitAdam(FedSGD):
     def local(self, task: Task) -> LocalRule:
         """Return the rule of a step of which the gradient is sent, or the momentum that it makes."""
         finish = self._momentum if task.name == _COMPRESSED else _gradient
-        return replace(super().local(task), on_finish=finish)
+        return LocalRule((LocalPhase(adjust_gradients=keep_gradient),), on_finish=finish)
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
@@ -155,23 +154,20 @@ class OneBitAdam(FedSGD):
 
 
 def _warm(task: Task) -> Task:
-    """Return the task of a step of rate 1, so that the move is the gradient; it is a FLOP for each parameter."""
-    sgd = tuple(replace(each, lr=1.0) for each in task.local_sgd)
-    return replace(task, local_sgd=sgd, up=_GRADIENT, passes=(Pass(), Pass("param_step", samples=1)))
+    """Return the task of a step whose gradient is sent."""
+    return replace(task, up=_GRADIENT)
 
 
 def _compressed(task: Task, setting: Setting) -> Task:
-    """Return the same that ends with the signs of a momentum, whose move is part of its encoding; 3 FLOPs make it."""
+    """Return the task of a step whose momentum is sent in signs; a momentum takes 3 FLOPs for each parameter."""
     momentum_bytes = setting.cost_profile.nbytes(_PARAMS, usual=_SIGNS)
     down, work = Payload(extra_bytes=momentum_bytes), (Pass(), Pass("param_step", times=3.0, samples=1))
-    return replace(_warm(task), name=_COMPRESSED, down=down, up=_MOMENTUM, passes=work)
+    return replace(task, name=_COMPRESSED, down=down, up=_MOMENTUM, passes=work)
 
 
 def _gradient(local: LocalState, context: Context) -> Finished:
-    """Return how far the parameters went in a step of rate 1, turned round, and the statistics."""
-    received = context.copy({"params": context.global_model["params"]})["params"]
-    gradient = {name: received[name] - tensor for name, tensor in local.weights["params"].items()}
-    return Finished({"gradient": gradient, "buffers": local.weights["buffers"]})
+    """Return the gradient of the step, and the statistics."""
+    return Finished({"gradient": kept_gradient(local), "buffers": local.weights["buffers"]})
 
 
 # --- on the server ------------------------------------------------------------------------------------------------

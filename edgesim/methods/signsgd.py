@@ -14,16 +14,17 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from edgesim.core.encoding import Encoding
-from edgesim.core.method import Aggregate, Finished, LocalRule, LocalState, ServerContext
+from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, ServerContext
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
 from edgesim.learning.aggregate.mean import mean_of_holders
 from edgesim.learning.train.context import Context
+from edgesim.learning.train.rules import keep_gradient, kept_gradient
 from edgesim.methods.fedsgd import FedSGD, refuse_encoding
 
-_VOTES = frozenset({"move", "buffers"})
+_VOTES = frozenset({"descent", "buffers"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +59,8 @@ class SignSGD(FedSGD):
         return Plan(tuple(order._replace(task=tasks[id(order.task)]) for order in orders))
 
     def local(self, task: Task) -> LocalRule:
-        """Return the rule of a step of which the move is sent."""
-        return replace(super().local(task), on_finish=_moved)
+        """Return the rule of a step whose gradient is sent, turned round."""
+        return LocalRule((LocalPhase(adjust_gradients=keep_gradient),), on_finish=_descent)
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
@@ -70,7 +71,7 @@ class SignSGD(FedSGD):
         for name, old in global_model["params"].items():
             votes = torch.zeros_like(old, dtype=torch.float64)
             for update in updates:
-                votes.add_(update.body["move"][name].sign(), alpha=update.weight)
+                votes.add_(update.body["descent"][name].sign(), alpha=update.weight)
             params[name] = (old + lr * votes.sign()).to(old.dtype)
         statistics = [u._replace(body={"buffers": u.body.get("buffers", {})}) for u in updates]
         weights = self.update_weights(updates, server.setting)
@@ -82,11 +83,10 @@ class SignSGD(FedSGD):
         return 3.0 * setting.cost_profile.numbers(Payload(collections=frozenset({"params"})))
 
 
-def _moved(local: LocalState, context: Context) -> Finished:
-    """Return how far the parameters went, and the statistics."""
-    received = context.copy({"params": context.global_model["params"]})["params"]
-    move = {name: tensor - received[name] for name, tensor in local.weights["params"].items()}
-    return Finished({"move": move, "buffers": local.weights["buffers"]})
+def _descent(local: LocalState, context: Context) -> Finished:
+    """Return where a step would take each parameter, the gradient with its sign turned, and the statistics."""
+    descent = {name: -gradient for name, gradient in kept_gradient(local).items()}
+    return Finished({"descent": descent, "buffers": local.weights["buffers"]})
 
 
 PLUGINS = {"signsgd": SignSGD}

@@ -28,9 +28,11 @@ from edgesim.learning.models.build import model_state_of
 from edgesim.methods.encoded import Encoded
 from edgesim.methods.fedavg import FedAvg
 from edgesim.simulation.assembly import assemble
-from tests.contracts.support import COORDINATORS, LATE_UPLOADING, mixed_scenario, results_of, run
+from tests.contracts.support import COORDINATORS, LATE_UPLOADING, mixed_scenario, prepare, results_of, run
 from tests.contracts.whole_runs import check_whole_runs
 from tests.core.test_encoding import cost_profile
+from tests.kinks import without_kinks
+from tests.methods.exact_gradients import exact_gradients, first_job
 from tests.sizes import full
 
 KEY = Key(17)
@@ -131,6 +133,24 @@ def test_sign_on_paper() -> None:
     got, left = crossed(one_layer(2.0, -2.0, 0.0, -1.0), one_layer(0.0, 0.0, 0.0, 0.0), sign)
     assert got["params"]["a.weight"].tolist() == [[1.25, -1.25, 1.25, -1.25]]
     assert left["params"]["a.weight"].tolist() == [[0.75, -0.75, -1.25, 0.25]]
+
+
+def test_the_scale_of_signs_on_paper() -> None:
+    """The root of the mean square, sqrt(9 / 4), in place of the mean 1.25: 1-bit Adam's signs have the norm of x."""
+    sign = Encoding(values="sign", scale="root_mean_square", error_feedback=True)
+    got, left = crossed(one_layer(2.0, -2.0, 0.0, -1.0), one_layer(0.0, 0.0, 0.0, 0.0), sign)
+    assert got["params"]["a.weight"].tolist() == [[1.5, -1.5, 1.5, -1.5]]
+    assert left["params"]["a.weight"].tolist() == [[0.5, -0.5, -1.5, 0.5]]
+
+
+@pytest.mark.parametrize("scale", ["mean", "root_mean_square"])
+def test_scales_of_signs_are_those_of_their_sources(scale: Any) -> None:
+    """Float64 of ||x||_1 / d (Karimireddy et al., section 4) and of ||x||_2 / sqrt(d) (Tang et al.): 1000 numbers."""
+    x = np.random.default_rng(5).standard_normal(1000)
+    expected = {"mean": np.abs(x).sum() / 1000, "root_mean_square": np.linalg.norm(x) / math.sqrt(1000)}[scale]
+    body = {"params": {"a.weight": torch.from_numpy(x).float().view(20, 50)}}
+    got, _ = crossed(body, {"params": {"a.weight": torch.zeros(20, 50)}}, Encoding(values="sign", scale=scale))
+    np.testing.assert_allclose(got["params"]["a.weight"].numpy().ravel(), expected * np.sign(x), rtol=1e-6)
 
 
 def test_sparse_ternary_compression_on_paper() -> None:
@@ -352,6 +372,22 @@ def test_what_earlier_updates_left_stays_beside_what_a_method_keeps() -> None:
         result = trainer.result(context, assignment, Finished(body, own), steps=1)
         kept = Kept.of(result.new_device_state)
         assert kept.own == own and kept.left == ({} if own is None else residual)  # of nothing new all stays
+
+
+@pytest.mark.parametrize("lr", [1e-3, 1e-4])
+def test_updates_of_fedsgd_are_exact(lr: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float64 of -lr g: no sign is lost because the step moves a weight by less than float32 can tell."""
+    without_kinks(monkeypatch)
+    up = {"values": "sign", "error_feedback": True}
+    simulation = prepare(mixed_scenario(method="fedsgd", encoding={"up": up}, training={"lr": lr}))
+    result = first_job(simulation, 0)
+    left = Kept.of(result.new_device_state).left["residual of params"]
+    for name, (gradient, sure) in exact_gradients(simulation.parts, 0).items():
+        if gradient.dim() >= 2:
+            written = lr * float(gradient.abs().mean()) * -gradient.sign()
+            torch.testing.assert_close(
+                left[name].double()[sure], (-lr * gradient - written)[sure], rtol=1e-4, atol=1e-5 * lr
+            )
 
 
 def test_a_method_does_not_see_residuals() -> None:

@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from edgesim.core.encoding import FLOAT32, Encoding
+from edgesim.core.encoding import FLOAT32, Encoding, Scale
 from edgesim.core.errors import ContractError
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import TENSORS, Payload, Task, TensorSpec
@@ -58,7 +58,7 @@ def sent(tensor: Tensor, encoding: Encoding, generator: torch.Generator) -> Tens
         case "int8":
             return _nearest(tensor)
         case "sign":
-            return _signs(tensor)
+            return _signs(tensor, encoding.scale)
         case _:
             assert encoding.bits is not None
             u = torch.rand(tensor.shape, generator=generator, dtype=torch.float32)
@@ -93,13 +93,19 @@ def _nearest(tensor: Tensor) -> Tensor:
     return tensor if scale == 0 else _times(torch.round(tensor.double() / scale.double()), scale, tensor)
 
 
-def _signs(tensor: Tensor) -> Tensor:
-    """Return the mean magnitude with each number's sign, that of 0 being positive.
+def _signs(tensor: Tensor, scale: Scale) -> Tensor:
+    """Return one magnitude with each number's sign, that of 0 being positive.
 
-    Source: Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019).
+    The magnitude is the mean |x| (Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression
+    Schemes", 2019, section 4) or the norm of x over the root of how many numbers it has (Tang et al., "1-bit Adam",
+    2021, where the signs have the norm of x).
     """
-    scale = tensor.abs().mean(dtype=torch.float64).to(tensor.dtype)
-    return torch.where(tensor < 0, -scale, scale)
+    if scale == "mean":
+        magnitude = tensor.abs().mean(dtype=torch.float64).to(tensor.dtype)
+    else:
+        norm = torch.linalg.vector_norm(tensor, dtype=torch.float64)
+        magnitude = (norm / math.sqrt(tensor.numel())).to(tensor.dtype)
+    return torch.where(tensor < 0, -magnitude, magnitude)
 
 
 def _times(multiples: Tensor, scale: Tensor, like: Tensor) -> Tensor:

@@ -29,13 +29,19 @@ from edgesim.learning.submodel.slicing import Cut
 
 
 def update_uplinked(
-    body: ModelState, received: ModelState, before: ModelState, assignment: Assignment, encoding: Encoding
+    body: ModelState,
+    received: ModelState,
+    before: ModelState,
+    assignment: Assignment,
+    encoding: Encoding,
+    moves: ModelState | None = None,
 ) -> tuple[ModelState, ModelState]:
     """Return what the server makes of a message that encodes an update, and what it leaves on the device, on the CPU.
 
     `received`: the model that the device got. `before`: what earlier updates left, empty without error feedback; of the
     shapes of the body. Weights of the model are moved by what arrives; a method's own collections, which are changes by
-    themselves, are what arrives. A body that is not finite arrives as it is, and leaves nothing.
+    themselves, are what arrives. `moves`: how far tensors of the model have moved, where the method knows it
+    better than by the difference of two rounded models. A body that is not finite arrives as it is, and leaves nothing.
     """
     task, key = assignment.task, assignment.key.at(JobStream.UPLINK)
     carried = on_cpu(carried_by(body, task.up))
@@ -48,9 +54,10 @@ def update_uplinked(
     of_model = "params" if "params" in moving else next(iter(moving), "")
     for place, kind in enumerate(moving):
         base = on_cpu({kind: received[kind]})[kind] if kind in AVERAGED else {}
+        known_moves = on_cpu({kind: (moves or {}).get(kind, {})})[kind]
         coder = _Coder(encoding if kind == of_model else encoding.of_own_collections, key.at(place))
         known = _Left(*(before.get(name + kind, {}) for name in _LEFT))
-        arrived[kind], known = coder.crossed(carried[kind], base, known)
+        arrived[kind], known = coder.crossed(carried[kind], base, known_moves, known)
         left |= {name + kind: tensors for name, tensors in zip(_LEFT, known, strict=True)}
     return {kind: arrived[kind] for kind in carried}, {kind: tensors for kind, tensors in left.items() if tensors}
 
@@ -74,10 +81,10 @@ class _Coder:
         self._key = key  # of rounding, and below it of what both sides draw
 
     def crossed(
-        self, tensors: Mapping[str, Tensor], base: Mapping[str, Tensor], before: _Left
+        self, tensors: Mapping[str, Tensor], base: Mapping[str, Tensor], moves: Mapping[str, Tensor], before: _Left
     ) -> tuple[dict[str, Tensor], _Left]:
         """Return the tensors as they arrive, and what they leave on the device."""
-        own = {n: t - base[n] if n in base else t for n, t in tensors.items() if t.is_floating_point()}
+        own = {n: t - base[n] if n in base else t for n, t in tensors.items() if t.is_floating_point()} | moves
         moved = self._in_motion(shortened(own, self._encoding.clip_norm), before.momentum)
         names, residual = [name for same in layers_of(moved).values() for name in same], before.residual
         wanted = {name: moved[name] + residual[name] if name in residual else moved[name] for name in names}

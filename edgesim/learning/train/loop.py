@@ -151,19 +151,21 @@ def _descend(trained: list[Tensor], grads: list[Tensor], kept: list[Any], local_
     """Take one step in place, as the optimiser of torch.optim takes it. `kept` is filled by the first step."""
     if not trained:
         return
-    if local_sgd.clip_norm < math.inf:
-        grads = clipped(grads, local_sgd.clip_norm)
     if local_sgd.optimizer == "sgd":
-        _sgd_step(trained, grads, kept, local_sgd)
+        _sgd_step(trained, decayed(trained, grads, local_sgd), kept, local_sgd)
         return
     if not kept:
         kept += [Moments(w) for w in trained]
-    adam_step(trained, grads, kept, local_sgd)
+    adam_step(trained, clipped(grads, local_sgd.clip_norm), kept, local_sgd)
+
+
+def decayed(trained: Sequence[Tensor], grads: Sequence[Tensor], local_sgd: LocalSGD) -> list[Tensor]:
+    """Return the gradients of a step of SGD as the step uses them: clipped, then with weight decay."""
+    grads = clipped(grads, local_sgd.clip_norm)
+    return list(torch._foreach_add(grads, trained, alpha=local_sgd.weight_decay)) if local_sgd.weight_decay else grads
 
 
 def _sgd_step(trained: list[Tensor], grads: list[Tensor], momenta: list[Tensor], local_sgd: LocalSGD) -> None:
-    if local_sgd.weight_decay:
-        grads = list(torch._foreach_add(grads, trained, alpha=local_sgd.weight_decay))
     if local_sgd.momentum:
         if momenta:
             torch._foreach_mul_(momenta, local_sgd.momentum)
@@ -206,5 +208,7 @@ def _gradients(
 
 def clipped(grads: Sequence[Tensor], norm: float) -> list[Tensor]:
     """Return gradients shortened, as one vector, to this norm if they are longer."""
+    if norm == math.inf:
+        return list(grads)
     total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads]))
     return [g * (norm / (total + 1e-6)).clamp(max=1.0) for g in grads]

@@ -153,12 +153,13 @@ class Trainer:
         """Return what a job that has ended gives."""
         factor = self.attacks.get(assignment.device, HONEST).factor
         body = finished.body if factor == 1.0 else attacked(finished.body, context.global_model, factor)
-        sent, state = self._sent(body, finished.new_device_state, context, assignment)
+        moves = finished.moves if factor == 1.0 else {}  # an attacker's are those of its body
+        sent, state = self._sent(body, moves, finished.new_device_state, context, assignment)
         body, kept = packed(as_part(sent, assignment.task.submodel.network), state)
         return Result(body, kept, finished.statistics, steps, finished.own_model, report)
 
     def _sent(
-        self, body: ModelState, new: ModelState | None, context: Context, assignment: Assignment
+        self, body: ModelState, moves: ModelState, new: ModelState | None, context: Context, assignment: Assignment
     ) -> tuple[ModelState, ModelState | None]:
         """Return what others get of a body, and what the device keeps: `new` or None of the method's own."""
         task = assignment.task
@@ -167,7 +168,7 @@ class Trainer:
             return uplinked(body, task, encoding, assignment.key), new
         before, cost_profile = Kept.of(assignment.device_state), self.cost_of(task.submodel)
         part = left_of_part(before.left, task.submodel, cost_profile)
-        sent, left = update_uplinked(body, context.global_model, part, assignment, encoding)
+        sent, left = update_uplinked(body, context.global_model, part, assignment, encoding, moves)
         if not left:  # nothing was encoded; what earlier updates left stays, whatever the method keeps
             return sent, None if new is None else Kept(new, before.left).state()
         model = part_of(assignment.global_model, task.submodel.network)
