@@ -45,13 +45,9 @@ class Ditto(FedAvg):
     proximal: Literal["joint", "split"] = "joint"
     """Algorithm 1 pulls in the gradient; the code of DA-DPFL in a step after that of the optimiser, `"split"`."""
     global_epochs: Count | None = None
-    """The scenario's `training.local_epochs`. The DA-DPFL paper gives this one 3 and the next 2 of its 5, its code 2
-    and 3.
-    """
+    """The scenario's `training.local_epochs`. DA-DPFL gives the global model 3 of its 5 epochs, its code 2."""
     personal_epochs: Count | None = None
-    """The scenario's `training.local_epochs`. The DA-DPFL paper gives this one 3 and the next 2 of its 5, its code 2
-    and 3.
-    """
+    """The scenario's `training.local_epochs`. DA-DPFL gives personal models 2 of its 5 epochs, its code 3."""
     first_personal: Literal["initial", "received"] = "initial"
     """Personal models start where the run does. A device that is first asked late may rather start from the model it
     is sent, `"received"`.

@@ -42,13 +42,9 @@ class FedNova(Method):
     """
 
     mu: NonNegativeNumber = 0.0
-    """The proximal variant of Wang et al. is off in FedDHAD's comparison. Momentum on the device is
-    `training.momentum`.
-    """
+    """The proximal variant of Wang et al. is off in FedDHAD's comparison."""
     server_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """The proximal variant of Wang et al. is off in FedDHAD's comparison. Momentum on the device is
-    `training.momentum`.
-    """
+    """The global momentum factor of the published code (`gmf`), which is 0 there too."""
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return a server at rest. Raises ConfigError unless devices train by SGD, with plain momentum if any."""

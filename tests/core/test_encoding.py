@@ -264,7 +264,7 @@ BAD = {
     "negative cost": ("up={flops_per_number=-1}", "up.flops_per_number: must be greater than or equal to 0, got -1"),
     "endless cost": ("up={flops_per_number=inf}", "up.flops_per_number: must be less than inf, got inf"),
     "no share": ("up={sparsify='top_k'}", "up: 'top_k' needs a share of the weights, such as share = 0.01"),
-    "scale alone": ("up={values='int8', scale='root_mean_square'}", "up: scale goes with values = 'sign', found scale ="),
+    "scale alone": ("up={values='int8', scale='root_mean_square'}", "up: scale goes with values = 'sign', found scale"),
     "share alone": ("up={share=0.1}", "up: a share goes with sparsify = 'top_k' or 'rand_k', found share = 0.1 alone"),
     "all of them": ("up={sparsify='rand_k', share=1.0}", "up.share: must be less than 1, got 1.0"),
     "an update of zeros": (

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import csv
 import dataclasses
+import re
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from edgesim.config.describe import describe
-from edgesim.config.plugins import plugins_of
+from edgesim.config.plugins import PACKAGES, plugins_of
 from tests.docs.pages import ROOT
 
 METHODS = plugins_of("method")
@@ -61,3 +63,36 @@ def test_tests_exist() -> None:
 def test_every_key_says_where_it_comes_from(method: str) -> None:
     """A docstring below the field, of the class or of one that it builds on."""
     assert [key.key for key in describe("method", method).keys if not key.background.endswith((".", ")"))] == []
+
+
+SAME_MEANING = {  # texts that are true of each of these keys as they stand: where a default comes from, or a heading
+    "Both.": {"b", "p"},
+    "The paper's.": {"average", "batch", "lr", "temperature"},
+    "The authors' earlier code.": {"hessian_samples", "lanczos_starts"},
+    "Published code.": {
+        "align_lr", "alpha", "decay", "generated", "generator_steps", "server_epochs", "temperature"
+    },
+    "Published code, with Adam.": {"server_lr", "server_weight_decay"},
+    "Published settings.": {"diversity", "generator_weight_decay"},
+    "That of the authors' code, and of Adam.": {"beta1", "beta2"},
+    "Of both splits together.": {"samples_per_device", "samples_per_user"},
+    "Of the teacher's training.": {"teacher_batch", "teacher_epochs", "teacher_lr", "teacher_momentum"},
+}  # fmt: skip
+
+
+def keys_by_text() -> dict[str, set[str]]:
+    """Return which keys of all plug-ins each text stands for, their meanings and what is said below fields."""
+    found = defaultdict(set)
+    for kind in PACKAGES:
+        for name in plugins_of(kind):
+            for key in describe(kind, name).keys:
+                found[key.meaning].add(key.key)
+                found[key.background].add(key.key)
+    return {text: keys for text, keys in found.items() if text}
+
+
+def test_no_key_has_the_words_of_another() -> None:
+    """A text that stands for several keys says something of each, by its name, or is true of all."""
+    shared = {text: keys for text, keys in keys_by_text().items() if len(keys) > 1}
+    unnamed = {text: keys for text, keys in shared.items() if not all(re.search(rf"\b{k}\b", text) for k in keys)}
+    assert unnamed == SAME_MEANING
