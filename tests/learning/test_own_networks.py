@@ -20,8 +20,9 @@ from edgesim.cost.models.measured import Measured
 from edgesim.learning.models.base import ModelPlugin
 from edgesim.learning.models.build import build_model, model_state_of
 from edgesim.learning.submodel.slicing import thinner
+from edgesim.learning.train.loop import batch_order
 from tests.calling import call
-from tests.learning.real_training import Device, scored_kernels
+from tests.learning.real_training import SAMPLES, STRETCH, Device, scored_kernels
 
 NETS = "tests.plugins.own_networks"
 
@@ -273,6 +274,46 @@ def test_a_run_with_shared_weights_and_bare_parameters(here: Path, method: str) 
     code, _, err = call(
         "run", "scenario.toml", "--quiet", "--set", f"model='{NETS}:Twice'", "--set", f"method={method}"
     )
+    assert (code, err) == (0, "")
+
+
+class Volume(nn.Module):
+    """Sixteen numbers as a volume of 1 x 4 x 2 x 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv3d(1, 3, 2), nn.Linear(9, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x.view(-1, 1, 4, 2, 2)).relu().flatten(1))
+
+
+def test_a_convolution_of_volumes_is_priced_and_trained() -> None:
+    """Forward: 3 channels at 3 places, each a sum of 8 products, and 9 x 3; the first layer passes nothing back."""
+    device = Device(Volume)
+    convolution, linear = 2 * 3 * 3 * 8, 2 * 9 * 3
+    assert device.cost_profile.forward_flops() == convolution + linear
+    assert device.cost_profile.train_flops() == 2 * convolution + 3 * linear
+    done = device.train()
+    assert done.charged_flops == done.counted_flops
+    w = {name: tensor.clone().requires_grad_() for name, tensor in device.first["params"].items()}
+    key, data = Key(6).at(0), device.trainer.data
+    for rows in batch_order(key.at(0), SAMPLES, STRETCH, drop_single=False):
+        x, y = data.batch("train", rows)
+        maps = F.conv3d(x.view(-1, 1, 4, 2, 2), w["a.weight"], w["a.bias"]).relu()
+        loss = F.cross_entropy(F.linear(maps.flatten(1), w["b.weight"], w["b.bias"]), y)
+        found = torch.autograd.grad(loss, list(w.values()))
+        w = {n: (t - STRETCH.lr * g).detach().requires_grad_() for (n, t), g in zip(w.items(), found, strict=True)}
+    for name, tensor in done.body["params"].items():
+        torch.testing.assert_close(tensor, w[name].detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", ["serial", "{ name = 'cohort', size = 4 }"])
+@pytest.mark.parametrize("encoding", ["{}", "{ up = { rank = 1, error_feedback = true } }"])
+def test_a_run_with_a_convolution_of_volumes(here: Path, backend: str, encoding: str) -> None:
+    backend = backend if backend.startswith("{") else f"'{backend}'"
+    sets = [f"model='{NETS}:Volume'", f"backend={backend}", f"encoding={encoding}"]
+    code, _, err = call("run", "scenario.toml", "--quiet", *(word for each in sets for word in ("--set", each)))
     assert (code, err) == (0, "")
 
 

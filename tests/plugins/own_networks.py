@@ -23,6 +23,19 @@ class Plain(nn.Module):
         return logits
 
 
+class Volume(nn.Module):
+    """A digit as a volume of 4 x 4 x 4 under a three-dimensional convolution, whose weight has five dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv3d(1, 3, 2), nn.Linear(3 * 27, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits, shape (batch, 10)."""
+        logits: Tensor = self.b(self.a(x.reshape(-1, 1, 4, 4, 4)).relu().flatten(1))
+        return logits
+
+
 class AllFrozen(Plain):
     """Nothing is left to train."""
 

@@ -63,7 +63,10 @@ def build_model(
         _check_numbers(module)
     if isinstance(plugin, ModelPlugin) and plugin.init_from is not None:
         _load(module, plugin.init_from)
-    return module.to(memory_format=torch.channels_last)
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.dim() == 4:  # PyTorch's own conversion of a module fails at tensors of five
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)
+    return module
 
 
 def _check_room(plugin: ModelPlugin, input_shape: Sequence[int], classes: int) -> None:
