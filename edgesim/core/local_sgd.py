@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Lt
 
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Count, NonNegativeNumber, PositiveNumber, PositiveShare
+from edgesim.core.numbers import Count, NonNegativeFactor, PositiveFactor, PositiveShare
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw"]
 
@@ -71,16 +71,16 @@ class Training:
     local_steps: Count | None = None  # steps that it takes instead, whatever its data; unset: `local_epochs`
     batch: Count = 32  # samples of an SGD step
     optimizer: Optimizer = "sgd"  # adam adds the weight decay to the gradient, adamw takes it off the weights
-    lr: PositiveNumber = 0.01  # learning rate of the first round
+    lr: PositiveFactor = 0.01  # learning rate of the first round
     lr_decay: PositiveShare = 1.0  # factor per round
-    lr_floor: NonNegativeNumber = 0.0  # below which the decay does not lower it
+    lr_floor: NonNegativeFactor = 0.0  # below which the decay does not lower it
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0  # of SGD; it starts anew with every job
-    weight_decay: NonNegativeNumber = 0.0  # added to the gradient, times the weights
+    weight_decay: NonNegativeFactor = 0.0  # added to the gradient, times the weights
     clip_norm: Annotated[float, Gt(0)] = float("inf")  # longest gradient of a step; longer ones are scaled down
     nesterov: bool = False  # momentum of SGD as Nesterov has it
     beta1: Annotated[float, Ge(0), Lt(1)] = 0.9  # of adam and adamw: what the mean of gradients keeps of itself
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.999  # of adam and adamw: what the mean of their squares keeps of itself
-    eps: PositiveNumber = 1e-8  # of adam and adamw: added to the root of that mean
+    eps: PositiveFactor = 1e-8  # of adam and adamw: added to the root of that mean
 
     def check(self) -> None:
         """Raise ConfigError if settings do not go together."""

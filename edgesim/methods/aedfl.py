@@ -24,7 +24,7 @@ from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.local_sgd import Training
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.numbers import Count, CountOrZero, NonNegativeNumber, PositiveNumber
+from edgesim.core.numbers import Count, CountOrZero, NonNegativeFactor, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import TENSORS, Order, Payload, Submodel, Task, TensorSpec
 from edgesim.core.update import ModelState
@@ -69,11 +69,11 @@ class AEDFL(OwnClockMethod):
     """FedAvg's weights, as usual. `"divergence"` is the combination with FedDHAD: FedDH's weights with v = 1 and b = 0,
     as its learned degrees need a server; the learned v_k takes their place.
     """
-    d_min: PositiveNumber = 0.01
+    d_min: PositiveFactor = 0.01
     """That of FedJS and FedDH here."""
-    staleness_a: NonNegativeNumber = 0.5  # 0: staleness plays no part
+    staleness_a: NonNegativeFactor = 0.5  # 0: staleness plays no part
     """The usual power of asynchronous methods, FedAsync's among them; unseen what the paper has."""
-    learn: NonNegativeNumber = 0.1  # 0: weights do not learn
+    learn: NonNegativeFactor = 0.1  # 0: weights do not learn
     """Unseen; "dynamic" in the abstract is read as learned, as in other work of the authors."""
     sparsity: Annotated[float, Ge(0), Lt(1)] = 0.5  # in the end; 0: models stay whole
     """Unseen; the abstract has up to 42.3 % less computation."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from edgesim.core.arrays import Arr
 from edgesim.core.method import Absent, Aggregate, Finished, LocalPhase, LocalRule, LocalState, Needs, ServerContext
-from edgesim.core.numbers import PositiveNumber
+from edgesim.core.numbers import PositiveFactor
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Order, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update
@@ -58,7 +58,7 @@ class AFD(MeanByEntry):
     """
     score: Literal["add", "assign"] = "add"
     """The gain is added to the scores of the kept channels; third-party code lets it take their place: `"assign"`."""
-    eps: PositiveNumber = 1e-3
+    eps: PositiveFactor = 1e-3
     """Silent: without it a unit of score 0 would never be tried again."""
     channels: Which = "inner"
     """Convolutions' channels and hidden neurons. Silent about channels that a residual network adds to each other,

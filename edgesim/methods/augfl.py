@@ -26,7 +26,7 @@ from edgesim.core.method import (
     ServerContext,
     ServerSet,
 )
-from edgesim.core.numbers import Count, NonNegativeNumber, PositiveNumber
+from edgesim.core.numbers import Count, NonNegativeFactor, PositiveFactor
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -75,13 +75,13 @@ class AugFL(Method):
     received, not from the newest global model. Both gradients of a difference see the same dropout.
     """
 
-    alpha: PositiveNumber = 0.05
+    alpha: PositiveFactor = 0.05
     """Launcher for CIFAR-100; the paper's other data sets have their own. The rate of the adapting step and the
     factor of the Hessian product.
     """
-    rho: PositiveNumber = 0.7
+    rho: PositiveFactor = 0.7
     """Launcher for CIFAR-100."""
-    lam: NonNegativeNumber = 5.0
+    lam: NonNegativeFactor = 5.0
     """Launcher for CIFAR-100, there for a contrastive distance to the teacher. The server's step is `lam` over `rho`
     and the number of devices that count, 0.18 with that launcher's 40; with far fewer, as with ten on digits or
     `absent = "seen"`, it is too long and the model jumps about. At 0 there is neither a teacher nor a server set.
@@ -98,7 +98,7 @@ class AugFL(Method):
     sent last, and a device that was never asked has the first model and no dual. That holds the model back for long
     where few of many take part: `"seen"` leaves those out, `"none"` averages the round alone.
     """
-    temperature: PositiveNumber = 4.0
+    temperature: PositiveFactor = 4.0
     """The authors' code has a contrastive distance with a memory of features; distillation by softened outputs, one
     of its choices, at the temperature that it has there, is ours.
     """
@@ -111,7 +111,7 @@ class AugFL(Method):
     """Ours, as are the next two: enough to fit a hundred samples."""
     teacher_batch: Count = 16  # of the teacher's training
     """See `teacher_epochs`."""
-    teacher_lr: PositiveNumber = 0.05  # of the teacher's training
+    teacher_lr: PositiveFactor = 0.05  # of the teacher's training
     """The usual rate for teachers of contrastive distillation; constant here."""
     teacher_momentum: Annotated[float, Ge(0), Lt(1)] = 0.9  # of the teacher's training
     """See `teacher_lr`."""

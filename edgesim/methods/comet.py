@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Needs, ServerContext
-from edgesim.core.numbers import Count, NonNegativeNumber
+from edgesim.core.numbers import Count, NonNegativeFactor
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import TENSORS, Pass, Task
 from edgesim.core.update import ModelState, Update
@@ -58,7 +58,7 @@ class Comet(PublicAnswers):
     """Ours. Drawn at random, and no device's own."""
     clusters: Count = 3  # of devices
     """Ours. With 1 all devices are drawn to the mean of all."""
-    lam: NonNegativeNumber = 1.0  # of the distance to the cluster's logits; 0: devices train alone
+    lam: NonNegativeFactor = 1.0  # of the distance to the cluster's logits; 0: devices train alone
     """Ours; the paper tunes it."""
     needs: ClassVar[Needs] = Needs(device_state="delivered", networks=True, feedback=True)
     no_server_optimizer: ClassVar[str] = "has no global model"

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import Count, CountOrZero, NonNegativeNumber, PositiveNumber, PositiveShare, Share
+from edgesim.core.numbers import Count, CountOrZero, NonNegativeFactor, PositiveFactor, PositiveShare, Share
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
 from edgesim.core.task import Order, Plan, Task
@@ -100,7 +100,7 @@ class DADPFL(Method):
     """
     wait_schedule: Schedule | None = None  # as many all the time, or ever fewer
     """`"constant"` / the same / `"step_down"`: as run, the code lowers N to 0 in equal blocks of rounds."""
-    wait_timeout: PositiveNumber | None = None
+    wait_timeout: PositiveFactor | None = None
     """Silent. A device waits for a model whatever that takes; one that fails releases it at once. A limit, such as 3,
     drops neighbours that are so many times slower than the device itself.
     """
@@ -129,7 +129,7 @@ class DADPFL(Method):
     """`"squared"` / the same / `"norms"`: the paper takes the squared norm of the whole difference, the code adds up
     norms of tensors. `change_below` was presumably tuned with the latter.
     """
-    change_below: PositiveNumber = 0.02
+    change_below: PositiveFactor = 0.02
     """0.01 to 0.03 in the paper, 0.02 in the scripts. A change just as large is no vote."""
     majority: PositiveShare = 0.5
     """As printed, fewer votes than that decide, which is so in round 1 already; text and code: at least that many, of
@@ -140,9 +140,9 @@ class DADPFL(Method):
     the round of the vote, which does not prune. The code prunes first in the round after the vote, and one round
     after each sum.
     """
-    b: NonNegativeNumber = 0.0
+    b: NonNegativeFactor = 0.0
     """Both."""
-    c: PositiveNumber = 1.3
+    c: PositiveFactor = 1.3
     """The paper; 1.4 in some scripts. Gaps shrink to single rounds, for 1 or less they do not."""
     max_prunings: CountOrZero | None = None
     """20 / 20 / 21. Silent, but the code lists no more."""
@@ -150,13 +150,13 @@ class DADPFL(Method):
     """`"pruned"` / the same / `"trained"`: Algorithm 2 prunes before it sends; the code prunes only the mask of the
     next round.
     """
-    p: PositiveNumber = 0.5
+    p: PositiveFactor = 0.5
     """Both."""
-    q: PositiveNumber = 1.0
+    q: PositiveFactor = 1.0
     """Both. The printed exponent p / (q - p) is p q / (q - p) in the source of the rule: the same for q = 1."""
     gamma: Share | None = None
     """1 / 0.9 / 1."""
-    eta: NonNegativeNumber | None = None
+    eta: NonNegativeFactor | None = None
     """0 / 1 / 0. The paper lists 0.9 and 1 as gamma and eta, with which one pruning takes two thirds of a layer or
     more, unlike its figures; in the source of the rule 0.9 is beta.
     """

@@ -16,7 +16,7 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from edgesim.core.method import LocalPhase, LocalRule, LocalState
-from edgesim.core.numbers import NonNegativeNumber
+from edgesim.core.numbers import NonNegativeFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Plan, Task
 from edgesim.core.update import ModelState
@@ -43,7 +43,7 @@ class DFedSAM(PeerMethod):
     mixing: Mixing = "samples"
     """Code released with the DA-DPFL paper weighs by data sizes; Sun et al. ask for a symmetric, doubly stochastic W.
     """
-    rho: NonNegativeNumber = 0.01
+    rho: NonNegativeFactor = 0.01
     """Scripts of the DA-DPFL comparison: 0.01 on CIFAR, 0.2 on HAM10000, from 0.01 to 0.5."""
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
     """The same scripts, without weight decay."""

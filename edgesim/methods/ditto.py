@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.numbers import Count, NonNegativeNumber
+from edgesim.core.numbers import Count, NonNegativeFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState
@@ -38,7 +38,7 @@ class Ditto(FedAvg):
     Until its first turn a device is tested with the global model, as it has no other.
     """
 
-    lam: NonNegativeNumber = 0.5
+    lam: NonNegativeFactor = 0.5
     """DA-DPFL's comparison; Li et al. sweep 0.05 to 2 and also choose among 0.1, 1 and 2 on validation data, which is
     a matter of a study.
     """

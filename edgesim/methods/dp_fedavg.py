@@ -17,7 +17,7 @@ from torch import Tensor
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import Count, NonNegativeNumber, PositiveNumber
+from edgesim.core.numbers import Count, NonNegativeFactor, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Task
 from edgesim.core.update import ModelState, Update
@@ -49,9 +49,9 @@ class DpFedAvg(Method):
 
     needs = Needs(asked=True)
 
-    clip: PositiveNumber = 1.0  # S: the longest move that counts as it is
+    clip: PositiveFactor = 1.0  # S: the longest move that counts as it is
     """Moves of small networks are about 1 long. Chosen here: the paper's is for its language model."""
-    noise_multiplier: NonNegativeNumber | None = None  # z: noise by S; None: as `epsilon` asks for, else 1; 0: none
+    noise_multiplier: NonNegativeFactor | None = None  # z: noise by S; None: as `epsilon` asks for, else 1; 0: none
     """1 is from memory of McMahan et al., not confirmed."""
     epsilon: Annotated[float, Gt(0), Le(100)] | None = None  # what `rounds` may spend; None: it follows from the noise
     """No source has one value for all; the noise is the least that opacus finds."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Aggregate, Needs, ServerContext
 from edgesim.core.networks import joined, part_of
-from edgesim.core.numbers import Count, PositiveNumber
+from edgesim.core.numbers import Count, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import TENSORS
 from edgesim.core.update import ModelState, Update
@@ -46,7 +46,7 @@ class DSFL(PublicAnswers):
     """Ours."""
     aggregation: Literal["era", "sa"] = "era"  # entropy reduction, or the simple mean
     """The paper's two: entropy reduction aggregation, and the simple mean."""
-    temperature: PositiveNumber = 0.1  # of "era"; the lower, the surer the labels
+    temperature: PositiveFactor = 0.1  # of "era"; the lower, the surer the labels
     """The paper's."""
     needs: ClassVar[Needs] = Needs(device_state="delivered", networks=True, feedback=True)  # of the server's steps
 

@@ -21,7 +21,7 @@ from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import Count, CountOrZero, PositiveNumber
+from edgesim.core.numbers import Count, CountOrZero, PositiveFactor
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -67,7 +67,7 @@ class FedAS(Method):
     """One in the published code and in FL-bench. 0 takes the base as it comes."""
     align_batch: Count = 16
     """Published code; FL-bench takes the batch of training."""
-    align_lr: PositiveNumber = 0.01
+    align_lr: PositiveFactor = 0.01
     """Published code."""
     align_loss: Literal["sample", "class", "class_mean"] = "sample"
     """The published code weighs the mean squared difference of each class by its share of the batch, which is the

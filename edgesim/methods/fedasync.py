@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from edgesim.core.method import Aggregate, LocalRule, Method, Needs, ServerContext
-from edgesim.core.numbers import NonNegativeNumber, PositiveShare
+from edgesim.core.numbers import NonNegativeFactor, PositiveShare
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState, Update
@@ -33,7 +33,7 @@ class FedAsync(Method):
 
     alpha: PositiveShare = 0.6  # both in the range of the paper's experiments
     """Within the range of the experiments of Xie et al."""
-    rho: NonNegativeNumber = 0.005
+    rho: NonNegativeFactor = 0.005
     """Within the range of the experiments of Xie et al.; 0 leaves the proximal term out."""
     needs: ClassVar[Needs] = Needs(protocols=frozenset({"buffered"}))
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from edgesim.core.local_sgd import Training
 from edgesim.core.method import Aggregate, Finished, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import PositiveNumber
+from edgesim.core.numbers import PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Task
 from edgesim.core.update import ModelState, Update
@@ -37,7 +37,7 @@ class FedBuff(Method):
     from older models a variance could become negative. Integer counters stay on the device.
     """
 
-    eta_g: PositiveNumber = 1.0  # one device, never stale: the global model becomes the device's
+    eta_g: PositiveFactor = 1.0  # one device, never stale: the global model becomes the device's
     """Nguyen et al., algorithm 1, name the server's learning rate and no value; at 1 a single fresh update is taken
     as it is.
     """

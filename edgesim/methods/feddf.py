@@ -18,7 +18,7 @@ from torch import Tensor
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Aggregate, Needs, ServerContext, ServerSet
 from edgesim.core.networks import joined, part_of
-from edgesim.core.numbers import Count, PositiveNumber
+from edgesim.core.numbers import Count, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.update import ModelState, Update
 from edgesim.learning.aggregate.mean import is_finite
@@ -48,7 +48,7 @@ class FedDF(FedAvg):
     """Ours; the paper's server takes up to ten thousand, and stops early."""
     batch: Count = 128  # samples of a step
     """The paper's."""
-    lr: PositiveNumber = 1e-3  # of the first step; falls along a cosine to 0
+    lr: PositiveFactor = 1e-3  # of the first step; falls along a cosine to 0
     """The paper's."""
     teachers: Literal["all", "own"] = "all"  # whom a network learns from: all devices, or those that have it
     """Algorithm 3: the models of all networks teach each of them. With `"own"` a network learns from the devices that

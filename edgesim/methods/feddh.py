@@ -16,7 +16,7 @@ from torch import Tensor
 
 from edgesim.core.arrays import Arr
 from edgesim.core.method import Aggregate, ServerContext, ServerSet
-from edgesim.core.numbers import Count, NonNegativeNumber, PositiveShare
+from edgesim.core.numbers import Count, NonNegativeFactor, PositiveShare
 from edgesim.core.rng import Key
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting
@@ -55,13 +55,13 @@ class FedDH(FedJS):
     """Silent. Ten of each of ten classes, taken out of the training set before it is divided; a multiple of the
     number of classes. Used with `gradient = "server_set"`.
     """
-    lambda_v: NonNegativeNumber = 1e-4  # the four are Table 5's for LeNet on CIFAR-10
+    lambda_v: NonNegativeFactor = 1e-4  # the four are Table 5's for LeNet on CIFAR-10
     """Table 5, LeNet on CIFAR-10, as are the next three; other networks and data sets have 0.0001 to 0.1. The table's
     lambda_gamma is read as this one.
     """
     decay_v: PositiveShare = 0.999
     """Table 5 has 0.9 to 0.9999. Said to be a decay, not of what: taken per round."""
-    lambda_b: NonNegativeNumber = 1e-4
+    lambda_b: NonNegativeFactor = 1e-4
     """Table 5 has 0.0001 to 0.1."""
     decay_b: PositiveShare = 0.99
     """Table 5 has 0.99 and 0.999."""

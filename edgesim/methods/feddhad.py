@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from edgesim.core.method import Needs
-from edgesim.core.numbers import NonNegativeNumber, PositiveShare
+from edgesim.core.numbers import NonNegativeFactor, PositiveShare
 from edgesim.core.task import Payload
 from edgesim.core.view import Setting
 from edgesim.methods.adaptive_dropout.base import AdaptiveDropout
@@ -27,11 +27,11 @@ class FedDHAD(AdaptiveDropout, FedDH):
     `gradient`: each parameter's is the mean over who had it.
     """
 
-    lambda_v: NonNegativeNumber = 1e-2  # the four are Table 5's for LeNet on CIFAR-10
+    lambda_v: NonNegativeFactor = 1e-2  # the four are Table 5's for LeNet on CIFAR-10
     """Table 5's row for FedDHAD, LeNet on CIFAR-10, as are the next three; others have 0.0001 to 0.1."""
     decay_v: PositiveShare = 0.9999
     """Table 5 has 0.99 to 0.9999."""
-    lambda_b: NonNegativeNumber = 1e-4
+    lambda_b: NonNegativeFactor = 1e-4
     """Table 5 has 0.0001 to 0.1."""
     decay_b: PositiveShare = 0.99
     """Table 5 has it everywhere."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Method, Needs, ServerContext, ServerSet
-from edgesim.core.numbers import PositiveNumber
+from edgesim.core.numbers import PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Plan
 from edgesim.core.update import ModelState, Update
@@ -50,7 +50,7 @@ class FedDHE(FedDH):
     cited goes the other way, as a class that a device has is fitted well; so do real models, see the test. Gradients
     are divided by their mean, for they shrink as training goes on; `"inverse_raw"` leaves that out.
     """
-    beta: PositiveNumber = 1.0
+    beta: PositiveFactor = 1.0
     """Named in the text, absent from the formula, without a value."""
     scope: Literal["output", "all"] = "output"
     """Silent on which parameters. Those of a class's own output cost no backward pass through the network; `"all"`

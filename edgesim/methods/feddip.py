@@ -17,7 +17,7 @@ from torch import Tensor
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Needs, ServerContext
-from edgesim.core.numbers import Count, NonNegativeNumber
+from edgesim.core.numbers import Count, NonNegativeFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update
@@ -59,7 +59,7 @@ class FedDIP(FedAvg):
     """The authors' code. Both schedules end here, whatever the run's own end is."""
     interval: Count = 5  # rounds from one pruning to the next
     """The authors' example for AlexNet; 20 for ResNet18."""
-    lam_max: NonNegativeNumber = 0.001
+    lam_max: NonNegativeFactor = 0.001
     """The authors' code. At 0 there is no penalty."""
     lam_steps: Annotated[int, Ge(2), Le(10**6)] = 20
     """The authors' code has 20 segments too; its second one has 0.0005, and its last stays a step below the end."""

@@ -14,7 +14,7 @@ from annotated_types import Gt
 from torch import Tensor
 
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import PositiveNumber
+from edgesim.core.numbers import PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState, Update
@@ -41,7 +41,7 @@ class FedDyn(Method):
     here it is neither tested nor noted, as a method cannot ask for test scores.
     """
 
-    alpha: PositiveNumber = 0.01
+    alpha: PositiveFactor = 0.01
     """The authors' published code; the paper has a grid."""
     scale_alpha: bool = False
     """The published code divides a device's alpha by its samples over the mean of all; algorithm 1 has one alpha."""

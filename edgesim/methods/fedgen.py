@@ -21,7 +21,7 @@ from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Needs, ServerContext
-from edgesim.core.numbers import MOST_COUNT, Count, NonNegativeNumber, PositiveNumber, PositiveShare
+from edgesim.core.numbers import MOST_COUNT, Count, NonNegativeFactor, PositiveFactor, PositiveShare
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import TENSORS, Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -67,9 +67,9 @@ class FedGen(FedAvg):
     the first, the method does not run on the null backend.
     """
 
-    alpha: NonNegativeNumber = 10.0
+    alpha: NonNegativeFactor = 10.0
     """Published settings, at a learning rate of 0.01: at ten times that, a tenth. 0 takes no generated samples."""
-    beta: NonNegativeNumber = 10.0
+    beta: NonNegativeFactor = 10.0
     """Published settings for MNIST and CelebA, 1 for EMNIST, at a learning rate of 0.01. 0 is the paper's loss."""
     decay: PositiveShare = 0.98
     """Published code."""
@@ -79,11 +79,11 @@ class FedGen(FedAvg):
     """Published code."""
     generator_batch: Annotated[int, Ge(2), Le(MOST_COUNT)] = 32  # labels of a step of the generator
     """Published code takes the batch of training, 32."""
-    generator_lr: PositiveNumber = 3e-4  # learning rate of the generator, times `decay` a round
+    generator_lr: PositiveFactor = 3e-4  # learning rate of the generator, times `decay` a round
     """Published settings for MNIST and CelebA; 1e-4 for EMNIST."""
-    generator_weight_decay: NonNegativeNumber = 0.01  # of the generator
+    generator_weight_decay: NonNegativeFactor = 0.01  # of the generator
     """Published settings."""
-    diversity: NonNegativeNumber = 1.0
+    diversity: NonNegativeFactor = 1.0
     """Published settings."""
     labels: Literal["uniform", "counts"] = "uniform"
     """Published code. The paper's distribution is that of all samples, `"counts"`."""

@@ -31,7 +31,7 @@ from edgesim.core.method import (
     ServerContext,
     ServerSet,
 )
-from edgesim.core.numbers import MOST_COUNT, Count, CountOrZero, NonNegativeNumber, PositiveNumber
+from edgesim.core.numbers import MOST_COUNT, Count, CountOrZero, NonNegativeFactor, PositiveFactor
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import TENSORS, Pass, Payload, Plan, Task, TensorSpec
 from edgesim.core.update import ModelState, Update
@@ -73,9 +73,9 @@ class FedGKT(Method):
     method does not run on the null backend.
     """
 
-    alpha: NonNegativeNumber = 1.0
+    alpha: NonNegativeFactor = 1.0
     """Published code."""
-    temperature: PositiveNumber = 3.0
+    temperature: PositiveFactor = 3.0
     """Published code."""
     features: Annotated[int, Ge(-1000), Le(1000)] | str = (
         1  # which layer with weights, -1 the last, or its name: linear, or a convolution of squares
@@ -88,9 +88,9 @@ class FedGKT(Method):
     """Published code."""
     server_batch: Annotated[int, Ge(2), Le(MOST_COUNT)] = 64  # samples of a step of the server's network
     """A comment of the published code; its devices' batches are the server's."""
-    server_lr: PositiveNumber = 0.001  # learning rate of the server's network
+    server_lr: PositiveFactor = 0.001  # learning rate of the server's network
     """Published code, with Adam."""
-    server_weight_decay: NonNegativeNumber = 1e-4  # of the server's network
+    server_weight_decay: NonNegativeFactor = 1e-4  # of the server's network
     """Published code, with Adam."""
     score_samples: CountOrZero = 200
     """Ours; 0 leaves the metric out. The published code has devices send features of their test samples."""

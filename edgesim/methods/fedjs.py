@@ -16,7 +16,7 @@ import numpy as np
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Aggregate, Method, Needs, ServerContext
-from edgesim.core.numbers import PositiveNumber, PositiveShare
+from edgesim.core.numbers import PositiveFactor, PositiveShare
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan
 from edgesim.core.update import ModelState, Update
@@ -44,7 +44,7 @@ class FedJS(Method):
     """The paper writes log; earlier code of its authors takes base 2. FedJS's weights are the same unless `d_min`
     decides.
     """
-    d_min: PositiveNumber = 0.01
+    d_min: PositiveFactor = 0.01
     """Silent, yet a device whose labels are those of all would have every weight. The authors' earlier code adds
     1e-4, with which a single device still takes nearly all.
     """

@@ -19,7 +19,7 @@ from annotated_types import Gt, Le, Lt
 from torch import Tensor
 
 from edgesim.core.method import Absent, Aggregate, Finished, LocalPhase, LocalRule, LocalState, Needs, ServerContext
-from edgesim.core.numbers import PositiveNumber
+from edgesim.core.numbers import PositiveFactor
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update
@@ -101,7 +101,7 @@ class FedMP(MeanByEntry):
     """Ours, within what Garivier and Moulines use."""
     resolution: Annotated[float, Gt(0), Le(1)] = 0.05
     """Ours. The narrowest part that is still cut in two."""
-    least_gap: PositiveNumber = 0.05
+    least_gap: PositiveFactor = 0.05
     """Ours. Without it the reward of a device exactly in time would be infinite."""
     absent: Absent = "include_absent"
     """R2SP: a device's model is completed by what was pruned from the old one before the mean is taken."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Aggregate, LocalRule, Method, ServerContext
-from edgesim.core.numbers import NonNegativeNumber
+from edgesim.core.numbers import NonNegativeFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Task
 from edgesim.core.update import ModelState, Update
@@ -41,7 +41,7 @@ class FedNova(Method):
     that of the steps really taken.
     """
 
-    mu: NonNegativeNumber = 0.0
+    mu: NonNegativeFactor = 0.0
     """The proximal variant of Wang et al. is off in FedDHAD's comparison."""
     server_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
     """The global momentum factor of the published code (`gmf`), which is 0 there too."""

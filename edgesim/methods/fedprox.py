@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from edgesim.core.method import LocalRule
-from edgesim.core.numbers import NonNegativeNumber
+from edgesim.core.numbers import NonNegativeFactor
 from edgesim.core.task import Pass, Task
 from edgesim.core.view import View
 from edgesim.learning.train.rules import proximal_sgd
@@ -24,7 +24,7 @@ class FedProx(FedAvg):
     the scenario: failure `partial_work`.
     """
 
-    mu: NonNegativeNumber = 0.01  # within the usual grid 0.001, 0.01, 0.1, 1
+    mu: NonNegativeFactor = 0.01  # within the usual grid 0.001, 0.01, 0.1, 1
     """FedDHAD tunes it and does not say to what; of the usual grid 0.001, 0.01, 0.1, 1. At 0 it is FedAvg, bit for
     bit.
     """

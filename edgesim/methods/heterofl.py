@@ -17,7 +17,7 @@ from annotated_types import MinLen
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, Method, Needs, ServerContext
-from edgesim.core.numbers import PositiveNumber, PositiveShare
+from edgesim.core.numbers import PositiveFactor, PositiveShare
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update
@@ -53,7 +53,7 @@ class HeteroFL(Method):
     """Levels e to a of Diao et al."""
     tiers: Literal["fix", "dynamic", "level"] = "fix"
     """They have "fix" and "dynamic", rates drawn anew every round. `"level"` follows the fleet's levels."""
-    proportions: Annotated[tuple[PositiveNumber, ...], MinLen(1)] | None = None
+    proportions: Annotated[tuple[PositiveFactor, ...], MinLen(1)] | None = None
     """Equal shares of the devices; they try many combinations of levels."""
     scaler: bool = True
     """Their scaler stands before every normalisation and ReLU, and only in training."""

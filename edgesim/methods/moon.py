@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.numbers import NonNegativeNumber, PositiveNumber
+from edgesim.core.numbers import NonNegativeFactor, PositiveFactor
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState
 from edgesim.core.view import View
@@ -39,11 +39,11 @@ class Moon(FedAvg):
     ResNets; without it `moon` compares what enters the network's last layer.
     """
 
-    mu: NonNegativeNumber = 1.0
+    mu: NonNegativeFactor = 1.0
     """Li et al. tune it over 0.1, 1, 5, 10 and take 5 for CIFAR-10, 1 for CIFAR-100 and Tiny ImageNet; FedDHAD does
     not give its own.
     """
-    temperature: PositiveNumber = 0.5
+    temperature: PositiveFactor = 0.5
     """Li et al."""
     first_previous: Literal["initial", "received"] = "initial"
     """Silent on a device that has no last model. The published code lets it have a random network of its own; the

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from edgesim.core.method import LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.numbers import NonNegativeNumber, PositiveNumber
+from edgesim.core.numbers import NonNegativeFactor, PositiveFactor
 from edgesim.core.task import Pass, Task
 from edgesim.core.view import Setting
 from edgesim.learning.submodel.selection import Units
@@ -42,11 +42,11 @@ class MoonFjORD(Ordered):
     `widths`: with `[1.0]` it is MOON, bit for bit.
     """
 
-    mu: NonNegativeNumber = 1.0
+    mu: NonNegativeFactor = 1.0
     """Li et al. tune it over 0.1, 1, 5, 10 and take 5 for CIFAR-10, 1 for CIFAR-100 and Tiny ImageNet; FedDHAD does
     not give its own. At 0 it is FjORD, bit for bit, but for a projection head, whose output FjORD slices.
     """
-    temperature: PositiveNumber = 0.5
+    temperature: PositiveFactor = 0.5
     """Li et al."""
     first_previous: Literal["initial", "received"] = "initial"
     """Silent on a device that has no last model. The published code lets it have a random network of its own; the

@@ -16,7 +16,7 @@ from annotated_types import Ge, Lt
 
 from edgesim.core.encoding import Encoding
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Needs, ServerContext
-from edgesim.core.numbers import Count, PositiveNumber
+from edgesim.core.numbers import Count, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -63,7 +63,7 @@ class OneBitAdam(FedSGD):
     """That of the authors' code, and of Adam."""
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.999  # what the second moment keeps of itself, in the warm-up
     """That of the authors' code, and of Adam."""
-    eps: PositiveNumber = 1e-4  # beside the root of the second moment
+    eps: PositiveFactor = 1e-4  # beside the root of the second moment
     """The authors' code and Adam have 1e-8, with which small networks lose in signs what they had learned: units that
     hardly fire have a v of next to nothing, and docs/explanation/methods.md the numbers.
     """

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.numbers import NonNegativeNumber, PositiveNumber
+from edgesim.core.numbers import NonNegativeFactor, PositiveFactor
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Plan, Task
 from edgesim.core.update import ModelState
@@ -50,11 +50,11 @@ class PerFedAvg(FedAvg):
     The paper adapts the newest global model when it is tested; here a device's model is as old as its last turn.
     """
 
-    alpha: NonNegativeNumber = 0.01
+    alpha: NonNegativeFactor = 0.01
     """Section 5, for MNIST and CIFAR-10."""
     variant: Literal["fo", "hf"] = "fo"
     """Section 5 has both: Per-FedAvg (FO) drops the Hessian, (HF) takes it from a difference of two gradients."""
-    delta: PositiveNumber = 0.001
+    delta: PositiveFactor = 0.001
     """The paper leaves it open: small enough for the difference, large enough for float32."""
     needs: ClassVar[Needs] = Needs(device_state="computed")
 

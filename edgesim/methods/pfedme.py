@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Needs, ServerContext
-from edgesim.core.numbers import Count, PositiveNumber
+from edgesim.core.numbers import Count, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState, Update
@@ -46,13 +46,13 @@ class PFedMe(FedAvg):
     clipping of `training` are refused, as neither kind of step has them.
     """
 
-    lam: PositiveNumber = 15.0
+    lam: PositiveFactor = 15.0
     """Section 5.2 takes 15 for strongly convex problems and 15 or 30 for others, the larger the nearer to w."""
     inner_steps: Count = 5  # K of the paper
     """Section 5.2: more than five bring little."""
-    eta: PositiveNumber = 0.005
+    eta: PositiveFactor = 0.005
     """Of the settings of section 5; with lam = 15 a step takes w 7.5 % of the way to theta."""
-    beta: PositiveNumber = 1.0
+    beta: PositiveFactor = 1.0
     """1 is the plain mean. Section 5.2 also has 2 and 4, which go beyond it and converge sooner."""
     needs: ClassVar[Needs] = Needs(device_state="computed")
 

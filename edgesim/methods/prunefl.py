@@ -20,7 +20,7 @@ from edgesim.core.arrays import Arr, Ids
 from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import Count, CountOrZero, PositiveNumber
+from edgesim.core.numbers import Count, CountOrZero, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update
@@ -67,7 +67,7 @@ class PruneFL(Method):
     """Jiang et al.; the mask is chosen after rounds 50, 100, ... Squares that come late wait for the next choice."""
     reconsidered: Annotated[float, Ge(0), Lt(1)] = 0.3
     """The same: of every layer's weights that are there; rounded down here."""
-    half_life: PositiveNumber = 10000.0
+    half_life: PositiveFactor = 10000.0
     """The same, in rounds."""
     initial_rounds: CountOrZero = 0
     """At first one device prunes alone, with rules for accuracy and density of its own to start and stop. The FedDHAD

@@ -17,7 +17,7 @@ from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.local_sgd import LocalSGD, Training
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import PositiveNumber
+from edgesim.core.numbers import PositiveFactor
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -53,7 +53,7 @@ class Scaffold(Method):
     """Karimireddy et al. have both: II, from the moves, costs nothing; I takes the gradient of all samples at the
     model received, one pass more.
     """
-    eta_g: PositiveNumber = 1.0
+    eta_g: PositiveFactor = 1.0
     """The server goes all the way to the mean model, as in FedAvg."""
     weights: Literal["equal", "samples"] = "equal"
     """Algorithm 1 has plain means; with `"samples"` the means of models and of changes of control variates are by

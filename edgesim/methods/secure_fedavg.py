@@ -19,7 +19,7 @@ from edgesim.core.encoding import Masked
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED
 from edgesim.core.method import Aggregate, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import Count, CountOrZero, NonNegativeNumber, PositiveNumber
+from edgesim.core.numbers import Count, CountOrZero, NonNegativeFactor, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -53,7 +53,7 @@ class SecureFedAvg(Method):
 
     bits: Annotated[int, Ge(2), Le(32)] = 16  # of the integer of a move, its sign among them
     """Values of 16 bits are those of the paper's abstract."""
-    clip: PositiveNumber = 1.0  # largest move of a number that counts as it is
+    clip: PositiveFactor = 1.0  # largest move of a number that counts as it is
     """Silent: the paper sums integers. Chosen here: few numbers of small networks move by more in a round."""
     rounding: Literal["stochastic", "nearest"] = "stochastic"  # of moves to integers
     """Silent. At random the mean is right however few the bits are."""
@@ -65,11 +65,11 @@ class SecureFedAvg(Method):
     """See `key_bytes`."""
     cipher_bytes: CountOrZero = 28  # beside the two shares in a message from device to device
     """AES-GCM with a nonce of 96 bits and a tag of 128 (NIST SP 800-38D). The paper's count of bytes leaves it out."""
-    prg_flops: NonNegativeNumber = 8.0  # of drawing a number of a mask and adding it
+    prg_flops: NonNegativeFactor = 8.0  # of drawing a number of a mask and adding it
     """Chosen here: 4 bytes of AES in counter mode at 2 cycles a byte, with a processor's AES instructions."""
-    key_flops: NonNegativeNumber = 2e5  # of making a key pair, or of agreeing on a secret
+    key_flops: NonNegativeFactor = 2e5  # of making a key pair, or of agreeing on a secret
     """Chosen here: the order of a product on a curve of 256 bits, in cycles of a 64-bit core."""
-    share_flops: NonNegativeNumber = 100.0  # of a product and a sum of Shamir's shares, numbers of 256 bits
+    share_flops: NonNegativeFactor = 100.0  # of a product and a sum of Shamir's shares, numbers of 256 bits
     """Chosen here: 16 products of 64 bits, their carries and the reduction."""
 
     def init(self, setting: Setting, key: Key) -> Any:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from annotated_types import MinLen
 
 from edgesim.core.method import Aggregate, ServerContext
-from edgesim.core.numbers import PositiveNumber, PositiveShare, Share
+from edgesim.core.numbers import PositiveFactor, PositiveShare, Share
 from edgesim.core.rng import Key
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import ModelState, Update
@@ -44,7 +44,7 @@ class SlimFL(Slimmable):
 
     widths: Annotated[tuple[PositiveShare, ...], MinLen(1)] = (0.5, 1.0)
     """The paper's 0.5x and 1.0x. With more, what arrives over a bad channel is the narrowest."""
-    weights: tuple[PositiveNumber, PositiveNumber] = (0.5, 0.5)
+    weights: tuple[PositiveFactor, PositiveFactor] = (0.5, 0.5)
     """Ours: equal, and one in all, so that the learning rate is that of one network."""
     half_only: Share = 0.0
     """The paper's follows from signal-to-noise ratios and the power given to each half; `0` is a good channel."""

@@ -16,7 +16,7 @@ import numpy as np
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Aggregate, ServerContext
-from edgesim.core.numbers import Count, CountOrZero, PositiveNumber
+from edgesim.core.numbers import Count, CountOrZero, PositiveFactor
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Plan
 from edgesim.core.update import ModelState, Update
@@ -49,7 +49,7 @@ class Waffle(Scaffold):
 
     target: CountOrZero = 0  # id of the device for whose data the model is
     """The paper gives each device in turn a run of its own; a study does so with this key as an axis."""
-    slope: PositiveNumber = 3.2
+    slope: PositiveFactor = 3.2
     """The paper's, for all of its experiments; with it the target is alone after 70 to 90 % of the rounds."""
     rounds: Count = 100
     """The rounds over which W falls; from then on it stays. To be set to those of the run."""

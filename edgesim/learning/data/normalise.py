@@ -10,7 +10,7 @@ from annotated_types import MinLen
 from pydantic import ConfigDict
 
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import PositiveNumber
+from edgesim.core.numbers import PositiveFactor
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Moments:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     mean: Annotated[tuple[float, ...], MinLen(1)]
-    std: Annotated[tuple[PositiveNumber, ...], MinLen(1)]
+    std: Annotated[tuple[PositiveFactor, ...], MinLen(1)]
 
 
 Preset: TypeAlias = Literal[

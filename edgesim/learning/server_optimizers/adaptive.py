@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge, Lt
 
-from edgesim.core.numbers import PositiveNumber
+from edgesim.core.numbers import PositiveFactor
 from edgesim.learning.server_optimizers.base import ServerOptimizer
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ class Adaptive(ServerOptimizer):
     Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 2.
     """
 
-    lr: PositiveNumber = 0.1  # learning rate of the server
+    lr: PositiveFactor = 0.1  # learning rate of the server
     """Reddi et al. search for it, task by task, over powers of ten; Flower's implementation begins at 0.1."""
     beta1: Annotated[float, Ge(0), Lt(1)] = 0.9  # what the first moment keeps of itself
     """Reddi et al. (section 5) have 0.9."""
-    tau: PositiveNumber = 1e-3  # how adaptive the step is: the less, the more
+    tau: PositiveFactor = 1e-3  # how adaptive the step is: the less, the more
     """Reddi et al. (section 5) find that 10^-3 is good throughout."""
     second_flops: ClassVar[float]  # of the second moment, the square aside
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Lt
 
-from edgesim.core.numbers import PositiveNumber
+from edgesim.core.numbers import PositiveFactor
 from edgesim.learning.server_optimizers.base import ServerOptimizer
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Sgd(ServerOptimizer):
     Classification" (2019), section 4.2.
     """
 
-    lr: PositiveNumber = 1.0  # learning rate of the server
+    lr: PositiveFactor = 1.0  # learning rate of the server
     """Hsu et al. have no learning rate of the server, which is 1."""
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9  # of the server; 0: none
     """Hsu et al. (section 4.2) report 0.9."""

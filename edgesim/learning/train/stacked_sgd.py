@@ -18,6 +18,7 @@ from torch.optim.sgd import sgd
 from edgesim.core.backend import Assignment
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import LocalPhase, LocalRule, LocalState
+from edgesim.core.numbers import MOST_FACTOR
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.seeding import Stream
 from edgesim.learning.train.adam import Moments, adam_step
@@ -115,6 +116,7 @@ class _Stack:
         self._moments = {n: Moments(t) for n, t in self._all.items()} if settings.optimizer != "sgd" else {}
         self._bound_moments: list[Moments] = []
         plain = not lent and not settings.moments and settings.clip_norm == math.inf
+        plain = plain and settings.lr * settings.weight_decay < MOST_FACTOR
         self._descent = Descent(settings.lr, 1.0 - settings.lr * settings.weight_decay) if plain else None
         if lent:
             for name, own in self._own.items():

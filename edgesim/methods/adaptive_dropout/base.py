@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED
 from edgesim.core.method import Aggregate, Finished, LocalRule, LocalState, Method, ServerContext
-from edgesim.core.numbers import MOST_COUNT, Count, CountOrZero, PositiveNumber, PositiveShare, Share
+from edgesim.core.numbers import MOST_COUNT, Count, CountOrZero, PositiveFactor, PositiveShare, Share
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Order, Pass, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update
@@ -132,7 +132,7 @@ class AdaptiveDropout(Method):
     """The authors' earlier code takes 50."""
     lanczos_starts: Count = 1
     """The authors' earlier code."""
-    residual: PositiveNumber = 0.01
+    residual: PositiveFactor = 0.01
     """Silent on convergence: the error bound of the largest Ritz value, over its magnitude."""
     zero: Annotated[float, Ge(0), Lt(1)] = 1e-3
     """Silent on the rank of a matrix that is known by estimates."""

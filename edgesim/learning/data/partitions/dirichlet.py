@@ -8,7 +8,7 @@ import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Count, PositiveNumber
+from edgesim.core.numbers import Count, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.learning.data.split import Split, by_class, equal_share, local_tests, require
 
@@ -25,7 +25,7 @@ class DirichletLabel:
     Source: FedDHAD paper (arXiv:2507.10430), after Q. Li et al., Federated Learning on Non-IID Data Silos, ICDE 2022.
     """
 
-    beta: PositiveNumber = 0.5  # concentration: the smaller, the more unequal
+    beta: PositiveFactor = 0.5  # concentration: the smaller, the more unequal
     balance: bool = True
     min_samples: Count = 10  # FedDHAD's batch size
 
@@ -71,7 +71,7 @@ class DirichletDevice:
     Source: DA-DPFL, after D. A. E. Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021.
     """
 
-    alpha: PositiveNumber = 0.3  # DA-DPFL: 0.3 for CIFAR, 0.5 for HAM10000
+    alpha: PositiveFactor = 0.3  # DA-DPFL: 0.3 for CIFAR, 0.5 for HAM10000
 
     def split(self, y_train: Ids, y_test: Ids, devices: int, classes: int, key: Key) -> Split:
         """Return the partition with local test sets. Raises ConfigError if there are fewer samples than devices."""

@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import check_memory
-from edgesim.core.numbers import MOST_COUNT, Count, NonNegativeNumber, Share
+from edgesim.core.numbers import MOST_COUNT, Count, NonNegativeFactor, Share
 from edgesim.core.rng import Key, Purpose
 from edgesim.learning.data.source import Raw, Source
 from edgesim.learning.data.split import alike_devices
@@ -41,7 +41,7 @@ class FedpnsSynthetic(Source):
     devices: Count = 50  # as many as the fleet has
     samples_per_device: Annotated[int, Ge(2), Le(MOST_COUNT)] = 1000  # of both splits together
     sigma: Share = 0.3  # FedPNS: 0.2, 0.3 and 0.5
-    varrho: NonNegativeNumber = 1.0  # FedPNS: 0.5 and 1
+    varrho: NonNegativeFactor = 1.0  # FedPNS: 0.5 and 1
     varrho_is: Literal["deviation", "variance"] = "deviation"  # the text says N(0, varrho), the code has a deviation
     labelling: Literal["own", "shared"] = "own"  # code: a W, b of its own for each other device; text: the common one
     train_share: Annotated[float, Gt(0), Lt(1)] = 0.8  # as in the text; 0.6 in the code

@@ -14,7 +14,7 @@ from edgesim.config.paths import ScenarioPath
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError, DataError
 from edgesim.core.limits import check_memory
-from edgesim.core.numbers import Count, PositiveNumber, Share
+from edgesim.core.numbers import Count, PositiveFactor, Share
 from edgesim.core.rng import Key, Purpose
 from edgesim.files.csv_frame import read_frame
 from edgesim.files.reading import in_short, quoted, read_text
@@ -123,7 +123,7 @@ class MarkovText(TextSource):
     letters: Annotated[int, Ge(2), Le(len(_LETTERS))] = 8  # of the alphabet
     styles: Count = 2  # tables of transitions
     own: Share = 0.5  # what of a style's table is its own; 0: all users write alike
-    concentration: PositiveNumber = 0.1  # of the Dirichlet distribution; the smaller, the easier letters are foretold
+    concentration: PositiveFactor = 0.1  # of the Dirichlet distribution; the smaller, the easier letters are foretold
 
     def load(self) -> Dataset:
         """Return the data set, which follows from the keys. Raises ConfigError if it does not fit into memory."""
