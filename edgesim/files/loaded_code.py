@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from hashlib import blake2b
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import resolve_name
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any, NamedTuple
 from edgesim.core.errors import EdgesimError
 
 _SLACK_S = 0.015  # the steps in which file systems tell the time
-_PACKAGE = Path(__file__).parents[1]
+_PLACES = (f"{Path(__file__).parents[1]}/", f"{Path(os.__file__).parent}/")  # of edgesim and of Python
 _DYNAMIC = frozenset({"import_module", "__import__"})
 SCRIPTS = ("__main__", "__mp_main__")  # which are run and not imported: their functions are looked at one by one
 
@@ -62,7 +61,7 @@ class _NotingLoader(SourceFileLoader):
         return code
 
 
-class _NotingFinder(MetaPathFinder):
+class _NotingFinder:
     """Asks the finders behind it; source files from outside get a loader that notes their code."""
 
     def find_spec(
@@ -227,9 +226,8 @@ def _constant(value: Any) -> str:
 
 
 def is_outside_file(file: str) -> bool:
-    """Return whether a file belongs neither to edgesim nor to an installed package."""
-    path = Path(file)
-    return not {"site-packages", "dist-packages"}.intersection(path.parts) and not path.is_relative_to(_PACKAGE)
+    """Return whether a file belongs neither to edgesim, nor to Python, nor to an installed package."""
+    return not file.startswith(_PLACES) and "/site-packages/" not in file and "/dist-packages/" not in file
 
 
 def _started_s() -> float:

@@ -5,7 +5,6 @@ Own code is what is neither edgesim's, nor Python's, nor installed.
 
 from __future__ import annotations
 
-import sysconfig
 import traceback
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +16,6 @@ from edgesim.files.reading import in_short
 OWN_CLASSES: dict[str, str] = {}  # "module:Class" -> kind, of all that were loaded since the command began
 
 _PACKAGE = Path(__file__).parents[1]
-_STANDARD = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
 _FRAMES = "edgesim_frames"  # attribute of an error that comes from another process, which has no traceback
 
 
@@ -74,7 +72,7 @@ def told(error: Exception) -> Told | None:
 
 
 def _is_own(file: str) -> bool:
-    return not file.startswith(("<", *_STANDARD)) and is_outside_file(file)
+    return not file.startswith("<") and is_outside_file(file)
 
 
 def _place(error: BaseException) -> str:

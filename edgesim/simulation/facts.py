@@ -77,7 +77,14 @@ def _identity(parts: Assembly, table: dict[str, Any]) -> dict[str, Any]:
     if named_files_digest(parts.scenario.canonical()) != parts.named_files:
         raise Unidentified("a file that the scenario names changed while the run began")
     backend = parts.scenario.canonical()["backend"]
-    return {**identity({**table, "backend": backend}), "cpu": [torch.backends.cpu.get_cpu_capability(), _processor()]}
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {**identity({**table, "backend": backend}), "processors": [capability, _processor(), _accelerators()]}
+
+
+@cache
+def _accelerators() -> list[str]:
+    """Return the names of the GPUs that torch sees."""
+    return [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
 
 
 @cache
