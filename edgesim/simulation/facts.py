@@ -78,12 +78,13 @@ def _identity(parts: Assembly, table: dict[str, Any]) -> dict[str, Any]:
         raise Unidentified("a file that the scenario names changed while the run began")
     backend = parts.scenario.canonical()["backend"]
     capability = torch.backends.cpu.get_cpu_capability()
-    return {**identity({**table, "backend": backend}), "processors": [capability, _processor(), _accelerators()]}
+    return {**identity({**table, "backend": backend}), "processors": [capability, _processor(), *_accelerators(parts)]}
 
 
-@cache
-def _accelerators() -> list[str]:
-    """Return the names of the GPUs that torch sees."""
+def _accelerators(parts: Assembly) -> list[str]:
+    """Return the names of the GPUs that torch sees, if the run trains on one."""
+    if not str(getattr(parts.scenario.backend.value, "device", "cpu")).startswith("cuda"):
+        return []
     return [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
 
 
