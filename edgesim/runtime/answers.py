@@ -76,26 +76,23 @@ class Answers:
         self._writes = True
         self._rows = FileRows(self.folder / ROWS) if rows is None else rows
         self._records = records_of(None)
+        self._facts: bytes | None = None  # whose generation is to be looked up, or begun
         self._generation = b""  # part of the name of each answer
 
     def of(self, facts: bytes) -> Answers:
         """Return the answers of runs with equal facts, as of the newest run that did not read them.
 
         Such a run begins a generation, under whose name it keeps all that it computes. That is one write, so no run
-        ever finds an answer from before it, wherever a process is killed. Nor does a run that finds no generation.
+        ever finds an answer from before it, wherever a process is killed. Nor does a run that finds no generation. It
+        is begun when the first answer is asked for or kept: a run that is refused before leaves nothing.
         """
-        name = _GENERATION + facts
-        generation = self.get(name)
-        if generation is None:
-            generation = os.urandom(16)
-            self.put(name, generation)
         same = copy(self)
-        same._generation = generation
+        same._facts = facts
         return same
 
     def get(self, id_: bytes) -> Any:
         """Return the answer of an identity, None if there is none that can be read."""
-        name = self._generation + id_
+        name = self._name(id_)
         try:
             row = self._rows.get(name) if self._reads else None
         except ConfigError as error:
@@ -106,7 +103,7 @@ class Answers:
 
     def put(self, id_: bytes, answer: Any) -> None:
         """Keep an answer, unless it is large, or of a kind that no file holds."""
-        name = self._generation + id_
+        name = self._name(id_)
         row = _sealed(name, {"answer": answer}, self._records, _MOST_ANSWER_BYTES)
         if row is not None:
             self._keep(self._rows.put, name, row)
@@ -166,18 +163,29 @@ class Answers:
         """Close the file. May be called twice."""
         self._rows.close()
 
+    def _name(self, id_: bytes) -> bytes:
+        """Return the name of an answer in its generation."""
+        if self._facts is not None:
+            name, self._facts = _GENERATION + self._facts, None
+            generation = self.get(name)
+            if generation is None:
+                generation = os.urandom(16)
+                self.put(name, generation)
+            self._generation = generation
+        return self._generation + id_
+
     def _path(self, id_: bytes, kind: str) -> Path:
-        return self.folder / kind / f"{(self._generation + id_).hex()}.safetensors"
+        return self.folder / kind / f"{self._name(id_).hex()}.safetensors"
 
     def _put_file(self, id_: bytes, kind: str, parts: Mapping[str, Any], records: Records, most_bytes: float) -> None:
-        content = _sealed(self._generation + id_, parts, records, most_bytes)
+        content = _sealed(self._name(id_), parts, records, most_bytes)
         if content is not None:
             self._keep(_write, self._path(id_, kind), content)
 
     def _part_of_file(self, id_: bytes, kind: str, part: str, records: Records) -> Any:
         path = self._path(id_, kind)
         found = self._reads and os.access(path, os.F_OK)  # False too where nobody may look
-        return self._part(path, self._generation + id_, part, records, path) if found else None
+        return self._part(path, self._name(id_), part, records, path) if found else None
 
     def _part(self, source: Path | bytes, name: bytes, part: str, records: Records, file: Path) -> Any:
         """Return a part of what was sealed under a name, None if it is damaged; `file`: where that is."""
