@@ -120,6 +120,7 @@ _ALIASES: Mapping[str, Mapping[str, str]] = {
     "server_optimizer": {"momentum": "sgd", "fedavgm": "sgd", "fedadam": "adam", "adamw": "adam", "fedyogi": "yogi"},
     "objective": {
         "cross_entropy": "classification", "perplexity": "next_token", "language_model": "next_token",
+        "next_word": "next_token",
         "mse": "regression", "mae": "regression", "bce": "multi_label", "multilabel": "multi_label",
     },
     "protocol": {"async": "buffered", "asynchronous": "buffered", "synchronous": "sync"},

@@ -275,7 +275,7 @@ BAD = {
         f"{SETTINGS}: only 'seed=3': no cell has seed=3 (seed: 1, 2)", SETTINGS, r"\[t", 'only = ["seed=3"]\n[t'
     ),
     "tolerance of no column": Bad(
-        f"{SETTINGS}: tolerances: 'loss' is no column of the study; did you mean 'flops'? (",
+        f"{SETTINGS}: tolerances: 'loss' is no column of the study (",
         SETTINGS,
         r"\]\n",
         "]\nloss = 1\n",
