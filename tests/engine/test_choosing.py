@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from math import inf, log, sqrt
 
 import numpy as np
@@ -117,23 +118,42 @@ def test_oort_explores_less_and_less():
 
 
 def test_oort_divides_its_places():
-    """Of 10 places with a share of 0.9 x 0.98^4 = 0.830 new devices get 8; weights are 2 to 1 by expected speed."""
-    n = 60
-    square_loss = [1.0 + i for i in range(20)] + [NAN] * 40
-    known = known_of(
-        [100] * n,
-        {"preferred": 1.0, "utilities": ()},
-        round=4,
-        square_loss=square_loss,
-        last_delivered=[3] * 20 + [-1] * 40,
-        expected=expected_of(compute_s=[1.0] * 40 + [2.0] * 20, n=n),
-    )
+    """Of 10 places with a share of 0.9 x 0.98^4 = 0.830 new devices get 9; weights are 2 to 1 by expected speed."""
+    known = twenty_tried(4)
     shares = frequencies(Oort(count=10), known, draws=1000)
-    assert shares[:20].sum() == pytest.approx(2.0, abs=1e-9)
-    assert shares[20:].sum() == pytest.approx(8.0, abs=1e-9)
+    assert shares[:20].sum() == pytest.approx(1.0, abs=1e-9)
+    assert shares[20:].sum() == pytest.approx(9.0, abs=1e-9)
     assert shares[20:40].mean() / shares[40:].mean() == pytest.approx(1.8, abs=0.25)  # without replacement: less than 2
     only_tried = np.arange(20)
     assert len(Oort(count=10).choose(only_tried, known, KEY)) == 10
+
+
+def twenty_tried(round_):
+    """Return what is known of 60 devices before a round: 20 were tried, and of the others 20 are half as fast."""
+    return known_of(
+        [100] * 60,
+        {"preferred": 1.0, "utilities": ()},
+        round=round_,
+        square_loss=[1.0 + i for i in range(20)] + [NAN] * 40,
+        last_delivered=[3] * 20 + [-1] * 40,
+        expected=expected_of(compute_s=[1.0] * 40 + [2.0] * 20, n=60),
+    )
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 10, 20])
+@pytest.mark.parametrize("round_", [4, 20, 60, 200])
+def test_oort_exploits_whole_devices_as_its_released_code(count, round_):
+    """The whole part of (1 - share) x places, in exact fractions; all other places are for new devices."""
+    share = max(Fraction(9, 10) * Fraction(98, 100) ** round_, Fraction(2, 10))
+    chosen = Oort(count=count).choose(np.arange(60), twenty_tried(round_), KEY)
+    assert len(chosen) == count
+    assert (chosen < 20).sum() == int(count * (1 - share))
+
+
+def test_oort_divides_places_without_rounding_errors():
+    """A tenth of 10 places is one device, though 10 x (1 - 0.9) is less than 1 in binary fractions."""
+    assert 10 * (1 - 0.9) < 1
+    assert (Oort(count=10, decay=1.0).choose(np.arange(60), twenty_tried(4), KEY) < 20).sum() == 1
 
 
 def test_oort_cuts_off_and_draws_by_utility():

@@ -1,7 +1,8 @@
 """Oort: devices that bring much to learn from in little time, and now and then some that nobody has tried.
 
 Source: Lai, Zhu, Madhyastha, Chowdhury, "Oort: Efficient Federated Learning via Guided Participant Selection" (OSDI
-2021), section 4 with algorithm 1; the authors' released code where the paper is silent.
+2021), section 4 with algorithm 1; the authors' released code (github.com/SymbioticLab/Oort) where the paper does not
+say. That code rounds the number of tried devices down; the copy in FedScale rounds that of new devices down instead.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Oort(Informed):
     Utility of a device that was tried: its statistical one, samples x sqrt(mean squared loss), lowered to the `clip`
     quantile and scaled to [0, 1] by least and largest; plus sqrt(0.1 log R / L), R the round and L that of its newest
     update; times (T / t)^`alpha` if its newest job took t > T. Of the places a share that falls from `explore` by
-    `decay` a round to `explore_least` goes to devices that were never tried, the faster the likelier; the others to
-    devices drawn by utility among those of at least `cut_off` times that of the last place. T is the `preferred`
-    quantile of what jobs take; it is raised by `pace` whenever the last `window` rounds brought less utility than
-    those before. Devices with `most_turns` updates are spared while there are others.
+    `decay` a round to `explore_least`, rounded up, goes to devices that were never tried, the faster the likelier; the
+    others to devices drawn by utility among those of at least `cut_off` times that of the last place. T is the
+    `preferred` quantile of what jobs take; it is raised by `pace` whenever the last `window` rounds brought less
+    utility than those before. Devices with `most_turns` updates are spared while there are others.
     """
 
     needs: ClassVar[frozenset[Want]] = frozenset({"reports"})
@@ -68,8 +69,8 @@ class Oort(Informed):
         utility = self.utility(known)[idle]
         tried, new = idle[~np.isnan(utility)], idle[np.isnan(utility)]
         places = min(self.count, len(idle))
-        for_new = math.floor(places * self.share_for_new(known.round) + 1e-9)
-        for_new = min(max(for_new, places - len(tried)), len(new))
+        exploited = math.floor(places * (1.0 - self.share_for_new(known.round)) + 1e-9)
+        for_new = min(places - min(exploited, len(tried)), len(new))
         speeds = 1.0 / np.maximum(known.expected.seconds[new], 1e-9)
         explored = self._explored(tried, utility[~np.isnan(utility)], places - for_new, known, key)
         return np.sort(np.concatenate([explored, drawn(new, speeds, for_new, key.at(_NEW))]))
