@@ -359,7 +359,7 @@ def calibrate(
     out: Annotated[Path | None, typer.Option(help="Profile file to write, NAME.toml.")] = None,
     models: Annotated[list[str] | None, typer.Option(help="A model; may be repeated. Default: all.")] = None,
     batch: Annotated[list[int] | None, typer.Option(help="A batch size; may be repeated. Default: 10 and 32.")] = None,
-    seconds: Annotated[float, typer.Option(min=0, help="About how long to measure.")] = 30.0,
+    seconds: Annotated[float, typer.Option(min=0, help="How long to measure; models left over are named.")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Measure the training speed of this host and write a device profile."""

@@ -14,7 +14,7 @@ from edgesim.cli.show import print_json, print_note, print_table
 from edgesim.config.profiles import Profile, to_toml
 from edgesim.core.errors import ConfigError
 from edgesim.files.atomic import whole_file
-from edgesim.simulation.calibrate import Calibration, Residual, calibrate, model_names, time_steps
+from edgesim.simulation.calibrate import Calibration, Residual, calibrate, model_names, peak_rate, time_steps
 
 _TITLE = "This host, one thread"
 
@@ -28,7 +28,8 @@ def run(models: Sequence[str], batches: Sequence[int], seconds: float, out: Path
     if not math.isfinite(seconds):
         raise ConfigError(f"--seconds: must be finite, got {seconds}")
     _check_writable(out)
-    found = calibrate(time_steps(models or model_names(), batches, seconds))
+    timings = time_steps(models or model_names(), batches, seconds, tell=print_note)
+    found = calibrate(timings, peak_rate())
     profile = found.profile(out.stem if out else "host", _TITLE, date.today().year)
     if as_json:
         print_json({"profile": describe(profile), "form": found.best, **_summary(found)})
@@ -51,6 +52,10 @@ def _print(found: Calibration, profile: Profile) -> None:
         worst = found.worst(form)
         case = f"{worst.timing.model}, batch {worst.timing.batch}"
         print(f"{form}: median error {found.median_error(form):.1%}, worst {worst.error:+.1%} ({case})")
+    low, high = found.ratios(found.best)
+    error = f"{found.median_error(found.best):.0%}"
+    print(f"left-out models: median error {error}, predictions {low:.2f} to {high:.2f} times the measured seconds")
+    print("networks of another kind may be further off: time your own where seconds matter")
     quantities = [{"quantity": key, "value": str(q.text)} for key, q in profile.quantities.items()]
     print_table(quantities, {"quantity": "quantity", "value": "value"}, f"best form: {found.best}")
 
@@ -58,6 +63,7 @@ def _print(found: Calibration, profile: Profile) -> None:
 def _summary(found: Calibration) -> dict[str, Any]:
     worst = {form: found.worst(form) for form in found.fits}
     return {
+        "left_out_ratio": found.ratios(found.best),
         "median_error": {form: found.median_error(form) for form in found.fits},
         "worst": {
             form: {"model": w.timing.model, "batch": w.timing.batch, "error": w.error} for form, w in worst.items()

@@ -5,6 +5,8 @@ The one place, beside progress and manifests, where the clock on the wall is rea
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from edgesim.config.plugins import find, plugins_of
+from edgesim.config.plugins import find, is_outside, plugins_of
 from edgesim.config.profiles import LAYER_KINDS, WHOLE_STEP, Profile, profile_of
 from edgesim.core.backend import Assignment
 from edgesim.core.errors import ConfigError
@@ -35,6 +37,10 @@ from edgesim.simulation.network import cost_profile_of
 
 SOURCE = "measured on this host"
 _PASSES = 5  # over all cases in turns, so that a busy moment spoils one of five measurements of many cases
+MOST_ERROR = 0.5  # of the median of models that were left out, above which there is no profile
+MOST_RATE = 1.5  # times the rate of a product of matrices on the same thread; no layer is faster
+_SQUARE = 1024  # rows of these matrices
+_ALWAYS = 2  # models that are timed however long they take
 _SMALL_LR = 1e-4  # weights stay finite however many steps are timed
 
 
@@ -96,23 +102,35 @@ class Calibration:
 
     fits: Mapping[str, Fit]
     residuals: Mapping[str, Sequence[Residual]]
+    peak_flops_per_s: float = math.inf  # of a product of matrices on this host, one thread
 
     @property
     def best(self) -> str:
         """The form with the least median error; the first of equals, which has the fewest terms.
 
-        A form whose FLOPs of some kind seem to take no time is none, as with few models or on a busy host: networks of
-        such layers would be free.
+        Forms are left out if FLOPs of some kind seem to take no time, or less than any can, as with few models or on a
+        busy host: networks of such layers would be free.
         """
         return min(filter(self._prices_flops, self.residuals), key=self.median_error, default=next(iter(FORMS)))
 
     def _prices_flops(self, form: str) -> bool:
+        most = MOST_RATE * self.peak_flops_per_s
+        return all(math.isfinite(rate) and rate <= most for rate in self._rates(form))
+
+    def _rates(self, form: str) -> list[float]:
+        """Return the FLOPs a second of a form, infinite if they seem to take no time."""
         terms = [term for term, quantity in FORMS[form].items() if quantity.endswith("flops_per_s")]
-        return all(self.fits[form].seconds_per[term] > 0 for term in terms)
+        costs = [self.fits[form].seconds_per[term] for term in terms]
+        return [1.0 / cost if cost > 0 else math.inf for cost in costs]
 
     def median_error(self, form: str) -> float:
         """Return the median of the absolute relative errors of a form when each model is left out in turn."""
         return float(np.median([abs(residual.error) for residual in self.residuals[form]]))
+
+    def ratios(self, form: str) -> tuple[float, float]:
+        """Return the least and the largest of predicted over measured seconds, of models that were left out."""
+        found = [1.0 + residual.error for residual in self.residuals[form]]
+        return min(found), max(found)
 
     def worst(self, form: str) -> Residual:
         """Return the residual of the largest absolute relative error."""
@@ -121,7 +139,8 @@ class Calibration:
     def profile(self, name: str, title: str, year: int) -> Profile:
         """Return the profile of the host: the whole-step fit, and the terms of the best form.
 
-        Raises ConfigError if the timings do not grow with the FLOPs.
+        Raises ConfigError if the timings do not grow with the FLOPs, mean a rate that no network can have, or say too
+        little of models that were left out.
         """
         found: dict[str, Any] = {"title": title}
         for form in dict.fromkeys((next(iter(FORMS)), self.best)):
@@ -131,7 +150,23 @@ class Calibration:
                     found[quantity] = _quantity(quantity, cost, year)
         if "flops_per_s" not in found:
             raise ConfigError("calibrate: the timings do not grow with the FLOPs; name models of more different sizes")
+        self._check()
         return profile_of(name, found)
+
+    def _check(self) -> None:
+        """Raise ConfigError if the profile would be absurd."""
+        rate, error = self._rates(next(iter(FORMS)))[0], self.median_error(self.best)
+        more = "name more models of different kinds, or measure again when the host is idle"
+        if rate > MOST_RATE * self.peak_flops_per_s:
+            raise ConfigError(
+                f"calibrate: the timings mean {rate / 1e9:.4g} GFLOP/s, but a product of matrices has "
+                f"{self.peak_flops_per_s / 1e9:.4g} GFLOP/s on one thread; {more}"
+            )
+        if not error <= MOST_ERROR:
+            raise ConfigError(
+                f"calibrate: models that were left out are predicted with a median error of {error:.0%}, "
+                f"more than {MOST_ERROR:.0%}; {more}"
+            )
 
 
 def work_of(cost_profile: CostProfile, batch: int) -> Work:
@@ -160,14 +195,28 @@ def leave_one_out(timings: Sequence[Timing], form: str) -> list[Residual]:
     return residuals
 
 
-def calibrate(timings: Sequence[Timing]) -> Calibration:
+def calibrate(timings: Sequence[Timing], peak_flops_per_s: float = math.inf) -> Calibration:
     """Return the fits of all forms and their residuals. Raises ConfigError if there are fewer than two models."""
     models = {timing.model for timing in timings}
     if len(models) < 2:
         raise ConfigError(f"calibrate: needs at least two models, got {', '.join(models) or 'none'}")
     return Calibration(
-        {form: fit(timings, form) for form in FORMS}, {form: leave_one_out(timings, form) for form in FORMS}
+        {form: fit(timings, form) for form in FORMS},
+        {form: leave_one_out(timings, form) for form in FORMS},
+        peak_flops_per_s,
     )
+
+
+def peak_rate(clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the FLOPs a second of a product of two matrices of 1024 x 1024 on one thread, the best of five."""
+    best_s = math.inf
+    with plain_torch():
+        matrix = torch.ones(_SQUARE, _SQUARE)
+        for _ in range(_PASSES):
+            start_s = clock()
+            torch.mm(matrix, matrix)
+            best_s = min(best_s, clock() - start_s)
+    return 2.0 * _SQUARE**3 / best_s
 
 
 def model_names() -> tuple[str, ...]:
@@ -181,24 +230,37 @@ def time_steps(
     batches: Sequence[int],
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> list[Timing]:
     """Time SGD steps of models on one thread; return the least of several means for each model and batch size.
 
-    `seconds` is shared by all measurements; a step that takes more than its share is not cut short.
+    `seconds` is for all, building models included; two models are always timed, and others left out once the time is
+    over, the largest first. A step that has begun is not cut short. `tell` is given lines of progress.
     Raises ConfigError for an unknown model or a batch of less than one sample.
     """
     if min(batches, default=0) < 1:
         raise ConfigError(f"calibrate: needs batches of at least one sample, got {list(batches)}")
-    cases = [case for model in models for case in _cases(model, batches)]
-    share_s = seconds / max(1, _PASSES * len(cases))
-    best = [float("inf")] * len(cases)
+    models, cases, best = list(models), list[_Case](), dict[int, float]()
+    end_s = clock() + seconds
     with plain_torch():
-        for case in cases:
-            case.steps(1)  # memory and kernels are set up by the first step
-        for _ in range(_PASSES):
-            for place, case in enumerate(cases):
-                best[place] = min(best[place], _mean_seconds(case, share_s, clock))
-    return [Timing(case.model, case.batch, case.work, s) for case, s in zip(cases, best, strict=True)]
+        for place, model in enumerate(models):
+            if place < _ALWAYS or clock() < end_s:
+                tell(f"building {model}, {place + 1} of {len(models)}")
+                cases += _cases(model, batches)
+        cases.sort(key=lambda case: case.work.flops)
+        share_s = max(0.0, end_s - clock()) / (1 + _PASSES) / max(1, len(cases))
+        for turn, (place, case) in itertools.product(range(_PASSES), enumerate(cases)):
+            if not place:
+                tell(f"timing {len(cases)} cases, {turn + 1} of {_PASSES}")
+            if clock() >= end_s and (turn or place >= _ALWAYS * len(batches)):
+                continue
+            if not turn:
+                case.steps(1)  # memory and kernels are set up by the first step
+            best[place] = min(best.get(place, math.inf), _mean_seconds(case, share_s, clock))
+    timed = [(case, best[place]) for place, case in enumerate(cases) if place in best]
+    if left := [model for model in models if model not in {case.model for case, _ in timed}]:
+        tell(f"not timed within {seconds:g} s: {', '.join(left)}")
+    return [Timing(case.model, case.batch, case.work, taken_s) for case, taken_s in timed]
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,6 +281,8 @@ class _Case:
 
 def _cases(model: str, batches: Sequence[int]) -> Iterator[_Case]:
     key = Key(0).at(Purpose.PROBE)
+    if is_outside("model", model):
+        raise ConfigError(f"calibrate: --models takes models that edgesim ships, whose inputs it knows, got {model}")
     plugin, arguments = find("model", model)
     if (kind := _kind_of(plugin)) != "classes":
         raise ConfigError(f"calibrate: models are timed on noise with classes, {model} is for {kind}")

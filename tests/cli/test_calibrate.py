@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +17,17 @@ from edgesim.config.plugins import find
 from edgesim.config.scenario import FleetBlock
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
-from edgesim.simulation.calibrate import FORMS, Timing, Work, calibrate, fit, model_names, time_steps, work_of
+from edgesim.simulation.calibrate import (
+    FORMS,
+    Timing,
+    Work,
+    calibrate,
+    fit,
+    model_names,
+    peak_rate,
+    time_steps,
+    work_of,
+)
 from edgesim.simulation.network import cost_profile_of
 
 TICK_S = 0.25  # of the stand-in for the clock; a power of two, so that differences are exact
@@ -139,17 +150,75 @@ def test_seconds_are_those_of_a_step():
     ticks = itertools.count()
     found = time_steps(["mlr_syn"], [2, 3], 0.0, clock=lambda: TICK_S * next(ticks))
     assert [(t.model, t.batch, t.seconds) for t in found] == [("mlr_syn", 2, TICK_S), ("mlr_syn", 3, TICK_S)]
-    [shared] = time_steps(["mlr_syn"], [2], 5 * 2.5 * TICK_S, clock=lambda: TICK_S * next(ticks))
+    # two readings before the share is divided, among five turns and what comes before them
+    [shared] = time_steps(["mlr_syn"], [2], (6 * 2.5 + 1) * TICK_S, clock=lambda: TICK_S * next(ticks))
     assert shared.seconds == pytest.approx(3 * TICK_S / 7)
 
 
-def test_a_real_run(tmp_path, capsys):
+def test_the_time_that_was_asked_for_is_kept_and_progress_is_told():
+    """A clock of one second a reading, 20 seconds: two models are timed whatever it takes, and then no more begin."""
+    ticks, said = itertools.count(), []
+    models = ["mlr_syn", "mlr", "mlp", "fcnn", "exits"]
+    timed = time_steps(models, [2], 0.0, clock=lambda: float(next(ticks)), tell=said.append)
+    assert [timing.model for timing in timed] == ["mlr_syn", "mlr"]
+    assert "building mlr, 2 of 5" in said and said[-1] == "not timed within 0 s: mlp, fcnn, exits"
+    ticks, begun_s = itertools.count(), []
+    wanted = time_steps(models, [2], 14.0, clock=lambda: begun_s.append(next(ticks)) or float(begun_s[-1]))
+    assert {"mlr_syn", "mlr"} <= {timing.model for timing in wanted}
+    assert begun_s[-1] <= 14 + 5 * len(models)  # from then on each case that is left asks the clock once a turn
+
+
+def test_a_rate_that_no_network_has_makes_no_profile():
+    """By hand: 50 GFLOP/s of steps where a product of matrices has 30 is 1.67 times as much, and 1.25 times of 40."""
+    with pytest.raises(ConfigError, match=r"mean 50 GFLOP/s, but a product of matrices has 30 GFLOP/s on one thread"):
+        calibrate(timings(by_step), 30e9).profile("host", "a host", 2026)
+    assert calibrate(timings(by_step), 40e9).profile("host", "a host", 2026).flops_per_s == pytest.approx(50e9)
+    # layer kinds, whose convolutions have 200 GFLOP/s, is not taken where 1.5 x 100 is the most
+    found = calibrate(timings(by_kinds), 100e9)
+    assert found.median_error("layer kinds") < found.median_error("whole step")
+    assert found.best == "whole step"
+    assert calibrate(timings(by_kinds), 140e9).best == "layer kinds"
+
+
+def test_a_large_error_of_what_was_left_out_makes_no_profile(monkeypatch, tmp_path):
+    """Four models of which two take twenty times as long as their work says: nothing is written."""
+    odd = [replace(t, seconds=20 * t.seconds) if t.model in "ab" else t for t in timings(by_step) if t.model in "abcd"]
+    found = calibrate(odd)
+    assert found.median_error(found.best) > 0.5
+    monkeypatch.setattr("edgesim.cli.calibrate.time_steps", lambda models, batches, seconds, tell: odd)
+    monkeypatch.setattr("edgesim.cli.calibrate.peak_rate", lambda: float("inf"))
+    with pytest.raises(
+        ConfigError, match=r"left out are predicted with a median error of \d+%, more than 50%; name more"
+    ):
+        run([], [10, 32], 1.0, tmp_path / "host.toml")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_rate_of_a_product_of_matrices():
+    """2 x 1024^3 FLOPs in a tick of the stand-in; and of this host's own clock, what a CPU can have."""
+    ticks = itertools.count()
+    assert peak_rate(lambda: TICK_S * next(ticks)) == 2 * 1024**3 / TICK_S
+    assert 1e8 < peak_rate() < 1e13
+
+
+def test_a_class_from_outside_is_refused_in_a_line():
+    """Its inputs are those of a data set, of which calibration has none."""
+    model = "tests.plugins.own_networks:Plain"
+    with pytest.raises(ConfigError, match=rf"^calibrate: --models takes models that edgesim ships, .* got {model}$"):
+        run([model, "mlr"], [2], 0.0, None)
+
+
+def test_a_real_run(tmp_path, capsys, monkeypatch):
     """Two small models: the profile file describes this host and can be a fleet block; nothing global has moved."""
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     out = tmp_path / "host.toml"
+    monkeypatch.setattr("edgesim.simulation.calibrate.MOST_ERROR", float("inf"))  # two models say little of each other
+    monkeypatch.setattr("edgesim.simulation.calibrate.MOST_RATE", float("inf"))  # and tests may run side by side
     run(["mlr", "cnn_digits"], [2, 32], 0.05, out)
     assert (torch.get_num_threads(), torch.equal(torch.get_rng_state(), state)) == (threads, True)
-    printed = capsys.readouterr().out
+    printed, told = capsys.readouterr()
+    assert "building cnn_digits, 2 of 2" in told
+    assert re.search(r"left-out models: median error \d+%, predictions [\d.]+ to [\d.]+ times the measured", printed)
     assert "cnn_digits" in printed
     assert "median error" in printed
     profile = profiles.find(str(out))
@@ -160,12 +229,14 @@ def test_a_real_run(tmp_path, capsys):
 
 def test_the_report_as_json(monkeypatch, capsys):
     """Programs get profile, residuals and errors of every form."""
-    monkeypatch.setattr("edgesim.cli.calibrate.time_steps", lambda models, batches, seconds: timings(by_step))
+    monkeypatch.setattr("edgesim.cli.calibrate.time_steps", lambda models, batches, seconds, tell: timings(by_step))
+    monkeypatch.setattr("edgesim.cli.calibrate.peak_rate", lambda: float("inf"))
     run([], [10, 32], 1.0, None, as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert report["form"] == "whole step"
     assert report["profile"]["flops_per_s"] == pytest.approx(50e9)
     assert len(report["residuals"]) == 12
+    assert report["left_out_ratio"] == pytest.approx([1.0, 1.0])
     assert set(report["median_error"]) == set(report["worst"]) == set(FORMS)
 
 
