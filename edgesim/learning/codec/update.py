@@ -84,7 +84,8 @@ class _Coder:
         self, tensors: Mapping[str, Tensor], base: Mapping[str, Tensor], moves: Mapping[str, Tensor], before: _Left
     ) -> tuple[dict[str, Tensor], _Left]:
         """Return the tensors as they arrive, and what they leave on the device."""
-        own = {n: t - base[n] if n in base else t for n, t in tensors.items() if t.is_floating_point()} | moves
+        own = {n: t - base[n] if n in base else t for n, t in tensors.items() if t.is_floating_point()}
+        own = {n: moves.get(n, t) for n, t in own.items()}
         moved = self._in_motion(shortened(own, self._encoding.clip_norm), before.momentum)
         names, residual = [name for same in layers_of(moved).values() for name in same], before.residual
         wanted = {name: moved[name] + residual[name] if name in residual else moved[name] for name in names}

@@ -161,8 +161,10 @@ def _descend(trained: list[Tensor], grads: list[Tensor], kept: list[Any], local_
 
 def decayed(trained: Sequence[Tensor], grads: Sequence[Tensor], local_sgd: LocalSGD) -> list[Tensor]:
     """Return the gradients of a step of SGD as the step uses them: clipped, then with weight decay."""
-    grads = clipped(grads, local_sgd.clip_norm)
-    return list(torch._foreach_add(grads, trained, alpha=local_sgd.weight_decay)) if local_sgd.weight_decay else grads
+    short = clipped(grads, local_sgd.clip_norm)
+    if not local_sgd.weight_decay:
+        return short
+    return list(torch._foreach_add(short, list(trained), alpha=local_sgd.weight_decay))
 
 
 def _sgd_step(trained: list[Tensor], grads: list[Tensor], momenta: list[Tensor], local_sgd: LocalSGD) -> None:
