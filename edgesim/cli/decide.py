@@ -11,7 +11,7 @@ from edgesim.cli.checkpoint import seconds_of
 from edgesim.cli.claims import claims
 from edgesim.cli.formats import AsCsv, AsJson, AsLatex, AsMarkdown, one_of
 from edgesim.cli.frames import print_frame_as
-from edgesim.cli.study import Made, Only, Out, SizeName, StudyFile, made
+from edgesim.cli.study import Made, Only, Runs, SizeName, StudyFile, made
 from edgesim.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def compare(
     lower: Lower = None,
     only: Only = None,
     size: SizeName = "quick",
-    out: Out = None,
+    folder: Runs = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_markdown: AsMarkdown = False,
@@ -55,7 +55,7 @@ def compare(
     from edgesim.studies.values import axes_of, compared, few_runs, values_of
 
     style = one_of(json=as_json, csv=as_csv, markdown=as_markdown, latex=as_latex)
-    labels, found = read_labels("--baseline", baseline), _made(study, only, size, out)
+    labels, found = read_labels("--baseline", baseline), _made(study, only, size, folder)
     ways = _told(higher, lower)
     columns = column or [name for name in found.study.columns if name in ways or parse_column(name).better]
     if others := [name for name in found.study.columns if not column and name not in columns]:
@@ -83,7 +83,7 @@ def front(
     lower: Lower = None,
     only: Only = None,
     size: SizeName = "quick",
-    out: Out = None,
+    folder: Runs = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_markdown: AsMarkdown = False,
@@ -95,7 +95,7 @@ def front(
     from edgesim.studies.values import axes_of, summarised, values_of
 
     style = one_of(json=as_json, csv=as_csv, markdown=as_markdown, latex=as_latex)
-    found, columns = _made(study, only, size, out), column or []
+    found, columns = _made(study, only, size, folder), column or []
     rows = summarised(values_of(found.study, found.runs, list(dict.fromkeys(columns))))
     points = front_of(rows, columns, _told(higher, lower))
     statistics = dict(typical(rows, columns).statistics)
@@ -113,7 +113,7 @@ def cheapest(
     confidence: Annotated[float, typer.Option(help="How sure that has to be, given the runs that there are.")] = 0.95,
     only: Only = None,
     size: SizeName = "quick",
-    out: Out = None,
+    folder: Runs = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_markdown: AsMarkdown = False,
@@ -127,7 +127,7 @@ def cheapest(
 
     style = one_of(json=as_json, csv=as_csv, markdown=as_markdown, latex=as_latex)
     within_s, goal = seconds_of("--within", within), f"sim_time_s@{reach}"
-    found = _made(study, only, size, out)
+    found = _made(study, only, size, folder)
     values = values_of(found.study, found.runs, list(dict.fromkeys([goal, by])))
     rows = cheapest_of(values, goal, within_s, by, share, confidence)
     axes, asked = axes_of(values), {"goal": goal, "within_s": within_s, "share": share, "confidence": confidence}
@@ -150,7 +150,7 @@ def theta(
     at: Annotated[list[float] | None, typer.Option("--theta", help="A weight of energy, 0 to 1; repeat.")] = None,
     only: Only = None,
     size: SizeName = "quick",
-    out: Out = None,
+    folder: Runs = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_markdown: AsMarkdown = False,
@@ -165,7 +165,7 @@ def theta(
     from edgesim.studies.values import axes_of, summarised, values_of
 
     style = one_of(json=as_json, csv=as_csv, markdown=as_markdown, latex=as_latex)
-    found = _made(study, only, size, out)
+    found = _made(study, only, size, folder)
     rows = summarised(values_of(found.study, found.runs, [time, energy]))
     points, axes = typical(rows, [time, energy]), axes_of(rows)
     costs = [RoundCost(*pair) for pair in points.frame[[time, energy]].to_numpy(dtype=float)]
@@ -189,7 +189,7 @@ def sensitivity(
     ] = None,
     only: Only = None,
     size: SizeName = "quick",
-    out: Out = None,
+    folder: Runs = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_markdown: AsMarkdown = False,
@@ -202,7 +202,7 @@ def sensitivity(
     from edgesim.studies.values import values_of
 
     style = one_of(json=as_json, csv=as_csv, markdown=as_markdown, latex=as_latex)
-    labels, found = read_labels("--base", base) if base else {}, _made(study, only, size, out)
+    labels, found = read_labels("--base", base) if base else {}, _made(study, only, size, folder)
     values = values_of(found.study, found.runs, [column])
     rows = tornado(values, column, labels)
     print_frame_as(rows, style, f"{found.study.name} ({size}), {column}", 2, _about(found, size, column=column))
@@ -224,7 +224,7 @@ def break_even(
     ] = None,
     only: Only = None,
     size: SizeName = "quick",
-    out: Out = None,
+    folder: Runs = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_markdown: AsMarkdown = False,
@@ -239,7 +239,7 @@ def break_even(
         raise ConfigError("--per, --over: give one of them")
     style = one_of(json=as_json, csv=as_csv, markdown=as_markdown, latex=as_latex)
     sides = read_labels("--between", between), read_labels("--and", other)
-    found = _made(study, only, size, out)
+    found = _made(study, only, size, folder)
     if per is not None:
         rows = over_price(values_of(found.study, found.runs, [column, per]), *sides, column, per)
     else:
@@ -269,11 +269,11 @@ def add_to(app: typer.Typer) -> None:
         app.command(name)(command)
 
 
-def _made(study: Any, only: list[str] | None, size: str, out: Any) -> Made:
+def _made(study: Any, only: list[str] | None, size: str, folder: Any) -> Made:
     """Return the runs of a study, and name on stderr the cells without one: no decision leaves them out in silence."""
     from edgesim.cli.show import print_note
 
-    found = made(study, only, size, out)
+    found = made(study, only, size, folder)
     for name in found.missing:
         print_note(f"missing: {name}")
     return found

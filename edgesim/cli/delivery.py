@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from edgesim.cli.export import ExportTo
+from edgesim.cli.study import Runs
 from edgesim.cli.tolerances import Tolerances
 
 
@@ -82,14 +83,12 @@ def export(
     to: Annotated[ExportTo, typer.Option("--to", help="What to write.")],
     out: Annotated[str, typer.Option(metavar="FOLDER", help="Where; of mlflow also the address of a tracking store.")],
     size: Annotated[str, typer.Option(metavar="quick|full", help="Of a study: which size.")] = "quick",
-    from_: Annotated[
-        Path | None, typer.Option("--runs", metavar="FOLDER", help="Of a study: default runs/studies/STUDY/SIZE.")
-    ] = None,
+    folder: Runs = None,
 ) -> None:
     """Write runs for other tools: TensorBoard and MLflow with simulated time as their step, or tables in files."""
     from edgesim.cli.export import export_runs
 
-    export_runs(runs, to.value, out, size, from_)
+    export_runs(runs, to.value, out, size, folder)
 
 
 COMMANDS = (watch, diff, check, export)

@@ -20,14 +20,14 @@ def optimise_study(
     trials: int,
     workers: int,
     size: str,
-    out: Path | None,
+    folder: Path | None,
     checkpoint_s: float | None,
     fresh: bool,
     as_json: bool,
 ) -> None:
     """Search the space of a study and print what is best. Raises ConfigError, and EdgesimError if a cell failed."""
     study = load_study(file)
-    search = Optimisation(study, file, size, out or folder_of(file, size))
+    search = Optimisation(study, file, size, folder or folder_of(file, size))
     try:
         for each in search.run(trials, workers, checkpoint_s, fresh):
             if isinstance(each, Trial):
@@ -41,7 +41,7 @@ def optimise_study(
         _print_json(study, size, search)
     else:
         _print(study, size, search)
-        where = f"{'' if size == USUAL else f' --size {size}'}{f' --out {out}' if out else ''}"
+        where = f"{'' if size == USUAL else f' --size {size}'}{f' --runs {folder}' if folder else ''}"
         print(f"all of them: edgesim study table {file}{where}")
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def looked_at(
-    file: Path, only: list[str] | None, size: str, out: Path | None, costs: bool = False
+    file: Path, only: list[str] | None, size: str, folder: Path | None, costs: bool = False
 ) -> tuple[Study, list[Outlook], list[str]]:
     """Return a study, what is to be done of its cells, and each warning about them once.
 
@@ -22,27 +22,27 @@ def looked_at(
     from edgesim.studies.outlook import outlook
     from edgesim.studies.owner import check_owner
 
-    loaded, planned = planned_of(file, only, size, out)
-    check_owner(*owned(file, size, out))
+    loaded, planned = planned_of(file, only, size, folder)
+    check_owner(*owned(file, size, folder))
     cells = outlook(planned, costs)
     return loaded, cells, once([each.planned.warnings for each in cells])
 
 
-def owned(file: Path, size: str, out: Path | None) -> tuple[Path, str]:
+def owned(file: Path, size: str, folder: Path | None) -> tuple[Path, str]:
     """Return the folder of the runs of a study, and how it names the study."""
     from edgesim.studies.owner import owner_of
     from edgesim.studies.runs import folder_of
 
-    folder = out or folder_of(file, size)
+    folder = folder or folder_of(file, size)
     return folder, owner_of(file, folder)
 
 
-def planned_of(file: Path, only: list[str] | None, size: str, out: Path | None) -> tuple[Study, list[Planned]]:
+def planned_of(file: Path, only: list[str] | None, size: str, folder: Path | None) -> tuple[Study, list[Planned]]:
     """Return a study, and its cells as they are planned, with the trials of its search among them."""
     from edgesim.studies.runs import folder_of, plan
     from edgesim.studies.search import with_trials
     from edgesim.studies.study import load_study
 
-    out = out or folder_of(file, size)
-    study = with_trials(load_study(file), out)
-    return study, plan(study, file, size, only or [], out)
+    folder = folder or folder_of(file, size)
+    study = with_trials(load_study(file), folder)
+    return study, plan(study, file, size, only or [], folder)

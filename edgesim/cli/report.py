@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edgesim.cli.study import Runs
 from edgesim.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def report(
     only: Annotated[
         list[str] | None, typer.Option(metavar="CELL", help="Only cells such as method=fedavg; may be repeated.")
     ] = None,
-    runs: Annotated[Path | None, typer.Option(help="Folder of the study's runs, if they lie elsewhere.")] = None,
+    runs: Runs = None,
     baseline: Annotated[
         str | None, typer.Option(metavar="LABELS", help="What the table compares with, such as method=fedavg.")
     ] = None,
@@ -84,7 +85,7 @@ def _of_study(
     found = made(file, only, size, folder)
     named = ["--size", size, *(word for each in only or [] for word in ("--only", each))]
     place = [] if folder is None else [str(folder)]
-    run = ["edgesim", "study", "run", str(file), *named, *(["--out", *place] if place else [])]
+    run = ["edgesim", "study", "run", str(file), *named, *(["--runs", *place] if place else [])]
     report = ["edgesim", "report", str(file), *named, *(["--runs", *place] if place else []), "--out", str(out)]
     notes = [f"{found.told}."] if found.missing else []
     return findings_of(found.study, found.runs, [shlex.join(run), shlex.join(report)], baseline, title, question, notes)

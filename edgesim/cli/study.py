@@ -41,7 +41,9 @@ Only = Annotated[
     list[str] | None, typer.Option(metavar="CELL", help="Only cells such as method=fedavg,seed=1; may be repeated.")
 ]
 SizeName = Annotated[str, typer.Option(metavar="quick|full", help="Which size of the study.")]
-Out = Annotated[Path | None, typer.Option(help="Folder of the runs; default runs/studies/STUDY/SIZE.")]
+Runs = Annotated[
+    Path | None, typer.Option("--runs", help="Folder of the runs of the study; default runs/studies/STUDY/SIZE.")
+]
 
 
 @commands.command()
@@ -49,7 +51,7 @@ def plan(
     study: StudyFile,
     only: Only = None,
     size: SizeName = "quick",
-    out: Out = None,
+    folder: Runs = None,
     as_json: AsJson = False,
 ) -> None:
     """Build every cell that is missing, train nothing, and say what running them will take on this host."""
@@ -58,7 +60,7 @@ def plan(
     from edgesim.reports.readable import text
     from edgesim.studies.outlook import bad
 
-    loaded, cells, warnings = looked_at(study, only, size, out, costs=True)
+    loaded, cells, warnings = looked_at(study, only, size, folder, costs=True)
     headings = {"cell": "cell", "state": "state", "host_s": "host time", "disk_bytes": "disk", "fault": "why"}
     rows: list[dict[str, Any]] = [{"cell": each.planned.cell.name, **each.told()} for each in cells]
     totals = {name: sum(row[name] or 0 for row in rows) for name in ("host_s", "disk_bytes")}
@@ -80,7 +82,7 @@ def run(
     only: Only = None,
     workers: Annotated[int, typer.Option(min=1, help="So many cells at a time, a process and thread each.")] = 1,
     size: SizeName = "quick",
-    out: Out = None,
+    folder: Runs = None,
     checkpoint: Every = None,
     fresh: Fresh = False,
     keep_going: Annotated[
@@ -106,7 +108,7 @@ def run(
 
     checkpoint_s = seconds(checkpoint)
     _prepare(backend, address, workers)
-    _, cells, warnings = looked_at(study, only, size, out)
+    _, cells, warnings = looked_at(study, only, size, folder)
     faults = bad(cells)
     done = [each.planned for each in cells if each.state == "done" and not fresh]
     print_note(f"{len(done)} of {len(cells)} cells are done")
@@ -118,7 +120,7 @@ def run(
         )
     missing = [each.planned for each in cells if each.state != "bad" and each.planned not in done]
     if missing:
-        claim(*owned(study, size, out))
+        claim(*owned(study, size, folder))
     pool: AbstractContextManager[Pool | None] = nullcontext()
     if missing and backend is _Where.CLUSTER:
         from edgesim.studies.on_ray import ray_pool
@@ -140,7 +142,7 @@ def optimise(
     trials: Annotated[int, typer.Option(min=1, help="So many in all, those of earlier commands among them.")],
     workers: Annotated[int, typer.Option(min=1, help="So many cells at a time, a process and thread each.")] = 1,
     size: SizeName = "quick",
-    out: Out = None,
+    folder: Runs = None,
     checkpoint: Every = None,
     fresh: Fresh = False,
     as_json: AsJson = False,
@@ -156,7 +158,7 @@ def optimise(
         warm_up("edgesim.simulation.run")
     from edgesim.cli.optimise import optimise_study
 
-    optimise_study(study, trials, workers, size, out, checkpoint_s, fresh, as_json)
+    optimise_study(study, trials, workers, size, folder, checkpoint_s, fresh, as_json)
 
 
 @commands.command()
@@ -164,7 +166,7 @@ def table(
     study: StudyFile,
     only: Only = None,
     size: SizeName = "quick",
-    out: Out = None,
+    folder: Runs = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_markdown: Annotated[
@@ -184,7 +186,7 @@ def table(
     from edgesim.studies.table import numbers, reordered, tabulate
 
     style = one_of(json=as_json, csv=as_csv, markdown=as_markdown, latex=as_latex, long=long)
-    found = made(study, only, size, out)
+    found = made(study, only, size, folder)
     rows = tabulate(found.study, found.runs)
     if sort:
         rows = reordered(rows, order(numbers(rows), sort))
@@ -211,14 +213,14 @@ class Made(NamedTuple):
         return f"{len(self.missing)} of {self.cells} cells are missing"
 
 
-def made(study: Path, only: list[str] | None, size: str, out: Path | None) -> Made:
+def made(study: Path, only: list[str] | None, size: str, folder: Path | None) -> Made:
     """Return the runs that a study has, and say on stderr what is missing, old or diverged.
 
     Raises EdgesimError if there is none.
     """
     from edgesim.cli.show import print_note
 
-    loaded, planned = planned_of(study, only, size, out)
+    loaded, planned = planned_of(study, only, size, folder)
     kept = [(each, run) for each in planned if (run := each.kept()) is not None]
     if not kept:
         others = sum(each.folder.exists() for each in planned)
@@ -250,7 +252,7 @@ def plot(
     ] = "accuracy",
     only: Only = None,
     size: SizeName = "quick",
-    runs: Annotated[Path | None, typer.Option(help="Folder of the runs; default runs/studies/STUDY/SIZE.")] = None,
+    folder: Runs = None,
     x: Annotated[str, typer.Option(help="Axes of accuracy; a column (pareto); an axis of the study (heat).")] = "",
     y: Annotated[str, typer.Option(help="The other column, or axis.")] = "",
     column: Annotated[str, typer.Option(help="What is drawn by targets and heat; default: the first that fits.")] = "",
@@ -268,7 +270,7 @@ def plot(
     """Draw a picture of a study for a paper: statistics over the seeds of its configurations."""
     from edgesim.cli.figures import plot_study
 
-    for path in plot_study(study, kind, only, size, runs, (x, y, column), width, out, formats, title):
+    for path in plot_study(study, kind, only, size, folder, (x, y, column), width, out, formats, title):
         print(path)
 
 

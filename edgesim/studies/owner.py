@@ -28,7 +28,7 @@ def check_owner(folder: Path, owner: str) -> None:
         ours, theirs = (_shown(folder, each) for each in (owner, found))
         raise ConfigError(
             f"{folder}: has the runs of {theirs}, which those of {ours} could replace; choose another folder with "
-            f"--out, or another name for the study. If the study has moved, remove {mark}"
+            f"--runs, or another name for the study. If the study has moved, remove {mark}"
         )
 
 

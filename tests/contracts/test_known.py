@@ -344,7 +344,7 @@ def test_a_run_goes_on_as_if_it_had_not_been_cut_off(backend, tmp_path, trained)
 @full
 def test_rules_that_look_at_time_are_sooner_under_a_heavy_tail(tmp_path):
     """The shipped study in its quick size, one seed: simulated seconds until 80 % of the digits."""
-    study = (Path(__file__).parents[2] / "scenarios/studies/choosing_devices.toml", "--out", tmp_path / "runs")
+    study = (Path(__file__).parents[2] / "scenarios/studies/choosing_devices.toml", "--runs", tmp_path / "runs")
     cells = [f"selection={name},seed=1" for name in ("uniform", "oort", "tifl", "fedcs")]
     only = [word for cell in cells for word in ("--only", cell)]
     assert call("study", "run", *study, *only).code == 0

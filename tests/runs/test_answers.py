@@ -208,7 +208,7 @@ def test_a_timing_only_run_is_replayed_to_what_a_run_gives(here: Path) -> None:
 def test_cells_that_differ_in_the_world_train_once(here: Path, training: list[int]) -> None:
     """Twelve cells, two trainings of three rounds; each cell is what it is alone."""
     Path("study.toml").write_text(STUDY)
-    words = ("study", "run", "study.toml", "--out")
+    words = ("study", "run", "study.toml", "--runs")
     assert call(*words, "runs").code == 0
     assert training[0] == 2 * 6
     assert call(*words, "alone", "--fresh").code == 0
@@ -223,7 +223,7 @@ def test_cells_that_differ_in_the_world_train_once(here: Path, training: list[in
 def test_cells_train_once_in_several_processes_too(here: Path) -> None:
     """Two begin at a time, and both would train the first network."""
     Path("study.toml").write_text(STUDY)
-    assert call("study", "run", "study.toml", "--workers", "2", "--out", "runs").code == 0
+    assert call("study", "run", "study.toml", "--workers", "2", "--runs", "runs").code == 0
     assert sum(edgesim.open(f"runs/{cell}").manifest["known"]["jobs"] for cell in names(Path("runs"))) == 2 * 6
 
 

@@ -220,7 +220,7 @@ def test_a_study_goes_on_in_the_middle_of_a_cell(here: Path, training: list[int]
     """A cell takes 10 jobs; cut off in the eighth round, the second cell goes on from its third."""
     Path("study.toml").write_text(STUDY)
     training[1] = 15
-    words = ("study", "run", "study.toml", "--out", "runs")
+    words = ("study", "run", "study.toml", "--runs", "runs")
     assert call(*words, *ALWAYS).code == 130
     assert names(here / "runs") == [".method=fedprox.checkpoint", "method=fedavg"]
     training[0] = 0
@@ -236,7 +236,7 @@ def test_a_cell_that_has_changed_begins_anew(here: Path, training: list[int]) ->
     """A study makes what is outdated without asking, and trains the third round on; what cannot be read is named."""
     Path("study.toml").write_text(STUDY)
     training[1] = 5
-    words = ("study", "run", "study.toml", "--out", "runs", "--only", "method=fedavg")
+    words = ("study", "run", "study.toml", "--runs", "runs", "--only", "method=fedavg")
     assert call(*words, *ALWAYS).code == 130
     Path("study.toml").write_text(STUDY.replace("stop.rounds=5", "stop.rounds=4"))
     training[0] = 0

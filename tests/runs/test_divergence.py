@@ -87,5 +87,5 @@ def test_the_table_of_a_study_names_runs_that_diverged(here: Path) -> None:
     (here / "study.toml").write_text(
         'name = "rates"\nbase = "scenario.toml"\ncolumns = ["accuracy"]\n[axes]\n"training.lr" = [0.1, 1e6]\n'
     )
-    assert call("study", "run", "study.toml", "--out", "runs").code == 0
-    assert call("study", "table", "study.toml", "--out", "runs").err == "1 of 2 runs diverged: training.lr=1000000.0\n"
+    assert call("study", "run", "study.toml", "--runs", "runs").code == 0
+    assert call("study", "table", "study.toml", "--runs", "runs").err == "1 of 2 runs diverged: training.lr=1000000.0\n"

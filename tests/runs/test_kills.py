@@ -319,13 +319,13 @@ def test_a_run_killed_at_any_instant_goes_on(
 def test_a_study_killed_at_any_instant_goes_on(here: Path, rng: np.random.Generator) -> None:
     """Cells are there whole or not at all; the same command makes those that are missing."""
     Path("study.toml").write_text(STUDY)
-    assert call("study", "run", "study.toml", "--out", "alone", "--fresh").code == 0
+    assert call("study", "run", "study.toml", "--runs", "alone", "--fresh").code == 0
     expected = {name: edgesim.open(f"alone/{name}") for name in names(here / "alone")}
     assert len(expected) == 4
     killer = Killer(rng, here, VICTIMS["study"])
     for saves in cycle([(), ("--checkpoint", "1 ns")]):
         for kills in range(4):
-            words = ("study", "run", "study.toml", "--out", "runs", "--workers", "2", *saves)
+            words = ("study", "run", "study.toml", "--runs", "runs", "--workers", "2", *saves)
             code, said = killer.run(*words, kill=kills < 3 and killer.kills < KILLS)
             if code == 2:
                 assert said.startswith("error: --workers: a worker process died")

@@ -248,12 +248,12 @@ def test_nothing_is_left_of_a_cluster_of_its_own(here: Path, how: signal.Signals
 def test_a_study_on_a_cluster_of_its_own(study: Path) -> None:
     """Its runs are those of this process, byte for byte; cells share answers, and nothing else is left."""
     pytest.importorskip("ray")
-    assert call("study", "run", "study.toml", "--out", "serial", "--only", "seed=1").code == 0
+    assert call("study", "run", "study.toml", "--runs", "serial", "--only", "seed=1").code == 0
     (study / "study.toml").write_text(
         STUDY.replace("[axes]", "[axes.network]\nslow = []\nfast = ['network=ideal']\n\n[axes]")
     )
     code, _, err = call(
-        "study", "run", "study.toml", "--out", "cluster", "--only", "seed=1", "--backend", "ray", "--workers", "1"
+        "study", "run", "study.toml", "--runs", "cluster", "--only", "seed=1", "--backend", "ray", "--workers", "1"
     )
     assert (code, err.splitlines()[0], err.splitlines()[-1][:7]) == (0, "0 of 4 cells are done", "4 of 4:")
     cells = names(Path("cluster"))
@@ -267,7 +267,7 @@ def test_a_study_on_a_cluster_of_its_own(study: Path) -> None:
 @pytest.mark.workers
 def test_a_study_goes_on_where_a_node_is_lost(study: Path, nodes: Nodes) -> None:
     """The cell that its process was at is run again on the node that is left; all equal those of this process."""
-    assert call("study", "run", "study.toml", "--out", "serial").code == 0
+    assert call("study", "run", "study.toml", "--runs", "serial").code == 0
     cells = planned(study / "cluster")
     from edgesim.studies.on_ray import ray_pool as pool_of
 

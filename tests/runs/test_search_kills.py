@@ -58,7 +58,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_search_killed_at_any_instant_goes_on(here: Path, rng: np.random.Generator) -> None:
     """It is killed up to three times before it is left to come to its end."""
     words = ("study", "optimise", "study.toml", "--trials", "6", "--json")
-    alone = call(*words, "--out", "alone")
+    alone = call(*words, "--runs", "alone")
     assert alone.code == 0
     expected = {name: edgesim.open(f"alone/{name}") for name in names(here / "alone") if "=" in name}
     trials = Path("alone/trials.json").read_bytes()
@@ -66,7 +66,7 @@ def test_a_search_killed_at_any_instant_goes_on(here: Path, rng: np.random.Gener
     killer = Killer(rng, here, VICTIMS["study"])
     for saves in cycle([(), ("--checkpoint", "1 ns")]):
         for kills in range(4):
-            given = (*words, "--out", "runs", "--workers", "2", *saves)
+            given = (*words, "--runs", "runs", "--workers", "2", *saves)
             code, said = killer.run(*given, kill=kills < 3 and killer.kills < KILLS)
             if code == 2:
                 assert said.startswith("error: --workers: a worker process died")
@@ -79,7 +79,7 @@ def test_a_search_killed_at_any_instant_goes_on(here: Path, rng: np.random.Gener
         left = [name for name in names(here / "runs") if not name.endswith(".lock")]
         assert left == [*expected, "trials.json"]
         check_answers(here / "runs")
-        assert call(*words, "--out", "runs").out == alone.out
+        assert call(*words, "--runs", "runs").out == alone.out
         if killer.kills >= KILLS:
             return
         shutil.rmtree(here / "runs")

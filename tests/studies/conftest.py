@@ -20,7 +20,7 @@ def golden_project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).write_text(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert call("study", "run", "study.toml", "--out", "runs").code == 0
+        assert call("study", "run", "study.toml", "--runs", "runs").code == 0
         assert call("check", "golden", "--update") == Done(0, "golden: written, 2 cells\n", PROGRESS)
     return folder
 

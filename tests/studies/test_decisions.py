@@ -58,14 +58,14 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cells = [f"method={m},radio={r}" for m in ("fedavg", "thin") for r in ("low", "high")][:-1]
     cells += ["method=thin,radio=high,seed=1", "method=thin,selection.count=1"]
     only = [word for cell in cells for word in ("--only", cell)]
-    assert call("study", "run", here / "study.toml", *only, "--out", here / "runs").code == 0
+    assert call("study", "run", here / "study.toml", *only, "--runs", here / "runs").code == 0
     return here
 
 
 def found(folder: Path, *words: object, told: str = "1 of 16 cells are missing\nmissing: " + LEFT_OUT + "\n") -> Any:
     """Return what a command about the study prints as JSON; on stderr it names the cell without a run."""
     command, *rest = words
-    code, out, err = call("study", command, folder / "study.toml", *rest, "--out", folder / "runs", "--json")
+    code, out, err = call("study", command, folder / "study.toml", *rest, "--runs", folder / "runs", "--json")
     assert (code, err) == (0, told)
     return json.loads(out)
 
@@ -93,7 +93,7 @@ def test_a_comparison_names_the_seed_that_is_missing(studied: Path) -> None:
 
 
 def test_tables_of_all_formats(studied: Path) -> None:
-    few = ("--only", "radio=low,selection.count=1", "--out", studied / "runs")
+    few = ("--only", "radio=low,selection.count=1", "--runs", studied / "runs")
     words = ("study", "compare", studied / "study.toml", "--baseline", "method=fedavg", *few)
     shown = call(*words).out
     assert shown.startswith("tiny (quick), against method=fedavg\n") and "p_holm" in shown and "unpaired" not in shown
@@ -117,7 +117,7 @@ def test_a_front_and_theta_agree_with_the_tables(studied: Path) -> None:
     for row in result["rows"]:
         assert row["theta0.25"] == pytest.approx(0.75 * row["sim_time_s"] + 0.25 * row["energy_j"])
     assert (result["cheapest"][0]["from_theta"], result["cheapest"][-1]["to_theta"]) == (0, 1)
-    shown = call("study", "theta", studied / "study.toml", "--out", studied / "runs").out
+    shown = call("study", "theta", studied / "study.toml", "--runs", studied / "runs").out
     assert "cheapest from theta 0 to " in shown
 
 
@@ -149,7 +149,7 @@ def test_break_even_over_a_price_and_over_an_axis(studied: Path) -> None:
         found(studied, "break-even", *sides, "--column", "sim_time_s", "--over", "selection.count", told="")["rows"]
         == []
     )
-    words = (*sides, "--column", "energy_j", "--over", "selection.count", "--out", studied / "runs")
+    words = (*sides, "--column", "energy_j", "--over", "selection.count", "--runs", studied / "runs")
     shown = call("study", "break-even", studied / "study.toml", *words)
     assert shown.code == 0 and shown.out.endswith("the two are never equal\n")
     for words in ((), ("--per", "energy_j", "--over", "radio")):
@@ -162,7 +162,7 @@ def test_targets_that_no_run_reached(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     Path("base.toml").write_text(TINY)
     Path("study.toml").write_text(LEARNING)
-    words = ("study.toml", "--out", "runs")
+    words = ("study.toml", "--runs", "runs")
     assert call("study", "run", *words).code == 0
     rows = {(r["batch"], r["column"]): r for r in json.loads(call("study", "table", *words, "--json").out)["rows"]}
     never, soon = rows["small", "sim_time_s@0.999"], rows["small", "sim_time_s@0.01"]
@@ -202,7 +202,7 @@ def test_targets_that_no_run_reached(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_bad_input_is_one_line(studied: Path, words: tuple[str, ...], says: str) -> None:
     command, *rest = words
     code, out, err = call(
-        "study", command, studied / "study.toml", *rest, "--out", studied / "runs", "--only", "seed=1"
+        "study", command, studied / "study.toml", *rest, "--runs", studied / "runs", "--only", "seed=1"
     )
     assert (code, out) == (2, "") and err.startswith(f"error: {says}") and err.count("\n") == 1
 
@@ -212,7 +212,7 @@ def test_a_comparison_skips_what_has_no_better_end(studied: Path) -> None:
     Path(studied / "other.toml").write_text(
         (studied / "study.toml").read_text().replace("columns = [", 'columns = ["rounds.late", ')
     )
-    words = ("study", "compare", studied / "other.toml", "--baseline", "method=fedavg", "--out", studied / "runs")
+    words = ("study", "compare", studied / "other.toml", "--baseline", "method=fedavg", "--runs", studied / "runs")
     done = call(*words, "--csv")
     assert done.code == 0 and "rounds.late: not compared" in done.err and "rounds.late" not in done.out
     assert ",rounds.late," in call(*words, "--csv", "--lower", "rounds.late").out

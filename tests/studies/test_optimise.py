@@ -168,7 +168,7 @@ def _time_to(folder: str, accuracy: float = 0.3) -> float:
 
 def test_nobody_gets_there(here: Path) -> None:
     (here / "learns.toml").write_text(LEARNING.replace("[1, 14]", "[1]").replace("@0.3", "@0.99"))
-    code, out, _ = call("study", "optimise", "learns.toml", "--trials", 2, "--out", "runs")
+    code, out, _ = call("study", "optimise", "learns.toml", "--trials", 2, "--runs", "runs")
     assert code == 0
     assert out.startswith("none of 2 trials got there: 2 fell short of a target, 0 were pruned\n")
 
@@ -205,26 +205,26 @@ def trials_in(folder: Path) -> dict[str, Any]:
 
 def test_trials_are_cells_of_the_study(here: Path) -> None:
     (here / "learns.toml").write_text(LEARNING.replace("[1, 14]", "[14]"))
-    code, out, err = call("study", "optimise", "learns.toml", "--trials", 3, "--out", "runs")
+    code, out, err = call("study", "optimise", "learns.toml", "--trials", 3, "--runs", "runs")
     assert code == 0 and "who learns (quick): the best trial" in out
     assert err.splitlines()[-1].startswith("trial 2, 3 of 3: ")
     cells = [f"trial={trial},seed={seed}" for trial in range(3) for seed in (1, 2)]
     assert [name for name in names(here / "runs") if "=" in name] == cells
-    code, out, err = call("study", "table", "learns.toml", "--out", "runs", "--json")
+    code, out, err = call("study", "table", "learns.toml", "--runs", "runs", "--json")
     rows = json.loads(out)["rows"]
     assert (code, err) == (0, "") and {row["trial"] for row in rows} == {"0", "1", "2"}
     assert {row["runs"] for row in rows} == {2}
-    assert call("study", "run", "learns.toml", "--out", "runs").err == "6 of 6 cells are done\n"
-    plan = json.loads(call("study", "plan", "learns.toml", "--out", "runs", "--only", "trial=1", "--json").out)
+    assert call("study", "run", "learns.toml", "--runs", "runs").err == "6 of 6 cells are done\n"
+    plan = json.loads(call("study", "plan", "learns.toml", "--runs", "runs", "--only", "trial=1", "--json").out)
     assert [(row["cell"], row["state"]) for row in plan["cells"]] == [(cell, "done") for cell in cells[2:4]]
 
 
 def test_a_study_without_trials_says_what_comes_first(here: Path) -> None:
     says = "error: runs/trials.json: no trial was drawn; first: edgesim study optimise, of this study and size\n"
-    assert call("study", "table", "energy.toml", "--out", "runs") == (2, "", says)
-    call("study", "optimise", "energy.toml", "--trials", 1, "--out", "runs")
+    assert call("study", "table", "energy.toml", "--runs", "runs") == (2, "", says)
+    call("study", "optimise", "energy.toml", "--trials", 1, "--runs", "runs")
     (here / "energy.toml").write_text(ENERGY.replace("4e9", "3e9"))
-    assert "has trials of another search" in call("study", "table", "energy.toml", "--out", "runs").err
+    assert "has trials of another search" in call("study", "table", "energy.toml", "--runs", "runs").err
 
 
 def test_more_trials_go_on_with_those_that_are_there(here: Path) -> None:
@@ -242,7 +242,7 @@ def test_more_trials_go_on_with_those_that_are_there(here: Path) -> None:
 @pytest.mark.workers
 def test_processes_change_no_trial(here: Path) -> None:
     for workers in (1, 2):
-        words = ("--trials", sized(6, 14, 30), "--workers", workers, "--out", f"runs{workers}", "--json")
+        words = ("--trials", sized(6, 14, 30), "--workers", workers, "--runs", f"runs{workers}", "--json")
         code, out, _ = call("study", "optimise", "energy.toml", *words)
         assert code == 0
         (here / f"said{workers}").write_text(out)
@@ -341,7 +341,7 @@ BAD = {
 def test_bad_searches_are_one_line(here: Path, old: str, new: str, says: str) -> None:
     assert old in ENERGY
     (here / "energy.toml").write_text(ENERGY.replace(old, new))
-    code, out, err = call("study", "optimise", "energy.toml", "--trials", 1, "--out", "runs")
+    code, out, err = call("study", "optimise", "energy.toml", "--trials", 1, "--runs", "runs")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"error: energy.toml: {says}"), err
 
@@ -365,7 +365,7 @@ def test_a_damaged_file_of_trials_is_one_line(here: Path, content: str) -> None:
     (here / "runs").mkdir()
     (here / "runs" / "trials.json").write_text(content)
     for words in (("table",), ("optimise", "--trials", 1)):
-        code, _, err = call("study", words[0], "energy.toml", *words[1:], "--out", "runs")
+        code, _, err = call("study", words[0], "energy.toml", *words[1:], "--runs", "runs")
         assert code == 2 and err.startswith("error: runs/trials.json: is damaged; remove it, the runs stay: ")
         assert err.count("\n") == 1
 
@@ -376,5 +376,5 @@ def test_a_trial_that_cannot_be_run_is_named(here: Path) -> None:
     text = TIMING.replace('method = "fedavg"', 'method = "fedavg"\nselection = { name = "uniform", count = 1 }')
     (here / "timing.toml").write_text(text)
     (here / "energy.toml").write_text(ENERGY.partition('"fleet.0')[0] + space)
-    code, _, err = call("study", "optimise", "energy.toml", "--trials", 12, "--out", "runs")
+    code, _, err = call("study", "optimise", "energy.toml", "--trials", 12, "--runs", "runs")
     assert code == 2 and "cells cannot be run, so none was; trial=" in err

@@ -48,9 +48,9 @@ def test_the_runs_of_another_study_of_that_name_are_kept(two: Path) -> None:
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert err.startswith(f"error: runs/studies/study/quick: has the runs of {A}, which those of {B}")
     assert files("runs") == before
-    assert call("study", "run", B, "--out", "other").code == 0
+    assert call("study", "run", B, "--runs", "other").code == 0
     assert call("study", "run", A).err == "2 of 2 cells are done\n"
-    shown = [call("study", "table", *words).out for words in ((A,), (B, "--out", "other"))]
+    shown = [call("study", "table", *words).out for words in ((A,), (B, "--runs", "other"))]
     assert shown[0] != shown[1]
 
 
@@ -79,7 +79,7 @@ def test_runs_that_have_no_mark_yet_go_on(two: Path) -> None:
 
 
 def test_studies_in_python_are_told_apart_too(two: Path) -> None:
-    assert call("study", "run", A, "--out", "mine").code == 0
+    assert call("study", "run", A, "--runs", "mine").code == 0
     before = files("mine")
     said: list[Run] = []
     for study in (
@@ -102,3 +102,29 @@ def test_a_search_keeps_the_trials_of_another(two: Path) -> None:
     code, _, err = call("study", "optimise", B, "--trials", "2")
     assert (code, err.count("\n")) == (2, 1) and f"has the runs of {A}" in err
     assert files("runs") == before
+
+
+def test_one_option_names_the_folder_of_runs_in_all_commands(two: Path) -> None:
+    """What `study run` writes into `--runs`, every other command reads from `--runs`; `--out` is a result alone."""
+    where, chosen = ("--runs", "mine"), ("--column", "sim_time_s")
+    sides = ("--between", "selection.count=1", "--and", "selection.count=2", "--per", "energy_j")
+    A.write_text(STUDY.replace("seed =", '"selection.count" = [1, 2]\nseed ='))
+    for words in (
+        ("run", A, *where),
+        ("plan", A, *where),
+        ("table", A, *where),
+        ("compare", A, *where, "--baseline", "selection.count=1"),
+        ("front", A, *where, *chosen, "--column", "energy_j"),
+        ("cheapest", A, *where, "--by", "energy_j", "--reach", "0.8", "--within", "1 h"),
+        ("theta", A, *where),
+        ("sensitivity", A, *where, *chosen),
+        ("break-even", A, *where, *chosen, *sides),
+        ("plot", A, *where, "--kind", "energy", "--out", "energy.svg"),
+    ):
+        done = call("study", *words)
+        assert done.code == 0, (words, done.err)
+        if words[0] != "plot":  # whose --out is the picture
+            assert "No such option: --out" in call("study", *words, "--out", "mine").err
+    assert call("report", A, *where, "--out", "report.html").code == 0
+    assert call("export", A, *where, "--to", "csv", "--out", "tables").code == 0
+    assert f"edgesim study run {A} --size quick --runs mine" in Path("report.html").read_text()

@@ -63,9 +63,9 @@ def test_a_csv_says_what_the_study_may_say_itself(study: Path) -> None:
 
 
 def test_its_numbers_stand_in_the_table(study: Path) -> None:
-    words = (study, "--only", "seed=1", "--out", "runs")
+    words = (study, "--only", "seed=1", "--runs", "runs")
     assert call("study", "run", *words).code == 0
-    rows = json.loads(call("study", "table", study, "--json", "--out", "runs").out)["rows"]
+    rows = json.loads(call("study", "table", study, "--json", "--runs", "runs").out)["rows"]
     found = {(row["method"], row["protocol.deadline"], row["column"]): row["published"] for row in rows}
     assert found == {
         ("fedavg", "30_s", "round_s"): 8,
@@ -114,14 +114,14 @@ def test_a_bad_csv_is_one_line(study: Path, old: str, new: str, says: str) -> No
     assert old in TABLE
     Path(CSV).write_text(TABLE.replace(old, new))
     for command in ("run", "table"):
-        code, out, err = call("study", command, study, "--out", "runs")
+        code, out, err = call("study", command, study, "--runs", "runs")
         assert (code, out) == (2, "") and err.startswith(f"error: {study}: {says}") and err.count("\n") == 1, err
     assert not Path("runs").exists()
 
 
 def test_a_csv_that_is_not_there(study: Path) -> None:
     Path(CSV).unlink()
-    assert call("study", "run", study, "--out", "runs") == (
+    assert call("study", "run", study, "--runs", "runs") == (
         2,
         "",
         f"error: {study}: {CSV}: cannot be read: No such file or directory\n",
@@ -131,7 +131,7 @@ def test_a_csv_that_is_not_there(study: Path) -> None:
 def test_an_axis_that_has_the_name_of_a_column_of_the_csv(study: Path) -> None:
     study.write_text(study.read_text().replace("[axes.method]", "[axes.value]"))
     says = f"error: {study}: {CSV}: 'value' is a name of its own there; rename the axis of the study\n"
-    assert call("study", "run", study, "--out", "runs") == (2, "", says)
+    assert call("study", "run", study, "--runs", "runs") == (2, "", says)
 
 
 def test_every_reference_belongs_to_a_study_and_tells_its_source() -> None:

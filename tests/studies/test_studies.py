@@ -57,7 +57,7 @@ TIMING = (
     'base = "base.toml"',
     'base = "base.toml"\nwithout = ["data"]\noverrides = ["partition=sizes", "backend=null"]',
 )
-FULL = ("--size", "full", "--out", "runs")
+FULL = ("--size", "full", "--runs", "runs")
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_what_a_stamp_depends_on(tmp_path: Path, digits: Any, timing: Any) -> No
 def test_processes_change_no_table(here: Path) -> None:
     (here / "study.toml").write_text(STUDY)
     for workers in (1, 2):
-        out = ("--size", "quick", "--workers", workers, "--out", f"runs{workers}")
+        out = ("--size", "quick", "--workers", workers, "--runs", f"runs{workers}")
         assert call("study", "run", "study.toml", *out).code == 0
     for name in ("method=fedavg,seed=1", "method=thin,seed=1"):
         one, two = (edgesim.open(here / f"runs{workers}" / name) for workers in (1, 2))
@@ -163,7 +163,7 @@ def test_an_interrupted_study_keeps_what_ended(here: Path, monkeypatch: pytest.M
         return simulate(scenario, out)
 
     monkeypatch.setattr("edgesim.simulation.run.simulate", interrupted)
-    code, _, err = call("study", "run", "study.toml", "--out", "runs")
+    code, _, err = call("study", "run", "study.toml", "--runs", "runs")
     assert (code, err.splitlines()[-1]) == (130, "interrupted; the cells that ended are kept")
     assert names(here / "runs") == ["method=fedavg,seed=1"]
 
@@ -473,7 +473,7 @@ def test_operations_of_table_5_2(tmp_path: Path) -> None:
         whole = row["keep_rate"] == "1"
         part = f"last{row['trained_layers']}" if whole else f"keep{row['keep_rate']}"
         printed[row["network"], part, "flops"] = float(row["operations"])
-    study = (SHIPPED / "fedpmt_table_5_2.toml", "--out", tmp_path / "runs")
+    study = (SHIPPED / "fedpmt_table_5_2.toml", "--runs", tmp_path / "runs")
     assert call("study", "run", *study).code == 0
     rows = rows_of(call("study", "table", *study, "--json").out)
     assert {key: row["mean"] for key, row in rows.items()} == printed
@@ -484,7 +484,7 @@ def test_operations_of_table_5_2(tmp_path: Path) -> None:
 
 def test_round_times_of_table_5_3(tmp_path: Path) -> None:
     """FedAvg 50 s, cut to 26.5 s by the deadline, which 4 of 10 devices meet; FedPMT 26.4 s, all meet it."""
-    study = (SHIPPED / "fedpmt_table_5_3_timing.toml", "--only", "seed=1", "--out", tmp_path / "runs")
+    study = (SHIPPED / "fedpmt_table_5_3_timing.toml", "--only", "seed=1", "--runs", tmp_path / "runs")
     assert call("study", "run", *study).code == 0
     rows = rows_of(call("study", "table", *study, "--json").out)
     lengths_s = {key[:2]: (row["mean"], row["published"]) for key, row in rows.items() if key[2] == "round_s"}
@@ -503,7 +503,7 @@ def test_a_protocol_learns_in_the_quick_size(tmp_path: Path) -> None:
         SHIPPED / "protocols_fashion.toml",
         "--only",
         "partition=iid,protocol=sync,seed=1",
-        "--out",
+        "--runs",
         tmp_path / "runs",
     )
     assert call("study", "run", *study).code == 0
@@ -575,13 +575,13 @@ BAD = {
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
 def test_bad_input_is_one_line_and_overwrites_nothing(here: Path, bad: Bad) -> None:
     """The same for both commands, with a finished study in the folder."""
-    call("study", "run", "study.toml", "--out", "runs")
+    call("study", "run", "study.toml", "--runs", "runs")
     text = (here / "study.toml").read_text()
     assert bad.old in text
     (here / "study.toml").write_text(text.replace(bad.old, bad.new, 1) if bad.old else text)
     before = contents(here)
     for command in ("run", "table"):
-        code, out, err = call("study", command, "study.toml", "--out", "runs", *bad.words)
+        code, out, err = call("study", command, "study.toml", "--runs", "runs", *bad.words)
         assert (code, out) == (2, "")
         assert err.startswith("error: " + bad.says.format(here=here)) and err.count("\n") == 1
     assert contents(here) == before
@@ -589,11 +589,11 @@ def test_bad_input_is_one_line_and_overwrites_nothing(here: Path, bad: Bad) -> N
 
 def test_a_table_of_nothing(here: Path) -> None:
     says = "error: study.toml: no cell has been run; first: edgesim study run study.toml --size quick\n"
-    assert call("study", "table", "study.toml", "--out", "runs") == (2, "", says)
+    assert call("study", "table", "study.toml", "--runs", "runs") == (2, "", says)
 
 
 def test_runs_cannot_be_made_in_a_file(here: Path) -> None:
     (here / "runs").write_text("mine")
-    code, _, err = call("study", "run", "study.toml", "--out", "runs")
+    code, _, err = call("study", "run", "study.toml", "--runs", "runs")
     assert code == 2 and err.splitlines()[-1].startswith("error: runs/.study: cannot be made: ")
     assert (here / "runs").read_text() == "mine"

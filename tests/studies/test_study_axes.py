@@ -51,7 +51,7 @@ def test_a_cell_is_named_by_a_value_or_its_label(study: Path, value: str) -> Non
     assert cell.name == "protocol.deadline=30_s,network.up=0.5_Mbit_s,seed=1"
     assert loaded.scenario(study.parent, cell, "quick").stop.rounds == 3
     assert loaded.published[0].cell.items() <= cell.labels.items()
-    assert call("study", "run", study, "--only", f"protocol.deadline={value}", "--out", "runs").code == 0
+    assert call("study", "run", study, "--only", f"protocol.deadline={value}", "--runs", "runs").code == 0
     assert names(Path("runs")) == [cell.name]
 
 
@@ -64,8 +64,8 @@ def test_numbers_without_an_end_are_values_too(study: Path) -> None:
 
 def test_a_study_needs_no_sizes(study: Path) -> None:
     assert list(load_study(study).sizes) == ["quick"]
-    assert call("study", "run", study, "--out", "runs").code == 0
-    assert call("study", "table", study, "--out", "runs").code == 0
+    assert call("study", "run", study, "--runs", "runs").code == 0
+    assert call("study", "table", study, "--runs", "runs").code == 0
     says = "error: --size: unknown size 'full' (known: quick)\n"
     assert call("study", "run", study, "--size", "full") == (2, "", says)
 
@@ -97,7 +97,7 @@ BAD = {
 def test_bad_axes_are_one_line(study: Path, old: str, new: str, says: str) -> None:
     assert old in STUDY
     study.write_text(STUDY.replace(old, new))
-    code, out, err = call("study", "run", study, "--out", "runs")
+    code, out, err = call("study", "run", study, "--runs", "runs")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"error: {study}: {says}")
 

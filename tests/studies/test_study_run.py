@@ -71,7 +71,7 @@ def planned(only: str = "data=digits") -> list[Planned]:
 
 
 def test_cells_without_data_are_named_before_any_is_run(here: Path) -> None:
-    code, out, err = call("study", "run", "study.toml", "--out", "runs")
+    code, out, err = call("study", "run", "study.toml", "--runs", "runs")
     first, *lines, last = err.splitlines()
     assert (code, out, first, made()) == (2, "", "0 of 4 cells are done", [])
     assert [line.partition(": ")[0] for line in lines] == OWN
@@ -81,20 +81,20 @@ def test_cells_without_data_are_named_before_any_is_run(here: Path) -> None:
 
 
 def test_the_others_are_run_if_that_is_wanted(here: Path) -> None:
-    code, out, err = call("study", "run", "study.toml", "--out", "runs", "--keep-going")
+    code, out, err = call("study", "run", "study.toml", "--runs", "runs", "--keep-going")
     assert (code, out, made()) == (1, "", DIGITS)
     *_, one, two, last = err.splitlines()
     assert [line.partition(": ")[0] for line in (one, two)] == OWN
     assert last == "2 of 4 cells cannot be run, 0 failed"
     write_npz(here / "own.npz", shade=0.5)
-    code, _, err = call("study", "run", "study.toml", "--out", "runs", "--keep-going")
+    code, _, err = call("study", "run", "study.toml", "--runs", "runs", "--keep-going")
     assert (code, err.splitlines()[0], made()) == (0, "2 of 4 cells are done", DIGITS + OWN)
 
 
 def test_what_was_run_stays_done_without_its_data(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of other data it is run again."""
     write_npz(here / "own.npz", shade=0.5)
-    assert call("study", "run", "study.toml", "--out", "runs").code == 0
+    assert call("study", "run", "study.toml", "--runs", "runs").code == 0
     write_npz(here / "own.npz", shade=0.75)
 
     def missing(self: Digits) -> None:
@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_found_before_any_cell_is_run(here: Path) -> None:
     """A part that breaks while it is built is named as well, and its error shown whole."""
     others = "ring = ['peers=ring']\nodd = [\"method='tests.outside.methods:Unready'\"]\n"
     (here / "study.toml").write_text(STUDY.replace("own = [", f"{others}own = ["))
-    code, _, err = call("study", "run", "study.toml", "--only", "seed=1", "--out", "runs")
+    code, _, err = call("study", "run", "study.toml", "--only", "seed=1", "--runs", "runs")
     lines = err.splitlines()
     assert (code, made()) == (2, [])
     assert "data=ring,seed=1: peers: fedavg has a server, its devices exchange nothing among themselves" in lines
@@ -132,8 +132,8 @@ def test_what_does_not_fit_is_found_before_any_cell_is_run(here: Path) -> None:
 
 def test_the_plan_of_a_study(here: Path) -> None:
     """Its disk is about what the run takes; of cells that cannot be run it says why."""
-    assert call("study", "run", "study.toml", "--only", "data=digits,seed=1", "--out", "runs").code == 0
-    code, out, err = call("study", "plan", "study.toml", "--out", "runs", "--json")
+    assert call("study", "run", "study.toml", "--only", "data=digits,seed=1", "--runs", "runs").code == 0
+    code, out, err = call("study", "plan", "study.toml", "--runs", "runs", "--json")
     assert (code, err.count("\n")) == (2, 1)
     assert err.startswith("error: 2 of 4 cells cannot be run; data=own,seed=1: ")
     cells = {row["cell"]: row for row in json.loads(out)["cells"]}
@@ -143,7 +143,7 @@ def test_the_plan_of_a_study(here: Path) -> None:
     assert missing["disk_bytes"] == pytest.approx(disk_bytes, rel=0.3)
     assert json.loads(out)["totals"] == {"host_s": missing["host_s"], "disk_bytes": missing["disk_bytes"]}
     assert 0 < missing["host_s"] < 60 and "own.npz" in cells["data=own,seed=1"]["fault"]
-    shown = call("study", "plan", "study.toml", "--out", "runs", "--only", "data=digits").out
+    shown = call("study", "plan", "study.toml", "--runs", "runs", "--only", "data=digits").out
     assert re.search(r"data=digits,seed=2 +to run ", shown) and "\nto run: " in shown
     assert made() == DIGITS[:1]
 
@@ -152,7 +152,7 @@ def test_the_plan_counts_what_cells_train_together_once(here: Path, monkeypatch:
     """Of two networks the second takes the time of simulating it, on a host that hardly trains."""
     monkeypatch.setattr("edgesim.studies.common.Common.flops_per_s", lambda *_: 1.0)
     (here / "study.toml").write_text(STUDY.replace("[axes]", '[axes]\n"network.latency" = [0, 1]'))
-    out = call("study", "plan", "study.toml", "--only", "data=digits", "--out", "runs", "--json").out
+    out = call("study", "plan", "study.toml", "--only", "data=digits", "--runs", "runs", "--json").out
     host_s = {row["cell"]: row["host_s"] for row in json.loads(out)["cells"]}
     for seed in 1, 2:
         first, second = (host_s[f"data=digits,network.latency={latency},seed={seed}"] for latency in (0, 1))
@@ -180,7 +180,7 @@ def test_a_cell_trains_on_the_device_of_its_scenario(here: Path) -> None:
 def test_an_error_of_a_part_stops_no_other_cell(here: Path, workers: int, keep_going: list[str]) -> None:
     broken = "[\"method={ name = 'tests.outside.methods:Breaks', at = 0 }\"]"
     (here / "study.toml").write_text(STUDY.replace("digits = []", f"broken = {broken}\ndigits = []"))
-    words = ("--only", "data=digits,seed=1", "--only", "data=broken", "--workers", workers, "--out", "runs")
+    words = ("--only", "data=digits,seed=1", "--only", "data=broken", "--workers", workers, "--runs", "runs")
     code, _, err = call("study", "run", "study.toml", *words, *keep_going)
     assert (code, made()) == (1 if keep_going else 2, DIGITS[:1])
     says = "tests.outside.methods:Breaks.aggregate() fails: Broken: the server broke in round 0"
@@ -192,13 +192,13 @@ def test_an_error_of_a_part_stops_no_other_cell(here: Path, workers: int, keep_g
 
 
 def test_time_left_is_told_as_cells_end(here: Path) -> None:
-    err = call("study", "run", "study.toml", "--only", "data=digits", "--out", "runs").err
+    err = call("study", "run", "study.toml", "--only", "data=digits", "--runs", "runs").err
     none, first, second, last = err.splitlines()
     assert (none, first) == ("0 of 2 cells are done", "running: data=digits,seed=1; 2 left")
     start = r"1 of 2: data=digits,seed=1; running: data=digits,seed=2; 1 left, about [\d.]+ m?s"
     assert re.fullmatch(start, second) and last == "2 of 2: data=digits,seed=2"
     shutil.rmtree("runs/data=digits,seed=2")
-    again = call("study", "run", "study.toml", "--only", "data=digits", "--out", "runs").err.splitlines()
+    again = call("study", "run", "study.toml", "--only", "data=digits", "--runs", "runs").err.splitlines()
     assert re.fullmatch(r"running: data=digits,seed=2; 1 left, about [\d.]+ m?s", again[1])  # from the run before
 
 
@@ -244,7 +244,7 @@ def scenario(folder: Path) -> str:
 def test_two_commands_share_the_cells(here: Path) -> None:
     """Each is run once, none fails, and both end when all are there. Both meet a cell that this process has."""
     (here / "study.toml").write_text(STUDY.replace("seed = [1, 2]", "seed = [1, 2, 3, 4]"))
-    words = [sys.executable, "-m", "edgesim", "study", "run", "study.toml", "--only", "data=digits", "--out", "runs"]
+    words = [sys.executable, "-m", "edgesim", "study", "run", "study.toml", "--only", "data=digits", "--runs", "runs"]
     with hold(planned()[0].folder):
         both = [subprocess.Popen(words, stderr=subprocess.PIPE, text=True) for _ in range(2)]
         for process in both:
@@ -282,7 +282,7 @@ def test_a_cell_that_another_process_is_at_is_run_last(here: Path, monkeypatch: 
         return simulate(*given, **named)
 
     monkeypatch.setattr("edgesim.simulation.run.simulate", ends_the_other)
-    code, _, err = call("study", "run", "study.toml", "--only", "data=digits", "--out", "runs")
+    code, _, err = call("study", "run", "study.toml", "--only", "data=digits", "--runs", "runs")
     assert code == 0 and made() == DIGITS
     _, _, busy, second, again, last = err.splitlines()
     assert busy.startswith("data=digits,seed=1: another process is at it, looked at again at the end; running: data=di")
