@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _HOME = Path("golden")  # of the project in the current folder
 _SHOWN = 12  # differing columns
+_T, _R = TypeVar("_T"), TypeVar("_R")
 
 
 @dataclass(frozen=True)
@@ -65,37 +66,64 @@ def run_check(
 ) -> None:
     """Compare golden tables with new runs or given ones, or write them anew; exit with 1 on a difference.
 
-    `files` are written whatever comes out, also on broken input; not if the command is interrupted. Raises EdgesimError
-    on broken input: before anything runs, or, where a run fails, after the other goldens.
+    `files` are written whatever comes out, also on broken input; not if the command is interrupted. A golden that is
+    broken, or whose runs fail, stops no other. Raises EdgesimError for such ones after the others, and for options that
+    are wrong before anything runs.
     """
-    from edgesim.studies.rerun import tolerant
-
     files = files or Files()
     files.check()
     verdicts: list[Verdict] = []
+    broken: list[EdgesimError] = []
     try:
-        goldens = tolerant(_loaded(folders, update, given), tolerances_of(tolerances))
-        verdicts = _compared(goldens, given, workers) if not update else _updated(goldens, workers)
+        folders = folders or _at_home()
+        goldens = _loaded(folders, update, given, tolerances, broken)
+        verdicts = _updated(goldens, workers, broken) if update else _compared(goldens, given, workers, broken)
         for verdict in verdicts:
             _report(verdict)
     except EdgesimError as error:
         files.write(verdicts, error)
         raise
-    files.write(verdicts)
+    wrong = _of_all(broken, len(folders))
+    files.write(verdicts, wrong)
     faults = [fault for verdict in verdicts if (fault := _first_fault(verdict.outcome))]
     if faults:
-        raise EdgesimError(f"{len(faults)} of {len(goldens)} goldens could not be run; {faults[0]}")
+        more = f"; {wrong}" if wrong else ""
+        raise EdgesimError(f"{len(faults)} of {len(folders)} goldens could not be run; {faults[0]}{more}")
+    if wrong:
+        raise wrong
     if not all(verdict.agrees for verdict in verdicts):
         raise typer.Exit(1)
 
 
-def _loaded(folders: Sequence[Path], update: bool, given: Path | None) -> list[Golden]:
+def _loaded(
+    folders: Sequence[Path], update: bool, given: Path | None, tolerances: Sequence[str], broken: list[EdgesimError]
+) -> list[Golden]:
+    """Return the goldens of folders, with tolerances; those that are broken are left out and added to `broken`."""
     from edgesim.studies.golden import load_golden
+    from edgesim.studies.rerun import tolerant
 
-    goldens = [load_golden(folder) for folder in folders or _at_home()]
-    if given and (update or len(goldens) > 1):
+    if given and (update or len(folders) > 1):
         raise ConfigError("--from: takes one golden, to be compared with that run, and no --update")
-    return goldens
+    goldens = _each(load_golden, folders, broken)
+    return tolerant(goldens, tolerances_of(tolerances)) if goldens else []
+
+
+def _each(call: Callable[[_T], _R], given: Iterable[_T], broken: list[EdgesimError]) -> list[_R]:
+    """Return the results of calls; an error of one ends no other, and is added to `broken`."""
+    found = []
+    for one in given:
+        try:
+            found.append(call(one))
+        except EdgesimError as error:
+            broken.append(error)
+    return found
+
+
+def _of_all(broken: Sequence[EdgesimError], goldens: int) -> EdgesimError | None:
+    """Return one error for all broken goldens, None if there are none; of a single golden its own."""
+    if not broken or goldens == 1:
+        return broken[0] if broken else None
+    return EdgesimError(f"{len(broken)} of {goldens} goldens are broken; {'; '.join(map(str, broken))}")
 
 
 def _at_home() -> list[Path]:
@@ -124,24 +152,25 @@ def _rerun(goldens: Sequence[Golden], workers: int) -> list[Outcome]:
         raise typer.Exit(130) from stop
 
 
-def _compared(goldens: Sequence[Golden], given: Path | None, workers: int) -> list[Verdict]:
+def _compared(goldens: Sequence[Golden], given: Path | None, workers: int, broken: list[EdgesimError]) -> list[Verdict]:
     from edgesim.cli.show import print_note
     from edgesim.studies import rerun
     from edgesim.studies.golden_tables import read_numbers
 
-    stored = [read_numbers(golden) for golden in goldens]
-    if given:
-        outcomes = [rerun.given(goldens[0], given)]
+    stored = _each(lambda golden: (golden, read_numbers(golden)), goldens, broken)
+    if given and stored:
+        outcomes = [rerun.given(stored[0][0], given)]
         print_note(f"compared with {given}; nothing was run anew")
     else:
-        outcomes = _rerun(goldens, workers)
-    return [rerun.verdict_on(outcome, numbers) for outcome, numbers in zip(outcomes, stored, strict=True)]
+        outcomes = _rerun([golden for golden, _ in stored], workers)
+    pairs = [(outcome, numbers) for outcome, (_, numbers) in zip(outcomes, stored, strict=True)]
+    return _each(lambda pair: rerun.verdict_on(*pair), pairs, broken)
 
 
-def _updated(goldens: Sequence[Golden], workers: int) -> list[Verdict]:
+def _updated(goldens: Sequence[Golden], workers: int, broken: list[EdgesimError]) -> list[Verdict]:
     from edgesim.studies.rerun import update
 
-    return [update(outcome) for outcome in _rerun(goldens, workers)]
+    return _each(update, _rerun(goldens, workers), broken)
 
 
 # --- what is printed --------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def junit(verdicts: Sequence[Verdict], broken: EdgesimError | None = None) -> st
     """Return a JUnit XML file: a suite for each golden, a case for each of its cells.
 
     A cell that differs has a failure, one that could not be run an error. `broken`: what kept the check from its
-    start, which is a case of its own.
+    start, or goldens that could not be compared, which is a case of its own.
     """
     root = ElementTree.Element("testsuites", {"name": "edgesim check"})
     suites = [_suite(verdict) for verdict in verdicts]
@@ -214,7 +214,7 @@ def _markdown(verdicts: Sequence[Verdict], broken: EdgesimError | None) -> Itera
     yield f"## Golden tables: {good} of {len(verdicts)} {'written anew' if written else 'as stored'}"
     yield ""
     if broken is not None:
-        yield f"**Nothing was compared:** {_cell_of(one_line(broken))}"
+        yield f"**{'Not everything' if verdicts else 'Nothing'} was compared:** {_cell_of(one_line(broken))}"
         yield ""
     if verdicts:
         yield "| golden | study | cells | result |"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -430,3 +431,19 @@ def test_diff_within_a_tolerance_of_weights(here: Path) -> None:
     found = call("diff", "a", "b").out
     assert "weights final" in found
     assert "weights" not in call("diff", "a", "b", "--tolerance", "weights=100").out
+
+
+@pytest.mark.parametrize("broken", ["golden.toml", "cells.csv"])
+def test_a_broken_golden_stops_no_other(here: Path, broken: str) -> None:
+    """The goldens before and after it are compared, and the files of the check name it beside them."""
+    for name in ("a", "b", "c"):
+        shutil.copytree(here / "golden", here / name)
+    (here / "b" / broken).write_text("nonsense [")
+    done = call("check", "a", "b", "c", "--markdown", "it.md", "--junit", "it.xml")
+    assert done.code == 2 and done.out.splitlines() == [
+        f"{name}: as stored (2 cells, 8 numbers, 4 jobs)" for name in "ac"
+    ]
+    assert done.err.splitlines()[-1].startswith("error: 1 of 3 goldens are broken; b/")
+    assert "Not everything was compared" in Path("it.md").read_text() and "`c`" in Path("it.md").read_text()
+    assert [suite.name for suite in JUnitXml.fromfile("it.xml")] == ["a", "c", "edgesim check"]
+    assert call("check", "b").err.startswith("error: b/")
