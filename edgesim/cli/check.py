@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _HOME = Path("golden")  # of the project in the current folder
 _SHOWN = 12  # differing columns
-_T, _R = TypeVar("_T"), TypeVar("_R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True)

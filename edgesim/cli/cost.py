@@ -8,7 +8,7 @@ from edgesim.cli.show import print_json, print_table
 from edgesim.records.schema import COSTS
 from edgesim.reports.cost import cost_by, currency_of
 from edgesim.reports.load import Run
-from edgesim.reports.readable import text
+from edgesim.reports.readable import plain, text
 
 
 def print_cost(run: Run, by: str, as_json: bool = False) -> None:
@@ -44,5 +44,5 @@ def _sim_time_s(run: Run) -> float:
 
 
 def _with_band(low: float, typical: float, high: float, unit: str) -> str:
-    band = f" ({low:.4g} to {high:.4g})" if (low, high) != (typical, typical) else ""
-    return f"{typical:.4g}{band} {unit}".rstrip()
+    band = f" ({plain(low, 4)} to {plain(high, 4)})" if (low, high) != (typical, typical) else ""
+    return f"{plain(typical, 4)}{band} {unit}".rstrip()

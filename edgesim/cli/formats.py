@@ -22,6 +22,9 @@ SortBy = Annotated[
     str | None, typer.Option("--sort", metavar="COLUMN", help="Sort by a column of --csv; -COLUMN: the largest first.")
 ]
 
+_SIGNS = {"±": r"\pm", "×": r"\times", "µ": r"\mu", "≥": r"\ge", "≤": r"\le", "−": "-", ">": ">", "<": "<"}
+_IN_LATEX = str.maketrans({sign: f"${text}$" for sign, text in _SIGNS.items()} | {"–": "--", "\u00a0": "~"})
+
 
 def one_of(**given: bool) -> str:
     """Return the name of the one format that is given, "" if none is. Raises ConfigError if there are several."""
@@ -55,8 +58,8 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def latex(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a LaTeX table of texts, with the rules of the package booktabs."""
+    """Return a LaTeX table of texts, with the rules of the package booktabs; signs stand in mathematics."""
     import pandas as pd
 
     frame = pd.DataFrame([list(row) for row in rows], columns=list(headings))
-    return frame.to_latex(index=False, escape=True).rstrip()
+    return frame.to_latex(index=False, escape=True).rstrip().translate(_IN_LATEX)

@@ -44,4 +44,6 @@ def print_digits(frame: pd.DataFrame, title: str, keys: int, style: str = "") ->
 
 def digits(value: float) -> str:
     """Return whole numbers as they are, six digits of others."""
-    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e12 else f"{value:.6g}"
+    from edgesim.reports.readable import plain
+
+    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e12 else plain(value, 6)

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from edgesim.cli.frames import digits
 from edgesim.cli.show import print_json, print_note, print_table
 from edgesim.reports.readable import text
 from edgesim.studies.optimise import Optimisation, Trial
@@ -78,7 +79,10 @@ def _print(study: Study, size: str, search: Optimisation) -> None:
         return
     several = len(study.search.objectives) > 1
     rows = [
-        {TRIAL: str(each.number), **{key: str(value) for key, value in each.point.items()}}
+        {
+            TRIAL: str(each.number),
+            **{key: digits(value) if isinstance(value, float) else str(value) for key, value in each.point.items()},
+        }
         | {name: _value(name, value) for name, value in _values(study, each).items()}
         for each in best
     ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,18 @@ def _rest(scenario: Scenario, layers: Layers) -> list[dict[str, Any]]:
     return rows
 
 
+def _short(value: Any) -> Any:
+    """Return a value with whole numbers as such, and six digits of others, in lists and tables too."""
+    if isinstance(value, Mapping):
+        return {key: _short(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short(each) for each in value]
+    if isinstance(value, float) and math.isfinite(value):
+        return int(value) if value.is_integer() and abs(value) < 1e15 else float(f"{value:.6g}")
+    return value
+
+
 def _row(value: dict[str, Any]) -> dict[str, str]:
     shown = value["value"]
-    text = shown if isinstance(shown, str) else json.dumps(shown, default=str)
+    text = shown if isinstance(shown, str) else json.dumps(_short(shown), default=str)
     return {"key": value["key"], "value": text, "from": value["origin"]}

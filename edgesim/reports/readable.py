@@ -24,7 +24,7 @@ _UNITS = {
     ("flops_per_s",): _prefixed("FLOP/s", " MGTPE"),
     ("flops",): _prefixed("FLOP", " MGTPE"),
     ("_s", "seconds"): (*_prefixed("s", "nµm "), Unit("min", 60), Unit("h", 3600), Unit("days", 86400)),
-    ("minutes",): (Unit("min", 1), Unit("h", 60), Unit("days", 1440)),
+    ("minutes",): (Unit("s", 1 / 60), Unit("min", 1), Unit("h", 60), Unit("days", 1440)),
     ("_j", "joules"): _prefixed("J", "nµm kMGT"),
     ("_w",): _prefixed("W", "µm kMG"),
     ("_bytes",): _prefixed("B", " kMGTPE"),
@@ -71,6 +71,12 @@ def text(column: str, value: float | None) -> str:
         return "-"
     unit = unit_for(column, abs(value))
     return f"{_three(value / unit.size)} {unit.symbol}".rstrip()
+
+
+def plain(value: float, digits: int) -> str:
+    """Return a number to so many significant digits, without an exponent up to a million of billions."""
+    short = f"{value:.{digits}g}"
+    return f"{float(short):.0f}" if "e+" in short and abs(value) < 1e15 else short
 
 
 def divergence(found: Mapping[str, Any]) -> str:

@@ -173,14 +173,16 @@ class StudyResult:
     def frame(self) -> pd.DataFrame:
         """Return a row a run: the labels of its axes, and each column of the study.
 
-        NaN stands where a run did not get there, and must not be left out of a mean; `values` says what was spent.
+        Labels of an axis that are all numbers, or all true or false, are such values, else texts. NaN stands where
+        a run did not get there, and must not be left out of a mean; `values` says what was spent.
         """
         values = self.values()
         wide = [
             {**cell.labels, **dict(zip(part["column"], part["value"].where(part["observed"]), strict=True))}
             for (cell, _), (_, part) in zip(self._cells, self._by_run(values), strict=True)
         ]
-        return pd.DataFrame(wide, columns=[*self.study.axes, *self.study.columns])
+        found = pd.DataFrame(wide, columns=[*self.study.axes, *self.study.columns])
+        return found.assign(**{axis: _typed(found[axis]) for axis in self.study.axes})
 
     def values(self) -> pd.DataFrame:
         """Return a row a run and column, with what was spent where it did not get there: see `values_of`."""
@@ -274,6 +276,14 @@ def make_study(
         table["search"] = dict(search)
     made, owner = study_of(table, Path.cwd()), f"{name} (Python)"
     return StudyInPython(made, Path.cwd() / "study.toml", lambda size: given, lambda folder: owner)
+
+
+def _typed(labels: pd.Series) -> pd.Series:
+    """Return the labels of an axis as numbers or bools if all of them are, else as the texts that they are."""
+    if len(labels) and labels.isin(["true", "false"]).all():
+        return labels == "true"
+    as_numbers = pd.to_numeric(labels, errors="coerce")
+    return as_numbers if len(labels) and as_numbers.notna().all() else labels
 
 
 def _usual_columns(scenario: Scenario) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from edgesim.reports.load import Run
+from edgesim.reports.readable import plain
 from edgesim.studies.study import Cell, Study
 from edgesim.studies.values import axes_of, summarised, values_of
 
@@ -67,7 +68,7 @@ def _cell(row: Mapping[Any, Any]) -> str:
         return ""
     published = "" if math.isnan(row["published"]) else f" ({_short(row['published'])})"
     if row["reached"] == row["runs"]:
-        spread = "" if math.isnan(row["sd"]) else f" ± {row['sd']:.2g}"
+        spread = "" if math.isnan(row["sd"]) else f" ± {plain(row['sd'], 2)}"
         return _short(row["mean"]) + spread + published
     return f"{_middle(row)}{row['reached']} of {row['runs']} runs{published}"
 
@@ -84,7 +85,7 @@ def _short(value: float) -> str:
     """Return whole numbers as they are, four digits of what is small, six of bytes and operations."""
     if value.is_integer() and abs(value) < 1e12:
         return f"{value:.0f}"
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:.6g}"
+    return plain(value, 4 if abs(value) < 1e4 else 6)
 
 
 def _published(study: Study, group: Mapping[str, str], column: str) -> float:

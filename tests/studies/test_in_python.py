@@ -48,7 +48,7 @@ def test_a_study_of_values_is_run_and_read(here: Path) -> None:
     assert seen == [(cell, "finished") for cell in cells] and list(result.runs) == cells and len(result) == 4
     frame = result.frame()
     assert list(frame) == ["method", "seed", "best_accuracy", "sim_time_s", "energy_j", "traffic_bytes"]
-    assert list(frame["seed"]) == ["1", "2", "1", "2"]
+    assert list(frame["seed"]) == [1, 2, 1, 2]
     for (_, row), run in zip(frame.iterrows(), result.runs.values(), strict=True):
         assert row["energy_j"] == run.rounds["total_energy_j"].iloc[-1]
         assert row["best_accuracy"] == run.evals["accuracy"][run.evals["split"] == "test"].max()
@@ -121,7 +121,7 @@ def test_a_study_file_uses_the_folder_of_the_command_line(here: Path) -> None:
     with pytest.raises(ConfigError, match=r"^runs/studies/study/quick: no cell has been run$"):
         study.open()
     assert call("study", "run", "study.toml").code == 0
-    assert list(study.open().frame()["seed"]) == ["1", "2"]
+    assert list(study.open().frame()["seed"]) == [1, 2]
     assert study.sizes == ("quick",)
     plan = study.plan()
     assert list(plan["cell"]) == ["seed=1", "seed=2"] and set(plan["state"]) == {"done"}
@@ -163,7 +163,7 @@ def test_a_search_in_python(here: Path) -> None:
     assert told == [*range(6)] and len(result) == 6
     frame = result.frame()
     assert result.best[0].values[0] == frame["energy_j"].min()
-    assert str(result.best[0].number) == frame["trial"][frame["energy_j"].idxmin()]
+    assert result.best[0].number == frame["trial"][frame["energy_j"].idxmin()]
     assert len(study.open()) == 6
 
 
