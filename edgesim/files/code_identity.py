@@ -31,6 +31,7 @@ _KERNELS = ("ATEN_", "MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "NVIDIA_TF32", "CU
 _SOURCES = {".py", ".toml"}  # code and the device catalogue
 _PACKAGE = Path(__file__).parents[1]
 _PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:Class
+_LONGEST_PATH = 4096  # characters, on Linux
 _RECENT_S = 0.1  # a file that has just been written may change again without another time
 
 
@@ -110,7 +111,7 @@ def named_files_digest(table: Any) -> str:
 def _paths_in(value: Any, outside: bool = False) -> Iterator[Path]:
     if isinstance(value, str):
         path = Path(value)
-        if len(value) < os.pathconf("/", "PC_PATH_MAX") and "\0" not in value and (outside or path.is_absolute()):
+        if value and len(value) < _LONGEST_PATH and "\0" not in value and (outside or path.is_absolute()):
             path = path.expanduser() if outside else path
             if path.is_file() or path.is_dir():
                 yield path.resolve()
