@@ -40,7 +40,7 @@ size = "quick"
 number = { columns = ["sim_time_s"], within = 0.1 }
 """
 RUN, OTHER = "runs/method=fedavg,seed=1", "runs/method=fedprox,seed=1"
-MEAN = "study.toml --out runs"
+MEAN = "study.toml --runs runs"
 COMMANDS = {
     "new": "made",
     "run": "tiny.toml --out own --quiet",
@@ -69,8 +69,8 @@ COMMANDS = {
     "export": f"{RUN} --to csv --out tables",
     "report": f"{RUN} {OTHER} --out report.html",
     "study plan": "study.toml",
-    "study run": "study.toml --out runs",
-    "study optimise": "search.toml --trials 1 --out searched",
+    "study run": "study.toml --runs runs",
+    "study optimise": "search.toml --trials 1 --runs searched",
     "study table": MEAN,
     "study plot": "study.toml --runs runs --kind energy --out energy",
     "study compare": f"{MEAN} --baseline method=fedavg",
@@ -95,7 +95,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("place")
     for name, text in {"tiny": TINY, "study": STUDY, "search": SEARCH, "claims": CLAIMS}.items():
         (place / f"{name}.toml").write_text(text)
-    assert call("study", "run", place / "study.toml", "--out", place / "runs").code == 0
+    assert call("study", "run", place / "study.toml", "--runs", place / "runs").code == 0
     prices = ("--set", "prices.electricity='0.1 EUR/kWh'", "--quiet", "--out", place / "priced")
     assert call("run", place / "tiny.toml", *prices).code == 0
     return place

@@ -140,7 +140,7 @@ def test_trials_of_a_foreign_folder_are_those_of_the_search(here: Path, evil: Pa
     assert search is not None
     point = search.overrides({"seed": "2", "training.lr": 0.15, "network.up": 1.5})
     assert point == ("seed=2", "training.lr=0.15", 'network.up="1.5 Mbit/s"')
-    view = ("study", "table", "study.toml", "--out", "runs")
+    view = ("study", "table", "study.toml", "--runs", "runs")
     for number, (overrides, says) in enumerate(
         [
             (point, "no cell has been run"),

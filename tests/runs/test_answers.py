@@ -291,7 +291,7 @@ def test_a_fresh_run_replaces_all_that_was_kept(
 
 def test_a_fresh_study_runs_its_finished_cells_again(here: Path, training: list[int]) -> None:
     Path("study.toml").write_text(STUDY.replace("[0, 1, 2]", "[0]"))
-    words = ("study", "run", "study.toml", "--out", "runs")
+    words = ("study", "run", "study.toml", "--runs", "runs")
     for more, trained in ((), 12), ((), 0), (("--fresh",), 4 * 6):
         training[0] = 0
         assert call(*words, *more).code == 0
