@@ -53,7 +53,7 @@ def test_training_with_a_kept_profile_traces_no_network(tmp_path: Path, monkeypa
     words = ("run", QUICKSTART, "--set", "stop.rounds=1", "--quiet", "--out")
     assert loaded(*words, tmp_path / "first" / "run") >= TRACING
     assert loaded(*words, tmp_path / "again" / "run") == {"torch", "pandas"}
-    assert call("diff", tmp_path / "first", tmp_path / "again").out == "identical\n"
+    assert call("diff", tmp_path / "first" / "run", tmp_path / "again" / "run").out == "identical\n"
 
 
 def test_the_cache_of_the_user_is_shown_and_removed_but_for_downloads(

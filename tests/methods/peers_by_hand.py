@@ -94,6 +94,6 @@ def work(
     local = rule.on_start(context)
     for sgd, phase in zip(task.local_sgd, rule.phases, strict=True):
         run_local_sgd(local, sgd, replace(phase, gradient=given), context, KEY)
-    body, keep, statistics, own = rule.on_finish(local, context)
+    body, keep, statistics, own, _ = rule.on_finish(local, context)
     sent = uplinked(body, task, FLOAT32, job.key)
     return Update(device, device, task, sent, 1, 1, 0, statistics, own_model=own), keep
