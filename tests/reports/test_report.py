@@ -229,7 +229,7 @@ def contested(numbers):
     summary = with_middle(summarised(values), ["energy_j"]).assign(setting=lambda rows: rows["method"])
     ranking = ranked(summary, "energy_j", lower=True)
     against = compared(values, {"method": ranking["method"].iloc[0]}, "energy_j").assign(setting=lambda f: f["method"])
-    found = SimpleNamespace(contests=[Contest(of="energy_j", lower=True, ranking=ranking, against=against)])
+    found = SimpleNamespace(contests=[Contest(of="energy_j", lower=True, ranking=ranking, against=against)], effects=[])
     return verdict(found), answers(found)[0]
 
 

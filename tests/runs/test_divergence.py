@@ -34,7 +34,9 @@ def test_it_is_said_once(here: Path, lr: str, how: str) -> None:
     code, out, err = call(*words)
     says = f"diverged in round 1: {how}"
     assert code == 0
-    assert err.startswith(says) and err.count("diverged") == 1
+    warned, *rest = err.splitlines()
+    assert warned.startswith(f"warning: training.lr: training will diverge at {float(lr):g}")
+    assert rest[0].startswith(says) and err.count("diverged") == 1
     assert f"\nrun: {says}" in out
     found = edgesim.open("run").manifest["diverged"]
     assert (found["round"], found["of"]) == (0, 2)

@@ -393,7 +393,7 @@ def test_links_are_cut_by_one_part_only():
         (LinkOutage, {"up": 1, "down": "3 Mbit"}, "is not a time"),
         (ServerRestart, {"mean_time": 0}, "must be above 0 s"),
         (ServerRestart, {"at": [5, -1]}, "must be above 0 s"),
-        (ServerRestart, {"at": []}, "at least 1 item"),
+        (ServerRestart, {"at": []}, "at least 1 value"),
     ],
 )
 def test_impossible_failures_are_refused(cls, fields, fault):

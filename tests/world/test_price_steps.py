@@ -143,8 +143,8 @@ def test_averages_are_what_their_sources_say():
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (0.3, "0.3 is no price; give a string such as '0.30 EUR/kWh'"),
-        ("0.3", "'0.3' is no price"),
+        (0.3, "0.3 has no unit; give a string such as '0.30 EUR/kWh'"),
+        ("0.3", "'0.3' has no unit"),
         ("0.3 EUR", "'0.3 EUR' is no price"),
         ("-1e108 EUR/kWh", "'-1e108 EUR/kWh' is too large"),
         ("0.3 Euro/kWh", "'0.3 Euro/kWh' is no price"),
