@@ -26,7 +26,7 @@ _WORLD = (
 )
 _WORLD_OF_BLOCKS = frozenset(
     {*("count", "name", "level", "cpu", "network", "energy", "slowdown", "memory", "battery", "zone", "edge"), "link"}
-    | {"x", "y"}
+    | {"x", "y", "model"}  # the last one is told by `_networks`, device by device
 )
 
 
@@ -66,7 +66,7 @@ def _learned_from(scenario: Scenario) -> dict[str, Any]:
         return {key: value for key, value in table.items() if key not in REPORTING}
     chosen = {key: value for key, value in table.items() if key not in (*REPORTING, *_WORLD, "fleet")}
     blocks = [{key: value for key, value in block.items() if key not in _WORLD_OF_BLOCKS} for block in table["fleet"]]
-    return {**chosen, "fleet": sorted({_plain(block): block for block in blocks}.items())}
+    return {**chosen, "fleet": sorted({_plain(block) for block in blocks})}
 
 
 def _identity(parts: Assembly, table: dict[str, Any]) -> dict[str, Any]:
@@ -76,14 +76,17 @@ def _identity(parts: Assembly, table: dict[str, Any]) -> dict[str, Any]:
     """
     if named_files_digest(parts.scenario.canonical()) != parts.named_files:
         raise Unidentified("a file that the scenario names changed while the run began")
-    backend = parts.scenario.canonical()["backend"]
+    backend, models = parts.scenario.canonical()["backend"], [model.table() for model in models_of(parts.scenario)]
     capability = torch.backends.cpu.get_cpu_capability()
-    return {**identity({**table, "backend": backend}), "processors": [capability, _processor(), *_accelerators(parts)]}
+    return {
+        **identity({**table, "backend": backend, "models": models}),
+        "processors": [capability, _processor(), *_accelerators(parts)],
+    }
 
 
 def _accelerators(parts: Assembly) -> list[str]:
     """Return the names of the GPUs that torch sees, if the run trains on one."""
-    if not str(getattr(parts.scenario.backend.value, "device", "cpu")).startswith("cuda"):
+    if torch.device(getattr(parts.scenario.backend.value, "device", "cpu")) == torch.device("cpu"):
         return []
     return [torch.cuda.get_device_name(place) for place in range(torch.cuda.device_count())]
 

@@ -132,8 +132,8 @@ def test_studies_and_reports_agree_with_the_run(on_lte):
         sum(expected[name] for name in ("energy_j", "energy_network_j", "energy_server_j")), rel=1e-12
     )
     study = folder / "study.toml"
-    assert call("study", "run", study, "--out", folder / "cells").code == 0
-    rows = json.loads(call("study", "table", study, "--out", folder / "cells", "--json").out)["rows"]
+    assert call("study", "run", study, "--runs", folder / "cells").code == 0
+    rows = json.loads(call("study", "table", study, "--runs", folder / "cells", "--json").out)["rows"]
     assert {row["column"]: row["mean"] for row in rows if row["method"] == "fedavg"} == pytest.approx(expected)
 
     page = folder / "report.html"

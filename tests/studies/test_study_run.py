@@ -312,7 +312,7 @@ def test_what_another_process_trains_is_not_trained_beside_it(here: Path) -> Non
 
 def test_files_that_no_run_wrote_stay_when_a_cell_is_run_again(here: Path) -> None:
     """Also those of a folder that a study was killed over as it was to be replaced."""
-    study = ("study", "run", "study.toml", "--out", "runs", "--only", "data=digits")
+    study = ("study", "run", "study.toml", "--runs", "runs", "--only", "data=digits")
     assert call(*study).code == 0
     cell, killed = (here / "runs" / name for name in DIGITS)
     whole = sorted([*names(cell), "notes.txt"])
