@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -180,8 +181,9 @@ def build_fleet(scenario: Scenario) -> Fleet:
     key = Key(scenario.seed).at(Purpose.FLEET)
     blocks: list[Block] = []
     tables: list[Mapping[str, np.ndarray]] = []
-    for index, given in enumerate(scenario.fleet):
-        block, columns = _block(scenario, given, index, sum(b.count for b in blocks), key.at(index))
+    firsts = itertools.accumulate((block.count for block in scenario.fleet), initial=0)
+    for index, (given, first) in enumerate(zip(scenario.fleet, firsts, strict=False)):
+        block, columns = _block(scenario, given, index, first, key.at(index))
         blocks.append(block)
         tables.append(columns)
     joined: dict[str, Any] = {name: _joined([table[name] for table in tables]) for name in tables[0]}
