@@ -321,8 +321,8 @@ def test_changes_are_gone_through_once(monkeypatch):
     """Off and on 25 times a minute: asking ever later looks at each change about once, not at all every time."""
     one = battery([(0, DAY_S)], charge_w=0.5, capacity_j=3, level_j=3, restart_j=0.6)
     looked = []
-    really = Batteries._change_after
-    monkeypatch.setattr(Batteries, "_change_after", lambda *given: looked.append(1) or really(*given))
+    really = Batteries._day
+    monkeypatch.setattr(Batteries, "_day", lambda *given: looked.append(1) or really(*given))
     for minute in range(1, 101):
         one.off_s(ZERO, 60.0 * minute)
     changes = 100 * 60 * 2 / (0.6 / 0.5 + 0.6 / 0.5)

@@ -81,7 +81,12 @@ class Batteries:
 
     def off_s(self, ids: Ids, now_s: Arr | float) -> Arr:
         """Return seconds so far, shape (k,), in which devices were off and drew no idle power."""
-        return self._at(ids, now_s).off_s
+        until_s = np.broadcast_to(now_s, len(ids))
+        known = (self._known_from_s[ids] <= until_s) & (until_s < self._known_until_s[ids])
+        on = known & self._known_on[ids] & (self._changed_s[ids] <= until_s)  # ever since the last change
+        off_s, others = self._changed.off_s[ids], np.flatnonzero(~on)
+        off_s[others] = self._at(ids[others], until_s[others]).off_s
+        return off_s
 
     def available(self, now_s: float) -> np.ndarray:
         """Return which of the n devices are on, bool, shape (n,)."""
@@ -135,10 +140,11 @@ class Batteries:
         self, ids: Ids, state: _State, at_s: Arr, watts: Arr | float, seconds: Arr | float
     ) -> tuple[Arr, _State]:
         """Return for how long devices last, and their state then."""
-        empty_s = self._empty_after(ids, state, at_s, watts)
+        day = self._day(ids, state.off, at_s, watts)
+        empty_s = np.where(state.off, 0.0, seconds_until_zero(state.store_j, *day))
         dies = empty_s <= seconds + _about_now_s(at_s)
         lasted_s = np.minimum(empty_s, seconds)
-        kept_j = self._store_after(ids, state, at_s, watts, lasted_s)
+        kept_j = _store_after(state.store_j, lasted_s, *day)
         left_j = np.where(state.off, state.store_j, np.where(dies, self._a.restart_j[ids], kept_j))
         return lasted_s, _State(left_j, dies, state.off_s)
 
@@ -160,10 +166,11 @@ class Batteries:
         todo = np.flatnonzero(at_s < until_s)
         while len(todo):
             rows, then, end_s = ids[todo], _State(store_j[todo], off[todo], off_s[todo]), until_s[todo]
-            after_s = self._change_after(rows, then, at_s[todo], 0.0)
+            day = self._day(rows, then.off, at_s[todo], 0.0)
+            after_s = seconds_until_zero(then.store_j, *day)
             changes = at_s[todo] + after_s <= end_s + _about_now_s(end_s)
             step_s = np.where(changes, after_s, end_s - at_s[todo])
-            kept_j = self._store_after(rows, then, at_s[todo], 0.0, step_s)
+            kept_j = _store_after(then.store_j, step_s, *day)
             store_j[todo] = np.where(changes, self._a.restart_j[rows], kept_j)
             off_s[todo] += np.where(then.off, step_s, 0.0)
             off[todo] ^= changes
@@ -180,13 +187,7 @@ class Batteries:
 
     def _change_after(self, ids: Ids, state: _State, at_s: Arr, watts: Arr | float) -> Arr:
         """Return seconds, shape (k,), until the stores are 0."""
-        lengths_s, net_w, capacity_j = self._day(ids, state.off, at_s, watts)
-        return seconds_until_zero(state.store_j, lengths_s, net_w, capacity_j)
-
-    def _store_after(self, ids: Ids, state: _State, at_s: Arr, watts: Arr | float, seconds: Arr) -> Arr:
-        lengths_s, net_w, capacity_j = self._day(ids, state.off, at_s, watts)
-        store_j: Arr = np.maximum(stored_after(seconds, state.store_j, lengths_s, net_w, capacity_j), 0.0)
-        return store_j
+        return seconds_until_zero(state.store_j, *self._day(ids, state.off, at_s, watts))
 
     def _day(self, ids: Ids, off: np.ndarray, at_s: Arr, watts: Arr | float) -> tuple[Arr, Arr, Arr]:
         """Return lengths and net powers of the sections of a day from `at_s` on, (k, sections), and what fits, (k,)."""
@@ -195,3 +196,9 @@ class Batteries:
         load_w = (self._a.idle_w[ids] + watts)[:, None]
         net_w = np.where(off[:, None], -charge_w, charge_w - load_w)
         return lengths_s, net_w, np.where(off, np.inf, self._a.capacity_j[ids])
+
+
+def _store_after(store_j: Arr, seconds: Arr, lengths_s: Arr, net_w: Arr, capacity_j: Arr) -> Arr:
+    """Return what stores hold after so many seconds of a day, see `stored_after`, never below 0."""
+    left_j: Arr = np.maximum(stored_after(seconds, store_j, lengths_s, net_w, capacity_j), 0.0)
+    return left_j

@@ -45,8 +45,18 @@ def seconds_until_zero(store: Arr, lengths_s: Arr, net_w: Arr, capacity: Arr) ->
     `lengths_s` and `net_w`, shape (k, sections): the sections of a day, which repeats, and the watts that flow in.
     The store never exceeds `capacity`, shape (k,).
     """
-    # After one day the store has met the capacity or never will, and from then on changes by the same amount a day.
     found_s, store = _one_day(store, lengths_s, net_w, capacity)
+    later = np.flatnonzero(np.isinf(found_s))
+    if len(later):
+        days = (store[later], lengths_s[later], net_w[later], capacity[later])
+        found_s[later] = _seconds_after_a_day(*days)
+    return found_s
+
+
+def _seconds_after_a_day(store: Arr, lengths_s: Arr, net_w: Arr, capacity: Arr) -> Arr:
+    """Return the same of stores that have lasted for a day, from the beginning of that day on."""
+    # After one day the store has met the capacity or never will, and from then on changes by the same amount a day.
+    found_s = np.full(len(store), np.inf)
     flow = np.cumsum(lengths_s * net_w, axis=1)
     lowest, daily = np.minimum(flow.min(axis=1), 0.0), flow[:, -1]
     days = np.zeros(len(store))
@@ -66,11 +76,12 @@ def seconds_until_zero(store: Arr, lengths_s: Arr, net_w: Arr, capacity: Arr) ->
 def stored_after(seconds: Arr, store: Arr, lengths_s: Arr, net_w: Arr, capacity: Arr) -> Arr:
     """Return what is stored after `seconds`, shape (k,), given that the store is not empty before."""
     days, rest_s = np.divmod(seconds, DAY_S)
-    daily = (lengths_s * net_w).sum(axis=1)
-    # a day maps a store x to min(x + daily, what is left of a full one), hence so do several
-    most = _one_day(capacity, lengths_s, net_w, capacity)[1]
-    first = _one_day(store, lengths_s, net_w, capacity)[1]
-    store = np.where(days > 0, np.minimum(first + (days - 1.0) * daily, most), store)
+    if days.any():
+        daily = (lengths_s * net_w).sum(axis=1)
+        # a day maps a store x to min(x + daily, what is left of a full one), hence so do several
+        most = _one_day(capacity, lengths_s, net_w, capacity)[1]
+        first = _one_day(store, lengths_s, net_w, capacity)[1]
+        store = np.where(days > 0, np.minimum(first + (days - 1.0) * daily, most), store)
     starts_s = np.cumsum(lengths_s, axis=1) - lengths_s
     partial_s = np.clip(rest_s[:, None] - starts_s, 0.0, lengths_s)
     return _one_day(store, partial_s, net_w, capacity)[1]
