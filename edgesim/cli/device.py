@@ -10,6 +10,7 @@ from edgesim.config import profiles
 from edgesim.config.profiles import Profile, Quantity
 from edgesim.reports.readable import text
 
+_ASKED = 'A block has a battery if it asks for one: battery = "rechargeable", or { charge = "5 W", windows = [...] }.'
 _SHOWN = ("memory", "idle", "busy", "battery", "up", "down")
 
 
@@ -21,6 +22,7 @@ def print_devices(as_json: bool = False) -> None:
         return
     rows = [_row(profile) for profile in found]
     print_table(rows, {"name": "device", "title": "what it is", "speed": "attained", **{key: key for key in _SHOWN}})
+    print(_ASKED)
 
 
 def print_device(name: str, as_json: bool = False) -> None:
@@ -30,6 +32,8 @@ def print_device(name: str, as_json: bool = False) -> None:
     """
     profile = profiles.find(name)
     print_quantities(profile.name, describe(profile), as_json)
+    if "battery" in profile.quantities and not as_json:
+        print(_ASKED)
 
 
 def print_quantities(name: str, described: Mapping[str, Any], as_json: bool) -> None:

@@ -122,7 +122,7 @@ def _profile(layers: Layers, block: int, given: FleetBlock) -> tuple[Mapping[str
     found = layers.find("fleet", str(block), "profile")
     if found is None:
         return {}, ""
-    plugins = {section: getattr(given, section) for section in ("network", "energy")}
+    plugins = {section: getattr(given, section) for section in ("network", "energy", "battery")}
     named = {section: {"name": plugin.name} for section, plugin in plugins.items() if plugin is not None}
     return profiles.find(found[1]).merged(named), f"profile {found[1]}"
 

@@ -140,18 +140,17 @@ class Profile(BaseModel):
         return si["flops_per_s"] if "flops_per_s" in si else si["efficiency"] * (self.peak_flops_per_s or 0.0)
 
     def block(self) -> dict[str, Any]:
-        """Return what the profile says as a fleet block of a scenario: cpu, energy, network, memory, battery.
+        """Return what the profile says as a fleet block of a scenario: cpu, energy, network, memory; not its battery.
 
         A section is left out if the profile does not have its numbers. Energy is that of measured powers if they are
         known, else that of the capacitance.
         """
-        memory, battery = self._texts("memory"), self._texts("battery")
+        memory = self._texts("memory")
         sections = {
             "cpu": self._cpu(),
             "energy": next(iter(self._energies().values()), None),
             "network": {"name": "fixed", **self._texts("up", "down", "latency")} if self._has("up", "down") else None,
             "memory": memory.get("memory"),
-            "battery": {"capacity": battery["battery"]} if battery else None,
         }
         return {key: section for key, section in sections.items() if section is not None}
 
@@ -159,13 +158,14 @@ class Profile(BaseModel):
         """Return a fleet block with the keys of `table` laid over those of the profile, without the key `profile`.
 
         A section merges key by key; one of another part (network, energy) replaces the profile's. Energy of another
-        model keeps what the profile knows of it. A speed given replaces the profile's way of giving it.
+        model keeps what the profile knows of it. A speed given replaces the profile's way of giving it. A battery is
+        there if `table` asks for one, with the profile's capacity unless it gives another.
         """
         given = {key: section for key, section in table.items() if key != "profile"}
         block = {"name": self.name, **self.block()}
         for key, section in given.items():
-            top = as_table(section) if key in ("energy", "network") else section
-            base = self._base(key, top, block.get(key))
+            top = as_table(section) if key in ("energy", "network", "battery") else section
+            base = self._base(key, top, self._battery() if key == "battery" else block.get(key))
             block[key] = {**base, **top} if isinstance(base, Mapping) and isinstance(top, Mapping) else section
         return block
 
@@ -177,6 +177,10 @@ class Profile(BaseModel):
         if key == "energy" and "name" in top:
             return self._energies().get(top["name"])
         return own if top.get("name", own.get("name")) == own.get("name") else None
+
+    def _battery(self) -> dict[str, Any] | None:
+        """Return the battery that a block gets if it asks for one; None: its capacity is not known."""
+        return {"name": "rechargeable", "capacity": self.quantities["battery"].text} if self._has("battery") else None
 
     def _cpu(self) -> dict[str, Any]:
         base = {**self._texts("frequency", "cores"), **self._layer_speeds()}

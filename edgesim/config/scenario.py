@@ -130,7 +130,7 @@ class FleetBlock(StrictTable):
     energy: Annotated[Chosen, PartOf("energy")] | None = None
     slowdown: Annotated[Chosen, PartOf("slowdown")] | None = None
     memory: Memory | None = None  # for training; None: never too small
-    battery: Annotated[Chosen, PartOf("battery", "rechargeable")] | None = None  # None: it never empties
+    battery: Annotated[Chosen, PartOf("battery", "rechargeable")] | None = None  # None, "none": it never empties
     zone: _Label | None = None  # where they are: whose electricity and carbon prices hold
     edge: CountOrZero | None = None  # the edge server that they hang on, where `edges.assignment` is "column"
     x: PerDevice[float] = 0.0  # where they are, in the unit of `edges.positions`

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -37,6 +37,7 @@ _JOB_JOULES = ["down_j", "compute_j", "up_j", "peer_j"]
 _ROUNDS, _JOBS = 20, 20_000  # of the trial run without training, at most
 _UPDATES = 2_000  # before a merge of the trial, or four of each device if that is more
 _TRIAL_S = 5.0  # of this host's time for them, but for the round that is under way then
+_ENOUGH = "enough was seen"
 _PROBE_S = 0.5  # of training, to learn the speed of this host
 _TABLES_BYTES, _JOB_BYTES = 50_000, 100  # of a run folder without jobs, and of the rows of one; measured
 
@@ -51,10 +52,12 @@ class Estimate:
     what others spend on sending them, and its waits.
     Keys of totals: rounds, jobs, flops, host_minutes, memory_bytes, disk_bytes (of the run folder), sim_time_s,
     energy_j, active_j and idle_j of the devices, of which the first is the sum, energy_network_j and energy_server_j.
+    `notes`: what batteries do to the run, or that this is not known; a sentence each.
     """
 
     blocks: pd.DataFrame
     totals: dict[str, Any]
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ class _Round:
     flying_network_j: float = 0.0
     host_s: float = 0.0
     cost: float = 0.0  # in the currency of the prices
+    of_run: int | None = None  # rounds of the whole run, where the trial has shown its end
+    notes: Sequence[str] = ()
 
 
 class _Brief(Silent):
@@ -93,7 +98,7 @@ class _Brief(Silent):
         """End the trial after the first round that closes too late."""
         self.host_s = time.perf_counter() - self.started_s
         if self.host_s > _TRIAL_S and self.trial is not None:
-            self.trial.rounds.end("enough was seen")
+            self.trial.rounds.end(_ENOUGH)
 
 
 def estimate(scenario: Scenario) -> Estimate:
@@ -122,7 +127,8 @@ def estimate_of(parts: Assembly, speed: Callable[[Assembly], float] | None = Non
         jobs = of_peers(trial)
     else:
         typical, jobs = _typical_round(parts, first), priced(parts, learner.plan(everyone))
-    return Estimate(by_block(parts, jobs), _totals(parts, typical, _rounds(scenario.stop, typical), speed))
+    totals = _totals(parts, typical, _rounds(scenario.stop, typical), speed)
+    return Estimate(by_block(parts, jobs), totals, typical.notes)
 
 
 # --- the whole run ------------------------------------------------------------------------------------------
@@ -138,10 +144,11 @@ def _typical_round(parts: Assembly, first: Plan) -> _Round:
     jobs = priced(parts, first).drop_duplicates("device")
     seconds = min(float(jobs["seconds"].max()), parts.setting.deadline_s)
     idle_j = float(parts.fleet.idle_w.sum() * seconds)
+    unknown = f"Batteries are not foreseen, as method {parts.scenario.method.name} plans from training results."
     sums = jobs[["flops", "joules", "link_j"]].sum()
     return _Round(
         len(jobs), float(sums["flops"]), seconds, float(sums["joules"]), idle_j, float(sums["link_j"]),
-        parts.scenario.server.idle * seconds,
+        parts.scenario.server.idle * seconds, notes=(unknown,) if _has_batteries(parts) else (),
     )  # fmt: skip
 
 
@@ -152,11 +159,13 @@ def _trial(parts: Assembly, asked: int) -> tuple[Simulation, _Round]:
 
     It is one round of a method that plans from training results: nobody has any before. Where a merge waits for a
     number of updates, however large, the trial merges after fewer, and the means are of as many of these as make one.
+    Where batteries may end the run, the trial is the whole run, as far as this host comes in its time.
     """
     scenario, ratio = _with_fewer_updates(parts)
     limit = min(ceil((scenario.stop.rounds or _ROUNDS) * ratio), _ROUNDS, _JOBS // max(1, asked))
     rounds = 1 if scenario.method.value.needs.feedback else max(1, limit)
-    short = scenario.model_copy(update={"stop": Stop(rounds=rounds)})
+    whole = _has_batteries(parts) and not scenario.method.value.needs.feedback and _limits(scenario.stop, ratio)
+    short = scenario.model_copy(update={"stop": whole or Stop(rounds=rounds)})
     brief = _Brief()
     trial = brief.trial = timed(replace(parts, scenario=short), brief)
     trial.run()
@@ -164,7 +173,32 @@ def _trial(parts: Assembly, asked: int) -> tuple[Simulation, _Round]:
         raise ConfigError(
             f"estimate: no round would close; a run without training ended with {trial.rounds.stop_reason!r}"
         )
-    return trial, _means(trial, brief.host_s, ratio)
+    typical = _means(trial, brief.host_s, ratio)
+    return trial, _with_end(typical, trial, scenario.stop.rounds, ratio) if whole else typical
+
+
+def _has_batteries(parts: Assembly) -> bool:
+    return any(block.new_batteries is not None for block in parts.fleet.blocks)
+
+
+def _limits(stop: Stop, ratio: float) -> Stop | None:
+    """Return the limits of a run that do not wait for an accuracy, for rounds of a trial; None: there are none."""
+    if stop.rounds is stop.sim_time is stop.energy is None:
+        return None
+    rounds = None if stop.rounds is None else ceil(stop.rounds * ratio)
+    return Stop(rounds=rounds, sim_time=stop.sim_time, energy=stop.energy)
+
+
+def _with_end(typical: _Round, trial: Simulation, wanted: int | None, ratio: float) -> _Round:
+    """Return the means of a trial of the whole run, with how many rounds that has and what batteries did to it."""
+    rounds = max(1, round(len(trial.tables["rounds"]) / ratio))
+    if trial.rounds.stop_reason == _ENOUGH:
+        told = f"Batteries were followed for {rounds} rounds alone, {_TRIAL_S:g} s of this host; they may end the run."
+        return replace(typical, notes=(told,))
+    if wanted is None or rounds >= wanted or (trial.world.batteries.on_from_s(trial.world.now_s) < np.inf).all():
+        return replace(typical, of_run=rounds)
+    told = f"Empty batteries end the run after {rounds} of {wanted} rounds."
+    return replace(typical, of_run=rounds, notes=(told,))
 
 
 def _with_fewer_updates(parts: Assembly) -> tuple[Scenario, float]:
@@ -193,6 +227,8 @@ def _means(trial: Simulation, host_s: float, ratio: float) -> _Round:
 
 def _rounds(stop: Stop, typical: _Round) -> int | None:
     """Return how many rounds the limits allow, at least one; None if only an accuracy ends the run."""
+    if typical.of_run is not None:
+        return typical.of_run
     joules = None if stop.energy is None else stop.energy - typical.flying_j
     money = None if stop.cost is None else stop.cost.values[1]
     each_j = typical.active_j + typical.idle_j

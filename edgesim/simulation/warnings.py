@@ -16,6 +16,7 @@ from edgesim.config.session import OWN
 from edgesim.config.units import Distribution
 from edgesim.engine.protocols.buffered import Buffered
 from edgesim.engine.protocols.deadline import Deadline
+from edgesim.world.batteries.rechargeable import Battery
 from edgesim.world.compute.governors.dvfs import Max
 
 _MOST_NAMED = 3  # fleet blocks
@@ -47,7 +48,7 @@ def of_text(scenario: Scenario, layers: Layers) -> list[str]:
         for path, why in void_keys(scenario)
         if given.wrote(*path)
     ]
-    return [*void, *(line for each in (_sections, _learning_rates, _speeds) for line in each(given))]
+    return [*void, *(line for each in (_sections, _learning_rates, _speeds, _batteries) for line in each(given))]
 
 
 def void_keys(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -228,6 +229,13 @@ def _speeds(given: _Given) -> Iterator[str]:
             effect = "almost no time" if wrong[0] > most else "very long"
             work = "computing" if unit == "FLOP/s" else "a transfer"
             yield f"{path}: {work} will take {effect} at {wrong[0]:g} {unit}; real ones have {least:g} to {most:.0e}"
+
+
+def _batteries(given: _Given) -> Iterator[str]:
+    for i, block in enumerate(given.scenario.fleet):
+        battery = block.battery and block.battery.value
+        if isinstance(battery, Battery) and (not battery.windows or battery.charge == 0.0):
+            yield f"fleet.{i}.battery: will never charge, so that a device is off for good once it is empty"
 
 
 def _numbers(speed: Any) -> list[float]:

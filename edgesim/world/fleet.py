@@ -19,6 +19,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.limits import PROCESS_BYTES, check_memory
 from edgesim.core.rng import Draws, Key, Purpose
 from edgesim.world.batteries.base import Batteries
+from edgesim.world.batteries.no_battery import NoBattery
 from edgesim.world.compute.governors.cpu import CpuArrays
 from edgesim.world.compute.governors.dvfs import Governor
 from edgesim.world.compute.slowdowns.base import Slowdown
@@ -240,7 +241,7 @@ def _with_radio(own_w: Arr, links_w: Arr | None) -> Arr:
 
 
 def _batteries(given: FleetBlock, idle_w: Arr, key: Key, path: str) -> Callable[[], Batteries] | None:
-    if given.battery is None:
+    if given.battery is None or isinstance(given.battery.value, NoBattery):
         return None
     build: Callable[[], Batteries] = partial(built, given.battery, path, ("drain", "lasting"), idle_w, key, path)
     build()  # so that impossible values are found now

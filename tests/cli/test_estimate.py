@@ -13,6 +13,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.method import Needs
 from edgesim.methods.fedavg import FedAvg
 from edgesim.simulation.estimate import estimate
+from tests.calling import call
 from tests.conftest import simulate_null
 
 # CNN-CIFAR10: FLOPs of a forward pass, 2 x outputs x inputs of each, and parameters, layer by layer.
@@ -245,3 +246,50 @@ def test_the_late_share_of_random_jobs_is_that_of_many_runs(timing):
     [share] = estimate(scenario).blocks["late_share"]
     late = edgesim.run(scenario).jobs["outcome"].eq("late").mean()
     assert share == pytest.approx(late, abs=0.05) and 0 < share < 1
+
+
+BATTERY = {"capacity": "2 kJ", "level": {"uniform": [0.5, 1.0]}}
+# A device computes for 10 s with 4 W, so that 2 kJ last for some 50 rounds; the server waits for the last one.
+DRAINED = {"fleet": [{"count": 6, "cpu": {"flops_per_s": PSI}, "battery": BATTERY}], "energy": POWERS, "network": LINKS}
+
+
+def test_a_run_that_batteries_end_is_foreseen(timing):
+    """Without charging the fleet is off long before 300 rounds; the estimate has the rounds and joules of the run."""
+    scenario = timing(**DRAINED, stop={"rounds": 300})
+    found, run = estimate(scenario), simulate_null(scenario)
+    rounds = run.tables["rounds"].frame()
+    assert 10 < len(rounds) < 100
+    assert found.totals["rounds"] == len(rounds)
+    assert found.notes == (f"Empty batteries end the run after {len(rounds)} of 300 rounds.",)
+    assert found.totals["sim_time_s"] == pytest.approx(rounds["now_s"].iloc[-1], rel=1e-9)
+    assert found.totals["energy_j"] == pytest.approx(rounds["total_energy_j"].iloc[-1], rel=1e-9)
+
+
+def test_a_run_that_batteries_outlast_has_all_rounds(timing):
+    found = estimate(timing(**DRAINED, stop={"rounds": 9}))
+    assert (found.totals["rounds"], found.notes) == (9, ())
+    lasting = {**DRAINED["fleet"][0], "battery": {"capacity": "12 Wh", "charge": "9 W", "windows": [["0 h", "24 h"]]}}
+    found = estimate(timing(**{**DRAINED, "fleet": [lasting]}, stop={"rounds": 60}))
+    assert (found.totals["rounds"], found.notes) == (60, ())
+
+
+def test_where_batteries_are_not_foreseen_a_line_says_so(digits, timing, monkeypatch):
+    drained = [{"count": 6, "cpu": {"flops_per_s": 1e8}, "battery": {"capacity": "20 J"}}]
+    found = estimate(digits(method=f"{__name__}:Curious", fleet=drained))
+    assert found.notes == ("Batteries are not foreseen, as method tests.cli.test_estimate:Curious plans from training "
+                           "results.",)  # fmt: skip
+    monkeypatch.setattr(edgesim.simulation.estimate, "_TRIAL_S", 0.0)
+    found = estimate(timing(**DRAINED, stop={"rounds": 300}))
+    assert found.notes[0].startswith("Batteries were followed for 1 rounds alone") and found.totals["rounds"] == 300
+
+
+def test_validate_warns_of_a_battery_that_never_charges(tmp_path):
+    text = (
+        'seed = 1\nmodel = "cnn_digits"\ndata = "digits"\npartition = "iid"\nmethod = "fedavg"\n'
+        "stop = { rounds = 3 }\ntraining = { batch = 16, lr = 0.1 }\n[[fleet]]\n" + 'profile = "phone_mid"\n'
+    )
+    warning = "fleet.0.battery: will never charge, so that a device is off for good once it is empty"
+    for battery, warned in (("", False), ('"rechargeable"', True), ('"none"', False), ('{ charge = "5 W" }', True)):
+        (tmp_path / "it.toml").write_text(text + (f"battery = {battery}\n" if battery else ""))
+        done = call("validate", tmp_path / "it.toml")
+        assert done.code == 0 and (warning in done.out + done.err) is warned, battery

@@ -93,8 +93,40 @@ def test_a_block_in_scenario_shape():
         "energy": {"name": "power", "busy": "3.3 W", "idle": "1.0 W", "transmit": "2.63 W", "receive": "0.68 W"},
         "network": {"name": "fixed", "up": "6 Mbit/s", "down": "13 Mbit/s"},
         "memory": "6 GB",
-        "battery": {"capacity": "12.7 Wh"},
     }
+
+
+def batteries_of(**block):
+    """Return the capacities of the batteries of a phone's block, in joules; None: it has none."""
+    scenario = timing_scenario(fleet=[{"profile": "phone_mid", **block}])
+    new_batteries = build_fleet(scenario).blocks[0].new_batteries
+    return None if new_batteries is None else new_batteries().capacity_j.tolist()
+
+
+def test_a_battery_is_asked_for():
+    """A profile brings none. Whoever asks for one gets the 12.7 Wh of the phone, or the capacity given."""
+    assert batteries_of() is None
+    assert batteries_of(battery="none") is None
+    assert batteries_of(battery="rechargeable") == [12.7 * 3600]
+    assert batteries_of(battery={"charge": "5 W", "windows": [["22 h", "6 h"]]}) == [12.7 * 3600]
+    assert batteries_of(battery={"name": "rechargeable", "capacity": "1 Wh"}) == [3600.0]
+    with pytest.raises(ConfigError, match=r"^fleet\.0\.battery\.capacity: is missing"):
+        batteries_of(profile="jetson_nano", battery="rechargeable")
+
+
+def test_without_a_profile_there_may_be_no_battery_by_name():
+    scenario = timing_scenario(fleet=[{"cpu": {"flops_per_s": 1e9}, "battery": "none"}])
+    assert build_fleet(scenario).blocks[0].new_batteries is None
+
+
+def test_the_catalogue_says_how_to_ask_for_a_battery(capsys):
+    print_device("phone_mid")
+    shown = capsys.readouterr().out
+    assert "12.7 Wh" in shown and 'battery = "rechargeable"' in shown
+    print_device("jetson_nano")
+    assert "rechargeable" not in capsys.readouterr().out
+    print_devices()
+    assert 'battery = "rechargeable"' in capsys.readouterr().out
 
 
 def test_what_is_unknown_is_left_out():
