@@ -110,7 +110,7 @@ class FleetBatteries:
         if job.device in self._drawn:
             self._work_out()
         latencies_s = (job.prices.down_latency_s, 0.0, job.prices.up_latency_s)
-        self._drawn[job.device] = _Drawn(job.sent_s, *joules, *usage.seconds, *latencies_s)
+        self._drawn[job.device] = _Drawn._make((job.sent_s, *joules, *usage.seconds, *latencies_s))
 
     def _work_out(self) -> None:
         """Let the batteries give what jobs drew since the last time."""

@@ -84,7 +84,8 @@ class Batteries:
         until_s = np.broadcast_to(now_s, len(ids))
         known = (self._known_from_s[ids] <= until_s) & (until_s < self._known_until_s[ids])
         on = known & self._known_on[ids] & (self._changed_s[ids] <= until_s)  # ever since the last change
-        off_s, others = self._changed.off_s[ids], np.flatnonzero(~on)
+        off_s: Arr = self._changed.off_s[ids]
+        others = np.flatnonzero(~on)
         off_s[others] = self._at(ids[others], until_s[others]).off_s
         return off_s
 
