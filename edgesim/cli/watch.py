@@ -76,7 +76,7 @@ def _name(run: Run, folder: Path) -> str:
 
 def _written_to(folder: Path) -> Path:
     """Return where the run of a folder is written: beside it while a study makes it, or was killed as it did."""
-    growing = growing_folder(folder)
+    growing = growing_folder(folder.resolve())
     cut_off = not is_held(folder) and not (folder / MANIFEST).exists() and (growing / MANIFEST).exists()
     return growing if cut_off or is_held(growing) else folder
 

@@ -14,6 +14,8 @@ def whole_file(path: Path) -> Iterator[Path]:
     If writing fails, or is broken off, an older file stays as it was. Raises OSError as writing and renaming do.
     """
     growing = growing_file(path)
+    if growing.is_fifo():  # opening it would wait for a reader
+        growing.unlink()
     try:
         yield growing
         growing.replace(path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgesim.core.errors import DataError
-from edgesim.files.reading import Kind, check_regular, check_room, reading
+from edgesim.files.reading import Kind, check_room, check_text, reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +24,7 @@ def read_frame(path: Path, kind: Kind = DataError) -> pd.DataFrame:
     """Return the rows of a CSV file with a line of names. Raises `kind` if it is none, damaged or too large."""
     import pandas as pd
 
-    check_room(_BYTES_PER_BYTE * check_regular(path, kind), path, kind)
+    check_room(_BYTES_PER_BYTE * check_text(path, kind), path, kind)
     with reading(path, "CSV file", kind):
         frame = pd.read_csv(path, low_memory=False)  # else a long column may be numbers in one part, texts in another
     if not isinstance(frame.index, pd.RangeIndex):  # what has no name was taken for names of rows

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from edgesim.core.errors import EdgesimError
 from edgesim.files.loaded_code import is_outside_file
-from edgesim.files.reading import in_short
+from edgesim.files.reading import in_short, quoted
 
 OWN_CLASSES: dict[str, str] = {}  # "module:Class" -> kind, of all that were loaded since the command began
 
 _PACKAGE = Path(__file__).parents[1]
+_BEFORE = 40  # characters that are shown of a name before those that no text has
 _FRAMES = "edgesim_frames"  # attribute of an error that comes from another process, which has no traceback
 
 
@@ -65,6 +66,9 @@ def told(error: Exception) -> Told | None:
     said = f"{type(error).__name__}: {in_short(error)}"
     if frames is not None:
         return Told(f"{frames.function}() fails: {said}", frames.text)
+    if isinstance(error, UnicodeEncodeError):  # of edgesim's own: Python gives such characters to names of files
+        wrong = error.object[max(0, error.start - _BEFORE) : error.end]
+        return Told(f"{quoted(wrong)}: a name that is not UTF-8 cannot be written there; rename it", "")
     if not OWN_CLASSES:
         return None
     classes = " and ".join(f"{name} ({kind})" for name, kind in OWN_CLASSES.items())

@@ -7,6 +7,7 @@ bytes in them, and raise what comes; and they open a named pipe, and wait. All t
 from __future__ import annotations
 
 import csv
+import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,6 +87,19 @@ def check_regular(path: Path, kind: Kind = DataError) -> int:
     return found.st_size
 
 
+def check_text(path: Path, kind: Kind = DataError) -> int:
+    """Return the bytes of a regular file, as `check_regular`; raises `kind` also if it has a hole, which is no text.
+
+    A hole is a stretch that was never written. It reads as zeros, takes no room on the disk and may have terabytes.
+    """
+    size = check_regular(path, kind)
+    with reading(path, "text", kind), path.open("rb") as file:
+        hole = os.lseek(file.fileno(), 0, os.SEEK_HOLE) if size else 0
+    if hole < size:
+        raise kind(f"{path}: not a text: nothing was written from byte {hole} on, of {size} bytes")
+    return size
+
+
 def check_room(needed_bytes: int, where: object, kind: Kind = DataError) -> None:
     """Raise `kind` if something takes more memory than this machine has. Asked before it is allocated."""
     most_bytes = memory_bytes()
@@ -146,7 +160,7 @@ def csv_rows(path: Path, kind: Kind = DataError) -> Iterator[tuple[int, list[str
 
     Raises `kind`, if it can with the line, if it is not a regular file, no such text or no CSV.
     """
-    check_room(check_regular(path, kind), path, kind)
+    check_room(check_text(path, kind), path, kind)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file, strict=True)

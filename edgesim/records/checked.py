@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,6 +19,9 @@ from edgesim.core.wording import demand_of
 from edgesim.files.parquet import column_names, read_columns
 from edgesim.files.reading import in_short, quoted, reading
 from edgesim.records.schema import CLOSED_BY, INT, REAL, SERVER_ROW, TABLES, TEXT, conform
+
+_MOST = 1e60  # of seconds, joules, bytes and FLOPs: products of two of them are finite
+_Number = Annotated[FiniteFloat, Field(ge=-_MOST, le=_MOST)]
 
 
 class _Open(BaseModel):
@@ -50,19 +54,33 @@ class _Scenario(_Open):
 class _Session(_Open):
     """What the manifest says of one of several trainings, instead of what it says of the run."""
 
+    scenario: _Scenario | None = None
+    rounds: int = 0
+    stop_reason: str | None = None
+    forward_macs: _Number | None = None
+    goal: str = "accuracy"
+    metrics: dict[str, Literal["lower", "higher"]] = Field(default_factory=dict)  # older runs have none
+    charged_as: str | None = None
+    diverged: bool | int | str | None = None
+    known: dict[str, int | None] = Field(default_factory=dict)
+    totals: dict[str, _Number | None] | None = None
 
-class _Manifest(_Open):
+
+class _Manifest(_Session):
     scenario: _Scenario
     status: str
-    stop_reason: str | None = None
     rounds: int
-    host_s: FiniteFloat
+    host_s: _Number
     files: dict[str, str]
     parts: dict[str, list[str]] = Field(default_factory=dict)
     sha256: str = Field(min_length=64, max_length=64)
-    forward_macs: FiniteFloat | None = None
-    goal: str = "accuracy"
-    metrics: dict[str, Literal["lower", "higher"]] = Field(default_factory=dict)  # older runs have none
+    name: str | None = None
+    digest: str = ""
+    currency: str | None = None
+    date: Annotated[datetime, Field(strict=False)] | None = None
+    command: list[str] | None = None
+    versions: dict[str, str | None] = Field(default_factory=dict)
+    warnings: list[str] = Field(default_factory=list)
     sessions: dict[Annotated[str, StringConstraints(pattern=SESSION_NAME)], _Session] = Field(default_factory=dict)
 
 
@@ -136,14 +154,14 @@ def _check_values(table: str, frame: pd.DataFrame, path: Path) -> None:
     """Raise ConfigError with the row at fault unless the values of a table can be those of a run.
 
     Rows of one job, round or device come once, evaluations once a round and split; what counts seconds, joules, bytes
-    and FLOPs is a finite number; time does not run backwards.
+    and FLOPs is a number of at most 1e60; time does not run backwards.
     """
     for name, dtype in TABLES[table].items():
         if dtype == REAL and name not in _NEED_NOT_BE_NUMBERS:
             least, bound = (-_ROUNDING_S, " of at least 0") if name.endswith("_s") else (-np.inf, "")
-            number = np.isfinite(frame[name]) | (np.isposinf(frame[name]) & (name in _ENDLESS))
+            number = (frame[name].abs() <= _MOST) | (np.isposinf(frame[name]) & (name in _ENDLESS))
             fits = number & (frame[name] >= least)
-            _require(fits, frame, path, [name], f"must be a finite number{bound}")
+            _require(fits, frame, path, [name], f"must be a finite number{bound}, at most {_MOST:g}")
     for name, allowed in _CHOICES.get(table, {}).items():
         _require(frame[name].isin(allowed), frame, path, [name], f"must be one of {', '.join(allowed)}")
     keys = list(_ONCE.get(table, ()))

@@ -18,7 +18,8 @@ _TRIES, _BETWEEN_S = 20, 0.01  # somebody who looks whether a folder is held hol
 
 def lock_of(folder: Path) -> Path:
     """Return the hidden file beside a run folder that is locked while somebody writes it."""
-    return folder.absolute().with_name(f".{folder.absolute().name}.lock")
+    place = folder.absolute()
+    return place.parent / f".{place.name}.lock"
 
 
 @contextmanager
@@ -55,7 +56,7 @@ def check_free(folder: Path) -> None:
 def is_held(folder: Path) -> bool:
     """Return whether a process, maybe this one, writes a run folder."""
     try:
-        file = os.open(lock_of(folder), os.O_RDONLY)
+        file = os.open(lock_of(folder), os.O_RDONLY | os.O_NONBLOCK)  # else a named pipe waits
     except OSError:
         return False
     try:

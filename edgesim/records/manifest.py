@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 
 from edgesim.core.errors import ConfigError
-from edgesim.files.reading import read_text
+from edgesim.files.reading import in_short, quoted, read_text
 from edgesim.records.checked import parse_manifest
 from edgesim.records.lock import is_held
 from edgesim.records.schema import LATER_TABLES
@@ -29,9 +29,17 @@ _NO_DIGEST = "0" * 64
 def plain_json(value: Any) -> str:
     """Return indented JSON text; NumPy numbers and arrays become plain, and infinities and NaN strings.
 
-    JSON has no infinity; the strings are read back as floats by pydantic. Raises ValueError on other unknown types.
+    JSON has no infinity; the strings are read back as floats by pydantic. Raises ValueError on other unknown types, and
+    ConfigError on a text that UTF-8 cannot hold, such as the name of a file in another encoding.
     """
-    return to_json(value, indent=2, inf_nan_mode="strings", fallback=_plain).decode()
+    try:
+        return to_json(value, indent=2, inf_nan_mode="strings", fallback=_plain).decode()
+    except PydanticSerializationError as error:
+        if wrong := next(filter(_is_no_utf8, _texts(value)), None):
+            raise ConfigError(
+                f"{in_short(quoted(wrong))}: a name that is not UTF-8 cannot be recorded; rename it"
+            ) from error
+        raise
 
 
 def sealed(manifest: dict[str, Any], digests: dict[str, str]) -> str:
@@ -96,6 +104,19 @@ def read_file(folder: Path, name: str, digests: Mapping[str, str]) -> bytes:
 
 def _places(folder: Path, name: str) -> Sequence[Path]:
     return folder / name, folder / NEXT / name, folder / name  # it may move in between
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a tree of mappings and sequences, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | Sequence):
+        for item in [*value, *(value.values() if isinstance(value, Mapping) else ())]:
+            yield from _texts(item)
+
+
+def _is_no_utf8(text: str) -> bool:
+    return any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _plain(value: Any) -> Any:

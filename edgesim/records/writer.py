@@ -55,6 +55,8 @@ def check_writable(folder: Path, overwrite: bool = False, goes_on: bool = False)
     `overwrite`: a run that is there may be replaced. `goes_on`: one that did not finish is gone on with. Raises
     FolderBusy if a run is going on there.
     """
+    if folder.name in ("", ".."):
+        raise ConfigError(f"{folder}: is no name of a run folder; choose another one")
     check_free(folder)
     try:
         exists = folder.exists()

@@ -20,13 +20,14 @@ from safetensors import SafetensorError
 from edgesim.core.errors import ConfigError, DataError
 from edgesim.core.method import Method
 from edgesim.files.atomic import growing_file
-from edgesim.files.reading import in_short
+from edgesim.files.reading import check_regular, in_short
 from edgesim.files.warn import warn_once
 from edgesim.runtime.checkpoint import records_of
 from edgesim.runtime.tree_file import Records, read_tree, write_tree
 
 FOLDER = ".answers"
 ROWS = "answers.sqlite"
+_COLUMNS = "answers (id blob primary key, answer blob)"
 _NAME = "name"
 _GENERATION = b"generation of "
 _SNAPSHOTS = "snapshots"
@@ -34,7 +35,7 @@ _MOST_ANSWER_BYTES = 2**20
 _MOST_BYTES = 2**29  # of a snapshot: all that many devices keep would fill the disk
 _WEIGHTS = "weights"
 _PATIENCE_S = 60.0  # for other processes that write
-_DAMAGES = (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)
+_DAMAGES = (OSError, DataError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)
 
 
 class Held(NamedTuple):
@@ -248,9 +249,18 @@ class FileRows:
 
     def _open(self) -> sqlite3.Connection:
         folder, log = self._file.parent, self._file.with_name(f"{self._file.name}-wal")
+        for file in (
+            self._file,
+            log,
+            log.with_name(f"{self._file.name}-shm"),
+            log.with_name(f"{self._file.name}-journal"),
+        ):
+            if os.access(file, os.F_OK):  # SQLite would wait for what a named pipe gives
+                check_regular(file, ConfigError)
         if os.access(self._file, os.F_OK) and not os.access(folder, os.W_OK, effective_ids=True) and not log.exists():
             # SQLite reads no file whose log it cannot write, unless it is told that there is none
-            return sqlite3.connect(f"{self._file.absolute().as_uri()}?immutable=1", uri=True, isolation_level=None)
+            uri = f"{self._file.absolute().as_uri()}?immutable=1"
+            return self._checked(sqlite3.connect(uri, uri=True, isolation_level=None))
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -258,10 +268,20 @@ class FileRows:
         _remove_cut_off(self._file.parent)
         connection = sqlite3.connect(self._file, timeout=_PATIENCE_S, isolation_level=None)
         connection.execute("pragma trusted_schema = off")  # nothing in the file is run
-        connection.execute("create table if not exists answers (id blob primary key, answer blob)")
+        connection.execute(f"create table if not exists {_COLUMNS}")
+        self._checked(connection)
         with suppress(sqlite3.OperationalError):  # another process is just doing so
             connection.execute("pragma journal_mode = wal")  # readers and one writer at a time, whole after a kill
         connection.execute("pragma synchronous = normal")
+        return connection
+
+    def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Return a connection to a file that holds nothing but the table of answers: a view, or what a trigger does,
+        may never end. Raises ConfigError otherwise.
+        """
+        found = connection.execute("select sql from sqlite_master where sql is not null limit 2").fetchall()
+        if found != [(f"CREATE TABLE {_COLUMNS}",)]:
+            raise ConfigError(f"{self._file}: holds more or other than answers; remove it to begin anew")
         return connection
 
 
@@ -308,6 +328,8 @@ def _write(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         growing = growing_file(path)
+        if growing.exists():
+            check_regular(growing, ConfigError)
         with growing.open("ab") as file:
             if not _is_ours(file, growing):
                 return
@@ -335,6 +357,8 @@ def _is_ours(file: IO[bytes], growing: Path) -> bool:
 def _remove_cut_off(folder: Path) -> None:
     """Remove files whose writers were killed as they grew."""
     for growing in folder.rglob(growing_file(Path("*")).name):
-        with suppress(OSError), growing.open("ab") as file:
-            if _is_ours(file, growing):
-                growing.unlink()
+        with suppress(OSError, DataError):
+            check_regular(growing)
+            with growing.open("ab") as file:
+                if _is_ours(file, growing):
+                    growing.unlink()

@@ -23,6 +23,7 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import load
 
+from edgesim.files.reading import check_regular
 from edgesim.learning.codec.packed import Tensors
 
 Records: TypeAlias = Mapping[str, type]  # "module:Class" -> dataclass or NamedTuple that may be in a file
@@ -30,6 +31,7 @@ Records: TypeAlias = Mapping[str, type]  # "module:Class" -> dataclass or NamedT
 _TREE = "tree"
 _NO_DIGEST = "0" * 64
 _BLOCK_BYTES = 2**20
+_MOST_HEAD_BYTES = 100_000_000  # safetensors reads no larger one
 _PLAIN = (type(None), bool, int, float, str)
 _LISTS: dict[str, type] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 _MAPPINGS: dict[str, type] = {"dict": dict, "ordered": OrderedDict}
@@ -72,13 +74,15 @@ def read_tree(source: Path | bytes, records: Records, *names: str) -> list[Any]:
     """Return the named parts of the tree in a file, or in what a file would hold.
 
     Raises ValueError if the file is not what was written, is none, or has a class that is not among `records`; OSError
-    if it cannot be read. A file made by hand may raise anything that PyTorch raises where numbers do not fit together.
+    or DataError if it cannot be read. A file made by hand may raise anything that PyTorch raises where numbers do not
+    fit together.
     """
     if isinstance(source, bytes):
         _check_digest(io.BytesIO(source), len(source))
         return _parts(load(source).__getitem__, records, names)
+    size = check_regular(source)
     with source.open("rb") as file:
-        _check_digest(file, source.stat().st_size)
+        _check_digest(file, size)
     with safe_open(source, framework="np") as arrays:
         return _parts(arrays.get_tensor, records, names)
 
@@ -103,10 +107,10 @@ def _head(blobs: Mapping[str, np.ndarray]) -> bytes:
 def _check_digest(file: IO[bytes], size: int) -> None:
     """Raise ValueError unless a file's digest is that of its bytes, with zeros in the place of the digest."""
     length = int.from_bytes(file.read(8), "little")
-    if length > size:
+    if length > min(size, _MOST_HEAD_BYTES):
         raise ValueError("it is no checkpoint, or its head is damaged")
     text = file.read(length)
-    digest = _digest_in(text)
+    digest = _digest_in(text, size)
     found = sha256(length.to_bytes(8, "little") + text.replace(digest.encode(), _NO_DIGEST.encode()))
     while block := file.read(_BLOCK_BYTES):
         found.update(block)
@@ -114,13 +118,18 @@ def _check_digest(file: IO[bytes], size: int) -> None:
         raise ValueError("it is damaged: its SHA-256 is not the one that it was written with")
 
 
-def _digest_in(head: bytes) -> str:
+def _digest_in(head: bytes, size: int) -> str:
+    """Return the digest in the header of a file of so many bytes. Raises ValueError if it is not such a header."""
     try:
-        digest = json.loads(head)["__metadata__"]["sha256"]
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+        arrays = json.loads(head)
+        digest = arrays.pop("__metadata__")["sha256"]
+        end = max(each["data_offsets"][1] for each in arrays.values())
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("it is no checkpoint, or its head is damaged") from error
     if not (isinstance(digest, str) and len(digest) == len(_NO_DIGEST)):
         raise ValueError("its head is damaged")
+    if 8 + len(head) + end != size:  # before all of it is read: it may be endless
+        raise ValueError(f"it is damaged: it has {size} bytes, its head promises {8 + len(head) + end}")
     return digest
 
 

@@ -205,7 +205,7 @@ def _run(planned: Planned, checkpoint_s: float | None, fresh: bool, wait: bool =
 
 def growing_folder(folder: Path) -> Path:
     """Return where the run of a cell is written until it is done and takes its place, which may hold an older one."""
-    return folder.with_name(f".{folder.name}.growing")
+    return folder.parent / f".{folder.name}.growing"
 
 
 def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:

@@ -11,7 +11,7 @@ from typing import IO, TypeAlias
 import numpy as np
 
 from edgesim.core.errors import DataError
-from edgesim.files.reading import check_deflated, check_regular, reading
+from edgesim.files.reading import check_deflated, check_regular, check_room, reading
 
 # Source: the format description of the MNIST data base: two zero bytes, a type code, the number of axes, then each
 # axis length as a big-endian 32-bit integer, then the numbers, big-endian, last axis fastest.
@@ -56,6 +56,7 @@ def read_idx(path: Path) -> np.ndarray:
             check_deflated(size, needed, path)
         elif size != start + needed:
             raise DataError(f"{path}: found {size} bytes, its header {shape} promises {start + needed}")
+        check_room(needed, path)
         data = file.read(needed + 1)
         if len(data) != needed:
             found = "more" if len(data) > needed else f"{start + len(data)} bytes"
