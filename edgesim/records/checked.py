@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,6 +19,7 @@ from edgesim.files.parquet import column_names, read_columns
 from edgesim.files.reading import in_short, quoted, reading
 from edgesim.records.schema import CLOSED_BY, INT, REAL, SERVER_ROW, TABLES, TEXT, conform
 
+_DATE = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d([+]00:00)?$"  # ISO 8601
 _MOST = 1e60  # of seconds, joules, bytes and FLOPs: products of two of them are finite
 _Number = Annotated[FiniteFloat, Field(ge=-_MOST, le=_MOST)]
 
@@ -77,7 +77,7 @@ class _Manifest(_Session):
     name: str | None = None
     digest: str = ""
     currency: str | None = None
-    date: Annotated[datetime, Field(strict=False)] | None = None
+    date: Annotated[str, StringConstraints(pattern=_DATE)] | None = None
     command: list[str] | None = None
     versions: dict[str, str | None] = Field(default_factory=dict)
     warnings: list[str] = Field(default_factory=list)
