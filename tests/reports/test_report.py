@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgesim.reports.html.answer import answers, ranked, verdict
+from edgesim.reports.html.answer import _done_by, answers, ranked, verdict
 from edgesim.reports.html.content import Contest
 from edgesim.reports.html.page import rendered, write_report
 from edgesim.reports.html.words import change, interval, number, p_text, words_of
-from edgesim.studies.report import findings_of
+from edgesim.studies.report import _effects, findings_of
 from edgesim.studies.settings import study_of, with_middle
 from edgesim.studies.values import compared, summarised
 from tests.calling import call
@@ -249,3 +249,28 @@ def test_no_luck_beside_an_interval_without_0():
     assert "; with fewer than 6 common seeds no test can confirm it (95" in told and "luck" not in told
     first, told = contested({"a": "10 11 12", "b": "9 12 14", "c": "40 41 42"})
     assert first.endswith("but its lead over b may be luck.") and "which may be luck (95" in told
+
+
+def effects_of(numbers, axes=("method", "deadline")):
+    """Return what is said of the axes of a study with these joules, by the labels of its settings."""
+    values = made_up_values(axes, {(*labels, "energy_j"): words for labels, words in numbers.items()})
+    return [_done_by(effect) for effect in _effects(values, ["energy_j"])]
+
+
+def test_an_axis_of_two_values_has_a_sentence():
+    """20 s take 10, 20 and 30 J from FedAvg's 100, 200 and 300 J, nothing from FedPMT's; FedBuff has no deadline."""
+    numbers = {
+        ("fedavg", "none"): "100 200 300",
+        ("fedavg", "20-s"): "90 180 270",
+        ("fedpmt", "none"): "7 8 9",
+        ("fedpmt", "20-s"): "7 8 9",
+        ("fedbuff", "none"): "1 2 3",
+    }
+    (said,) = effects_of(numbers)
+    assert said.startswith("deadline 20-s instead of none, energy: fedavg 20\u00a0J (10\u00a0%) less [95 % interval")
+    assert said.endswith("3 common seeds]; fedpmt the same.") and "fedbuff" not in said
+    *_, reverse = effects_of({key: numbers[key] for key in [("fedavg", "20-s"), ("fedavg", "none")]} | {
+        ("fedpmt", "none"): "1 1 1"
+    })  # fmt: skip
+    assert reverse.startswith("deadline none instead of 20-s, energy: fedavg 20\u00a0J (11\u00a0%) more")
+    assert effects_of({("none",): "1 2", ("20-s",): "2 3"}, ("deadline",)) == []  # the results say it already

@@ -87,8 +87,9 @@ def _moved(effect: Effect, found: Mapping[Any, Any]) -> str:
     known = f"95 % interval of the difference {interval(effect.of, low, high)}, " if math.isfinite(low + high) else ""
     share = f" ({abs(found['ratio'] - 1):.0%})".replace("%", "\u00a0%") if math.isfinite(found["ratio"]) else ""
     way = "more" if moved > 0 else "less"
-    of = count(int(found["pairs"]), "common seed")
-    return f"{number(effect.of, abs(moved))}{share} {way} [{known}{of}]"
+    of, bound = count(int(found["pairs"]), "common seed"), float(found["restricted_to"])
+    cut = f", runs that did not get there counted with {number(effect.of, bound)}" if math.isfinite(bound) else ""
+    return f"{number(effect.of, abs(moved))}{share} {way} [{known}{of}{cut}]"
 
 
 def _told(contest: Contest) -> str:
