@@ -107,9 +107,17 @@ TABLES = {
     ),
     "rounds in disorder": ("rounds", lambda f: f[::-1], "row 2: round must not fall from row to row, got 2"),
     "time runs back": ("jobs", put("end_s", 3.0), "row 2: sent_s, end_s must not go backwards, got 10.0, 3.0"),
-    "less than no time": ("jobs", put("up_s", -3.0), "row 2: up_s must be a finite number of at least 0, got -3.0"),
-    "a gap": ("jobs", put("flops", np.nan), "row 2: flops must be a finite number, got nan"),
-    "no end": ("rounds", put("total_energy_j", np.inf), "row 2: total_energy_j must be a finite number, got inf"),
+    "less than no time": (
+        "jobs",
+        put("up_s", -3.0),
+        "row 2: up_s must be a finite number of at least 0, at most 1e+60, got -3.0",
+    ),
+    "a gap": ("jobs", put("flops", np.nan), "row 2: flops must be a finite number, at most 1e+60, got nan"),
+    "no end": (
+        "rounds",
+        put("total_energy_j", np.inf),
+        "row 2: total_energy_j must be a finite number, at most 1e+60, got inf",
+    ),
     "unknown end of a round": (
         "rounds",
         put("closed_by", "moon"),
@@ -170,9 +178,9 @@ def test_a_timeline_of_more_than_292_years_is_refused(fake_run, tmp_path):
     """Viewers take nanoseconds in 64 bits."""
     path = fake_run().folder / "rounds.parquet"
     frame = pd.read_parquet(path)
-    frame.loc[3, "now_s"] = 1e300
+    frame.loc[3, "now_s"] = 1e50
     frame.to_parquet(path, index=False)
     seal_again(path.parent)
     code, out, err = call("trace", path.parent, "--out", tmp_path / "t.json")
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "lasts 1e+300 s; a timeline can show 9.2e+09 s" in err
+    assert "lasts 1e+50 s; a timeline can show 9.2e+09 s" in err
