@@ -110,13 +110,13 @@ TABLES = {
     "less than no time": (
         "jobs",
         put("up_s", -3.0),
-        "row 2: up_s must be a finite number of at least 0, at most 1e+60, got -3.0",
+        "row 2: up_s must be a finite number of at least 0, at most 1e\\+60, got -3.0",
     ),
-    "a gap": ("jobs", put("flops", np.nan), "row 2: flops must be a finite number, at most 1e+60, got nan"),
+    "a gap": ("jobs", put("flops", np.nan), "row 2: flops must be a finite number, at most 1e\\+60, got nan"),
     "no end": (
         "rounds",
         put("total_energy_j", np.inf),
-        "row 2: total_energy_j must be a finite number, at most 1e+60, got inf",
+        "row 2: total_energy_j must be a finite number, at most 1e\\+60, got inf",
     ),
     "unknown end of a round": (
         "rounds",
