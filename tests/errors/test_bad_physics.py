@@ -362,7 +362,9 @@ def test_a_fleet_that_never_finishes_ends_the_run(
         monkeypatch.setattr(f"edgesim.engine.watchdog.{limit}", most)
     case.prepare(here)
     overrides = settings([*UNTRAINED, PATIENT, *PROTOCOLS[protocol], *case.overrides])
-    assert call("run", "scenario.toml", "--out", "run", "--quiet", *overrides) == (0, "run\n", "")
+    code, out, err = call("run", "scenario.toml", "--out", "run", "--quiet", *overrides)
+    assert (code, out) == (0, "run\n")
+    assert all(".battery: will never charge" in line for line in err.splitlines())
     manifest = json.loads((here / "run" / "manifest.json").read_text())
     assert manifest["status"] == "finished"
     assert manifest["stop_reason"].startswith(case.says or IN_VAIN[protocol])
