@@ -82,7 +82,8 @@ def simulator(monkeypatch):
     def estimate(_):
         levels = pd.DataFrame({"level": [1, 2], "devices": [3, 4], "flops": [2e9, 4e9], "seconds": [7200.0, 90.0]})
         levels["link_j"] = [0.0, 5000.0]
-        return SimpleNamespace(blocks=levels, totals={"host_minutes": np.float64(12.5), "memory_bytes": 3_000_000})
+        totals = {"host_minutes": np.float64(12.5), "memory_bytes": 3_000_000}
+        return SimpleNamespace(blocks=levels, totals=totals, notes=())
 
     def network_of(model, shape, classes, key, **_):
         seen.cost_profile = (model.value, model.name, shape, classes)
