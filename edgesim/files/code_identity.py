@@ -21,6 +21,7 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
+from edgesim.core.limits import memory_bytes
 from edgesim.files.code_walk import code_digest, version_of
 from edgesim.files.loaded_code import Unidentified, check_own
 
@@ -141,6 +142,8 @@ _CONTENTS: dict[tuple[int, ...], str] = {}
 def _content_digest(path: Path) -> str:
     """Return the SHA-256 of a file, read once in a process while nothing of its inode changes."""
     at = path.stat()
+    if at.st_size > memory_bytes():  # it may have terabytes of holes, and is refused where it is read
+        raise Unidentified(f"{path} has {at.st_size} bytes, more than memory holds")
     mark = at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns
     known = _CONTENTS.get(mark)
     if known is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,6 +20,7 @@ from edgesim.core.view import Setting
 from edgesim.cost.profile import CostProfile
 from edgesim.engine.finite import check_finite
 from edgesim.files.code_identity import named_files_digest
+from edgesim.files.loaded_code import Unidentified
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split
 from edgesim.learning.server_rows import ServerRows
@@ -167,7 +169,7 @@ def assemble(
 
     Who looks at many scenarios gives a `load` and a `build` that remember.
     """
-    named_files = named_files_digest(scenario.canonical()) if scenario.backend.value.trains else ""
+    named_files = _named_files(scenario)
     _check_plugins(scenario)
     with np.errstate(all="ignore"):  # what is too large is refused below
         fleet = build_fleet(scenario)
@@ -213,6 +215,14 @@ def assemble(
         market_of(scenario, fleet), edge_servers(scenario, shared, setting, counts_of(data, split)),
         named_files=named_files,
     )  # fmt: skip
+
+
+def _named_files(scenario: Scenario) -> str:
+    """Return the digest of the files that a scenario names; "" if they cannot be read, or nothing is trained."""
+    if scenario.backend.value.trains:
+        with suppress(Unidentified):  # it is told where answers are asked for
+            return named_files_digest(scenario.canonical())
+    return ""
 
 
 def _check_plugins(scenario: Scenario) -> None:

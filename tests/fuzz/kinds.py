@@ -33,7 +33,6 @@ from edgesim.studies.search import Search, read_trials, write_trials
 from edgesim.studies.study import load_study
 from tests.calling import TINY, call
 from tests.conftest import simulate_null
-from tests.fuzz.damage import damage, edited
 from tests.learning.made_up_data import load, pixels, write_idx_set, write_images, write_parquet_pair
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "quickstart"
@@ -45,13 +44,11 @@ class Kind(NamedTuple):
 
     `make` writes into an empty folder and returns the files to damage; `read` reads them, in a case's own way, and
     returns what there is to compare. `sealed`: a digest tells that a file was damaged, so no other answer is right.
-    `damage`: damages a file of a case and seed, and returns how.
     """
 
     make: Callable[[Path], Sequence[Path]]
     read: Callable[[Path, int], Any]
     sealed: Callable[[Path], bool] = lambda folder: False
-    damage: Callable[[Path, int, int], str] = damage
 
 
 def text(name: str, content: str) -> Callable[[Path], Sequence[Path]]:
@@ -308,14 +305,6 @@ def _run(folder: Path) -> Sequence[Path]:
     return sorted(path for path in (folder / "run").iterdir() if path.suffix in {".json", ".parquet", ".safetensors"})
 
 
-def _edited(folder: Path) -> Sequence[Path]:
-    """The manifest of a priced run first, and its tables."""
-    prices = ["stop.rounds=3", "evaluation={ targets = [0.1] }", "prices.electricity='0.1 EUR/kWh'"]
-    edgesim.run(_scenario(folder), prices, out=folder / "run")
-    shutil.copytree(folder / "run", folder / "whole")
-    return [folder / "run" / "manifest.json", *sorted((folder / "run").glob("*.parquet"))]
-
-
 def _checkpoint(folder: Path) -> Sequence[Path]:
     """The file of a run that was broken off after two rounds, of a method with a state of its own."""
     kept = _kept(folder)
@@ -382,12 +371,6 @@ COMMANDS: Sequence[Sequence[str]] = (
     ("diff", "{run}", "{here}/whole"),
     ("gantt", "{run}", "--round", "1", "--out", "{here}/round"),
     ("plot", "{run}", "--out", "{here}/plot"),
-    ("report", "{run}", "--out", "{here}/report.html"),
-    ("devices", "{run}"),
-    ("watch", "{run}"),
-    ("export", "{run}", "--to", "csv", "--out", "{here}/tables"),
-    ("cost", "{run}"),
-    ("cache", "{here}"),
 )
 
 
@@ -439,7 +422,6 @@ KINDS: dict[str, Kind] = {
     "text play": Kind(text("play.txt", PLAY), learned("text", path="{here}/play.txt", marker=":", length=5)),
     "weights": Kind(_weights, _started),
     "run folder": Kind(_run, _told, lambda folder: True),
-    "edited run": Kind(_edited, _told, damage=edited),
     "checkpoint": Kind(_checkpoint, _resumed, lambda folder: True),
     "answers": Kind(_answers, _answered, lambda folder: True),
 }
