@@ -51,7 +51,7 @@ def replay_run(
     found = of_text(scenario, Layers.of(before.manifest["scenario"], overrides))
     observer = None if quiet else ProgressLine(Limits.of(scenario.stop))
     trains = scenario.backend.value.trains
-    with made_anew() if fresh else nullcontext():
+    with made_anew(fresh):
         found += of_parts(scenario, check_all(scenario, common.load, common.build))
         with _answers(before.folder.parent, fresh) if trains else nullcontext() as answers:
             after = simulate(
@@ -73,7 +73,7 @@ def _answers(folder: Path, fresh: bool) -> AbstractContextManager[Answers]:
 
 
 def _trained(before: Run, after: Run, trains: bool) -> str:
-    """Return what was trained, and why. `trains`: else the run is timing-only."""
+    """Return the number of jobs that were trained, and the reason. `trains`: else the run is timing-only."""
     known, why = after.manifest["known"], _first_difference(before, after)
     if not trains:
         return f"timing only: nothing was trained{why}"

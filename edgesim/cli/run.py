@@ -63,7 +63,7 @@ def run_scenario(
     answers, saved = _known(scenario, folder, checkpoint_s, fresh)
     warnings = of_text(scenario, Layers.of(file, overrides))
     observer = None if quiet else _observer(scenario, folder, warnings, live)
-    with made_anew() if fresh else nullcontext(), nullcontext() if answers is None else closing(answers):
+    with made_anew(fresh), nullcontext() if answers is None else closing(answers):
         finished = simulate(
             scenario, folder, observer, saved, answers=answers, overwrite=overwrite, command=sys.argv, warnings=warnings
         )

@@ -21,7 +21,7 @@ _BEGINS = re.compile(r"^(Input|String|Value|Tuple|List|Set|Frozenset|Dictionary)
 
 
 def demand_of(fault: Mapping[str, Any]) -> str:
-    """Return what one of pydantic's errors demands of the value, such as "must be a list"."""
+    """Return the demand of one of pydantic's errors on the value, such as "must be a list"."""
     kind, context = fault["type"], fault.get("ctx", {})
     if kind in _LENGTHS:
         word, bound = _LENGTHS[kind]

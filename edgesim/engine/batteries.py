@@ -16,7 +16,7 @@ from edgesim.world.fleet import Fleet
 
 
 class _Drawn(NamedTuple):
-    """What a job drew in downloading, computing and uploading, each after a latency in which it drew nothing."""
+    """Joules and seconds of a job in downloading, computing and uploading, each after a latency without any draw."""
 
     since_s: float
     down_j: float

@@ -196,7 +196,7 @@ class World:
             self.accounting.costs.book_server(use)
 
     def _at_servers(self) -> list[ServerUse]:
-        """Return what has been spent, and not been charged, on merges at work and on models between servers."""
+        """Return the uncharged energy of merges in progress and of models between servers."""
         merging = [
             use
             for merge in self._merges

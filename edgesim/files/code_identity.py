@@ -37,7 +37,7 @@ _RECENT_S = 0.1  # a file that has just been written may change again without an
 
 
 def identity(table: Any, *folders: str) -> dict[str, Any]:
-    """Return what results of a resolved table follow from beside its values, as JSON.
+    """Return the code, files and environment that results of a resolved table follow from, as JSON.
 
     `folders`: those of the package whose source counts; none: all of it. Raises Unidentified, with the reason, if it
     cannot be known what ran or would run.
@@ -75,7 +75,7 @@ def _digest_of_sources(*folders: str) -> str:
 def numeric_environment() -> dict[str, str]:
     """Return versions of the libraries that compute and decode, and all settings that choose their kernels.
 
-    What the processor decides is known once torch is loaded: see `edgesim.simulation.cache_identity`.
+    What the processor decides is known once torch is loaded: see `edgesim.simulation.facts`.
     """
     versions = {name: version_of(name) for name in (*_LIBRARIES, *_DECODERS)}
     settings = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_KERNELS)}

@@ -11,6 +11,7 @@ from functools import cache
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
+from threading import Condition, Event, Lock, RLock
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -28,18 +29,20 @@ from typing import Any
 
 from edgesim.files.loaded_code import (
     SCRIPTS,
+    LoadedModule,
     Unidentified,
     codes_in,
     digest_of_code,
     file_of,
     is_outside,
+    loaded_code,
     loaded_module,
 )
 
 _BUILTIN = (
     BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType
 )  # fmt: skip
-_LOCKS = {"lock", "RLock", "_RLock", "Condition", "Event"}  # no value follows from them
+_LOCKS = (type(Lock()), type(RLock()), Condition, Event)  # no value follows from them
 _NO_CODE = {"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__", "_abc_impl"}
 
 
@@ -55,7 +58,7 @@ def code_digest(plugins: Iterable[tuple[str, Any]]) -> str:
     for module, cls in given:
         walk.add_module(module)
         walk.feed(cls)
-        walk.feed(_settings(cls))
+        walk.feed(settings_of(cls))
     return walk.digest()
 
 
@@ -74,11 +77,11 @@ def _public(release: str) -> str:
     return release.partition("+")[0]
 
 
-def _settings(cls: Any) -> dict[str, str]:
-    """Return plain attributes of a class, those that it inherits among them: a script may have changed them."""
+def settings_of(cls: Any) -> dict[str, Any]:
+    """Return the plain attributes of a class, those that it inherits among them: a script may have changed them."""
     plain = (bool, int, float, str, bytes, tuple, list, type(None))
     named = ((name, getattr(cls, name, None)) for name in dir(cls) if not name.startswith("_"))
-    return {name: repr(value) for name, value in named if isinstance(value, plain)}
+    return {name: value for name, value in named if isinstance(value, plain)}
 
 
 class _Walk:
@@ -116,11 +119,15 @@ class _Walk:
         loaded = loaded_module(name) if is_outside(name) else None
         if loaded is None:
             return
-        if loaded.is_dynamic:
-            raise Unidentified(f"{file_of(name)} imports modules by names that it works out")
         self._say("module", name, loaded.digest)
+        self._follow(str(file_of(name)), loaded)
+
+    def _follow(self, name: str, loaded: LoadedModule) -> None:
+        """Take the modules that code imports, by their names in it."""
+        if loaded.is_dynamic:
+            raise Unidentified(f"{name} imports modules by names that it works out")
         for each in loaded.imports:
-            if each in sys.modules or is_outside(each.rpartition(".")[0]):
+            if each in sys.modules or is_outside(each):
                 self.add_module(each)
 
     def _is_imported(self, name: str) -> bool:
@@ -197,7 +204,9 @@ class _Walk:
             self.add_module(function.__module__)
             self._feed_all((function.__defaults__, function.__kwdefaults__, function.__closure__))
             return
-        self._say("function", digest_of_code(function.__code__))
+        code = loaded_code(function.__code__, function.__globals__.get("__package__") or "")
+        self._say("function", code.digest)
+        self._follow(_name_of(function), code)
         self._feed_all((function.__defaults__, function.__kwdefaults__, function.__closure__, vars(function)))
         names = sorted({name for code in codes_in(function.__code__) for name in code.co_names})
         self._feed_all((name, function.__globals__[name]) for name in names if name in function.__globals__)
@@ -213,8 +222,11 @@ class _Walk:
         ours = [f for f in functions if file is not None and Path(f.__code__.co_filename) == file]
         if ours and cls.__module__ not in SCRIPTS and all(self._is_as_loaded(f.__module__, f.__code__) for f in ours):
             self.add_module(cls.__module__)
-            for each in functions:  # some are generated, as by dataclass, or put there by other code
-                self.feed(each.__code__ if each.__code__.co_filename == "<string>" else each)
+            for each in own.values():  # some functions are generated, as by dataclass, or put there by other code
+                if isinstance(each, FunctionType) and each.__code__.co_filename == "<string>":
+                    self.feed(each.__code__)
+                elif isinstance(each, FunctionType | staticmethod | classmethod | property):
+                    self.feed(each)
             self._feed_all(cls.__bases__)
         else:
             self._feed_all((cls.__bases__, *(part for item in sorted(own.items()) for part in item)))
@@ -222,15 +234,18 @@ class _Walk:
     def _feed_instance(self, value: Any) -> None:
         """Take any other object as pickle would: its class and its state; numbers of arrays and tensors as bytes."""
         cls = type(value)
-        if cls.__name__ in _LOCKS:
-            return
-        if hasattr(value, "detach") and hasattr(value, "numpy"):  # a tensor
-            value = value.detach().cpu().numpy()
-        if hasattr(value, "dtype") and hasattr(value, "tobytes"):
-            self._say("array", str(value.dtype), str(value.shape))
-            self._hash.update(value.tobytes())
+        if isinstance(value, _LOCKS):
             return
         try:
+            if hasattr(value, "untyped_storage"):  # a tensor, of whose types NumPy lacks some
+                self._say("tensor", str(value.dtype), str(value.shape))
+                numbers = value.detach().cpu().contiguous().flatten().view(sys.modules["torch"].uint8)
+                self._hash.update(numbers.numpy().tobytes())
+                return
+            if hasattr(value, "dtype") and hasattr(value, "tobytes") and not value.dtype.hasobject:
+                self._say("array", str(value.dtype), str(value.shape))
+                self._hash.update(value.tobytes())
+                return
             reduced = value.__reduce_ex__(4)
         except Exception as error:
             raise Unidentified(f"the state of {_name_of(value)} cannot be told") from error

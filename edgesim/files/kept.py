@@ -56,9 +56,9 @@ def array_digest(array: np.ndarray) -> str:
 
 
 @contextmanager
-def made_anew() -> Iterator[None]:
-    """Read nothing that was kept within the with-block; what is made there takes the place of it."""
-    before, _READS[0] = _READS[0], False
+def made_anew(wanted: bool) -> Iterator[None]:
+    """Read nothing that was kept within the with-block, if so wanted; what is made there takes the place of it."""
+    before, _READS[0] = _READS[0], _READS[0] and not wanted
     try:
         yield
     finally:

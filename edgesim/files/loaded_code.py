@@ -57,7 +57,9 @@ class _NotingLoader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType | None:
         code = super().get_code(fullname)
         if code is not None:
-            _LOADED[fullname] = _loaded(code, fullname if self.is_package(fullname) else fullname.rpartition(".")[0])
+            _LOADED[fullname] = loaded_code(
+                code, fullname if self.is_package(fullname) else fullname.rpartition(".")[0]
+            )
         return code
 
 
@@ -186,7 +188,8 @@ def imported_by(code: CodeType, package: str) -> Iterator[str]:
                 before = [*before[-1:], step.argval]
 
 
-def _loaded(code: CodeType, package: str) -> LoadedModule:
+def loaded_code(code: CodeType, package: str) -> LoadedModule:
+    """Return what counts of code of a package: of a module, or of a function that belongs to none."""
     parts = list(codes_in(code))
     is_dynamic = any(_DYNAMIC.intersection(each.co_names) for each in parts)
     codes, imports = frozenset(map(digest_of_code, parts)), tuple(dict.fromkeys(imported_by(code, package)))
@@ -200,7 +203,7 @@ def _of_file(file: Path, module: str, mtime_ns: int) -> LoadedModule:
     if file.suffix != ".py":
         return LoadedModule(blake2b(content, digest_size=16).hexdigest(), frozenset(), ())
     is_package = file.name == "__init__.py"
-    return _loaded(_compiled(file, content), module if is_package else module.rpartition(".")[0])
+    return loaded_code(_compiled(file, content), module if is_package else module.rpartition(".")[0])
 
 
 @cache

@@ -58,7 +58,7 @@ def carry_frames(error: BaseException, frames: OwnFrames | None) -> None:
 
 
 def told(error: Exception) -> Told | None:
-    """Return what to say of an error, without a frame of edgesim's; None: own code has no part in it."""
+    """Return an error as it is told, without frames of edgesim; None if own code has no part in it."""
     frames = own_frames(error) if OWN_CLASSES else None
     if isinstance(error, EdgesimError):
         raised_there = any(_is_own(f.f_code.co_filename) for f, _ in traceback.walk_tb(error.__traceback__))

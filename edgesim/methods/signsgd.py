@@ -84,7 +84,7 @@ class SignSGD(FedSGD):
 
 
 def _descent(local: LocalState, context: Context) -> Finished:
-    """Return where a step would take each parameter, the gradient with its sign turned, and the statistics."""
+    """Return the negative gradient, and the statistics of the buffers."""
     descent = {name: -gradient for name, gradient in kept_gradient(local).items()}
     return Finished({"descent": descent, "buffers": local.weights["buffers"]})
 

@@ -52,7 +52,7 @@ class _Scenario(_Open):
 
 
 class _Session(_Open):
-    """What the manifest says of one of several trainings, instead of what it says of the run."""
+    """Keys of one of several trainings in a manifest; a run with one training has them at the top."""
 
     scenario: _Scenario | None = None
     rounds: int = 0

@@ -243,7 +243,7 @@ def _move_others(folder: Path, other: Path) -> None:
 
 
 def _ours(folder: Path) -> list[Path]:
-    """Return where a run folder has, or may have, files of the run, its manifest last: it names the sessions."""
+    """Return all paths of a run folder that edgesim writes, the manifest last, as it names the sessions."""
     sessions: Sequence[str] = ()
     with suppress(ConfigError):  # without a manifest it is no run with sessions
         sessions = tuple(read_manifest(folder).get("sessions") or ())

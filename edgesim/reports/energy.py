@@ -100,12 +100,12 @@ def _accounts(found: pd.DataFrame) -> pd.Series[str]:
 
 
 def _carried(run: Run) -> pd.DataFrame:
-    """Return what the network spent on each job, and on each order of an edge server."""
+    """Return the network's joules for each job, and for each order of an edge server."""
     return pd.concat([_long(run.jobs, _NETWORK_USE), _long(_as_jobs(run.edges), _NETWORK_USE)])
 
 
 def _carried_for_others(run: Run) -> pd.DataFrame:
-    """Return what the network spent on jobs of other sessions of the run, a row a device; none of a run of one."""
+    """Return the network's joules for jobs of other sessions, a row a device; no row in a run of one session."""
     others = [view for name in run.sessions if (view := run.session(name)).chosen != run.chosen]
     if not others:
         return _carried(run).head(0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,8 +18,6 @@ from edgesim.core.rng import Key, Purpose
 from edgesim.core.view import Setting
 from edgesim.cost.profile import CostProfile
 from edgesim.engine.finite import check_finite
-from edgesim.files.code_identity import named_files_digest
-from edgesim.files.loaded_code import Unidentified
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.split import Split
 from edgesim.learning.server_rows import ServerRows
@@ -68,7 +65,7 @@ class Assembly:
     market: Market | None  # what everything costs; None: there are no prices
     edge_of: Ids | None = None  # edge server of each device, shape (devices,); None: there are no edge servers
     of_all: Scenario | None = None  # the scenario of all trainings in the world; None: of this one alone
-    named_files: str = ""  # digest of the files that the scenario names, from before they were read
+    named_files: str | None = None  # digest of the files that `of_all` names, from before they were read; None: unknown
 
     @property
     def session_word(self) -> int:
@@ -169,7 +166,6 @@ def assemble(
 
     Who looks at many scenarios gives a `load` and a `build` that remember.
     """
-    named_files = _named_files(scenario)
     _check_plugins(scenario)
     with np.errstate(all="ignore"):  # what is too large is refused below
         fleet = build_fleet(scenario)
@@ -213,16 +209,7 @@ def assemble(
     return Assembly(
         scenario, fleet, data, split, network, setting, shared, availability, failures, server_set,
         market_of(scenario, fleet), edge_servers(scenario, shared, setting, counts_of(data, split)),
-        named_files=named_files,
     )  # fmt: skip
-
-
-def _named_files(scenario: Scenario) -> str:
-    """Return the digest of the files that a scenario names; "" if they cannot be read, or nothing is trained."""
-    if scenario.backend.value.trains:
-        with suppress(Unidentified):  # it is told where answers are asked for
-            return named_files_digest(scenario.canonical())
-    return ""
 
 
 def _check_plugins(scenario: Scenario) -> None:

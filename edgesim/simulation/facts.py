@@ -70,11 +70,12 @@ def _learned_from(scenario: Scenario) -> dict[str, Any]:
 
 
 def _identity(parts: Assembly, table: dict[str, Any]) -> dict[str, Any]:
-    """Return what results of a table follow from beside its values, the processor and the backend's code included.
+    """Return the identity of a table's results with the processor and the backend's code.
 
     Raises Unidentified, also if a file changed after the parts of the run were read from it.
     """
-    if named_files_digest(parts.scenario.canonical()) != parts.named_files:
+    world = parts.of_all or parts.scenario
+    if parts.named_files is not None and named_files_digest(world.canonical()) != parts.named_files:
         raise Unidentified("a file that the scenario names changed while the run began")
     backend, models = parts.scenario.canonical()["backend"], [model.table() for model in models_of(parts.scenario)]
     capability = torch.backends.cpu.get_cpu_capability()

@@ -23,6 +23,7 @@ from edgesim.core.rng import Key, Purpose
 from edgesim.cost.models.priced_as import As, charged
 from edgesim.cost.profile import F32_BYTES, CostProfile
 from edgesim.files.code_identity import identity
+from edgesim.files.code_walk import settings_of
 from edgesim.files.kept import PROFILES, keep_table, kept_table
 from edgesim.files.loaded_code import Unidentified
 from edgesim.learning.data.dataset import Dataset
@@ -186,19 +187,13 @@ def _identity(
     return {
         "model": model.name,
         "keys": keys,
-        "class": _settings(type(model.value)),
+        "class": repr(settings_of(type(model.value))),
         "input_shape": list(shape),
         "classes": classes,
         "objective": [type(objective).__qualname__, repr(objective)],
         "own": own,
         "follows_from": follows_from,
     }
-
-
-def _settings(cls: type) -> dict[str, str]:
-    """Return what a class says of all its networks, such as layers; a script may have changed it."""
-    named = ((name, getattr(cls, name)) for name in dir(cls) if not name.startswith("_"))
-    return {name: repr(value) for name, value in named if not (callable(value) or isinstance(value, property))}
 
 
 def _structure_of(module: nn.Module) -> str:

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ from edgesim.engine.rounds import Observer
 from edgesim.engine.sessions import introduce, run_all
 from edgesim.engine.world import World
 from edgesim.files.atomic import checkpoint_of, remove_checkpoint
+from edgesim.files.code_identity import named_files_digest
+from edgesim.files.loaded_code import Unidentified
 from edgesim.learning.train.torch_settings import plain_torch, plain_where_loaded
 from edgesim.records.manifest import FINISHED, read_manifest
 from edgesim.records.schema import FIRST_EDGE_ROW, SERVER_ROW
@@ -284,7 +287,10 @@ def simulate(
         started_s, facts = time.perf_counter(), provenance(command)
         if hasattr(scenario.backend.value, "prepare"):
             scenario.backend.value.prepare()
-        first, *more = all_parts = assemble_all(scenario, load, build)
+        named_files = None if answers is None and checkpoint is None else _named_files(scenario)
+        first, *more = all_parts = tuple(
+            replace(parts, named_files=named_files) for parts in assemble_all(scenario, load, build)
+        )
         backend, *others = open_backends(all_parts, backends)
         with signals.leaving(), backends, taken(out, overwrite, goes_on) as folder:
             if checkpoint and overwrite and not goes_on:
@@ -296,6 +302,14 @@ def simulate(
             if backend.trains and run.manifest["status"] == FINISHED:
                 remove_checkpoint(checkpoint_of(out))
     return run
+
+
+def _named_files(scenario: Scenario) -> str | None:
+    """Return the digest of the files that a scenario names, None if they cannot be read, which `facts_of` says."""
+    try:
+        return named_files_digest(scenario.canonical())
+    except Unidentified:
+        return None
 
 
 def _goes_on(scenario: Scenario, out: Path, checkpoint: Checkpoint, overwrite: bool) -> bool:

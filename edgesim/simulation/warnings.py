@@ -117,7 +117,7 @@ def _common_sections(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]
 
 
 def _without_training(scenario: Scenario) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What asks for accuracies of a run that only times."""
+    """Keys that ask for accuracies of a timing-only run."""
     if not scenario.backend.value.trains:
         for path in (("evaluation",), *(("stop", key) for key in ("accuracy", "metric", "milestones"))):
             yield path, _untrained(scenario)
@@ -174,7 +174,7 @@ def _remove(table: Any, path: Sequence[str]) -> None:
 
 
 def _of_profiles(given: _Given, section: str) -> str:
-    """Return which profiles bring a section of their own, which a user has not seen."""
+    """Return the profiles that bring a section of their own, in words."""
     by_profile = _with_profile(given, section) if section in COMMON else []
     return f" (the profile of {_named(by_profile)} has its own)" if by_profile else ""
 

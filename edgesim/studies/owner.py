@@ -14,7 +14,7 @@ _MARK = ".study"  # a file in the folder of runs that names their study
 
 
 def owner_of(file: Path, folder: Path) -> str:
-    """Return how a folder of runs names a study file: by the path from there, so that both may move together."""
+    """Return the name of a study file in a folder of runs: its path from there, so that both may move together."""
     return os.path.relpath(file.resolve(), folder.resolve())
 
 

@@ -7,7 +7,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -226,8 +226,7 @@ def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:
                 checkpoint.remove()
         common, scenario = _common(), load_scenario(planned.scenario)
         before = stamp_of(scenario)  # of the code that this process has
-        anew = made_anew() if fresh else nullcontext()
-        with anew, closing(Answers(folder.parent, reads=not fresh, rows=common.rows)) as answers:
+        with made_anew(fresh), closing(Answers(folder.parent, reads=not fresh, rows=common.rows)) as answers:
             run = simulate(
                 scenario, growing, checkpoint=checkpoint, answers=answers, load=common.load, build=common.build,
                 warnings=planned.warnings,

@@ -182,7 +182,7 @@ class Study(FixedKeys):
             raise ConfigError(f"size {size}, cell {cell.name}: {error}") from error
 
     def layers(self, folder: Path, cell: Cell, size: str) -> Layers:
-        """Return what is written of the scenario of a cell. Raises ConfigError as `load_scenario` does."""
+        """Return the layers in which the scenario of a cell is written. Raises ConfigError as `load_scenario` does."""
         return Layers.of(self._base(folder), self._overrides(cell, size), self.without)
 
     def _overrides(self, cell: Cell, size: str) -> list[str]:

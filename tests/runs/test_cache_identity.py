@@ -20,6 +20,7 @@ import pytest
 
 import edgesim
 from edgesim.files import kept
+from edgesim.files.loaded_code import Unidentified
 from edgesim.simulation.run import simulate
 from tests.calling import call
 from tests.runs.test_answers import weights_of
@@ -272,15 +273,6 @@ def test_a_file_that_changed_after_it_was_loaded(folder: Path) -> None:
 
 
 def test_a_module_without_a_file_is_told_by_all_that_its_class_reaches(folder: Path) -> None:
-    from types import ModuleType
-
-    from edgesim.files.code_walk import code_digest
-
-    def digest(text: str) -> str:
-        module = ModuleType("typed_in")
-        exec(textwrap.dedent(text), vars(module))
-        return code_digest([("typed_in", module.Part)])
-
     base = """\
     SCALE = {scale}
     LOCK = __import__("threading").Lock()
@@ -299,21 +291,71 @@ def test_a_module_without_a_file_is_told_by_all_that_its_class_reaches(folder: P
     texts = [base.format(**plain)]
     texts += [base.format(**{**plain, key: "3"}) for key in plain]
     texts.append(base.format(**plain).replace("y * SCALE", "y + SCALE"))
-    digests = [digest(text) for text in texts]
+    digests = [typed_in(text) for text in texts]
     assert len(set(digests)) == len(texts)
-    assert digests == [digest("# a comment\n" + textwrap.dedent(text)) for text in texts]
+    assert digests == [typed_in("# a comment\n" + textwrap.dedent(text)) for text in texts]
 
 
-def test_the_state_of_a_generator_cannot_be_told(folder: Path) -> None:
+def typed_in(text: str) -> str:
+    """Return the digest of a class `Part` that stands in no file."""
     from types import ModuleType
 
     from edgesim.files.code_walk import code_digest
-    from edgesim.files.loaded_code import Unidentified
 
     module = ModuleType("typed_in")
-    exec("NEXT = (n for n in range(3))\nclass Part:\n  def f(self): return next(NEXT)", vars(module))
+    exec(textwrap.dedent(text), vars(module))
+    return code_digest([("typed_in", module.Part)])
+
+
+def test_a_function_of_a_notebook_that_imports_when_it_runs(folder: Path) -> None:
+    text = "class Part:\n  def f(self):\n    from sizes_of_late import SCALE\n    return SCALE"
+    found = []
+    for scale in 1, 2, 2:
+        Path("sizes_of_late.py").write_text(f"SCALE = {scale}\n")
+        forget(folder)
+        found.append(typed_in(text))
+    assert found[0] != found[1] == found[2]
+
+
+def test_a_function_of_a_notebook_that_imports_by_a_name_it_works_out(folder: Path) -> None:
+    with pytest.raises(Unidentified, match="imports modules by names that it works out"):
+        typed_in("import importlib\nclass Part:\n  def f(self): return importlib.import_module('js' + 'on')")
+
+
+def test_objects_count_by_their_state(folder: Path) -> None:
+    """Also those of a user's class that is called as a lock is, arrays of objects, and numbers that NumPy lacks."""
+    texts = [
+        "class Event:\n  def __init__(self, x): self.x = x\nE = Event({})\nclass Part:\n  def f(self): return E",
+        "import numpy as np\nA = np.array([{}, 'a'], dtype=object)\nclass Part:\n  def f(self): return A",
+        "import torch\nT = torch.tensor([{}.0], dtype=torch.bfloat16)\nclass Part:\n  def f(self): return T",
+        "def g(x): return x + {}\nclass Part:\n  f = property(g)",
+        "class Part:\n  layers = [lambda x: x + {}]",
+    ]
+    for text in texts:
+        assert typed_in(text.format(1)) == typed_in(text.format(1)) != typed_in(text.format(2)), text
+
+
+def test_the_state_of_a_generator_cannot_be_told(folder: Path) -> None:
     with pytest.raises(Unidentified, match=r"the state of builtins\.generator cannot be told"):
-        code_digest([("typed_in", module.Part)])
+        typed_in("NEXT = (n for n in range(3))\nclass Part:\n  def f(self): return next(NEXT)")
+
+
+def test_a_file_that_changes_while_a_run_begins(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was read, or not: nothing of the run is kept."""
+    from edgesim.runtime.answers import Answers
+    from edgesim.simulation.assembly import load_data
+
+    trace = Path("speeds.csv")
+    trace.write_text("time_s,speed\n0,1\n")
+    slow = "fleet.0.slowdown={ name = 'replay', file = 'speeds.csv', repeat = false }"
+
+    def load(scenario: Any) -> Any:
+        trace.write_text("time_s,speed\n0,0.5\n")
+        return load_data(scenario)
+
+    simulate(edgesim.load("scenario.toml", [slow]), folder / "run", answers=Answers(folder), load=load)
+    assert "a file that the scenario names changed while the run began" in capsys.readouterr().err
+    assert not Path(".answers").exists()
 
 
 SCRIPT = """

@@ -274,11 +274,11 @@ class EdgeTier:
         self._world.charge_edge_link(use)
 
     def _under_way(self) -> list[ServerUse]:
-        """Return what the transfers of orders that are under way have taken so far."""
+        """Return the energy of transfers under way, up to now."""
         return [self._on_links(order, self._moved(order)) for order in self.running.values() if order.phase != WORK]
 
     def _on_links(self, order: Order, moved_bytes: float) -> ServerUse:
-        """Return what the phase of an order, which is a transfer, has taken of the links up to now."""
+        """Return the energy of the links for one transfer of an order, up to now."""
         joules = 8.0 * self._j_per_bit * int(moved_bytes)
         return ServerUse(NETWORK, order.job.device, joules, order.since_s, self.env.now)
 

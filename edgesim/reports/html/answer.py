@@ -71,13 +71,13 @@ def answers(findings: Findings) -> list[str]:
 
 
 def _done_by(effect: Effect) -> str:
-    """Return what an axis does to a column, in each setting of the other axes."""
+    """Return a sentence on the effect of an axis on a column, for each setting of the other axes."""
     each = [f"{found['setting']} {_moved(effect, found)}" for found in effect.against.to_dict("records")]
     return f"{effect.axis} {effect.label} instead of {effect.base}, {words_of(effect.of)}: {'; '.join(each)}."
 
 
 def _moved(effect: Effect, found: Mapping[Any, Any]) -> str:
-    """Return how far a column moved: "12 s (20 %) less [95 % interval 8 s to 16 s, 3 common seeds]"."""
+    """Return the change of a column in words: "12 s (20 %) less [95 % interval 8 s to 16 s, 3 common seeds]"."""
     moved = float(found["difference"])
     if not math.isfinite(moved):
         return "not known"

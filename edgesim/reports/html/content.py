@@ -26,7 +26,7 @@ class Contest:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """What an axis of two values does to a column. `label` is held against `base`, all other axes being equal.
+    """Effect of an axis of two values on a column. `label` is held against `base`, all other axes being equal.
 
     `against`: rows as `Findings.compared` has them; `setting` has the labels of the other axes.
     """

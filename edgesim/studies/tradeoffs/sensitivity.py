@@ -43,7 +43,7 @@ def tornado(values: pd.DataFrame, column: str, base: Mapping[str, str] | None = 
 
 
 def of_cut(values: pd.DataFrame, column: str, base: Mapping[str, str]) -> str:
-    """Return what to know of a tornado whose numbers are cut off where a run ended before its target; "": none are.
+    """Return a note on a tornado whose numbers are cut off where a run ended before its target; "": none are.
 
     What a run would have spent later is not known. If no run of the base arrives, differences say next to nothing.
     """

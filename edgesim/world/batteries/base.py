@@ -200,6 +200,6 @@ class Batteries:
 
 
 def _store_after(store_j: Arr, seconds: Arr, lengths_s: Arr, net_w: Arr, capacity_j: Arr) -> Arr:
-    """Return what stores hold after so many seconds of a day, see `stored_after`, never below 0."""
+    """Return the joules of stores after so many seconds of a day, see `stored_after`, never below 0."""
     left_j: Arr = np.maximum(stored_after(seconds, store_j, lengths_s, net_w, capacity_j), 0.0)
     return left_j

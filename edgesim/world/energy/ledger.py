@@ -167,7 +167,7 @@ class EnergyLedger:
         network_in_flight_j: float = 0.0,
         server_in_flight_j: float = 0.0,
     ) -> Joules:
-        """Return what has been spent from 0 to `now_s`, by account.
+        """Return the joules from 0 to `now_s`, by account.
 
         `asked`: which devices had a job so far, bool, shape (devices,); `in_flight_j`, `network_in_flight_j` and
         `server_in_flight_j`: what devices, network and server have spent on all that is under way and not charged yet.

@@ -40,7 +40,7 @@ class Use(NamedTuple):
 
 
 class ServerUse(NamedTuple):
-    """What the server or an edge server, or the links between them, spent from one instant to another."""
+    """Energy of the server, an edge server or the links between them, from one instant to another."""
 
     item: int  # SERVER: work, above idle power; or NETWORK
     edge: int | None  # None: the server
@@ -133,7 +133,7 @@ class CostLedger:
     # --- what it all comes to -----------------------------------------------------------------------------------
 
     def items(self, now_s: float, in_flight: Sequence[Use] = (), at_servers: Sequence[ServerUse] = ()) -> Cost:
-        """Return what everything has cost by `now_s`, shape (items, 6).
+        """Return the cost of each item by `now_s`, shape (items, 6).
 
         `in_flight`: of jobs that are not booked; `at_servers`: of merges and of links of edge servers that are not.
         """
