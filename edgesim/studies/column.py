@@ -41,11 +41,11 @@ _METRIC = re.compile(r"metric\.(\w+)(?:\[(\d+)-(\d+)\])?")
 _MEAN_OF_METRIC = re.compile(r"mean_metric\.(\w+)")
 _SESSION = re.compile(r"([A-Za-z0-9_-]+):")
 _PATTERNS = (_MEAN_OF_LAST, _AREA, _OF_NETWORK, _METRIC, _MEAN_OF_METRIC)
-_NAMED = ", ".join(name for name in _SPENT if not re.search("_low|_high", name))
+_NAMED = ", ".join(name for name in _SPENT if not re.search("_low|_high|energy_.+_j", name))
 _ALLOWED = (
-    f"{_NAMED}, TABLE.COLUMN, all also as in sim_time_s@0.75, @0.75-on, @0.75~5 or @METRIC:3; "
-    f"{', '.join(name for name in _AT_END if name not in {**_METRICS, **dict.fromkeys(_BUSIEST)})}, "
-    "busiest_bytes, a METRIC or the best_ of it, accuracy_last_K, "
+    f"{_NAMED}, energy_ACCOUNT_j, TABLE.COLUMN, all also as in sim_time_s@0.75, @0.75-on, @0.75~5 or @METRIC:3; "
+    f"{', '.join(name for name in _AT_END if name not in {*_METRICS, *_BUSIEST, *_PERSONAL})}, "
+    "personal_accuracy, busiest_bytes, a METRIC or the best_ of it, accuracy_last_K, "
     "accuracy_area[TIME], accuracy_of[NETWORK], metric.NAME[FIRST-LAST], mean_metric.NAME; of a session SESSION:COLUMN"
 )
 

@@ -142,4 +142,4 @@ def test_it_knows_its_devices_and_runs_a_scenario(installed: Command) -> None:
 def test_a_study_builds_on_a_scenario_that_comes_with_it(installed: Command) -> None:
     """In a folder that has nothing else."""
     installed("run", "edgesim:quickstart", "--set", "backend=null", "--set", "stop.rounds=2", "--out", "first")
-    assert json.loads(installed("table", "first", "--json"))[0]["rounds"] == 2
+    assert json.loads(installed("table", "first", "--json"))["runs"][0]["rounds"] == 2

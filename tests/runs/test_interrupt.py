@@ -157,6 +157,7 @@ def test_an_error_in_the_middle_of_a_run_is_no_success(here: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "tests.outside.methods.Broken: the server broke in round 0"
+    assert done.returncode == 2
+    says = "tests.outside.methods:Breaks.aggregate() fails: Broken: the server broke in round 0"
+    assert done.stderr.splitlines()[0] == f"error: {says}"
     assert done.stderr.count("Broken:") == 1
