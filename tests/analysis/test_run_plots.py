@@ -29,7 +29,7 @@ def test_axes_carry_readable_units_and_targets_are_drawn(fake_run, tmp_path):
     found = drawn_text(svg)
     for label in (
         "simulated time (s)",
-        "energy of the devices, idle power included (J)",
+        "energy of devices, idle included (J)",
         "round",
         "test accuracy",
         "fedavg",

@@ -34,7 +34,7 @@ from edgesim.reports.pictures.stacked import parts_of
 
 _AGAINST = {
     "sim_time_s": ("time", "simulated time"),
-    "energy_j": ("energy", "energy of the devices, idle power included"),
+    "energy_j": ("energy", "energy of devices, idle included"),
     "round": ("rounds", "rounds"),
 }
 _ROWS_BEHIND = 12  # of each setting in the table behind a curve

@@ -18,7 +18,7 @@ from edgesim.reports.readable import unit_for
 
 QUANTITIES = {
     "sim_time_s": "simulated time",
-    "energy_j": "energy of the devices, idle power included",
+    "energy_j": "energy of devices, idle included",
     "active_j": "energy of the devices above idle power",
     "participant_j": "energy without devices never asked",
     "energy_network_j": "energy of the network",
