@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from time import monotonic
 
 import numpy as np
 import torch
@@ -22,7 +23,8 @@ from edgesim.files.reading import in_short, quoted
 from edgesim.learning.data.dataset import Numbers
 
 _ADDRESS = "RAY_ADDRESS"  # the environment variable that Ray's own programs read
-_PATIENCE_S = 10.0  # for a machine that answers
+PATIENCE_S = 10.0  # for a machine that answers
+_TRY_S = 1.0  # between two looks whether the head answers, and for its answer
 _QUIET = {"log_to_driver": False, "logging_level": "error"}
 _UNTOLD = {"RAY_USAGE_STATS_ENABLED": "0"}  # nothing is sent to anybody
 
@@ -94,13 +96,52 @@ class RayCluster:
         ray.init(address="local", num_cpus=workers, include_dashboard=False, _temp_dir=str(self._folder), **_QUIET)
 
 
+class Head:
+    """The head of a cluster, the machine that all others report to: Ray ends a process that misses it for a minute.
+
+    A head that cannot be reached from this machine at first counts as running: Ray has other ways to it.
+    """
+
+    def __init__(self, address: str) -> None:
+        """`address`: HOST:PORT."""
+        self.address = address
+        self._in_reach = self._answers()
+        self._tried_s = monotonic()
+        self._silent_since_s: float | None = None
+
+    def is_gone(self) -> bool:
+        """Return whether the head has answered no try for PATIENCE_S. It is tried once a second, for a second."""
+        now_s = monotonic()
+        if not self._in_reach or now_s - self._tried_s < _TRY_S:
+            return False
+        self._tried_s = now_s
+        if self._answers():
+            self._silent_since_s = None
+            return False
+        if self._silent_since_s is None:
+            self._silent_since_s = now_s
+        return now_s - self._silent_since_s >= PATIENCE_S
+
+    def _answers(self) -> bool:
+        try:
+            _connect(self.address, _TRY_S)
+        except OSError:
+            return False
+        return True
+
+
+def _connect(address: str, patience_s: float) -> None:
+    """Connect to HOST:PORT and hang up. Raises OSError, ValueError or OverflowError if there is no answer."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=patience_s).close()
+
+
 def _check_answers(key: str, address: str) -> None:
     """Raise ConfigError if nobody is at HOST:PORT, for which Ray would wait minutes."""
-    host, colon, port = address.rpartition(":")
-    if not colon:
+    if ":" not in address:
         return  # as "auto" says where by itself
     try:
-        socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
+        _connect(address, PATIENCE_S)
     except (OSError, ValueError, OverflowError) as error:
         raise ConfigError(f"{key}: nobody answers at the Ray address {quoted(address)}: {error}") from error
 

@@ -16,9 +16,10 @@ from edgesim.files.loaded_code import LoadedCode, check_same, loaded_here
 from edgesim.files.reading import in_short
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.runtime.pool import Pool, answer
-from edgesim.runtime.ray_cluster import travel_as_arrays
+from edgesim.runtime.ray_cluster import PATIENCE_S, Head, travel_as_arrays
 
 _TRIES = 5  # of an item, or of beginning at all, before it is given up: the processes or machines at it were lost
+_TURN_S = 2.0  # of waiting for an answer, between two looks at the head
 _DEPTH = 2  # items that a process is sent at once, if so many are given
 SAME = ("edgesim", "torch", "numpy")  # whose versions decide results
 
@@ -62,6 +63,7 @@ class RayPool(Pool):
         self._name = name
         self._workers = workers
         self._doing = doing
+        self._head = Head(ray.get_runtime_context().gcs_address)
         versions = {package: version(package) for package in SAME}
         path = [path for path in sys.path if path]
         beginning = _Beginning(path, versions, loaded_here(), pickle.dumps(start))
@@ -84,6 +86,9 @@ class RayPool(Pool):
 
         for process in (*self._beginning.values(), *self._ready) if ray.is_initialized() else ():
             ray.kill(process)
+        self._forget()
+
+    def _forget(self) -> None:
         for each in (self._waiting, self._beginning, self._ready, self._at):
             each.clear()
 
@@ -104,23 +109,35 @@ class RayPool(Pool):
     def take(self, wait: bool) -> list[tuple[Any, Any]]:
         """Return what is done by now; see edgesim.runtime.pool.Pool.
 
-        Raises EdgesimError if the processes or machines that were at an item have died time and again, or cannot begin.
+        Raises EdgesimError if the processes or machines that were at an item have died time and again, or cannot begin,
+        or the head of the cluster is gone.
         """
         import ray
 
         found: list[tuple[Any, Any]] = []
         while self.is_busy():
+            self._check_head()
             under_way = [*self._at, *self._beginning]
-            if wait and not found:
-                ray.wait(under_way, num_returns=1)
+            waits = wait and not found
+            if waits:
+                ray.wait(under_way, num_returns=1, timeout=_TURN_S)
             done, _ = ray.wait(under_way, num_returns=len(under_way), timeout=0)
-            if not done:
+            if not done and not waits:
                 break
             for each in done:
                 found += self._answered(each) if each in self._at else self._begun(each)
             self.begin()
             self._hand_out()
         return found
+
+    def _check_head(self) -> None:
+        """Raise EdgesimError if the head of the cluster is gone."""
+        if self._head.is_gone():
+            self._forget()  # to kill a process that the head has not heard of would wait for the head
+            raise EdgesimError(
+                f"{self._name}: the Ray cluster is gone: its head {self._head.address} has not answered for "
+                f"{PATIENCE_S:g} s; what was finished is kept"
+            )
 
     def _hand_out(self) -> None:
         """Send items that wait to processes that are ready, each to one that is at the fewest."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ import pytest
 
 import edgesim
 from edgesim.core.errors import ConfigError, EdgesimError
+from edgesim.files.atomic import checkpoint_of
 from edgesim.records.lock import lock_of
 from edgesim.runtime import ray_cluster, ray_pool
 from edgesim.runtime.ray_rows import RayRows
@@ -203,12 +206,50 @@ def test_nobody_at_the_address() -> None:
         ray_cluster.RayCluster("backend", 2, "ray://there:1")
 
 
-def _of_this_session(process: int) -> list[int]:
-    """Return the processes of a session, its first one included."""
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_head_is_gone_that_answers_no_more(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried once a second, and gone after ten seconds without an answer; one out of reach is never gone."""
+    now_s = [100.0]
+    monkeypatch.setattr(ray_cluster, "monotonic", lambda: now_s[0])
+
+    def is_gone(head: ray_cluster.Head, after_s: float) -> bool:
+        now_s[0] += after_s
+        return head.is_gone()
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, 0), family=family)
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    port = listening.getsockname()[1]
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    head = ray_cluster.Head(address)
+    assert not is_gone(head, 1000)
+    assert not any(is_gone(head, 0.3) for _ in range(3))  # that is too soon for another try
+    listening.setblocking(False)
+    for _ in range(2):
+        listening.accept()[0].close()
+    with pytest.raises(BlockingIOError):
+        listening.accept()
+
+    listening.close()
+    assert [is_gone(head, after_s) for after_s in (1, 1, 8, 0.5)] == [False] * 4  # 9.5 s after the first try in vain
+    assert not ray_cluster.Head(address).is_gone()
+    with closing(socket.create_server((host, port), family=family)):
+        assert not is_gone(head, 1)
+    assert [is_gone(head, after_s) for after_s in (1, 9.5, 0.4, 1)] == [False, False, False, True]
+    unknown = ray_cluster.Head(address)
+    assert [is_gone(unknown, 10) for _ in range(3)] == [False] * 3
+
+
+def _of_this_session(process: int, name: str = "") -> list[int]:
+    """Return the processes of a session, its first one included; `name`: how the names begin."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == process:
+            _, _, rest = (folder / "stat").read_text().partition("(")
+            named, _, numbers = rest.rpartition(")")
+            if int(numbers.split()[3]) == process and named.startswith(name):
                 found.append(int(folder.name))
         except (FileNotFoundError, ProcessLookupError):
             continue
@@ -238,6 +279,45 @@ def test_nothing_is_left_of_a_cluster_of_its_own(here: Path, how: signal.Signals
     if how != signal.SIGKILL:
         assert process.returncode == 128 + how
         assert edgesim.open("run").manifest["status"] == "interrupted"
+
+
+def lose_the_head(process: subprocess.Popen[str]) -> str:
+    """Kill the head of a cluster that a command has started, and what works there; return the last line it prints."""
+    assert _of_this_session(process.pid, "gcs_server")
+    for name in ("gcs_server", "ray::_Process"):
+        for each in _of_this_session(process.pid, name):
+            os.kill(each, signal.SIGKILL)
+    try:
+        _, err = process.communicate(timeout=40)  # Ray itself would end the command after 60 s
+    finally:
+        for each in _of_this_session(process.pid):  # also Ray's agents, which would end a little later
+            os.kill(each, signal.SIGKILL)
+    assert process.returncode == 2 and "Traceback" not in err
+    return err.splitlines()[-1]
+
+
+GONE = r"the Ray cluster is gone: its head [0-9.]+:\d+ has not answered for 10 s; what was finished is kept"
+
+
+@full
+@pytest.mark.kills
+@pytest.mark.workers
+@pytest.mark.process
+def test_a_run_whose_head_is_killed_ends_with_a_line_and_goes_on(here: Path) -> None:
+    """The same command comes to the tables and weights of a run in one process."""
+    pytest.importorskip("ray")
+    words = ["run", "scenario.toml", "--set", "stop.rounds=1000"]
+    on_ray = [*words, "--out", "run", "--checkpoint", "1 s", "--set", "backend=ray"]
+    process = started("-m", "edgesim", *on_ray)
+    checkpoint = checkpoint_of(Path("run"))
+    wait_until(checkpoint.exists)
+    assert re.fullmatch(f"error: backend: {GONE}", lose_the_head(process))
+    assert edgesim.open("run").manifest["status"] == "failed" and checkpoint.exists()
+    assert 0 < edgesim.open("run").manifest["rounds"] < 1000
+    assert call(*on_ray, "--quiet").code == 0
+    assert edgesim.open("run").manifest["known"]["answers"] > 0
+    assert call(*words, "--out", "alone/run", "--quiet").code == 0
+    assert contents(Path("run")) == contents(Path("alone/run")) != {}
 
 
 # --- a study ----------------------------------------------------------------------------------------------------------
@@ -295,6 +375,25 @@ def _kill_at_work(nodes: Nodes, cells: list[Planned]) -> bool:
     nodes.kill()
     wait_until(lambda: any(are_gone([process]) for process in at_work))
     return any(each.folder.exists() for process, each in at_work.items() if are_gone([process]))
+
+
+@full
+@pytest.mark.kills
+@pytest.mark.workers
+@pytest.mark.process
+def test_a_study_whose_head_is_killed_keeps_the_cells_that_ended(study: Path) -> None:
+    pytest.importorskip("ray")
+    words = ["study", "run", "study.toml", "--runs", "cells"]
+    process = started("-m", "edgesim", *words, "--backend", "ray", "--workers", "1")
+    assert process.stderr is not None
+    while not process.stderr.readline().startswith("1 of 6: "):
+        assert process.poll() is None
+    assert re.fullmatch(f"error: --backend ray: {GONE}", lose_the_head(process))
+    kept = list((study / "cells").glob("method=*"))
+    assert 0 < len(kept) < 6
+    code, _, err = call(*words)
+    assert (code, err.splitlines()[0]) == (0, f"{len(kept)} of 6 cells are done")
+    assert len(names(study / "cells")) == 6
 
 
 def test_machines_have_to_see_the_folder(tmp_path: Path) -> None:
