@@ -24,7 +24,7 @@ from edgesim.learning.data.dataset import Numbers
 
 _ADDRESS = "RAY_ADDRESS"  # the environment variable that Ray's own programs read
 PATIENCE_S = 10.0  # for a machine that answers
-_TRY_S = 1.0  # between two looks whether the head answers, and for its answer
+_TRY_S = 1.0  # between two looks whether Ray answers, and for the answer
 _QUIET = {"log_to_driver": False, "logging_level": "error"}
 _UNTOLD = {"RAY_USAGE_STATS_ENABLED": "0"}  # nothing is sent to anybody
 
@@ -96,21 +96,32 @@ class RayCluster:
         ray.init(address="local", num_cpus=workers, include_dashboard=False, _temp_dir=str(self._folder), **_QUIET)
 
 
-class Head:
-    """The head of a cluster, the machine that all others report to: Ray ends a process that misses it for a minute.
+def services() -> tuple[Service, ...]:
+    """Return the Ray processes without which this process cannot use the cluster that it is connected to."""
+    import ray
 
-    A head that cannot be reached from this machine at first counts as running: Ray has other ways to it.
+    context = ray.get_runtime_context()
+    (here,) = (node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+    raylet = f"{here['NodeManagerAddress']}:{here['NodeManagerPort']}"
+    return Service("head", context.gcs_address), Service("raylet on this machine", raylet)
+
+
+class Service:
+    """A Ray process at an address, which is gone when it does not answer there any more.
+
+    A process that cannot be reached from this machine at first is never gone: Ray has other ways to it.
     """
 
-    def __init__(self, address: str) -> None:
-        """`address`: HOST:PORT."""
+    def __init__(self, name: str, address: str) -> None:
+        """`name`: for messages. `address`: HOST:PORT."""
+        self.name = name
         self.address = address
         self._in_reach = self._answers()
         self._tried_s = monotonic()
         self._silent_since_s: float | None = None
 
     def is_gone(self) -> bool:
-        """Return whether the head has answered no try for PATIENCE_S. It is tried once a second, for a second."""
+        """Return whether it has answered no try for PATIENCE_S. It is tried once a second, for a second."""
         now_s = monotonic()
         if not self._in_reach or now_s - self._tried_s < _TRY_S:
             return False

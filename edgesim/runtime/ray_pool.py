@@ -16,10 +16,10 @@ from edgesim.files.loaded_code import LoadedCode, check_same, loaded_here
 from edgesim.files.reading import in_short
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.runtime.pool import Pool, answer
-from edgesim.runtime.ray_cluster import PATIENCE_S, Head, travel_as_arrays
+from edgesim.runtime.ray_cluster import PATIENCE_S, services, travel_as_arrays
 
 _TRIES = 5  # of an item, or of beginning at all, before it is given up: the processes or machines at it were lost
-_TURN_S = 2.0  # of waiting for an answer, between two looks at the head
+_TURN_S = 2.0  # of waiting for an answer, between two looks whether Ray answers
 _DEPTH = 2  # items that a process is sent at once, if so many are given
 SAME = ("edgesim", "torch", "numpy")  # whose versions decide results
 
@@ -63,7 +63,7 @@ class RayPool(Pool):
         self._name = name
         self._workers = workers
         self._doing = doing
-        self._head = Head(ray.get_runtime_context().gcs_address)
+        self._services = services()
         versions = {package: version(package) for package in SAME}
         path = [path for path in sys.path if path]
         beginning = _Beginning(path, versions, loaded_here(), pickle.dumps(start))
@@ -110,13 +110,13 @@ class RayPool(Pool):
         """Return what is done by now; see edgesim.runtime.pool.Pool.
 
         Raises EdgesimError if the processes or machines that were at an item have died time and again, or cannot begin,
-        or the head of the cluster is gone.
+        or the cluster is gone.
         """
         import ray
 
         found: list[tuple[Any, Any]] = []
         while self.is_busy():
-            self._check_head()
+            self._check_services()
             under_way = [*self._at, *self._beginning]
             waits = wait and not found
             if waits:
@@ -130,14 +130,15 @@ class RayPool(Pool):
             self._hand_out()
         return found
 
-    def _check_head(self) -> None:
-        """Raise EdgesimError if the head of the cluster is gone."""
-        if self._head.is_gone():
-            self._forget()  # to kill a process that the head has not heard of would wait for the head
-            raise EdgesimError(
-                f"{self._name}: the Ray cluster is gone: its head {self._head.address} has not answered for "
-                f"{PATIENCE_S:g} s; what was finished is kept"
-            )
+    def _check_services(self) -> None:
+        """Raise EdgesimError if the cluster is gone."""
+        for each in self._services:
+            if each.is_gone():
+                self._forget()  # to kill a process that the head has not heard of would wait for the head
+                raise EdgesimError(
+                    f"{self._name}: the Ray cluster is gone: its {each.name} {each.address} has not answered for "
+                    f"{PATIENCE_S:g} s; what was finished is kept"
+                )
 
     def _hand_out(self) -> None:
         """Send items that wait to processes that are ready, each to one that is at the fewest."""

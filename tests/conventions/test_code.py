@@ -88,7 +88,7 @@ def test_no_wall_clock():
     allowed = [f"simulation.{name}" for name in ("run", "recording", "estimate", "progress", "calibrate", "provenance")]
     allowed += ["files.loaded_code", "files.code_identity"]  # when files were changed
     allowed += ["runtime.saved_memo", "simulation.live", "cli.watch", "cli.calibrate", "records.lock"]
-    allowed += ["runtime.ray_cluster"]  # how long the head of a cluster has been silent
+    allowed += ["runtime.ray_cluster"]  # how long a cluster has been silent
     assert imports(r"(time|datetime)(\..*)?", *(f"edgesim.{name}" for name in allowed)) == []
 
 

@@ -207,14 +207,14 @@ def test_nobody_at_the_address() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_a_head_is_gone_that_answers_no_more(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_is_gone_that_answers_no_more(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried once a second, and gone after ten seconds without an answer; one out of reach is never gone."""
     now_s = [100.0]
     monkeypatch.setattr(ray_cluster, "monotonic", lambda: now_s[0])
 
-    def is_gone(head: ray_cluster.Head, after_s: float) -> bool:
+    def is_gone(service: ray_cluster.Service, after_s: float) -> bool:
         now_s[0] += after_s
-        return head.is_gone()
+        return service.is_gone()
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -223,9 +223,9 @@ def test_a_head_is_gone_that_answers_no_more(host: str, monkeypatch: pytest.Monk
         pytest.skip(f"this machine has no {host}")
     port = listening.getsockname()[1]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    head = ray_cluster.Head(address)
-    assert not is_gone(head, 1000)
-    assert not any(is_gone(head, 0.3) for _ in range(3))  # that is too soon for another try
+    service = ray_cluster.Service("head", address)
+    assert not is_gone(service, 1000)
+    assert not any(is_gone(service, 0.3) for _ in range(3))  # that is too soon for another try
     listening.setblocking(False)
     for _ in range(2):
         listening.accept()[0].close()
@@ -233,12 +233,12 @@ def test_a_head_is_gone_that_answers_no_more(host: str, monkeypatch: pytest.Monk
         listening.accept()
 
     listening.close()
-    assert [is_gone(head, after_s) for after_s in (1, 1, 8, 0.5)] == [False] * 4  # 9.5 s after the first try in vain
-    assert not ray_cluster.Head(address).is_gone()
+    assert [is_gone(service, after_s) for after_s in (1, 1, 8, 0.5)] == [False] * 4  # 9.5 s after the first try in vain
+    assert not ray_cluster.Service("head", address).is_gone()
     with closing(socket.create_server((host, port), family=family)):
-        assert not is_gone(head, 1)
-    assert [is_gone(head, after_s) for after_s in (1, 9.5, 0.4, 1)] == [False, False, False, True]
-    unknown = ray_cluster.Head(address)
+        assert not is_gone(service, 1)
+    assert [is_gone(service, after_s) for after_s in (1, 9.5, 0.4, 1)] == [False, False, False, True]
+    unknown = ray_cluster.Service("head", address)
     assert [is_gone(unknown, 10) for _ in range(3)] == [False] * 3
 
 
@@ -281,10 +281,10 @@ def test_nothing_is_left_of_a_cluster_of_its_own(here: Path, how: signal.Signals
         assert edgesim.open("run").manifest["status"] == "interrupted"
 
 
-def lose_the_head(process: subprocess.Popen[str]) -> str:
-    """Kill the head of a cluster that a command has started, and what works there; return the last line it prints."""
-    assert _of_this_session(process.pid, "gcs_server")
-    for name in ("gcs_server", "ray::_Process"):
+def lose(process: subprocess.Popen[str], service: str) -> str:
+    """Kill a process of Ray's that a command has started, and what works there; return the last line it prints."""
+    assert _of_this_session(process.pid, service)
+    for name in (service, "ray::_Process"):
         for each in _of_this_session(process.pid, name):
             os.kill(each, signal.SIGKILL)
     try:
@@ -296,7 +296,7 @@ def lose_the_head(process: subprocess.Popen[str]) -> str:
     return err.splitlines()[-1]
 
 
-GONE = r"the Ray cluster is gone: its head [0-9.]+:\d+ has not answered for 10 s; what was finished is kept"
+GONE = r"the Ray cluster is gone: its {} [0-9.]+:\d+ has not answered for 10 s; what was finished is kept"
 
 
 @full
@@ -311,7 +311,7 @@ def test_a_run_whose_head_is_killed_ends_with_a_line_and_goes_on(here: Path) -> 
     process = started("-m", "edgesim", *on_ray)
     checkpoint = checkpoint_of(Path("run"))
     wait_until(checkpoint.exists)
-    assert re.fullmatch(f"error: backend: {GONE}", lose_the_head(process))
+    assert re.fullmatch(f"error: backend: {GONE.format('head')}", lose(process, "gcs_server"))
     assert edgesim.open("run").manifest["status"] == "failed" and checkpoint.exists()
     assert 0 < edgesim.open("run").manifest["rounds"] < 1000
     assert call(*on_ray, "--quiet").code == 0
@@ -381,14 +381,15 @@ def _kill_at_work(nodes: Nodes, cells: list[Planned]) -> bool:
 @pytest.mark.kills
 @pytest.mark.workers
 @pytest.mark.process
-def test_a_study_whose_head_is_killed_keeps_the_cells_that_ended(study: Path) -> None:
+@pytest.mark.parametrize("service, told", [("gcs_server", "head"), ("raylet", "raylet on this machine")])
+def test_a_study_whose_cluster_is_killed_keeps_the_cells_that_ended(study: Path, service: str, told: str) -> None:
     pytest.importorskip("ray")
     words = ["study", "run", "study.toml", "--runs", "cells"]
     process = started("-m", "edgesim", *words, "--backend", "ray", "--workers", "1")
     assert process.stderr is not None
     while not process.stderr.readline().startswith("1 of 6: "):
         assert process.poll() is None
-    assert re.fullmatch(f"error: --backend ray: {GONE}", lose_the_head(process))
+    assert re.fullmatch(f"error: --backend ray: {GONE.format(told)}", lose(process, service))
     kept = list((study / "cells").glob("method=*"))
     assert 0 < len(kept) < 6
     code, _, err = call(*words)
