@@ -105,11 +105,10 @@ class Dispatcher:
         draws = self._draws_of(orders) if self._draws else None
         share, limits = self._cut_short(orders, draws)
         prices = self._pricer.of_each(orders, now_s, draws, share)
-        interruptions = battery_s = None
-        if self._batteries or not self._interruptions.unbroken:
-            devices, columns = _devices(orders), Prices(*map(np.array, zip(*prices, strict=True)))
-            interruptions = self._interruptions.of(devices, columns, draws, now_s)
-            battery_s = self._battery_s(devices, columns, now_s)
+        interruptions = None
+        if not self._interruptions.unbroken:
+            interruptions = self._interruptions.of(_devices(orders), _columns(prices), draws, now_s)
+        battery_s = self._battery_s(orders, prices, now_s) if self._batteries else None
         jobs, fits = [], []
         for place, order in enumerate(orders):
             limit = None if limits is None else limits[place]
@@ -179,10 +178,38 @@ class Dispatcher:
         limits = [int(t) if t < s else None for t, s in zip(taken.tolist(), steps.tolist(), strict=True)]
         return np.divide(taken, steps, out=np.ones(len(orders)), where=steps > 0), limits
 
-    def _battery_s(self, devices: Ids, prices: Prices[Arr], now_s: float) -> Sequence[float] | None:
-        """Return after how many seconds of their job the devices' batteries are empty, inf: they outlast it."""
-        if not self._batteries:
+    def _battery_s(
+        self, orders: Sequence[Order], prices: Sequence[Prices[float]], now_s: float
+    ) -> Sequence[float] | None:
+        """Return after how many seconds of their job the devices' batteries are empty, inf: they outlast it.
+
+        None: all of them do.
+        """
+        unsure = self._unsure(range(len(orders)), orders, prices, now_s)
+        if unsure:
+            self._batteries.look(_devices([orders[place] for place in unsure]), now_s)
+            unsure = self._unsure(unsure, orders, prices, now_s)
+        if not unsure:
             return None
+        battery_s = np.full(len(orders), inf)
+        devices, columns = _devices([orders[place] for place in unsure]), _columns([prices[place] for place in unsure])
+        battery_s[unsure] = self._lasting_s(devices, columns, now_s)
+        lasting: Sequence[float] = battery_s.tolist()
+        return lasting
+
+    def _unsure(
+        self, places: Sequence[int], orders: Sequence[Order], prices: Sequence[Prices[float]], now_s: float
+    ) -> Sequence[int]:
+        """Return the places of the orders whose devices' batteries may not outlast them."""
+        unsure = []
+        for place in places:
+            price = prices[place]
+            joules, seconds = price.down_j + price.compute_j + price.up_j, price.down_s + price.compute_s + price.up_s
+            if not self._batteries.outlasts(orders[place].device, joules, seconds, now_s):
+                unsure.append(place)
+        return unsure
+
+    def _lasting_s(self, devices: Ids, prices: Prices[Arr], now_s: float) -> Arr:
         nothing = np.zeros(len(devices))
         legs = []
         for joules, seconds, latency_s in (
@@ -193,9 +220,12 @@ class Dispatcher:
             on_s = seconds - latency_s
             watts = np.divide(joules, on_s, out=np.zeros(len(devices)), where=on_s > 0)
             legs += [(nothing, seconds - on_s), (watts, on_s)]
-        lasting: Sequence[float] = self._batteries.lasting_s(devices, legs, now_s).tolist()
-        return lasting
+        return self._batteries.lasting_s(devices, legs, now_s)
 
 
 def _devices(orders: Sequence[Order]) -> Ids:
     return np.array([order.device for order in orders], dtype=np.int64)
+
+
+def _columns(prices: Sequence[Prices[float]]) -> Prices[Arr]:
+    return Prices(*map(np.array, zip(*prices, strict=True)))

@@ -22,19 +22,34 @@ class Presence:
         self._batteries = batteries
         self._members = members
         self._occasion = 0
+        self.unbroken = availability.unbroken  # always there, if on
         self.everybody = availability.unbroken and not batteries  # always there and on
+        self._everyone = np.broadcast_to(np.True_, availability.n)
 
     def new_occasion(self) -> None:
         """Begin a new occasion to ask devices: an availability that leaves it to chance draws anew."""
         self._occasion += 1
 
     def reachable(self, now_s: float) -> np.ndarray:
-        """Return which devices can be reached, bool, shape (devices,)."""
+        """Return which devices can be reached, bool, shape (devices,), not to be written to."""
+        if self._availability.unbroken:
+            return self._batteries.on(now_s) if self._batteries else self._everyone
         there = self._availability.on(now_s, self._occasion)
         return there & self._batteries.on(now_s) if self._batteries else there
 
+    def is_there(self, device: int, now_s: float) -> bool:
+        """Return whether a device can be reached, if the availability is unbroken."""
+        return not self._batteries or self._batteries.is_on(device, now_s)
+
+    def count(self, now_s: float, enough: int) -> int:
+        """Return how many devices can be reached, or a smaller number that is at least `enough`.
+
+        It is to be asked if the availability is unbroken.
+        """
+        return self._batteries.devices_on(now_s, enough) if self._batteries else self._availability.n
+
     def seen(self, now_s: float) -> np.ndarray:
-        """Return the same to somebody who only looks on, at any moment: no battery remembers that it was asked."""
+        """Return the same to an observer, who may ask at any moment: asking changes no answer."""
         there = self._availability.on(now_s, self._occasion)
         return there & (self._batteries.on_from_s(now_s) <= now_s) if self._batteries else there
 

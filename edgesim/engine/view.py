@@ -95,12 +95,12 @@ class FleetView:
     @property
     def free_places(self) -> int:
         """How many devices may still be asked now."""
-        idle = len(self.busy) - self.at_work if self._simple else len(self.idle)
+        idle = self._idle_devices(self.places)
         return idle if self.places is None else min(self.places, idle)
 
     def choose(self, key: Key) -> Ids:
         """Return distinct idle devices, ascending, by the scenario's selection rule, no more than there are places."""
-        idle = len(self.busy) - self.at_work if self._simple else len(self.idle)
+        idle = self._idle_devices(None if self.places is None else self.places + 1)
         places = idle if self.places is None else min(self.places, idle)
         if places < idle and isinstance(self.selection, All):
             return self._some_idle(places, key)
@@ -124,13 +124,15 @@ class FleetView:
         would cost more than all else in a large fleet. Where draw after draw hits none, the rest is drawn from the idle
         after all.
         """
-        members, taken = self.setting.members, self.busy if self._simple else ~self.reachable
+        members, busy, hidden = self.setting.members, self.busy, self.hidden
+        there = None if self._unlisted else self.reachable
         devices = len(self.busy) if members is None else len(members)
         found: list[int] = []
         misses = 0
         for word in key.words():
             device = word % devices if members is None else int(members[word % devices])
-            if taken[device] or device in found:
+            is_there = self.presence.is_there(device, self.now_s) if there is None else there[device]
+            if busy[device] or not is_there or device in hidden or device in found:
                 misses += 1
             else:
                 found.append(device)
@@ -155,7 +157,19 @@ class FleetView:
             found = f"device {strangers[0]}, which is not idle" if len(strangers) else f"{chosen.tolist()}"
             raise ContractError(f"{rule}.choose() must return distinct idle devices, ascending, got {found}")
 
+    def _idle_devices(self, enough: int | None) -> int:
+        """Return how many devices are idle, or a smaller number that is at least `enough`; None: exactly."""
+        if self._unlisted:
+            if self.presence.everybody and not self.hidden:
+                return len(self.busy) - self.at_work
+            if enough is not None:
+                others = self.at_work + len(self.hidden)  # of which some may be off
+                idle = self.presence.count(self.now_s, enough + others) - others
+                if idle >= enough:
+                    return idle
+        return len(self.idle)
+
     @property
-    def _simple(self) -> bool:
-        """Whether whoever has no job can be asked."""
-        return self.only is None and not self.hidden and self.members is None and self.presence.everybody
+    def _unlisted(self) -> bool:
+        """Whether a device that is on can be asked, unless it has a job or is hidden: the idle need not be listed."""
+        return self.only is None and self.members is None and self.presence.unbroken

@@ -243,7 +243,8 @@ def _with_radio(own_w: Arr, links_w: Arr | None) -> Arr:
 def _batteries(given: FleetBlock, idle_w: Arr, key: Key, path: str) -> Callable[[], Batteries] | None:
     if given.battery is None or isinstance(given.battery.value, NoBattery):
         return None
-    build: Callable[[], Batteries] = partial(built, given.battery, path, ("drain", "lasting"), idle_w, key, path)
+    needed = ("condition", "drain", "lasting")
+    build: Callable[[], Batteries] = partial(built, given.battery, path, needed, idle_w, key, path)
     build()  # so that impossible values are found now
     return build
 

@@ -38,6 +38,10 @@ def level(of: Batteries, now_s: float) -> float:
     return float(of.level(ZERO, now_s)[0])
 
 
+def on(of: Batteries, now_s: float) -> list[bool]:
+    return of.condition(np.arange(len(of)), now_s).on.tolist()
+
+
 # --- by hand ----------------------------------------------------------------------------------------------
 
 
@@ -48,7 +52,7 @@ def test_a_battery_that_is_never_charged():
     assert one.empty_after(ZERO, 9.0, 0.0).tolist() == [3600]
     assert one.empty_after(ZERO, 9.0, 18e3).tolist() == [1800]
     assert [level(one, t) for t in (0, 9e3, 36e3, 1e7)] == [36e3, 27e3, 0, 0]
-    assert [one.available(t).tolist() for t in (0.0, 35999.0, 36e3, 1e7, 5.0)] == [
+    assert [on(one, t) for t in (0.0, 35999.0, 36e3, 1e7, 5.0)] == [
         [True],
         [True],
         [False],
@@ -66,7 +70,7 @@ def test_death_in_the_middle_of_a_job_takes_exactly_the_capacity():
     lasted_s = one.drain(ZERO, 9.0, 7200.0, 0.0)
     assert lasted_s.tolist() == [3600]
     assert (lasted_s[0] * (9 + 1), level(one, 3600.0)) == (36e3, 0)
-    assert one.available(3600.0).tolist() == [False]
+    assert on(one, 3600.0) == [False]
     assert one.drain(ZERO, 9.0, 10.0, 5000.0).tolist() == [0]
     assert one.empty_after(ZERO, 0.0, 5000.0).tolist() == [0]
 
@@ -78,8 +82,8 @@ def test_a_dead_device_comes_back_after_charging():
     death_s = 6 * HOUR_S + 36e3 / 14
     assert one.next_available(ZERO, 7 * HOUR_S).tolist() == [22.5 * HOUR_S]
     assert [level(one, t * HOUR_S) for t in (7, 22, 22.25)] == pytest.approx([0, 0, 3600])
-    assert one.available(22.4 * HOUR_S).tolist() == [False]
-    assert one.available(22.5 * HOUR_S).tolist() == [True]
+    assert on(one, 22.4 * HOUR_S) == [False]
+    assert on(one, 22.5 * HOUR_S) == [True]
     assert level(one, 22.5 * HOUR_S) == pytest.approx(7.2e3)
     assert level(one, 23.5 * HOUR_S) == pytest.approx(7.2e3 + 3 * HOUR_S)
     assert level(one, 26.5 * HOUR_S) == pytest.approx(36e3)  # full at 22.5 h + 28.8 kJ / 3 W = 25.17 h
@@ -138,9 +142,9 @@ def test_drains_may_follow_one_another_but_not_overlap():
 def test_an_empty_battery_starts_off():
     """Level 0 at the start: nothing until it is charged."""
     one = battery([(0, DAY_S)], charge_w=2, level_j=0)
-    assert one.available(0.0).tolist() == [False]
+    assert on(one, 0.0) == [False]
     assert one.next_available(ZERO, 0.0).tolist() == [3600]
-    assert one.available(3600.0).tolist() == [True]
+    assert on(one, 3600.0) == [True]
 
 
 def test_a_job_of_several_phases_can_be_tried_first():
@@ -156,7 +160,7 @@ def test_a_job_of_several_phases_can_be_tried_first():
     for watts, seconds in phases:
         now_s = now_s + two.drain(ids, watts, seconds, now_s)
     assert (now_s - 50).tolist() == pytest.approx(lasted_s.tolist())
-    assert two.available(1e4).tolist() == [False, False]
+    assert on(two, 1e4) == [False, False]
 
 
 def test_a_job_that_a_battery_outlasts():
@@ -255,7 +259,7 @@ def test_levels_equal_those_of_small_steps(drawn, windows, jobs, rest):
             return
         for _ in range(2):
             assert level(quick, now_s) == pytest.approx(slow.level, abs=1e-6 * columns["capacity_j"])
-        assert quick.available(now_s).tolist() == [not slow.off]
+        assert on(quick, now_s) == [not slow.off]
         assert quick.off_s(ZERO, now_s)[0] == pytest.approx(slow.off_s, abs=1e-3)
         if not length:
             continue
@@ -305,7 +309,7 @@ def test_what_was_asked_before_changes_no_bit():
     for _ in range(sized(8, 40, 40)):
         ahead_s = np.sort(generator.uniform(0, 60, 6))
         for asked_s in now_s + ahead_s[generator.permutation(6)]:
-            often.available(float(asked_s))
+            on(often, float(asked_s))
             often.next_available(ids, float(asked_s))
         now_s += float(generator.uniform(0, 60))
         for found, alone in ((often.level, seldom.level), (often.off_s, seldom.off_s)):
@@ -350,14 +354,14 @@ def test_many_batteries_are_each_their_own():
         "next": many.next_available(order, now_s),
         "lasted": many.drain(order, 2.0, 5e3, now_s),
     }
-    available = [many.available(t) for t in (4 * DAY_S, now_s + 5e3)]
+    available = [on(many, t) for t in (4 * DAY_S, now_s + 5e3)]
     for place, i in enumerate(order):
         one = battery(windows, **{name: column[i] for name, column in columns.items()})
         assert one.next_available(ZERO, now_s)[0] == together["next"][place]
         assert one.empty_after(ZERO, 2.0, now_s)[0] == together["empty"][place]
         assert level(one, now_s) == together["level"][place]
         assert one.drain(ZERO, 2.0, 5e3, now_s)[0] == together["lasted"][place]
-        assert [mask[i] for mask in available] == [bool(one.available(t)[0]) for t in (4 * DAY_S, now_s + 5e3)]
+        assert [mask[i] for mask in available] == [on(one, t)[0] for t in (4 * DAY_S, now_s + 5e3)]
     assert 0 < sum(available[0]) < n
     assert len(many) == len(ids)
 

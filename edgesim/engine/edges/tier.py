@@ -92,7 +92,7 @@ class EdgePresence:
     def __init__(self, edges: int) -> None:
         self._there = np.ones(edges, dtype=bool)
 
-    everybody = False
+    everybody = unbroken = False
 
     def leave(self, edge: int) -> None:
         """Take note that an edge server has given up."""

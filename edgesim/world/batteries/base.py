@@ -15,6 +15,9 @@ from edgesim.world.processes.daily_profile import DailyWindows, seconds_until_ze
 _ROUNDINGS = 8  # of a time, as the seconds of a job are added up in several ways; late in a long run they are more
 
 
+_FAR_ENOUGH = 1.0 - 4 * _ROUNDINGS * np.finfo(np.float64).eps
+
+
 def _about_now_s(now_s: Arr) -> Arr:
     """Return how far from an instant a time may be that is meant to be the same, shape of `now_s`."""
     near_s: Arr = ON_TIME_S + _ROUNDINGS * np.spacing(now_s)
@@ -30,6 +33,16 @@ class _State(NamedTuple):
     store_j: Arr
     off: np.ndarray
     off_s: Arr
+
+
+class Condition(NamedTuple):
+    """Conditions of batteries at an instant; all arrays have shape (k,)."""
+
+    on: np.ndarray  # bool
+    until_s: Arr  # `on` holds at least so long, if nothing but idle power is drawn
+    level_j: Arr
+    since_s: Arr  # an instant since which `on` has held
+    off_s: Arr  # seconds off until then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,9 +74,6 @@ class Batteries:
         self._since_s = np.zeros(n)
         # where a device was at its last change of condition that somebody asked beyond, if nothing is drawn meanwhile
         self._changed, self._changed_s = _State(*(column.copy() for column in self._state)), np.zeros(n)
-        # the interval for which `available` knows the answer; nobody's at first
-        self._known_from_s, self._known_until_s = np.full(n, np.inf), np.full(n, -np.inf)
-        self._known_on = ~empty
 
     def __len__(self) -> int:
         return len(self._since_s)
@@ -75,30 +85,20 @@ class Batteries:
 
     def level(self, ids: Ids, now_s: Arr | float) -> Arr:
         """Return the joules stored, shape (k,)."""
-        state = self._at(ids, now_s)
-        level_j: Arr = np.where(state.off, self._a.restart_j[ids] - state.store_j, state.store_j)
-        return level_j
+        return self._level(ids, self._at(ids, now_s))
 
     def off_s(self, ids: Ids, now_s: Arr | float) -> Arr:
         """Return seconds so far, shape (k,), in which devices were off and drew no idle power."""
-        until_s = np.broadcast_to(now_s, len(ids))
-        known = (self._known_from_s[ids] <= until_s) & (until_s < self._known_until_s[ids])
-        on = known & self._known_on[ids] & (self._changed_s[ids] <= until_s)  # ever since the last change
-        off_s: Arr = self._changed.off_s[ids]
-        others = np.flatnonzero(~on)
-        off_s[others] = self._at(ids[others], until_s[others]).off_s
-        return off_s
+        return self._at(ids, now_s).off_s
 
-    def available(self, now_s: float) -> np.ndarray:
-        """Return which of the n devices are on, bool, shape (n,)."""
-        stale = np.flatnonzero((now_s < self._known_from_s) | (now_s >= self._known_until_s))
-        if len(stale):
-            state = self._at(stale, now_s)
-            change_s = now_s + self._change_after(stale, state, np.full(len(stale), now_s), 0.0)
-            self._known_on[stale] = ~state.off
-            self._known_from_s[stale] = now_s
-            self._known_until_s[stale] = change_s - ON_TIME_S
-        return self._known_on.copy()
+    def condition(self, ids: Ids, now_s: float) -> Condition:
+        """Return whether devices are on, and until when and since when, and what their batteries hold."""
+        state = self._at(ids, now_s)
+        change_s = now_s + self._change_after(ids, state, np.full(len(ids), now_s), 0.0)
+        since_s, then = self._start(ids, now_s)
+        # near a change a device is on or off by what the question says, and not by who asked before
+        until_s = _FAR_ENOUGH * change_s - 2.0 * ON_TIME_S
+        return Condition(~state.off, until_s, self._level(ids, state), since_s, then.off_s)
 
     def empty_after(self, ids: Ids, watts: Arr | float, now_s: Arr | float) -> Arr:
         """Return seconds, shape (k,), until empty under `watts` on top of idle power: inf if never, 0 if off."""
@@ -134,7 +134,6 @@ class Batteries:
             for column, new in zip(known, state, strict=True):
                 column[ids] = new
         self._since_s[ids] = self._changed_s[ids] = now_s + lasted_s
-        self._known_until_s[ids] = -np.inf
         return lasted_s
 
     def _drained(
@@ -157,13 +156,7 @@ class Batteries:
             raise ValueError(
                 f"device {ids[early][0]} is drained until {since_s[early][0]} s, asked for {until_s[early][0]} s"
             )
-        # Whether it starts from the last draining or from a change since then, the way goes through the same changes.
-        known = self._changed_s[ids] <= until_s
-        at_s = np.where(known, self._changed_s[ids], since_s)
-        store_j, off, off_s = (
-            np.where(known, changed[ids], drained[ids])
-            for changed, drained in zip(self._changed, self._state, strict=True)
-        )
+        at_s, (store_j, off, off_s) = self._start(ids, until_s)
         todo = np.flatnonzero(at_s < until_s)
         while len(todo):
             rows, then, end_s = ids[todo], _State(store_j[todo], off[todo], off_s[todo]), until_s[todo]
@@ -182,6 +175,20 @@ class Batteries:
             self._changed_s[ids[new]] = at_s[new]
             todo = todo[at_s[todo] < until_s[todo]]
         return _State(store_j, off, off_s)
+
+    def _start(self, ids: Ids, until_s: Arr | float) -> tuple[Arr, _State]:
+        """Return when devices were last drained, or last known to change condition before `until_s`, and as what.
+
+        Whichever it is, the way from there to `until_s` goes through the same changes.
+        """
+        known = self._changed_s[ids] <= until_s
+        columns = zip(self._changed, self._state, strict=True)
+        state = _State(*(np.where(known, changed[ids], drained[ids]) for changed, drained in columns))
+        return np.where(known, self._changed_s[ids], self._since_s[ids]), state
+
+    def _level(self, ids: Ids, state: _State) -> Arr:
+        level_j: Arr = np.where(state.off, self._a.restart_j[ids] - state.store_j, state.store_j)
+        return level_j
 
     def _empty_after(self, ids: Ids, state: _State, at_s: Arr, watts: Arr | float) -> Arr:
         return np.where(state.off, 0.0, self._change_after(ids, state, at_s, watts))
