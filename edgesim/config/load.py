@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from pydantic import ValidationError
+from pydantic_core import PydanticCustomError
 
 from edgesim.config.merging import merged
 from edgesim.config.paths import FileText, located
@@ -140,6 +141,8 @@ def _block(row: Mapping[str, str], number: int, path: Path, where: str) -> Fleet
         return FleetBlock.model_validate(with_profile(block))
     except ValidationError as error:
         raise ConfigError(f"{where}: {_one_line(error, block)}") from error
+    except PydanticCustomError as error:
+        raise ConfigError(f"{where}: {error.message()}") from error
 
 
 # --- overrides --------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache, cached_property, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -16,7 +17,7 @@ from pydantic import model_validator as validator
 from edgesim.config.paths import FileText
 from edgesim.config.plugin_fields import as_table, check_keys, refusal_at
 from edgesim.config.plugins import known_names, meant
-from edgesim.config.toml_file import read_toml
+from edgesim.config.toml_file import toml_of
 from edgesim.config.units import (
     BitsPerSecond,
     BytesPerSecond,
@@ -32,7 +33,7 @@ from edgesim.config.units import (
 )
 from edgesim.core.errors import ConfigError
 from edgesim.core.numbers import Count, PositiveNumber, PositiveShare
-from edgesim.files.reading import quoted
+from edgesim.files.reading import quoted, read_text
 
 _PositiveWatts = Annotated[float, Unit("W", "a power", "0.5 W", positive=True)]
 _Capacitance = Annotated[float, Unit("J*s*s", "a switched capacitance", "1e-28 J*s*s", positive=True)]
@@ -120,8 +121,8 @@ class Profile(BaseModel):
             raise _fault("busy", f"must be at least idle, {si['idle']:g} W, got {si['busy']:g} W")
         return self
 
-    @property
-    def si(self) -> dict[str, float]:
+    @cached_property
+    def si(self) -> Mapping[str, float]:
         """The numbers in SI units. Raises ValidationError, which names the quantity, for one that cannot be."""
         return {key: si_number(QUANTITIES[key], key, quantity) for key, quantity in self.quantities.items()}
 
@@ -253,12 +254,18 @@ def find(name: str | Path) -> Profile:
 
 def read(file: Path | Traversable) -> Profile:
     """Return the profile in a TOML file. Raises ConfigError that names the file and the key at fault."""
-    table = read_toml(file)
+    path = Path(str(file))
+    return _of_text(path, read_text(path, ConfigError))
+
+
+@lru_cache(maxsize=256)  # by what the file holds: one that changes is read anew
+def _of_text(path: Path, text: str) -> Profile:
+    table = toml_of(text, path)
     try:
-        return profile_of(file.name.removesuffix(".toml"), table)
+        return profile_of(path.name.removesuffix(".toml"), table)
     except ValidationError as error:
         where = ".".join(str(key) for key in error.errors()[0]["loc"] if key != "quantities")
-        raise ConfigError(f"{file.name}: {where}: {reason(error)}") from error
+        raise ConfigError(f"{path.name}: {where}: {reason(error)}") from error
 
 
 def profile_of(name: str, table: Mapping[str, Any]) -> Profile:
@@ -278,7 +285,8 @@ def to_toml(profile: Profile) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _files() -> dict[str, Traversable]:
+@cache
+def _files() -> Mapping[str, Traversable]:
     files = (file for file in resources.files("edgesim.config.devices").iterdir() if file.name.endswith(".toml"))
     return {file.name.removesuffix(".toml"): file for file in files}
 
@@ -289,9 +297,14 @@ def si_number(kind: Any, key: str, quantity: Quantity) -> float:
     physical = any(isinstance(mark, Unit) for mark in get_args(kind))
     given = f"{quantity.value!r} {quantity.unit}" if physical else quantity.text
     try:
-        return float(TypeAdapter(kind).validate_python(given))
+        return float(_adapter(kind).validate_python(given))
     except ValidationError as error:
         raise _fault(key, reason(error)) from error
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def _fault(key: str, message: str) -> ValidationError:

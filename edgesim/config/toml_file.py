@@ -16,8 +16,13 @@ _LONG_KEY = re.compile(r"(?<![\w\"'.-])(?:[\w\"'-]++\s*+\.\s*+){200}")
 
 def read_toml(file: Path | Traversable) -> dict[str, Any]:
     """Return the table in a TOML file. Raises ConfigError that names the file if it cannot be read or is not TOML."""
+    return toml_of(read_text(Path(str(file)), ConfigError), file)
+
+
+def toml_of(text: str, file: object) -> dict[str, Any]:
+    """Return the table of the text of a file. Raises ConfigError that names the file if it is not TOML."""
     try:
-        return parse_toml(read_text(Path(str(file)), ConfigError))
+        return parse_toml(text)
     except ValueError as error:
         raise ConfigError(f"{file}: not valid TOML: {in_short(error)}") from error
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
+from functools import cache, lru_cache
 from numbers import Real
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_args
 
@@ -73,6 +73,11 @@ def _registry() -> pint.UnitRegistry[Decimal]:
     return registry
 
 
+@lru_cache(maxsize=256)
+def _unit(text: str) -> pint.Unit:
+    return _registry().parse_units(text)
+
+
 def refusal(message: str) -> PydanticCustomError:
     """Return the error with which a validator refuses a value; pydantic adds the path of the key."""
     return PydanticCustomError("refused", "{message}", {"message": message})
@@ -81,12 +86,7 @@ def refusal(message: str) -> PydanticCustomError:
 def reason(error: ValidationError) -> str:
     """Return what the first of the errors says, in the words used throughout edgesim."""
     first = error.errors(include_url=False)[0]
-    if first["type"] in {
-        "missing",
-        "refused",
-        "value_error",
-        "assertion_error",
-    }:  # that say what was found, if anything
+    if first["type"] in {"missing", "refused", "value_error", "assertion_error"}:  # these say what was found
         return demand_of(first)
     said = f"{demand_of(first)}, got {quoted(first['input'])}"
     return f"{said}{renamed(first['input'], said)}"
@@ -123,6 +123,7 @@ class Unit:
             raise refusal(f"must be {'above' if self.positive else 'at least'} 0 {self.symbol}, got {quoted(value)}")
         return number
 
+    @lru_cache(maxsize=2**16)  # noqa: B019, a unit is a constant, and thousands of devices have the same few numbers
     def _parse(self, text: str) -> float:
         match = _QUANTITY.fullmatch(text)
         if not match:
@@ -131,10 +132,9 @@ class Unit:
             raise self._refusal(text, "has no unit")
         if fraction := _FRACTION.search(match["unit"]):
             raise refusal(f"{quoted(text)} has a prefix below one on {fraction[1]}; write M{fraction[1]}")
-        registry = _registry()
         try:
-            quantity = registry.Quantity(Decimal(match["number"]), registry.parse_units(match["unit"]))
-            number = float(quantity.to(self.symbol).magnitude)
+            quantity = _registry().Quantity(Decimal(match["number"]), _unit(match["unit"]))
+            number = float(quantity.to(_unit(self.symbol)).magnitude)
         except pint.PintError as error:
             raise self._refusal(text, f"is not {self.what}") from error
         if math.isinf(number):
@@ -144,7 +144,7 @@ class Unit:
     def _has(self, unit: str) -> bool:
         """Return whether a unit is one of this kind."""
         try:
-            _registry().Quantity(Decimal(1), _registry().parse_units(unit)).to(self.symbol)
+            _registry().Quantity(Decimal(1), _unit(unit)).to(_unit(self.symbol))
         except pint.PintError:
             return False
         return True

@@ -319,6 +319,11 @@ FILES = {
         ["fleet=fleet.csv"],
         prepare=fleet_file("count,cpu.flops_per_s\n2,5e7\n2,fast\n"),
     ),
+    "unknown profile in a fleet file": Bad(
+        "{here}/fleet.csv line 2: profile: unknown device 'phon_mid'; did you mean 'phone_mid'?",
+        ["fleet=fleet.csv"],
+        prepare=fleet_file("profile,count\nphon_mid,2\n"),
+    ),
     "no such availability": Bad("{here}/none.csv: cannot be read: ", ["availability={name='trace', file='none.csv'}"]),
     "no such peers": Bad(
         "{here}/none.csv: cannot be read: No such file",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
+import os
+import pstats
 
 import pytest
 
 from edgesim.cli.device import print_device, print_devices
 from edgesim.config import profiles
+from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Cpu
 from edgesim.core.errors import ConfigError
 from edgesim.world.fleet import build_fleet
@@ -276,3 +280,73 @@ def test_a_block_is_read_as_strictly_as_any():
     """A scenario's own keys are checked after merging."""
     with pytest.raises(ValueError, match="should be less than or equal to 1"):
         Cpu.model_validate(PI.merged({"cpu": {"efficiency": 1.5}})["cpu"])
+
+
+def fleet_csv(folder, rows, *, shipped, slowest=1000):
+    """Return a scenario whose fleet is a CSV file: each row names one of two profiles, and no two have one uplink."""
+    (folder / "board.toml").write_text(KNOWN)
+    (folder / "other.toml").write_text(KNOWN.replace("10", "20"))
+    names = ("phone_mid", "raspberry_pi_4") if shipped else ("board.toml", "other.toml")
+    lines = [f"{names[row % 2]},{slowest + row} kbit/s,9 Mbit/s,fixed" for row in range(rows)]
+    (folder / "fleet.csv").write_text("profile,network.up,network.down,network.name\n" + "\n".join(lines))
+    return timing_scenario().canonical() | {"fleet": str(folder / "fleet.csv")}
+
+
+def calls_while_loading(scenario, names):
+    """Return how often functions of these names were called while a scenario was loaded."""
+    profile = cProfile.Profile()
+    loaded = profile.runcall(load_scenario, scenario)
+    stats = pstats.Stats(profile).stats
+    return len(loaded.fleet), sum(calls for (_, _, name), (_, calls, *_) in stats.items() if name in names)
+
+
+@pytest.mark.parametrize("shipped", [True, False])
+def test_a_profile_that_many_rows_name_is_checked_once(tmp_path, shipped):
+    """400 rows of two profiles validate no more numbers of profiles, and build no more validators, than 50 rows."""
+    checks = ("si_number", "_possible", "_init_core_attrs")  # the last is pydantic's, of each TypeAdapter
+    few, checked = calls_while_loading(fleet_csv(tmp_path, 50, shipped=shipped), checks)
+    many, checked_again = calls_while_loading(fleet_csv(tmp_path, 400, shipped=shipped), checks)
+    assert (few, many) == (50, 400)
+    assert checked_again <= checked
+
+
+def test_the_units_of_a_profile_are_converted_once(tmp_path):
+    """400 rows with uplinks that were never seen convert 400 numbers: those of their profiles are known."""
+    load_scenario(fleet_csv(tmp_path, 50, shipped=True))
+    rows, conversions = calls_while_loading(fleet_csv(tmp_path, 400, shipped=True, slowest=70_000), ("to",))
+    assert rows == conversions == 400
+
+
+def test_a_profile_file_that_changes_is_read_anew(tmp_path):
+    """Also with as many bytes and the same time of change, which is all that a look at the folder shows."""
+    scenario = fleet_csv(tmp_path, 3, shipped=False)
+    board = tmp_path / "board.toml"
+    before = board.stat()
+    assert build_fleet(load_scenario(scenario)).flops_per_s.tolist() == [10e9, 20e9, 10e9]
+    board.write_text(KNOWN.replace("10", "70"))
+    os.utime(board, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert board.stat().st_size == before.st_size
+    assert build_fleet(load_scenario(scenario)).flops_per_s.tolist() == [70e9, 20e9, 70e9]
+    assert profiles.find(board).flops_per_s == 70e9
+    board.write_text(KNOWN.replace("10", "-1"))
+    with pytest.raises(ConfigError, match=r"board\.toml: flops_per_s: must be above 0"):
+        load_scenario(scenario)
+
+
+def test_profiles_of_one_text_keep_their_names(tmp_path):
+    """A profile is called after its file, and two files may hold the same."""
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.toml").write_text(KNOWN)
+        assert profiles.find(tmp_path / f"{name}.toml").name == name
+
+
+def test_equal_numbers_of_different_types_are_told_apart():
+    """Python finds True == 1 == 1.0. As a number of cores, 1 is right, and neither 1.0 nor true."""
+    table = {"title": "x", "flops_per_s": {"value": 1, "unit": "GFLOP/s", "source": "x", "year": 2024}}
+    for given, fine in ((1, True), (True, False), (1, True)):
+        cores = {"cores": {"value": given, "source": "x", "year": 2024}}
+        if fine:
+            assert profiles.profile_of("x", {**table, **cores}).si["cores"] == 1
+        else:
+            with pytest.raises(ValueError, match="cores"):
+                profiles.profile_of("x", {**table, **cores})
