@@ -60,6 +60,25 @@ def test_ranks_of_maps_after_relu():
     assert ranks_of(*one, ["conv"], 100, "abs").importance["conv"].tolist() == [2, 2, 2]
 
 
+def test_the_rank_of_a_volume_is_the_mean_over_its_slices():
+    """Two slices of rank 2 and 1, of 3 possible; a second sample of ones has rank 1 in both; the negative map none."""
+    net = nn.Sequential(nn.Unflatten(2, (2, 3)), nn.Conv3d(1, 3, 1, bias=False))
+    net[1].weight.data = torch.tensor([1.0, -1.0, 0.5]).view(3, 1, 1, 1, 1)
+    images = torch.stack([torch.cat([MATRIX, torch.ones(3, 3)]), torch.ones(6, 3)])
+    found = ranks_of(*device(net, images), ["1"], 2, "abs")
+    assert found.importance["1"].tolist() == [(2 + 1 + 1 + 1) / 4, 0.0, (2 + 1 + 1 + 1) / 4]
+    assert found.deficiency == pytest.approx(2 * 1.25 / 3 / 3)
+
+
+def test_the_rank_of_a_sequence_is_one_where_something_is_there():
+    """A matrix of one row: rank 1 of 1, or 0 if it is nothing after ReLU."""
+    net = nn.Sequential(nn.Flatten(2), nn.Conv1d(1, 3, 2, bias=False))
+    net[1].weight.data = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [-1.0, 2.0]]).unsqueeze(1)
+    found = ranks_of(*device(net, torch.tensor([[[3.0, 2.0, 1.0]], [[0.0, 0.0, 4.0]]])), ["1"], 2, "abs")
+    assert found.importance["1"].tolist() == [0.5, 0.0, 1.0]
+    assert found.deficiency == 0.5
+
+
 @pytest.mark.parametrize(("how", "sums"), [("abs", [3.5, 0.0]), ("signed", [-0.5, 0.0])])
 def test_weights_of_neurons(how, sums):
     """The sum of three incoming weights or of their magnitudes; a network without maps lacks no rank."""
@@ -101,6 +120,16 @@ def test_what_ranks_cost(name, flops):
     assert [source_of(cost_profile, group) for group in cost_profile.groups] == [
         group.name for group in cost_profile.groups
     ]
+
+
+def test_what_ranks_of_volumes_and_sequences_cost():
+    """Five cubes of 3 pixels a side: three slices each; four sequences of 60 pixels: one matrix of one row each."""
+    cubes = nn.Sequential(nn.Unflatten(2, (4, 4)), nn.Conv3d(1, 5, 2), nn.Flatten(), nn.Linear(5 * 27, 10))
+    cost_profile = measure(cubes, "cubes", (1, 16, 4), 10)
+    assert rank_flops(cost_profile, cost_profile.groups) == 5 * 3 * (8 * 3**3 // 3)
+    lines = nn.Sequential(nn.Flatten(2), nn.Conv1d(1, 4, 5), nn.Flatten(), nn.Linear(4 * 60, 10))
+    cost_profile = measure(lines, "lines", (1, 16, 4), 10)
+    assert rank_flops(cost_profile, cost_profile.groups) == 4 * 1 * (8 * 1**3 // 3)
 
 
 def hessian_in_full(net, x, y, names):

@@ -24,15 +24,30 @@ class Plain(nn.Module):
 
 
 class Volume(nn.Module):
-    """A digit as a volume of 4 x 4 x 4 under a three-dimensional convolution, whose weight has five dimensions."""
+    """A digit as a volume of 4 x 4 x 4 under three-dimensional convolutions, whose weights have five dimensions."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b = nn.Conv3d(1, 3, 2), nn.Linear(3 * 27, 10)
+        self.a, self.b, self.c = nn.Conv3d(1, 3, 2), nn.Conv3d(3, 4, 2), nn.Linear(4 * 8, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits, shape (batch, 10)."""
-        logits: Tensor = self.b(self.a(x.reshape(-1, 1, 4, 4, 4)).relu().flatten(1))
+        maps = self.b(self.a(x.reshape(-1, 1, 4, 4, 4)).relu()).relu()
+        logits: Tensor = self.c(maps.flatten(1))
+        return logits
+
+
+class Sequence(nn.Module):
+    """A digit as a sequence of 64 numbers under convolutions along it, whose weights have three dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv1d(1, 3, 5), nn.Conv1d(3, 4, 5), nn.Linear(4 * 56, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits, shape (batch, 10)."""
+        maps = self.b(self.a(x.flatten(1).unsqueeze(1)).relu()).relu()
+        logits: Tensor = self.c(maps.flatten(1))
         return logits
 
 

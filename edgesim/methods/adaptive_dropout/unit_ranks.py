@@ -22,6 +22,8 @@ from edgesim.learning.train.loop import gradients, hessian_product
 from edgesim.learning.train.rules import objective_loss
 from edgesim.methods.adaptive_dropout.spectrum import Spectrum, dense, lanczos, mean_of
 
+_AXES = {nn.Conv1d.__name__: 1, nn.Conv3d.__name__: 3}  # of a map; 2 of any other layer
+
 NeuronWeight: TypeAlias = Literal["abs", "signed"]
 
 
@@ -59,24 +61,36 @@ def source_of(cost_profile: CostProfile, group: ChannelGroup) -> str:
 
 
 def rank_flops(cost_profile: CostProfile, groups: Iterable[ChannelGroup]) -> float:
-    """Return the FLOPs of the ranks of all maps of one sample: 8 side^3 / 3 of a square map, rounded down."""
-    pixels = {layer.name: layer.forward_flops / (2 * layer.weights) for layer in cost_profile.layers if layer.weights}
-    sides = {group.name: round(pixels[group.name] ** 0.5) for group in groups if not is_linear(cost_profile, group)}
-    return float(sum(group.size * (8 * sides[group.name] ** 3 // 3) for group in groups if group.name in sides))
+    """Return the FLOPs of the ranks of all maps of one sample: 8 side^3 / 3 of a square matrix, rounded down.
+
+    A map of a volume is as many matrices as it is deep, taken to be a cube; one of a sequence is a matrix of one row.
+    """
+    layers = {layer.name: layer for layer in cost_profile.layers if layer.weights}
+    flops = 0
+    for group in groups:
+        if group.name in layers and not is_linear(cost_profile, group):
+            layer = layers[group.name]
+            axes = _AXES.get(layer.kind, 2)
+            side = round((layer.forward_flops / (2 * layer.weights)) ** (1 / axes))
+            rows, slices = (1 if axes == 1 else side), (side if axes == 3 else 1)
+            flops += group.size * slices * (8 * rows**3 // 3)
+    return float(flops)
 
 
 def ranks_of(w: ModelState, context: Context, layers: Iterable[str], samples: int, weight: NeuronWeight) -> Ranks:
     """Return how much the units of these layers matter in the model `w`, on so many samples of the device.
 
-    A channel: the mean over samples of the matrix rank of its map after ReLU, before any pooling. A neuron: the sum of
-    its incoming weights or of their magnitudes.
+    A channel: the mean over samples of the matrix rank of its map after ReLU, before any pooling. The source has
+    images alone: here a map of a volume has the mean rank of its slices, and one of a sequence is a matrix of one row.
+    A neuron: the sum of its incoming weights or of their magnitudes.
     """
     linear = {name: w["params"][f"{name}.weight"] for name in layers if _is_matrix(w, name)}
     sums = {n: (t.abs() if weight == "abs" else t).double().sum(dim=1).cpu().numpy() for n, t in linear.items()}
     others = [name for name in layers if name not in linear]
-    maps = context.outputs(w, _batch(context, samples).x, others) if others else {}
-    ranks = {name: _mean_ranks(F.relu(out)) for name, out in maps.items()}
-    full = [ranks[name] / min(out.shape[2:]) for name, out in maps.items()]
+    outputs = context.outputs(w, _batch(context, samples).x, others) if others else {}
+    maps = {name: F.relu(out if out.dim() > 3 else out.unsqueeze(2)) for name, out in outputs.items()}
+    ranks = {name: _mean_ranks(out) for name, out in maps.items()}
+    full = [ranks[name] / min(out.shape[-2:]) for name, out in maps.items()]
     return Ranks({**sums, **ranks}, float(np.concatenate(full).mean()) if full else 1.0)
 
 
@@ -124,11 +138,12 @@ def _starts(context: Context, like: Tensor, count: int) -> list[Tensor]:
 
 
 def _mean_ranks(maps: Tensor) -> Arr:
-    """Return the mean rank of each channel's map, shape (channels,)."""
+    """Return the mean rank of each channel's matrices; `maps`: shape (samples, channels, ..., rows, columns)."""
     if not bool(maps.isfinite().all()):
         return np.full(maps.shape[1], np.nan)
-    ranks: Arr = torch.linalg.matrix_rank(maps).double().mean(dim=0).cpu().numpy()
-    return ranks
+    ranks = torch.linalg.matrix_rank(maps).double()
+    means: Arr = ranks.mean(dim=(0, *range(2, ranks.dim()))).cpu().numpy()
+    return means
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:
