@@ -274,3 +274,23 @@ def test_an_axis_of_two_values_has_a_sentence():
     })  # fmt: skip
     assert reverse.startswith("deadline none instead of 20-s, energy: fedavg 20\u00a0J (11\u00a0%) more")
     assert effects_of({("none",): "1 2", ("20-s",): "2 3"}, ("deadline",)) == []  # the results say it already
+
+
+@pytest.mark.parametrize(
+    ("base", "ends"), [("100 200 300", (10, 30)), ("100 182 300", (2, 30)), ("80 210 300", (-10, 30))]
+)
+def test_the_interval_of_an_effect_has_the_sign_of_its_words(base, ends):
+    """What is less has an interval of what is less: it holds the mean, between the least and the most of the seeds."""
+    shorter = "90 180 270"
+    found = {}
+    for way, none, limited in (("less", base, shorter), ("more", shorter, base)):
+        labels = [(method, deadline) for method in ("a", "b") for deadline in ("none", "20-s")]
+        said = effects_of({each: none if each[1] == "none" else limited for each in labels})[-1]  # of the deadline
+        match = re.search(rf": a ([\d.]+)\xa0J .*? {way} \[95 % interval (−?[\d.]+) to (−?[\d.]+)\xa0J", said)
+        found[way] = [float(each.replace("−", "-")) for each in match.groups()]
+    mean, low, high = found["less"]
+    differences = [float(one) - float(other) for one, other in zip(base.split(), shorter.split(), strict=True)]
+    assert mean == pytest.approx(sum(differences) / 3, rel=0.01)
+    assert ends == (min(differences), max(differences))
+    assert ends[0] <= low < mean < high <= ends[1]
+    assert found["more"] == found["less"]

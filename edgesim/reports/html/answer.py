@@ -77,14 +77,17 @@ def _done_by(effect: Effect) -> str:
 
 
 def _moved(effect: Effect, found: Mapping[Any, Any]) -> str:
-    """Return the change of a column in words: "12 s (20 %) less [95 % interval 8 s to 16 s, 3 common seeds]"."""
+    """Return the change of a column in words: "12 s (20 %) less [95 % interval 8 to 16 s, 3 common seeds]".
+
+    The interval is of what is less, or more: it holds the number before it.
+    """
     moved = float(found["difference"])
     if not math.isfinite(moved):
         return "not known"
     if moved == 0:
         return "the same"
-    low, high = float(found["low"]), float(found["high"])
-    known = f"95 % interval of the difference {interval(effect.of, low, high)}, " if math.isfinite(low + high) else ""
+    low, high = sorted(float(found[end]) * (1 if moved > 0 else -1) for end in ("low", "high"))
+    known = f"95 % interval {interval(effect.of, low, high)}, " if math.isfinite(low + high) else ""
     share = f" ({abs(found['ratio'] - 1):.0%})".replace("%", "\u00a0%") if math.isfinite(found["ratio"]) else ""
     way = "more" if moved > 0 else "less"
     of, bound = count(int(found["pairs"]), "common seed"), float(found["restricted_to"])
