@@ -8,8 +8,10 @@ from typing import Any
 import typer
 
 from edgesim.cli.frames import digits
+from edgesim.cli.scenario import warn
 from edgesim.cli.show import print_json, print_note, print_table
 from edgesim.reports.readable import text
+from edgesim.simulation.warnings import new
 from edgesim.studies.optimise import Optimisation, Trial
 from edgesim.studies.runs import folder_of
 from edgesim.studies.search import TRIAL
@@ -29,8 +31,10 @@ def optimise_study(
     """Search the space of a study and print what is best. Raises ConfigError, and EdgesimError if a cell failed."""
     study = load_study(file)
     search = Optimisation(study, file, size, folder or folder_of(file, size))
+    said = set[str]()
     try:
         for each in search.run(trials, workers, checkpoint_s, fresh):
+            warn(new(search.warnings, said))
             if isinstance(each, Trial):
                 print_note(f"trial {each.number}, {each.number + 1} of {trials}: {_in_words(study, each)}")
             elif each.ended and not each.fault:

@@ -88,12 +88,29 @@ def once(of_each: Sequence[Sequence[str]]) -> list[str]:
 
     Of warnings that differ in numbers alone, such as the seconds of a job, the first stands.
     """
-    groups: dict[str, list[str]] = {}
-    for line in (line for lines in of_each for line in dict.fromkeys(lines)):
-        groups.setdefault(_NUMBER.sub("", line), []).append(line)
+    groups = _alike(of_each)
     total = len(of_each)
     some = {lines[0]: f" (in {len(lines)} of {total} runs)" for lines in groups.values() if len(lines) < total}
     return [f"{lines[0]}{some.get(lines[0], '')}" for lines in groups.values()]
+
+
+def new(of_each: Sequence[Sequence[str]], said: set[str]) -> list[str]:
+    """Return each warning about several scenarios once, but for those that were `said`, and note them there.
+
+    Warnings that differ in numbers alone count as one.
+    """
+    groups = _alike(of_each)
+    found = [lines[0] for words, lines in groups.items() if words not in said]
+    said.update(groups)
+    return found
+
+
+def _alike(of_each: Sequence[Sequence[str]]) -> dict[str, list[str]]:
+    """Return the warnings about several scenarios by their words without numbers."""
+    groups: dict[str, list[str]] = {}
+    for line in (line for lines in of_each for line in dict.fromkeys(lines)):
+        groups.setdefault(_NUMBER.sub("", line), []).append(line)
+    return groups
 
 
 def _of_jobs(parts: Any) -> list[str]:

@@ -93,11 +93,12 @@ class StudyInPython:
         or have failed.
         """
         from edgesim.studies.missing import run_missing
+        from edgesim.studies.outlook import outlook
 
         folder = self._folder(size)
         planned = self._planned(size, only, folder)
         claim(folder.path, self._owner(folder.path))
-        for step in run_missing(planned, workers, fresh=fresh):
+        for step in run_missing(outlook(planned), workers, fresh=fresh):
             run = folder.opened(step.ended) if on_cell and step.ended and not step.elsewhere else None
             if on_cell and step.ended and run is not None:
                 on_cell(step.ended.cell, run)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from edgesim.core.errors import EdgesimError
-from edgesim.studies.outlook import bad, outlook
-from edgesim.studies.runs import Planned, Step, run_all
+from edgesim.studies.outlook import Outlook, bad
+from edgesim.studies.runs import Step, run_all
 
 
 def run_missing(
-    planned: Sequence[Planned], workers: int = 1, checkpoint_s: float | None = None, fresh: bool = False
+    cells: Sequence[Outlook], workers: int = 1, checkpoint_s: float | None = None, fresh: bool = False
 ) -> Iterator[Step]:
-    """Build all cells, run those that are missing as `run_all` does, and yield its steps.
+    """Run those cells that are missing as `run_all` does, and yield its steps.
 
     `fresh`: finished cells are run again too.
     Raises EdgesimError if some cannot be run, before the first is, or have failed, after the last has.
     """
-    cells = outlook(planned)
     if faults := bad(cells):
         raise EdgesimError(f"{len(faults)} of {len(cells)} cells cannot be run, so none was; {faults[0]}")
     missing = [each.planned for each in cells if fresh or each.state != "done"]

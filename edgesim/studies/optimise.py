@@ -23,6 +23,7 @@ from edgesim.reports.load import Run, open_run
 from edgesim.reports.stats import curve, last_and_best, summary
 from edgesim.studies.column import Column, parse_column
 from edgesim.studies.missing import run_missing
+from edgesim.studies.outlook import outlook
 from edgesim.studies.owner import claim, owner_of
 from edgesim.studies.runs import Planned, Step, plan
 from edgesim.studies.search import MILESTONES, TRIAL, Dimension, read_trials, write_trials
@@ -61,7 +62,10 @@ class Trial:
 
 
 class Optimisation:
-    """The search of a study, from its first trial on. `trials`: those that have been scored, in their order."""
+    """The search of a study, from its first trial on. `trials`: those that have been scored, in their order.
+
+    `warnings`: about the scenario of each cell of the batch at work, as `validate` gives them.
+    """
 
     def __init__(self, study: Study, file: Path, size: str, out: Path, owner: str = "") -> None:
         """`file`: that of the study; `out`: the folder of its runs, which names it `owner`, by default by its file.
@@ -75,6 +79,7 @@ class Optimisation:
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.trials: list[Trial] = []
+        self.warnings: list[Sequence[str]] = []
         self._owner = owner or owner_of(file, out)
         self._study, self._search, self._file, self._size, self._out = study, study.search, file, size, out
         self._columns = [parse_column(name) for name in study.search.objectives]
@@ -99,7 +104,9 @@ class Optimisation:
                 update={"axes": {TRIAL: {str(one.number): texts for one, texts in drawn}, **self._study.axes}}
             )
             planned = plan(batch, self._file, self._size, (), self._out)
-            yield from run_missing(planned, workers, checkpoint_s, fresh)
+            cells = outlook(planned)
+            self.warnings = [each.planned.warnings for each in cells]
+            yield from run_missing(cells, workers, checkpoint_s, fresh)
             for one, texts in drawn:
                 self.trials.append(self._scored(one, texts, planned))
                 yield self.trials[-1]

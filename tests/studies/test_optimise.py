@@ -219,6 +219,23 @@ def test_trials_are_cells_of_the_study(here: Path) -> None:
     assert [(row["cell"], row["state"]) for row in plan["cells"]] == [(cell, "done") for cell in cells[2:4]]
 
 
+def test_warnings_of_trials_stand_once(here: Path) -> None:
+    """The network of a scenario whose only block has its own, in each of 3 trials; also where all of them are done."""
+    (here / "timing.toml").write_text(TIMING.replace("fleet = [{", "fleet = [{ network = 'wifi',"))
+    words = ("study", "optimise", "energy.toml", "--trials", 3, "--runs", "runs")
+    for _ in range(2):
+        code, _, err = call(*words)
+        found = [line for line in err.splitlines() if "warning" in line]
+        assert (code, found) == (0, ["warning: network: has no effect, as every fleet block has its own"])
+
+
+def test_warnings_that_differ_in_numbers_alone_stand_once(here: Path) -> None:
+    """A deadline that nobody can miss: how long the longest job takes depends on the frequency of the trial."""
+    (here / "timing.toml").write_text(TIMING + "protocol = { name = 'deadline', deadline = '900 s' }\n")
+    err = call("study", "optimise", "energy.toml", "--trials", 4, "--runs", "runs").err
+    assert err.count("warning") == err.count("warning: protocol.deadline: nobody can miss 900 s") == 1, err
+
+
 def test_a_study_without_trials_says_what_comes_first(here: Path) -> None:
     says = "error: runs/trials.json: no trial was drawn; first: edgesim study optimise, of this study and size\n"
     assert call("study", "table", "energy.toml", "--runs", "runs") == (2, "", says)
