@@ -98,7 +98,7 @@ class Answers:
             row = self._rows.get(name) if self._reads else None
         except ConfigError as error:
             self._reads = self._writes = False
-            warn_once(f"{error}; this run computes everything, and keeps nothing for later ones")
+            warn_once(f"{error}; this run computes everything, and keeps nothing for later ones", self.folder)
             return None
         return None if row is None else self._part(row, name, "answer", self._records, self.folder / ROWS)
 
@@ -206,7 +206,7 @@ class Answers:
                 put(*what)
             except ConfigError as error:
                 self._writes = False
-                warn_once(f"{error}; this run goes on, and keeps nothing more for later ones")
+                warn_once(f"{error}; this run goes on, and keeps nothing more for later ones", self.folder)
 
 
 class FileRows:

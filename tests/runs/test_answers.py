@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import shutil
 import signal
 import sqlite3
@@ -323,6 +324,31 @@ def test_a_run_goes_on_where_nothing_can_be_kept(here: Path, taken: str) -> None
     assert err.startswith(f"warning: {FOLDER}") and "keeps nothing" in err
     call(*RUN, "--out", "elsewhere/alone")
     check_same("first", "elsewhere/alone")
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("room_bytes", [0, 4096, 8192])
+def test_a_full_disk_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], room_bytes: int, reads: bool
+) -> None:
+    """By runs one after the other, each of two trainings, that ask for answers and weights and keep them.
+
+    No file may have more bytes than there is room; SQLite needs 8192 for an empty table.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, hard))
+    try:
+        for _ in range(3):
+            with closing(Answers(tmp_path, reads)) as answers:
+                for each in (answers.of(b"one"), answers.of(b"other")):
+                    for id_ in (b"a", b"b"):
+                        assert each.get(id_) is None and each.weights(id_) is None
+                        each.put(id_, "much to keep" * 1000)
+                        each.put_weights(id_, {"w": np.zeros(10_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    said = capsys.readouterr().err
+    assert said.count("\n") == said.count("warning: ") == said.count("keeps nothing") == 1, said
 
 
 def test_a_run_that_is_read_only_is_replayed_elsewhere(training: list[int]) -> None:
