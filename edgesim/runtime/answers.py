@@ -34,6 +34,7 @@ _SNAPSHOTS = "snapshots"
 _MOST_ANSWER_BYTES = 2**20
 _MOST_BYTES = 2**29  # of a snapshot: all that many devices keep would fill the disk
 _WEIGHTS = "weights"
+_MOST_STEPS = 10**8  # of SQLite for one statement, some seconds: in a made-up file pages lead to each other for ever
 _PATIENCE_S = 60.0  # for other processes that write
 _DAMAGES = (OSError, DataError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)
 
@@ -260,13 +261,13 @@ class FileRows:
         if os.access(self._file, os.F_OK) and not os.access(folder, os.W_OK, effective_ids=True) and not log.exists():
             # SQLite reads no file whose log it cannot write, unless it is told that there is none
             uri = f"{self._file.absolute().as_uri()}?immutable=1"
-            return self._checked(sqlite3.connect(uri, uri=True, isolation_level=None))
+            return self._checked(_connected(uri, uri=True))
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"{folder}: cannot be made: {error.strerror}") from error
         _remove_cut_off(self._file.parent)
-        connection = sqlite3.connect(self._file, timeout=_PATIENCE_S, isolation_level=None)
+        connection = _connected(self._file)
         connection.execute("pragma trusted_schema = off")  # nothing in the file is run
         connection.execute(f"create table if not exists {_COLUMNS}")
         self._checked(connection)
@@ -352,6 +353,12 @@ def _is_ours(file: IO[bytes], growing: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), growing.stat())
     except (BlockingIOError, FileNotFoundError):
         return False
+
+
+def _connected(file: Path | str, uri: bool = False) -> sqlite3.Connection:
+    connection = sqlite3.connect(file, timeout=_PATIENCE_S, isolation_level=None, uri=uri)
+    connection.set_progress_handler(lambda: True, _MOST_STEPS)
+    return connection
 
 
 def _remove_cut_off(folder: Path) -> None:

@@ -9,6 +9,7 @@ import resource
 import shutil
 import signal
 import sqlite3
+import struct
 import tempfile
 import tomllib
 from contextlib import closing
@@ -349,6 +350,46 @@ def test_a_full_disk_is_said_once(
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     said = capsys.readouterr().err
     assert said.count("\n") == said.count("warning: ") == said.count("keeps nothing") == 1, said
+
+
+def _page(kind: int, cells: list[bytes], right: int | None = None, head: bytes = b"") -> bytes:
+    """Return a page of SQLite's file format: of a table's rows (kind 13), or that leads to other pages (kind 5)."""
+    size, places, body = 4096, [], b""
+    for cell in cells:
+        body = cell + body
+        places.append(size - len(body))
+    start = struct.pack(">BHHHB", kind, 0, len(cells), places[-1], 0)
+    start += b"" if right is None else struct.pack(">I", right)
+    start += b"".join(struct.pack(">H", place) for place in places)
+    return head + start + bytes(size - len(head) - len(start) - len(body)) + body
+
+
+def _endless(file: Path) -> None:
+    """Write a file of answers whose schema has 200 ** 12 rows: each of twelve pages leads 200 times to the next."""
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("create table answers (id blob primary key, answer blob)")
+    first = file.read_bytes()[:4096]
+    rows = []
+    for place in struct.unpack(">HH", first[108:112]):  # of the table, and of its index
+        rows.append(first[place : place + 2 + first[place]])  # its length and its number, one byte each
+    pages = [first, file.read_bytes()[4096:8192], _page(13, rows[:1]), _page(13, rows[1:])]
+    for below in range(4, 16):
+        pages.append(_page(5, [struct.pack(">IB", below, 1)] * 200, below))
+    head = first[:28] + struct.pack(">I", len(pages)) + first[32:100]
+    pages[0] = _page(5, [struct.pack(">IB", 3, 1)], len(pages), head)
+    file.write_bytes(b"".join(pages))
+
+
+def test_a_made_up_file_of_answers_comes_to_an_end(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite would read it for some 10^20 years; a run computes all, and what asks for its content says so."""
+    monkeypatch.setattr("edgesim.runtime.answers._MOST_STEPS", 10**6)
+    (here / FOLDER).mkdir()
+    _endless(here / FOLDER / ROWS)
+    code, out, err = call(*FIRST)
+    assert (code, out, err.count("\n")) == (0, "first\n", 1)
+    assert err.startswith(f"warning: {FOLDER}/{ROWS}: cannot be used; remove it to begin anew: interrupted; this run")
+    code, _, err = call("cache", ".")
+    assert code and err.count("\n") == 1 and err.startswith(f"error: {FOLDER}/{ROWS}: cannot be used; remove it"), err
 
 
 def test_a_run_that_is_read_only_is_replayed_elsewhere(training: list[int]) -> None:
