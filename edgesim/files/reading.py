@@ -23,6 +23,7 @@ _LONGEST_LINE = 4_000  # of an error; values are quoted shorter, but somebody's 
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 # No byte of a deflated file (gzip, zip) stands for more. Source: zlib technical details, "maximum compression factor".
 _DEFLATE_BYTES = 1032
+_PADDING_BYTES = 2**20  # of names, comments and zeros that a deflated file may have beside its data
 
 MOST_TEXT_BYTES = 64 * 2**20  # of a file that is read as one text; those written by people have kilobytes
 
@@ -108,7 +109,12 @@ def check_room(needed_bytes: int, where: object, kind: Kind = DataError) -> None
 
 
 def check_deflated(packed_bytes: int, promised_bytes: int, where: object, kind: Kind = DataError) -> None:
-    """Raise `kind` if so many deflated bytes (of gzip or zip) cannot hold what they promise, or memory cannot."""
+    """Raise `kind` unless so many deflated bytes (of gzip or zip) can hold what they promise, and memory can, too.
+
+    Many more bytes than promised are refused: a file may end in terabytes of zeros, and gzip reads them all.
+    """
+    if packed_bytes > _PADDING_BYTES + 2 * promised_bytes:
+        raise kind(f"{where}: damaged: {packed_bytes} bytes for the {promised_bytes} that they promise")
     if promised_bytes > _DEFLATE_BYTES * packed_bytes:
         raise kind(f"{where}: damaged: {packed_bytes} bytes cannot hold the {promised_bytes} that they promise")
     check_room(promised_bytes, where, kind)

@@ -114,7 +114,7 @@ _CHOICES: Mapping[str, Mapping[str, Sequence[str]]] = {"rounds": {"closed_by": C
 _NEED_NOT_BE_NUMBERS = {"loss", "accuracy", "value"}  # of a model that diverged, or a method's own
 # What is no earlier, or no smaller, than what.
 _ORDER: Mapping[str, Sequence[tuple[str, str]]] = {"jobs": [("sent_s", "end_s")], "rounds": [("start_s", "now_s")]}
-_RISING: Mapping[str, Sequence[str]] = {"rounds": ["round", "now_s"]}  # from row to row of a session
+_RISING: Mapping[str, Sequence[str]] = {"rounds": ["now_s"]}  # from row to row of a session
 _DEVICES: Mapping[str, str] = {"jobs": "device", "rounds": "critical_device"}
 
 
@@ -153,8 +153,8 @@ def _is_text(kind: pa.DataType) -> bool:
 def _check_values(table: str, frame: pd.DataFrame, path: Path) -> None:
     """Raise ConfigError with the row at fault unless the values of a table can be those of a run.
 
-    Rows of one job, round or device come once, evaluations once a round and split; what counts seconds, joules, bytes
-    and FLOPs is a number of at most 1e60; time does not run backwards.
+    Rows of one job, round or device come once, evaluations once a round and split; rounds are numbered from 0; what
+    counts seconds, joules, bytes and FLOPs is a number of at most 1e60; time does not run backwards.
     """
     for name, dtype in TABLES[table].items():
         if dtype == REAL and name not in _NEED_NOT_BE_NUMBERS:
@@ -167,11 +167,22 @@ def _check_values(table: str, frame: pd.DataFrame, path: Path) -> None:
     keys = list(_ONCE.get(table, ()))
     if keys:
         _require(~frame.duplicated(keys), frame, path, keys, "must come once")
+    if table == "rounds":
+        number = frame.groupby("session").cumcount()
+        _require(frame["round"] == number, frame, path, ["round"], "must count from 0 in each session")
     for first, second in _ORDER.get(table, ()):
         _require(frame[first] <= frame[second], frame, path, [first, second], "must not go backwards")
     for name in _RISING.get(table, ()):
         falls = frame.groupby("session")[name].diff() < 0
         _require(~falls, frame, path, [name], "must not fall from row to row")
+
+
+def check_rounds(frame: pd.DataFrame, rounds: pd.DataFrame, path: Path) -> None:
+    """Raise ConfigError with the row at fault if evaluations name a round, -1 apart, that the table of rounds lacks."""
+    closed = rounds["session"].value_counts().reindex(frame["session"], fill_value=0).to_numpy()
+    _require(
+        frame["round"].between(-1, closed - 1), frame, path, ["round"], "must be -1 or a round of the rounds table"
+    )
 
 
 def check_devices(table: str, frame: pd.DataFrame, devices: pd.DataFrame, path: Path) -> None:

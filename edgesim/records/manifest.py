@@ -11,7 +11,7 @@ import numpy as np
 from pydantic_core import PydanticSerializationError, to_json
 
 from edgesim.core.errors import ConfigError
-from edgesim.files.reading import in_short, quoted, read_text
+from edgesim.files.reading import check_room, in_short, quoted, read_text
 from edgesim.records.checked import parse_manifest
 from edgesim.records.lock import is_held
 from edgesim.records.schema import LATER_TABLES
@@ -90,15 +90,18 @@ def digest_of(path: Path) -> str:
 def read_file(folder: Path, name: str, digests: Mapping[str, str]) -> bytes:
     """Return the content of a file of a run folder, wherever it lies; `digests`: of its files, from the manifest.
 
-    Raises OSError if it cannot be read, ConfigError if it is not the one that the manifest names.
+    Raises OSError if it cannot be read, ConfigError if it is not the one that the manifest names or does not fit into
+    memory.
     """
     if name not in digests:
         raise ConfigError(f"{folder / name}: not named in {MANIFEST}")
     digest = digests[name]
-    for path in _places(folder, name):
-        content = path.read_bytes() if path.is_file() else b""
-        if sha256(content).hexdigest() == digest:
-            return content
+    for path in filter(Path.is_file, _places(folder, name)):
+        check_room(path.stat().st_size, path, ConfigError)
+        with path.open("rb") as file:  # read whole only once it is known to be the one
+            if file_digest(file, "sha256").hexdigest() == digest:
+                file.seek(0)
+                return file.read()
     raise ConfigError(f"{folder / name}: damaged: its SHA-256 is not the one in {MANIFEST}")
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 from safetensors.numpy import save
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import memory_bytes
 from edgesim.files.atomic import checkpoint_of, whole_file
 from edgesim.records.lock import check_free, hold
 from edgesim.records.manifest import (
@@ -202,7 +203,8 @@ def _settle(folder: Path) -> None:
         return
     digests = read_manifest(folder)["files"]
     for path in (folder / NEXT).glob("*"):
-        if digest_of(path) == digests.get(path.name):
+        readable = path.is_file() and path.stat().st_size <= memory_bytes()  # no pipe, and no terabytes of holes
+        if readable and digest_of(path) == digests.get(path.name):
             path.replace(folder / path.name)
     for path in _ours(folder):
         if path.name not in (MANIFEST, STAMP) and str(path.relative_to(folder)) not in digests:

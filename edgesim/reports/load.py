@@ -16,7 +16,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.job import ONE_SESSION
 from edgesim.core.metrics import ACCURACY, Better
 from edgesim.files.reading import quoted, reading
-from edgesim.records.checked import check_devices, read_table
+from edgesim.records.checked import check_devices, check_rounds, read_table
 from edgesim.records.manifest import MANIFEST, RUNNING, files_of, lies, read_file, read_manifest
 from edgesim.records.schema import TABLES
 
@@ -315,6 +315,8 @@ class Run:
             return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in TABLES[table].items()})
         frame = read_table(table, {self.folder / name: self._content(name) for name in names})
         check_devices(table, frame, frame if table == "devices" else self.devices, self.folder / names[-1])
+        if table == "evals":
+            check_rounds(frame, self.table("rounds"), self.folder / names[-1])
         return frame
 
     def _content(self, name: str) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
 import signal
 import sqlite3
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,7 +19,9 @@ import pytest
 
 from edgesim.core.errors import ConfigError, DataError
 from edgesim.files.atomic import checkpoint_of, whole_file
+from edgesim.learning.data.idx import read_idx
 from edgesim.records.lock import is_held, lock_of
+from edgesim.records.manifest import MANIFEST, NEXT, read_file
 from edgesim.runtime.answers import FOLDER, ROWS, Answers
 from edgesim.runtime.tree_file import read_tree, write_tree
 from tests.calling import TINY, call
@@ -140,6 +144,23 @@ def test_joules_that_no_run_writes(place: Path, command: str, edit: Callable[[An
     assert says in line_of(*command.split())
 
 
+@pytest.mark.parametrize(
+    ("table", "number", "says"),
+    [
+        ("evals", -(2**62), "evals.parquet row 1: round must be -1 or a round of the rounds table"),
+        ("evals", 1, "evals.parquet row 1: round must be -1 or a round of the rounds table"),
+        ("rounds", 1, "rounds.parquet row 1: round must count from 0 in each session"),
+    ],
+)
+@pytest.mark.parametrize("command", ["table run", "report run"])
+def test_rounds_that_no_run_writes(place: Path, command: str, table: str, number: int, says: str) -> None:
+    file = place / "run" / f"{table}.parquet"
+    frame = pd.read_parquet(file)
+    frame.assign(round=number).to_parquet(file, index=False)
+    seal_again(file.parent)
+    assert says in line_of(*command.split())
+
+
 # --- what never ends ----------------------------------------------------------------------------------------------
 
 ENDLESS = "with recursive n(i) as (select 1 union all select i + 1 from n) select i as id, i as answer from n"
@@ -205,6 +226,46 @@ def test_pipes_beside_files(tmp_path: Path) -> None:
     with whole_file(tmp_path / "a") as growing:
         growing.write_text("x")
     assert (tmp_path / "a").read_text() == "x"
+
+
+def test_a_packed_file_that_ends_in_zeros(tmp_path: Path) -> None:
+    """They are allowed after what is packed, and gzip reads them all."""
+    path = tmp_path / "labels.gz"
+    path.write_bytes(gzip.compress(b"\0\0\x08\x01\0\0\0\x03abc"))
+    os.truncate(path, 2**19)
+    assert read_idx(path).tolist() == list(b"abc")
+    os.truncate(path, 2**40)
+    with pytest.raises(DataError, match=r"labels\.gz: damaged: 1099511627776 bytes for the 3 that they promise"):
+        read_idx(path)
+
+
+def test_a_table_without_end(place: Path) -> None:
+    os.truncate(place / "run" / "rounds.parquet", 2**40)
+    assert "run/rounds.parquet: needs 1024.0 GiB of memory" in line_of("table", "run")
+
+
+def test_a_large_table_is_not_held_in_memory_before_its_digest_fits(tmp_path: Path) -> None:
+    path = tmp_path / "rounds.parquet"
+    path.write_bytes(b"")
+    os.truncate(path, 2**28)
+    tracemalloc.start()
+    with pytest.raises(ConfigError, match=r"rounds\.parquet: damaged"):
+        read_file(tmp_path, path.name, {path.name: 64 * "0"})
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 2**24
+
+
+@pytest.mark.parametrize("hostile", [os.mkfifo, lambda path: path.touch() or os.truncate(path, 2**40)])
+def test_what_a_killed_run_did_not_leave(place: Path, hostile: Callable[[Path], None]) -> None:
+    """A pipe or an endless file among the files that a run was about to put in their places; the next run goes on."""
+    manifest = place / "run" / MANIFEST
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "status": "interrupted"}))
+    seal_again(manifest.parent)
+    (place / "run" / NEXT).mkdir()
+    hostile(place / "run" / NEXT / "rounds.parquet")
+    assert call("run", "tiny.toml", "--quiet", "--checkpoint", "1min", "--out", "run").code == 0
+    assert not (place / "run" / NEXT).exists()
 
 
 def test_text_with_a_hole(tmp_path: Path) -> None:

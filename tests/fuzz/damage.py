@@ -1,10 +1,17 @@
-"""Ways in which files are damaged: by a disk, by a transfer that broke off, by an editor."""
+"""Ways in which files are damaged: by a disk, by a transfer that broke off, by an editor, by a stranger."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
+
+from tests.records.written import seal_again
 
 Way = Callable[[bytearray, np.random.Generator], bytearray]
 
@@ -65,3 +72,89 @@ def damaged(data: bytes, case: int, seed: int) -> tuple[str, bytes]:
     draw = np.random.default_rng([seed, case])
     name = list(WAYS)[draw.integers(len(WAYS))]
     return name, bytes(WAYS[name](bytearray(data), draw))
+
+
+def damage(file: Path, case: int, seed: int) -> str:
+    """Damage a file in its place, as `damaged` does or in a way of `_PLACED`; return how."""
+    draw = np.random.default_rng([seed, case, 1])
+    if (place := int(draw.integers(10))) < len(_PLACED):
+        way = _PLACED[place]
+        size = 2 ** int(draw.choice((30, 40)))  # one fits into memory, one does not
+        way(file, size)
+        return f"{way.__name__.removeprefix('_')} {size}"
+    way_of_bytes, left = damaged(file.read_bytes(), case, seed)
+    file.write_bytes(left)
+    return way_of_bytes
+
+
+def restore(file: Path, content: bytes) -> None:
+    """Give a file its content again, whatever lies there."""
+    file.unlink()
+    file.write_bytes(content)
+
+
+def _pipe(file: Path, size: int) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def _endless(file: Path, size: int) -> None:
+    os.truncate(file, max(size, file.stat().st_size))  # zeros beyond the old content take no room on the disk
+
+
+def _hollow(file: Path, size: int) -> None:
+    file.write_bytes(b"")
+    os.truncate(file, size)
+
+
+_PLACED: tuple[Callable[[Path, int], None], ...] = (_pipe, _endless, _hollow)
+
+
+# --- run folders, edited by hand, with digests that fit -----------------------------------------------------------
+
+ODD: tuple[Any, ...] = ([1], {"a": "b"}, "x\u0007y", "", 1e300, -1e300, None, True, -3, 10**30)
+
+
+def edited(file: Path, case: int, seed: int) -> str:
+    """Edit one value of the manifest or of a table of a run folder, and the digests with it; return the edit."""
+    draw = np.random.default_rng([seed, case])
+    if file.suffix == ".json":
+        manifest = json.loads(file.read_text())
+        known = ("files", "parts", "sha256", *(["scenario"] if case % 4 else []))  # it has the most keys by far
+        keys = [key for key in _keys(manifest) if key[0] not in known]
+        *above, last = keys[draw.integers(len(keys))]
+        within = manifest
+        for each in above:
+            within = within[each]
+        place = int(draw.integers(len(ODD) + 1))
+        if place < len(ODD):
+            within[last] = ODD[place]
+        else:
+            del within[last]
+        file.write_text(json.dumps(manifest))
+        way = f"{'.'.join(map(str, [*above, last]))} = {'gone' if place == len(ODD) else ODD[place]!r}"
+    else:
+        frame = pd.read_parquet(file)
+        name = str(draw.choice(list(frame.columns)))
+        odd = (1e300, -1e300, 1e59, 2**62, -(2**62), 0, "x\u0007y")[draw.integers(7)]
+        row = int(draw.integers(max(len(frame), 1)))
+        values = frame[name].tolist()
+        values[row : row + 1] = [odd]
+        if isinstance(odd, str) or frame[name].dtype == object or not pd.api.types.is_numeric_dtype(frame[name]):
+            values = [str(value) for value in values]
+        elif pd.api.types.is_integer_dtype(frame[name]) and isinstance(odd, float):
+            values = [float(value) for value in values]
+        kept = frame.iloc[: len(values)] if len(frame) else frame.reindex([0])
+        kept.assign(**{name: values}).to_parquet(file, index=False)
+        way = f"{name} {row} = {odd!r}"
+    seal_again(file.parent)
+    return way
+
+
+def _keys(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of each value in a tree of JSON but its root; of a list only that of its first item."""
+    if above:
+        yield above
+    items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from _keys(item, (*above, key))

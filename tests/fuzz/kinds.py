@@ -33,6 +33,7 @@ from edgesim.studies.search import Search, read_trials, write_trials
 from edgesim.studies.study import load_study
 from tests.calling import TINY, call
 from tests.conftest import simulate_null
+from tests.fuzz.damage import damage, edited
 from tests.learning.made_up_data import load, pixels, write_idx_set, write_images, write_parquet_pair
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "quickstart"
@@ -44,11 +45,13 @@ class Kind(NamedTuple):
 
     `make` writes into an empty folder and returns the files to damage; `read` reads them, in a case's own way, and
     returns what there is to compare. `sealed`: a digest tells that a file was damaged, so no other answer is right.
+    `damage`: damages a file of a case and seed, and returns how.
     """
 
     make: Callable[[Path], Sequence[Path]]
     read: Callable[[Path, int], Any]
     sealed: Callable[[Path], bool] = lambda folder: False
+    damage: Callable[[Path, int, int], str] = damage
 
 
 def text(name: str, content: str) -> Callable[[Path], Sequence[Path]]:
@@ -300,9 +303,15 @@ def _started(folder: Path, case: int) -> Any:
 
 
 def _run(folder: Path) -> Sequence[Path]:
-    edgesim.run(_scenario(folder), ["stop.rounds=3", "evaluation={ targets = [0.1] }"], out=folder / "run")
+    prices = "prices.electricity='0.1 EUR/kWh'"
+    edgesim.run(_scenario(folder), ["stop.rounds=3", "evaluation={ targets = [0.1] }", prices], out=folder / "run")
     shutil.copytree(folder / "run", folder / "whole")
     return sorted(path for path in (folder / "run").iterdir() if path.suffix in {".json", ".parquet", ".safetensors"})
+
+
+def _edited(folder: Path) -> Sequence[Path]:
+    """The manifest of a run and its tables."""
+    return [file for file in _run(folder) if file.suffix != ".safetensors"]
 
 
 def _checkpoint(folder: Path) -> Sequence[Path]:
@@ -371,12 +380,25 @@ COMMANDS: Sequence[Sequence[str]] = (
     ("diff", "{run}", "{here}/whole"),
     ("gantt", "{run}", "--round", "1", "--out", "{here}/round"),
     ("plot", "{run}", "--out", "{here}/plot"),
+    ("report", "{run}", "--out", "{here}/report.html"),
+    ("devices", "{run}"),
+    ("watch", "{run}"),
+    ("export", "{run}", "--to", "csv", "--out", "{here}/tables"),
+    ("cost", "{run}"),
+    ("cache", "{here}"),
 )
+_TIMED = ("--set", "backend=null", "--set", "stop={ rounds = 1, sim_time = '1000 s' }")
+REPLAY = ("replay", "{run}", "--out", "{here}/again", "--overwrite", "--quiet", *_TIMED)
 
 
-def _told(folder: Path, case: int) -> str:
-    words = COMMANDS[case % len(COMMANDS)]
-    return asked(*(word.replace("{run}", str(folder / "run")).replace("{here}", str(folder)) for word in words))
+def told(*commands: Sequence[str]) -> Callable[[Path, int], str]:
+    """Return a reader of a run folder: the output of one of the commands."""
+
+    def read(folder: Path, case: int) -> str:
+        words = commands[np.random.default_rng(case).integers(len(commands))]  # each with each file
+        return asked(*(word.replace("{run}", str(folder / "run")).replace("{here}", str(folder)) for word in words))
+
+    return read
 
 
 KINDS: dict[str, Kind] = {
@@ -421,7 +443,8 @@ KINDS: dict[str, Kind] = {
     ),
     "text play": Kind(text("play.txt", PLAY), learned("text", path="{here}/play.txt", marker=":", length=5)),
     "weights": Kind(_weights, _started),
-    "run folder": Kind(_run, _told, lambda folder: True),
+    "run folder": Kind(_run, told(*COMMANDS), lambda folder: True),
+    "edited run": Kind(_edited, told(*COMMANDS, REPLAY), damage=edited),
     "checkpoint": Kind(_checkpoint, _resumed, lambda folder: True),
     "answers": Kind(_answers, _answered, lambda folder: True),
 }
