@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -39,7 +40,7 @@ class Files:
         for option, path in wanted:
             check_new_file(path, option)
         for place, (option, path) in enumerate(wanted):
-            if path.resolve() in [other.resolve() for _, other in wanted[:place]]:
+            if os.path.realpath(path) in [os.path.realpath(other) for _, other in wanted[:place]]:
                 raise ConfigError(f"{option}: {path} is another file of this command already")
 
     def write(self, verdicts: Sequence[Verdict], broken: EdgesimError | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,7 +95,7 @@ def _write(columns: Columns, out: Path) -> None:
     from edgesim.files.traces.columns import write_columns
 
     check_new_file(out, "--out")
-    write_columns(columns, out.resolve())
+    write_columns(columns, Path(os.path.realpath(out)))
     rows = len(next(iter(columns.values())))
     devices = len(set(columns["device"])) if "device" in columns else rows
     print(f"{out}: {rows} rows of {devices} devices")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -70,13 +71,13 @@ def _states(folder: Path, every_s: float) -> Iterator[Run]:
 
 def _name(run: Run, folder: Path) -> str:
     """Return the name of a run, which is that of its place also before it is there."""
-    place = folder.resolve()
+    place = Path(os.path.realpath(folder))
     return run.name.replace(growing_folder(place).name, place.name)
 
 
 def _written_to(folder: Path) -> Path:
     """Return where the run of a folder is written: beside it while a study makes it, or was killed as it did."""
-    growing = growing_folder(folder.resolve())
+    growing = growing_folder(Path(os.path.realpath(folder)))
     cut_off = not is_held(folder) and not (folder / MANIFEST).exists() and (growing / MANIFEST).exists()
     return growing if cut_off or is_held(growing) else folder
 

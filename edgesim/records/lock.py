@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from edgesim.core.errors import ConfigError, FolderBusy
+from edgesim.files.reading import in_short, read_text
 
 _TRIES, _BETWEEN_S = 20, 0.01  # somebody who looks whether a folder is held holds it for an instant
 
@@ -97,8 +98,8 @@ def _is_at(path: Path, file: int) -> bool:
 
 def _says(folder: Path) -> str:
     try:
-        owner = lock_of(folder).read_text(encoding="utf-8", errors="replace")[:100]
-    except OSError:
+        owner = in_short(read_text(lock_of(folder), ConfigError))
+    except ConfigError:
         owner = ""
     who = owner or "another process"
     return f"{folder}: {who} is at work on it; wait for that run to end or choose another run folder"

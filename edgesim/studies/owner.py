@@ -7,7 +7,7 @@ from pathlib import Path
 
 from edgesim.core.errors import ConfigError
 from edgesim.files.atomic import whole_file
-from edgesim.files.reading import quoted, read_text
+from edgesim.files.reading import in_short, quoted, read_text
 from edgesim.records.lock import hold
 
 _MARK = ".study"  # a file in the folder of runs that names their study
@@ -47,5 +47,5 @@ def claim(folder: Path, owner: str) -> None:
 
 
 def _shown(folder: Path, owner: str) -> str:
-    file = folder / owner
-    return os.path.relpath(file.resolve()) if file.suffix == ".toml" else quoted(owner)
+    study = owner.endswith(".toml")
+    return in_short(os.path.relpath(folder.resolve() / owner)) if study else quoted(owner)

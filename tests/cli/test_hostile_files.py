@@ -17,13 +17,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from edgesim.core.errors import ConfigError, DataError
+from edgesim.core.errors import ConfigError, DataError, FolderBusy
 from edgesim.files.atomic import checkpoint_of, whole_file
 from edgesim.learning.data.idx import read_idx
-from edgesim.records.lock import is_held, lock_of
+from edgesim.records.lock import check_free, hold, is_held, lock_of
 from edgesim.records.manifest import MANIFEST, NEXT, read_file
 from edgesim.runtime.answers import FOLDER, ROWS, Answers
 from edgesim.runtime.tree_file import read_tree, write_tree
+from edgesim.studies.owner import check_owner
 from tests.calling import TINY, call
 from tests.records.written import seal_again
 
@@ -100,6 +101,22 @@ def test_watch_takes_the_current_folder(place: Path, monkeypatch: pytest.MonkeyP
     assert call("watch", ".").code == 0
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("report run --out loop/r.html", "--out: loop is not a folder"),
+        ("trace run --out loop/t.json", "--out: loop is not a folder"),
+        ("plot run --out loop/p", "--out: loop is not a folder"),
+        ("watch loop", "loop: "),
+        ("run tiny.toml --quiet --out loop", "loop: cannot be written"),
+        ("check nothing --json loop/c.json", "--json: loop is not a folder"),
+    ],
+)
+def test_a_link_to_itself(place: Path, words: str, says: str) -> None:
+    (place / "loop").symlink_to("loop")
+    assert says in line_of(*words.split())
+
+
 # --- run folders that were edited, digests included ----------------------------------------------------------------
 
 
@@ -159,6 +176,15 @@ def test_rounds_that_no_run_writes(place: Path, command: str, table: str, number
     frame.assign(round=number).to_parquet(file, index=False)
     seal_again(file.parent)
     assert says in line_of(*command.split())
+
+
+@pytest.mark.parametrize("said", ["a\0b.toml", "a\n\x1b[2Jb.toml", 5000 * "x" + ".toml"])
+def test_a_mark_of_a_study_that_no_study_writes(place: Path, said: str) -> None:
+    (place / "runs").mkdir()
+    (place / "runs" / ".study").write_text(said)
+    with pytest.raises(ConfigError, match="has the runs of") as error:
+        check_owner(place / "runs", "../study.toml")
+    assert str(error.value).isprintable() and len(str(error.value)) < 600
 
 
 # --- what never ends ----------------------------------------------------------------------------------------------
@@ -223,6 +249,8 @@ def test_pipes_beside_files(tmp_path: Path) -> None:
     os.mkfifo(lock_of(tmp_path / "run"))
     assert not is_held(tmp_path / "run")
     os.mkfifo(tmp_path / ".a.growing")
+    with hold(tmp_path / "run"), pytest.raises(FolderBusy, match="another process is at work on it"):
+        check_free(tmp_path / "run")
     with whole_file(tmp_path / "a") as growing:
         growing.write_text("x")
     assert (tmp_path / "a").read_text() == "x"

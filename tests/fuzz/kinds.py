@@ -29,6 +29,7 @@ from edgesim.studies.claims.claim import Studies, load_claims
 from edgesim.studies.claims.results import read_results
 from edgesim.studies.golden import load_golden
 from edgesim.studies.golden_tables import read_numbers
+from edgesim.studies.owner import check_owner
 from edgesim.studies.search import Search, read_trials, write_trials
 from edgesim.studies.study import load_study
 from tests.calling import TINY, call
@@ -404,6 +405,7 @@ def told(*commands: Sequence[str]) -> Callable[[Path, int], str]:
 KINDS: dict[str, Kind] = {
     "scenario": Kind(text("top.toml", TINY), lambda folder, case: assemble(edgesim.load(folder / "top.toml")).setting),
     "study": Kind(_study, _read_study),
+    "study mark": Kind(text(".study", "study.toml"), lambda folder, case: check_owner(folder, "study.toml")),
     "published": Kind(_published, _read_study),
     "claims": Kind(_claims, lambda folder, case: load_claims(folder / "claims.toml", Studies())),
     "results": Kind(text("results.csv", RESULTS), lambda folder, case: read_results(folder / "results.csv")),

@@ -7,6 +7,7 @@ simulated time in milliseconds, so that "Time (relative)" is exact. A run that a
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -46,7 +47,7 @@ def write_mlflow(runs: Sequence[Exported], out: str, experiment: str) -> list[st
         raise ConfigError('--to mlflow: it is not installed; pip install "edgesim[mlflow]"') from error
     address, artifacts = out, None
     if not is_address(out):
-        folder = Path(out).resolve()
+        folder = Path(os.path.realpath(out))
         folder.mkdir(parents=True, exist_ok=True)
         address, artifacts = f"sqlite:///{folder / DATABASE}", (folder / "artifacts").as_uri()
     try:
