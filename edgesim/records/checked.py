@@ -168,8 +168,8 @@ def _check_values(table: str, frame: pd.DataFrame, path: Path) -> None:
     if keys:
         _require(~frame.duplicated(keys), frame, path, keys, "must come once")
     if table == "rounds":
-        number = frame.groupby("session").cumcount()
-        _require(frame["round"] == number, frame, path, ["round"], "must count from 0 in each session")
+        counted = frame["round"] == frame.groupby("session").cumcount()
+        _require(counted, frame, path, ["round"], "must count from 0 in each session")
     for first, second in _ORDER.get(table, ()):
         _require(frame[first] <= frame[second], frame, path, [first, second], "must not go backwards")
     for name in _RISING.get(table, ()):
