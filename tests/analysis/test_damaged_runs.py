@@ -105,7 +105,7 @@ TABLES = {
         lambda f: pd.concat([f, f[-1:]]),
         "row 5: session, round must come once, got 'session1', 3",
     ),
-    "rounds in disorder": ("rounds", lambda f: f[::-1], "row 2: round must not fall from row to row, got 2"),
+    "rounds in disorder": ("rounds", lambda f: f[::-1], "row 1: round must count from 0 in each session, got 3"),
     "time runs back": ("jobs", put("end_s", 3.0), "row 2: sent_s, end_s must not go backwards, got 10.0, 3.0"),
     "less than no time": (
         "jobs",
