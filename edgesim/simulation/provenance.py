@@ -11,7 +11,10 @@ from importlib.metadata import version
 from typing import Any
 
 _PACKAGES = ("edgesim", "torch", "torchvision", "numpy", "simpy", "pandas", "pydantic")
-_GIT = ("git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+_GIT = (
+    *("git", "-c", "core.fsmonitor=false"),  # which may name a program that `git status` would run
+    *("--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no"),
+)
 _PATIENCE_S = 5
 
 
