@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edgesim.cli.opened import opened
+from edgesim.cli.open_runs import opened
 from edgesim.cli.script import run_script
 from edgesim.reports.plots import plot_runs
 

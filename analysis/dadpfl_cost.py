@@ -17,12 +17,12 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from edgesim.cli.opened import opened
+from edgesim.cli.open_runs import opened
 from edgesim.cli.script import run_script
-from edgesim.config import profiles
+from edgesim.config import device_profiles
+from edgesim.reports.cost import SCALINGS, RoundCost
 from edgesim.reports.figures import PALETTE, STYLE, save
 from edgesim.reports.load import Run
-from edgesim.reports.total_cost import SCALINGS, RoundCost
 from edgesim.studies.tradeoffs.theta import Prices, at_thetas, counted, crossings
 
 TABLE_2 = Path(__file__).parents[1] / "docs" / "data" / "dadpfl_table_2.csv"
@@ -31,7 +31,7 @@ SCALING_OF = {
     **dict.fromkeys(("FedAvg", "Ditto", "FedDST"), "server_based"),
     **dict.fromkeys(("DA-DPFL_Dir", "DA-DPFL_Pat"), "waiting"),
 }
-_SPEC = profiles.find("dadpfl_gpu")
+_SPEC = device_profiles.find("dadpfl_gpu")
 GPU = Prices(_SPEC.flops_per_s, _SPEC.si["down"], _SPEC.si["busy"], _SPEC.si["transmit"])
 
 

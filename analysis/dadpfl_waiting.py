@@ -15,9 +15,9 @@ import typer
 
 import edgesim
 from edgesim.cli.script import run_script
-from edgesim.runtime.backends.null import NullBackend
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.run import Silent, Simulation
+from edgesim.execution.backends.null import NullBackend
+from edgesim.runs.assembly import assemble
+from edgesim.runs.simulate import Silent, Simulation
 
 ROOT = Path(__file__).parents[1]
 REFERENCE_ROUNDS = 10_000

@@ -6,10 +6,10 @@ import seaborn
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from edgesim.cli.opened import opened
+from edgesim.cli.open_runs import opened
 from edgesim.cli.script import run_script
 from edgesim.reports.figures import PALETTE, STYLE, save
-from edgesim.reports.readable import unit_for
+from edgesim.reports.format import unit_for
 from edgesim.reports.stats import energy_by_kind
 
 COMPONENTS = {"down_j": "download", "compute_j": "compute", "up_j": "upload", "idle_j": "idle", "sleep_j": "sleep"}

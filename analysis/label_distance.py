@@ -36,8 +36,8 @@ from edgesim.learning.models.build import model_state_of
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.weighting.dynamic import js_divergence, shares_of
-from edgesim.simulation.assembly import Assembly, assemble
-from edgesim.simulation.dealing import counts_of
+from edgesim.runs.assembly import Assembly, assemble
+from edgesim.runs.partitioning import counts_of
 
 ROOT = Path(__file__).parents[1]
 SIDES: tuple[Side, Side] = ("train", "test")  # where a device's loss is taken

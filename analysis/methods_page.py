@@ -17,10 +17,10 @@ from edgesim.cli.formats import markdown
 from edgesim.cli.script import run_script
 from edgesim.config.scenario import Scenario
 from edgesim.core.errors import ConfigError
+from edgesim.reports.format import text
 from edgesim.reports.load import Run
-from edgesim.reports.readable import text
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.estimate import estimate_of
+from edgesim.runs.assembly import assemble
+from edgesim.runs.estimate import estimate_of
 from edgesim.studies.runs import folder_of
 from edgesim.studies.study import SEED, Study, load_study
 from edgesim.studies.values import summarised

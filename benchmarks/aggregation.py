@@ -13,15 +13,15 @@ import numpy as np
 import torch
 
 from edgesim.config.plugins import find
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import ModelState, Update
-from edgesim.cost.profile import CostProfile
 from edgesim.learning.aggregate.mean import mean_of_holders
 from edgesim.learning.models.build import model_state_of
 from edgesim.learning.submodel.selection import groups_of
 from edgesim.learning.submodel.slicing import extract
-from edgesim.simulation.network import cost_profile_of
+from edgesim.runs.network import cost_profile_of
 from rows import Found, alone, compared, in_turns, of, timed
 
 MODELS = 10

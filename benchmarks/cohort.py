@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import edgesim
-from edgesim.simulation.run import simulate
+from edgesim.runs.simulate import simulate
 from rows import Figures, Found, alone, compared, in_turns, of
 
 HERE = Path(__file__).stem  # the module's name where scenarios look for classes

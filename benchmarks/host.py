@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from edgesim.simulation.provenance import provenance
+from edgesim.runs.recording import provenance
 
 GIB = 2.0**30
 _CPUINFO = Path("/proc/cpuinfo")  # of Linux

@@ -22,8 +22,8 @@ from torch import Tensor
 import edgesim
 from edgesim.core.update import ModelState
 from edgesim.learning.train.torch_settings import plain_torch
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.run import Simulation
+from edgesim.runs.assembly import assemble
+from edgesim.runs.simulate import Simulation
 from laps import Laps
 from rows import Found, alone, compared
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import mean
 
 import edgesim
-from edgesim.runtime.answers import Answers
-from edgesim.simulation.run import simulate
-from edgesim.studies.common import Common
+from edgesim.execution.result_cache import Answers
+from edgesim.runs.simulate import simulate
+from edgesim.studies.shared import Common
 from rows import Found, alone, compared
 
 MODELS = {"digits": "cnn_digits", "fashion_mnist": "cnn_mnist", "cifar10": "cnn_cifar10"}

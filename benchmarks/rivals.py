@@ -26,7 +26,7 @@ from typing import NamedTuple
 import programs
 from edgesim.config.plugins import places_of
 from edgesim.core.errors import ConfigError
-from edgesim.learning.data.locate import places
+from edgesim.learning.data.source import places
 from edgesim.learning.data.sources.published import FashionMnist
 from noise import write_idx
 from rows import Figures, Found, LeftOut, alone, compared, of

@@ -25,7 +25,7 @@ from edgesim.core.update import ModelState, Update
 from edgesim.methods.fedavg import FedAvg
 from edgesim.methods.feddh import FedDH
 from edgesim.methods.feddhad import FedDHAD
-from edgesim.simulation.run import simulate
+from edgesim.runs.simulate import simulate
 from laps import Laps
 from rows import Figures, Found, alone, compared, in_turns, of
 

@@ -29,7 +29,7 @@ from edgesim.core.task import Task
 from edgesim.learning.models.build import model_state_of
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.learning.train.trainer import CHUNK, Trainer
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from networks import Mlp, SmallCnn
 from rows import Figures, Found, alone, compared, in_turns, of
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import edgesim
 import timing_only
-from edgesim.simulation.run import simulate
+from edgesim.runs.simulate import simulate
 from rows import Figures, Found, alone, compared, in_turns, of
 
 ONE = "one"  # the word that makes this program run once, and print its figures

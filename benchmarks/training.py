@@ -22,8 +22,8 @@ import edgesim
 from bare_loop import BareLoop, Samples
 from counting import steps_of
 from edgesim.learning.data.dataset import Dataset
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.run import simulate
+from edgesim.runs.assembly import assemble
+from edgesim.runs.simulate import simulate
 from laps import Laps
 from rows import Figures, Found, alone, compared, in_turns, of
 

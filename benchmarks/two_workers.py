@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import edgesim
-from edgesim.simulation.run import simulate
+from edgesim.runs.simulate import simulate
 from laps import Laps
 from rows import Figures, Found, alone, compared, in_turns, of
 

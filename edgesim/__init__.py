@@ -54,10 +54,10 @@ def run(
     evaluated), now_s, energy_j, active_j (of it, what is above idle power) and more; what it raises ends the run, whose
     tables end there, with the status "failed". Raises ConfigError or DataError.
     """
-    from edgesim.runtime.warm import warm_up_for
+    from edgesim.execution.preload import warm_up_for
 
     warm_up_for(source, overrides)
-    from edgesim.simulation.run import Telling, simulate
+    from edgesim.runs.simulate import Telling, simulate
 
     observer = None if on_round is None else Telling(on_round)
     return simulate(load(source, overrides), None if out is None else Path(out), observer, overwrite=overwrite)

@@ -70,8 +70,7 @@ def edgesim_golden(pytestconfig: pytest.Config, record_property: Callable[[str, 
 
 def _verdict(config: pytest.Config, folder: str | Path, workers: int, tolerances: Mapping[str, Any]) -> Verdict:
     from edgesim.studies import rerun
-    from edgesim.studies.golden import load_golden
-    from edgesim.studies.golden_tables import read_numbers
+    from edgesim.studies.golden import load_golden, read_numbers
 
     golden = load_golden(config.rootpath / folder)
     [golden] = rerun.tolerant([golden], _parsed(golden, tolerances))
@@ -83,7 +82,7 @@ def _verdict(config: pytest.Config, folder: str | Path, workers: int, tolerances
 
 def _parsed(golden: Golden, tolerances: Mapping[str, Any]) -> dict[str, Any]:
     from edgesim.core.errors import ConfigError
-    from edgesim.reports.tolerance import parse_tolerance
+    from edgesim.reports.compare import parse_tolerance
 
     try:
         return {column: parse_tolerance(value) for column, value in tolerances.items()}

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from edgesim.cli.main import main
-from edgesim.runtime.answers import FOLDER
+from edgesim.execution.result_cache import FOLDER
 
 
 class Done(NamedTuple):

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import edgesim
-from edgesim.files.kept import VARIABLE
+from edgesim.execution.backends.null import NullBackend
+from edgesim.files.user_cache import VARIABLE
 from edgesim.learning.train.torch_settings import plain_torch
-from edgesim.runtime.backends.null import NullBackend
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.run import Silent, Simulation
+from edgesim.runs.assembly import assemble
+from edgesim.runs.simulate import Silent, Simulation
 from tests import remembered, sizes
 from tests.calling import TINY
 

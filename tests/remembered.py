@@ -10,13 +10,13 @@ from unittest import mock
 
 from torch import nn
 
-from edgesim.cost.profile import CostProfile
+from edgesim.core.price_list import CostProfile
 from edgesim.learning.data.sources import digits
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.methods import augfl
 from edgesim.methods import augfl_teacher as teacher
-from edgesim.simulation import estimate, network
+from edgesim.runs import estimate, network
 
 # Whose modules do what the texts, numbers and shapes in them say: a function in one might change under the same name.
 KNOWN = ("torch.", "torchvision.", "edgesim.", "tests.")

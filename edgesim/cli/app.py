@@ -89,7 +89,7 @@ def run(
 
     What runs in the same place have trained before is not trained again.
     """
-    from edgesim.runtime.warm import warm_up_for
+    from edgesim.execution.preload import warm_up_for
 
     warm_up_for(scenario, set_ or [], workers)
     from edgesim.cli.run import run_scenario
@@ -153,7 +153,7 @@ def show(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = False
 def estimate(scenario: ScenarioFile, set_: Overrides = None, as_json: AsJson = False) -> None:
     """Say what a scenario will cost: FLOPs, bytes, seconds and joules of each kind's jobs, and host resources."""
     from edgesim.cli.estimate import print_estimate
-    from edgesim.simulation.estimate import estimate as estimate_scenario
+    from edgesim.runs.estimate import estimate as estimate_scenario
 
     print_estimate(estimate_scenario(_load(scenario, set_)), as_json)
 
@@ -258,7 +258,7 @@ def trace(
 ) -> None:
     """Write a run as a timeline for ui.perfetto.dev or chrome://tracing (trace-event format)."""
     from edgesim.cli.explain import parse_rounds
-    from edgesim.cli.opened import one_session
+    from edgesim.cli.open_runs import one_session
     from edgesim.cli.out import check_file
     from edgesim.reports.timeline import write_trace
 
@@ -285,8 +285,8 @@ def gantt(
 @app.command()
 def explain(run: OneRun, number: RoundNumber, session: InSession = None) -> None:
     """Say why a round took as long as it did: what ended it, and where its seconds went."""
-    from edgesim.cli.opened import one_session
-    from edgesim.reports.explain import explain as in_words
+    from edgesim.cli.open_runs import one_session
+    from edgesim.reports.critical_path import explain as in_words
 
     print(in_words(one_session(run, session), number))
 
@@ -303,7 +303,7 @@ def energy(
 ) -> None:
     """Say what joules of devices, network and server were spent on: sums, and shares of each account."""
     from edgesim.cli.energy import print_energy
-    from edgesim.cli.opened import one_session
+    from edgesim.cli.open_runs import one_session
 
     print_energy(one_session(run, session), by, as_json)
 
@@ -317,7 +317,7 @@ def cost(
 ) -> None:
     """Say what a run cost in money and carbon, by the scenario's prices: sums and shares."""
     from edgesim.cli.cost import print_cost
-    from edgesim.cli.opened import one_session
+    from edgesim.cli.open_runs import one_session
 
     print_cost(one_session(run, session), by, as_json)
 
@@ -331,7 +331,7 @@ def devices(
 ) -> None:
     """Say who took part in a run: jobs, how many were late, mean times, bytes and joules of each kind of device."""
     from edgesim.cli.devices import print_participation
-    from edgesim.cli.opened import one_session
+    from edgesim.cli.open_runs import one_session
 
     print_participation(one_session(run, session), each, as_json)
 
@@ -371,8 +371,8 @@ def calibrate(
 @functools.cache
 def command_line() -> typer.core.TyperGroup:
     """Return all commands, with those of groups; added here, as a module only defines names when it is loaded."""
-    from edgesim.cli.decide import add_to
-    from edgesim.cli.delivery import COMMANDS
+    from edgesim.cli.analysis_commands import add_to
+    from edgesim.cli.ci_output import COMMANDS
     from edgesim.cli.import_trace import commands as trace_commands
     from edgesim.cli.report import report
     from edgesim.cli.study import commands as study_commands

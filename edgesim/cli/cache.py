@@ -7,15 +7,15 @@ from pathlib import Path
 
 from edgesim.cli.show import print_json, print_table
 from edgesim.core.errors import ConfigError
-from edgesim.files import kept
-from edgesim.reports.readable import text
+from edgesim.files import user_cache
+from edgesim.reports.format import text
 
 
 def show_cache(folder: Path, prune: bool, as_json: bool) -> None:
     """Print what a folder of runs keeps, or remove it. Raises ConfigError if it is no folder."""
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder")
-    from edgesim.runtime.answers import Answers  # loads torch
+    from edgesim.execution.result_cache import Answers  # loads torch
 
     with closing(Answers(folder)) as answers:
         held = answers.held()
@@ -33,13 +33,13 @@ def show_cache(folder: Path, prune: bool, as_json: bool) -> None:
 
 def show_user_cache(prune: bool, as_json: bool) -> None:
     """Print what all runs of this user share, by kind, or remove it."""
-    found = kept.held()
+    found = user_cache.held()
     if prune:
-        kept.prune()
+        user_cache.prune()
     if as_json:
         print_json(
             {
-                "folder": str(kept.cache_folder()),
+                "folder": str(user_cache.cache_folder()),
                 "kept": [{"kind": kind, **held._asdict()} for kind, held in found.items()],
                 "removed": prune,
             }
@@ -49,6 +49,6 @@ def show_user_cache(prune: bool, as_json: bool) -> None:
     rows = [
         {"kind": kind, "files": held.files, "nbytes": text("disk_bytes", held.nbytes)} for kind, held in found.items()
     ]
-    print_table(rows, headings, str(kept.cache_folder()))
+    print_table(rows, headings, str(user_cache.cache_folder()))
     if prune:
         print("removed")

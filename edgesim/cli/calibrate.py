@@ -11,10 +11,10 @@ from typing import Any
 from edgesim.cli.device import describe
 from edgesim.cli.out import check_file
 from edgesim.cli.show import print_json, print_note, print_table
-from edgesim.config.profiles import Profile, to_toml
+from edgesim.config.device_profiles import Profile, to_toml
 from edgesim.core.errors import ConfigError
 from edgesim.files.atomic import whole_file
-from edgesim.simulation.calibrate import Calibration, Residual, calibrate, model_names, peak_rate, time_steps
+from edgesim.runs.calibrate import Calibration, Residual, calibrate, model_names, peak_rate, time_steps
 
 _TITLE = "This host, one thread"
 

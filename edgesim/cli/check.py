@@ -16,8 +16,7 @@ from edgesim.core.errors import ConfigError, EdgesimError
 
 if TYPE_CHECKING:
     from edgesim.studies.check import Checked
-    from edgesim.studies.golden import Golden
-    from edgesim.studies.golden_tables import Numbers
+    from edgesim.studies.golden import Golden, Numbers
     from edgesim.studies.rerun import Outcome, Verdict
 
 _HOME = Path("golden")  # of the project in the current folder
@@ -157,7 +156,7 @@ def _rerun(goldens: Sequence[Golden], workers: int) -> list[Outcome]:
 def _compared(goldens: Sequence[Golden], given: Path | None, workers: int, broken: list[EdgesimError]) -> list[Verdict]:
     from edgesim.cli.show import print_note
     from edgesim.studies import rerun
-    from edgesim.studies.golden_tables import read_numbers
+    from edgesim.studies.golden import read_numbers
 
     stored = _each(lambda golden: (golden, read_numbers(golden)), goldens, broken)
     if given and stored:
@@ -204,7 +203,7 @@ def _amount(golden: Golden, found: Numbers) -> str:
 def _print_differences(golden: Golden, checked: Checked) -> None:
     from edgesim.cli.show import print_table
     from edgesim.studies.check_texts import change_of
-    from edgesim.studies.golden_tables import as_text
+    from edgesim.studies.golden import as_text
 
     rows = [
         {"cell": cell, "column": d.column, "stored": as_text(d.stored), "found": as_text(d.found)}
@@ -225,7 +224,7 @@ def _print_differences(golden: Golden, checked: Checked) -> None:
 def _lines(checked: Checked) -> list[str]:
     """Return the first job that differs in words, a line a value."""
     from edgesim.studies.check_texts import side_of, where_of
-    from edgesim.studies.golden_tables import as_text
+    from edgesim.studies.golden import as_text
 
     first = checked.jobs[0]
     head = f"  first of {first.jobs} differing jobs of cell {first.cell}: {where_of(first)}"

@@ -30,9 +30,9 @@ def claims(
 ) -> None:
     """Judge claims of papers by finished runs: reproduced, same order, undecided, refuted or not run; write a page."""
     from edgesim.cli.show import print_note
-    from edgesim.studies.claims.judged import Court, verdicts
+    from edgesim.studies.claims.claim import read_results, written
+    from edgesim.studies.claims.judge import Court, verdicts
     from edgesim.studies.claims.page import page
-    from edgesim.studies.claims.results import read_results, written
 
     if record and results is None:
         raise ConfigError("--record: needs --results, the file to write")

@@ -7,8 +7,8 @@ import pandas as pd
 from edgesim.cli.show import print_json, print_table
 from edgesim.records.schema import COSTS
 from edgesim.reports.cost import cost_by, currency_of
+from edgesim.reports.format import plain, text
 from edgesim.reports.load import Run
-from edgesim.reports.readable import plain, text
 
 
 def print_cost(run: Run, by: str, as_json: bool = False) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from edgesim.cli.show import print_json, print_table
-from edgesim.config import profiles
-from edgesim.config.profiles import Profile, Quantity
-from edgesim.reports.readable import text
+from edgesim.config import device_profiles
+from edgesim.config.device_profiles import Profile, Quantity
+from edgesim.reports.format import text
 
 _ASKED = 'A block has a battery if it asks for one: battery = "rechargeable", or { charge = "5 W", windows = [...] }.'
 _SHOWN = ("memory", "idle", "busy", "battery", "up", "down")
@@ -16,7 +16,7 @@ _SHOWN = ("memory", "idle", "busy", "battery", "up", "down")
 
 def print_devices(as_json: bool = False) -> None:
     """Print the catalogue: name, speed, memory, powers, battery and link of every device."""
-    found = profiles.all()
+    found = device_profiles.all()
     if as_json:
         print_json({profile.name: describe(profile) for profile in found})
         return
@@ -30,7 +30,7 @@ def print_device(name: str, as_json: bool = False) -> None:
 
     Raises ConfigError if there is none.
     """
-    profile = profiles.find(name)
+    profile = device_profiles.find(name)
     print_quantities(profile.name, describe(profile), as_json)
     if "battery" in profile.quantities and not as_json:
         print(_ASKED)

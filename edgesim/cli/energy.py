@@ -8,8 +8,8 @@ from edgesim.cli.show import print_json, print_table
 from edgesim.core.errors import ConfigError
 from edgesim.reports import energy
 from edgesim.reports.energy import split_energy
+from edgesim.reports.format import heading, text
 from edgesim.reports.load import Run
-from edgesim.reports.readable import heading, text
 
 _OF_DEVICES = ("energy_j", "active_j", "idle_j", "participant_j")
 _KEYS = [*energy.KEYS, energy.KIND, energy.ACCOUNT]

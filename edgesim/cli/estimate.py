@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from edgesim.cli.show import print_frame, print_json, print_table, without_silent
-from edgesim.reports.readable import heading
+from edgesim.reports.format import heading
 
 if TYPE_CHECKING:
-    from edgesim.simulation.estimate import Estimate
+    from edgesim.runs.estimate import Estimate
 
 
 def print_estimate(found: Estimate, as_json: bool) -> None:

@@ -51,7 +51,7 @@ def export_runs(paths: Sequence[Path], to: str, out: str, size: str, folder: Pat
 
 def _found(paths: Sequence[Path], size: str, folder: Path | None) -> tuple[list[Exported], str]:
     """Return the runs of some paths, and what an experiment of them is called."""
-    from edgesim.cli.opened import all_opened
+    from edgesim.cli.open_runs import all_opened
     from edgesim.reports.export.exported import exported
 
     studies = [path for path in paths if path.suffix == ".toml" and path.is_file()]
@@ -87,7 +87,7 @@ def _write_tables(runs: Sequence[Exported], out: Path, form: str) -> list[Path]:
 
     from edgesim.cli.table import flat
     from edgesim.reports.export.tables import write_tables
-    from edgesim.reports.readable import divergence
+    from edgesim.reports.format import divergence
 
     about = flat([each.run for each in runs])
     about["run"] = [each.name for each in runs]

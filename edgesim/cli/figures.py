@@ -25,7 +25,7 @@ def plot(
 
     Raises ConfigError for what is no kind, axis, format or width, and before anything is drawn if it cannot be written.
     """
-    from edgesim.cli.opened import all_opened
+    from edgesim.cli.open_runs import all_opened
     from edgesim.reports.figures import COLUMNS_IN, parse_formats, parse_width, paths_of
     from edgesim.reports.plots import AXES, plot_runs
 
@@ -81,7 +81,7 @@ def gantt(folder: Path, number: int, out: Path, session: str | None = None) -> l
 
     `session`: whose round, of a run of several.
     """
-    from edgesim.cli.opened import one_session
+    from edgesim.cli.open_runs import one_session
     from edgesim.reports.figures import paths_of
     from edgesim.reports.gantt import plot_round
 

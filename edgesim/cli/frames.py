@@ -15,7 +15,7 @@ def print_frame_as(frame: pd.DataFrame, style: str, title: str, keys: int, about
     `keys`: so many first columns tell rows apart.
     """
     from edgesim.cli.show import print_json
-    from edgesim.files.csv_frame import csv_text
+    from edgesim.files.tables import csv_text
 
     if style == "json":
         print_json({**about, "rows": plain(frame)})
@@ -44,6 +44,6 @@ def print_digits(frame: pd.DataFrame, title: str, keys: int, style: str = "") ->
 
 def digits(value: float) -> str:
     """Return whole numbers as they are, six digits of others."""
-    from edgesim.reports.readable import plain
+    from edgesim.reports.format import plain
 
     return f"{value:.0f}" if value.is_integer() and abs(value) < 1e12 else plain(value, 6)

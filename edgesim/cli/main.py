@@ -12,9 +12,9 @@ import typer
 
 from edgesim.cli.app import command_line
 from edgesim.cli.streams import OutputError, careful_streams
+from edgesim.execution.interrupts import INTERRUPTED, Interrupts, interrupts
 from edgesim.files.own_code import OWN_CLASSES, told
 from edgesim.files.reading import one_line
-from edgesim.runtime.interrupts import INTERRUPTED, Interrupts, interrupts
 
 # Typer's base of wrong usage, which has had several homes but always this child.
 _UsageError: Any = typer.BadParameter.__base__

@@ -13,7 +13,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 
 if TYPE_CHECKING:
-    from edgesim.cost.profile import CostProfile
+    from edgesim.core.price_list import CostProfile
 
 _REMEDY = "give --input and --classes, such as --input 3x32x32 --classes 10"
 _LAYER = ("name", "kind", "params", "forward_flops", "weight_grad_flops", "input_grad_flops")
@@ -33,7 +33,7 @@ def measured(name: str, shape: tuple[int, ...] | None, classes: int | None) -> C
     """
     from edgesim.config.plugin_fields import PartOf
     from edgesim.config.units import reason
-    from edgesim.simulation.network import network_of
+    from edgesim.runs.network import network_of
 
     try:
         model = PartOf("model").read(name)

@@ -10,12 +10,11 @@ import typer
 from edgesim.cli.frames import digits
 from edgesim.cli.scenario import warn
 from edgesim.cli.show import print_json, print_note, print_table
-from edgesim.reports.readable import text
-from edgesim.simulation.warnings import new
+from edgesim.reports.format import text
+from edgesim.runs.warnings import new
 from edgesim.studies.optimise import Optimisation, Trial
 from edgesim.studies.runs import folder_of
-from edgesim.studies.search import TRIAL
-from edgesim.studies.study import USUAL, Study, load_study
+from edgesim.studies.study import TRIAL, USUAL, Study, load_study
 
 
 def optimise_study(

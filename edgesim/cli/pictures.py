@@ -149,7 +149,7 @@ def _topology(wanted: Wanted) -> Any:
     from edgesim.config.load import load_scenario
     from edgesim.config.plugins import only_looking
     from edgesim.reports.pictures.topology import topology
-    from edgesim.simulation.topology import topology_of
+    from edgesim.runs.topology import topology_of
 
     with only_looking():  # modules that a study names itself have been imported
         scenario = load_scenario(wanted.runs[0][1].manifest["scenario"])

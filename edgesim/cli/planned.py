@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from edgesim.studies.outlook import Outlook
+    from edgesim.studies.plan import Outlook
     from edgesim.studies.runs import Planned
     from edgesim.studies.study import Study
 
@@ -18,9 +18,9 @@ def looked_at(
 
     Raises ConfigError if the folder has the runs of another study.
     """
-    from edgesim.simulation.warnings import once
-    from edgesim.studies.outlook import outlook
-    from edgesim.studies.owner import check_owner
+    from edgesim.runs.warnings import once
+    from edgesim.studies.plan import outlook
+    from edgesim.studies.runs import check_owner
 
     loaded, planned = planned_of(file, only, size, folder)
     check_owner(*owned(file, size, folder))
@@ -30,8 +30,7 @@ def looked_at(
 
 def owned(file: Path, size: str, folder: Path | None) -> tuple[Path, str]:
     """Return the folder of the runs of a study, and how it names the study."""
-    from edgesim.studies.owner import owner_of
-    from edgesim.studies.runs import folder_of
+    from edgesim.studies.runs import folder_of, owner_of
 
     folder = folder or folder_of(file, size)
     return folder, owner_of(file, folder)
@@ -40,8 +39,7 @@ def owned(file: Path, size: str, folder: Path | None) -> tuple[Path, str]:
 def planned_of(file: Path, only: list[str] | None, size: str, folder: Path | None) -> tuple[Study, list[Planned]]:
     """Return a study, and its cells as they are planned, with the trials of its search among them."""
     from edgesim.studies.runs import folder_of, plan
-    from edgesim.studies.search import with_trials
-    from edgesim.studies.study import load_study
+    from edgesim.studies.study import load_study, with_trials
 
     folder = folder or folder_of(file, size)
     study = with_trials(load_study(file), folder)

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from edgesim.cli.folder import changed_folder
-from edgesim.cli.opened import opened
+from edgesim.cli.open_runs import opened
 from edgesim.cli.run import report
 from edgesim.cli.scenario import warn
 from edgesim.cli.show import print_note
 from edgesim.config.load import load_scenario
 from edgesim.config.origin import Layers
 from edgesim.core.job import DELIVERED
-from edgesim.files.kept import made_anew
+from edgesim.files.user_cache import made_anew
 from edgesim.reports.load import Run
-from edgesim.simulation.progress import Limits, ProgressLine
-from edgesim.simulation.run import check_all, simulate
-from edgesim.simulation.warnings import of_parts, of_text
-from edgesim.studies.common import Common
+from edgesim.runs.progress import Limits, ProgressLine
+from edgesim.runs.simulate import check_all, simulate
+from edgesim.runs.warnings import of_parts, of_text
+from edgesim.studies.shared import Common
 
 if TYPE_CHECKING:
-    from edgesim.runtime.answers import Answers
+    from edgesim.execution.result_cache import Answers
 
 _TOLD = ("device", "task", "submodel")
 
@@ -67,7 +67,7 @@ def replay_run(
 
 
 def _answers(folder: Path, fresh: bool) -> AbstractContextManager[Answers]:
-    from edgesim.runtime.answers import Answers  # loads torch, which a run that trains nothing does without
+    from edgesim.execution.result_cache import Answers  # loads torch, which a run that trains nothing does without
 
     return closing(Answers(folder, reads=not fresh))
 

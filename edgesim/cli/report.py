@@ -94,7 +94,7 @@ def _of_study(
 def _of_runs(
     folders: Sequence[Path], out: Path, baseline: Mapping[str, str] | None, title: str, question: str
 ) -> Findings:
-    from edgesim.cli.opened import all_opened
+    from edgesim.cli.open_runs import all_opened
     from edgesim.studies.report import findings_of
     from edgesim.studies.settings import study_of
 

@@ -18,20 +18,19 @@ from edgesim.config.load import load_scenario
 from edgesim.config.origin import Layers
 from edgesim.config.scenario import Scenario
 from edgesim.core.errors import ConfigError
-from edgesim.files.kept import made_anew
+from edgesim.execution.interrupts import INTERRUPTED
+from edgesim.files.user_cache import made_anew
 from edgesim.records.manifest import RUNNING
 from edgesim.reports.load import Run
 from edgesim.reports.stats import summary
-from edgesim.runtime.interrupts import INTERRUPTED
-from edgesim.simulation.fingerprint import data_digest, stamp_of
-from edgesim.simulation.live import Display, Glance, LiveView, stderr_console
-from edgesim.simulation.progress import Limits, ProgressLine, ProgressOfSessions
-from edgesim.simulation.run import simulate
-from edgesim.simulation.warnings import of_text
+from edgesim.runs.fingerprint import data_digest, stamp_of
+from edgesim.runs.progress import Display, Glance, Limits, LiveView, ProgressLine, ProgressOfSessions, stderr_console
+from edgesim.runs.simulate import simulate
+from edgesim.runs.warnings import of_text
 
 if TYPE_CHECKING:
-    from edgesim.runtime.answers import Answers
-    from edgesim.runtime.checkpoint import Checkpoint
+    from edgesim.execution.checkpoint import Checkpoint
+    from edgesim.execution.result_cache import Answers
 
 _EXIT_OF_STATUS = {"finished": 0, "interrupted": INTERRUPTED, "failed": 1}
 
@@ -90,8 +89,8 @@ def _known(
     """Return what is known of a run that trains: answers of runs before it, and what was saved of itself."""
     if not scenario.backend.value.trains:
         return None, None
-    from edgesim.runtime.answers import Answers  # these load torch
-    from edgesim.runtime.checkpoint import Checkpoint
+    from edgesim.execution.checkpoint import Checkpoint
+    from edgesim.execution.result_cache import Answers  # these load torch
 
     saved = None
     if checkpoint_s:

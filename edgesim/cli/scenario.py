@@ -12,7 +12,7 @@ from edgesim.cli.show import print_json, print_note, print_table
 from edgesim.config.load import load_scenario
 from edgesim.config.origin import Layers, effective
 from edgesim.config.scenario import Scenario
-from edgesim.simulation.warnings import of_parts, of_text
+from edgesim.runs.warnings import of_parts, of_text
 
 _MOST_BLOCKS = 20  # of a fleet are printed; JSON has all
 _SECTIONS = ("method", "protocol", "selection", "training", "cost", "backend", "stop")
@@ -24,7 +24,7 @@ def checked(file: Path, overrides: Sequence[str]) -> tuple[Scenario, Layers, lis
 
     Raises ConfigError or DataError if it cannot be run.
     """
-    from edgesim.simulation.run import check_all  # loads torch
+    from edgesim.runs.simulate import check_all  # loads torch
 
     scenario, layers = load_scenario(file, overrides), Layers.of(file, overrides)
     return scenario, layers, [*of_text(scenario, layers), *of_parts(scenario, check_all(scenario))]

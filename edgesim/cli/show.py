@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from edgesim.cli.formats import latex, markdown
 from edgesim.cli.grid import Column, print_grid
 from edgesim.core.metrics import ACCURACY
-from edgesim.reports.readable import divergence, heading, text
+from edgesim.reports.format import divergence, heading, text
 
 if TYPE_CHECKING:
     import pandas as pd

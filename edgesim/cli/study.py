@@ -19,8 +19,8 @@ from edgesim.core.errors import ConfigError, EdgesimError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from edgesim.execution.processes import Pool
     from edgesim.reports.load import Run
-    from edgesim.runtime.pool import Pool
     from edgesim.studies.runs import Planned
     from edgesim.studies.study import Cell, Study
 
@@ -57,8 +57,8 @@ def plan(
     """Build every cell that is missing, train nothing, and say what running them will take on this host."""
     from edgesim.cli.scenario import warn
     from edgesim.cli.show import print_json, print_table
-    from edgesim.reports.readable import text
-    from edgesim.studies.outlook import bad
+    from edgesim.reports.format import text
+    from edgesim.studies.plan import bad
 
     loaded, cells, warnings = looked_at(study, only, size, folder, costs=True)
     headings = {"cell": "cell", "state": "state", "host_s": "host time", "disk_bytes": "disk", "fault": "why"}
@@ -103,8 +103,8 @@ def run(
     """
     from edgesim.cli.scenario import warn
     from edgesim.cli.show import print_note
-    from edgesim.studies.outlook import bad
-    from edgesim.studies.owner import claim
+    from edgesim.studies.plan import bad
+    from edgesim.studies.runs import claim
 
     checkpoint_s = seconds(checkpoint)
     _prepare(backend, address, workers)
@@ -153,9 +153,9 @@ def optimise(
     """
     checkpoint_s = seconds(checkpoint)
     if workers > 1:
-        from edgesim.runtime.processes import warm_up
+        from edgesim.execution.processes import warm_up
 
-        warm_up("edgesim.simulation.run")
+        warm_up("edgesim.runs.simulate")
     from edgesim.cli.optimise import optimise_study
 
     optimise_study(study, trials, workers, size, folder, checkpoint_s, fresh, as_json)
@@ -183,7 +183,7 @@ def table(
     --long: with standard deviation, 95 % intervals and all else that is known over the seeds.
     """
     from edgesim.cli.formats import one_of, order
-    from edgesim.studies.table import numbers, reordered, tabulate
+    from edgesim.studies.values import numbers, reordered, tabulate
 
     style = one_of(json=as_json, csv=as_csv, markdown=as_markdown, latex=as_latex, long=long)
     found = made(study, only, size, folder)
@@ -284,9 +284,9 @@ def _run_missing(
 ) -> list[str]:
     """Run cells and say how far that is; return a line for each that failed, its name and why."""
     from edgesim.cli.show import print_note
+    from edgesim.studies.eta import Tally
     from edgesim.studies.order import apart
     from edgesim.studies.runs import run_all
-    from edgesim.studies.tally import Tally
 
     tally = Tally(apart(missing) if fresh else missing, done, workers)
     try:
@@ -302,15 +302,15 @@ def _run_missing(
 def _prepare(backend: _Where, address: str | None, workers: int) -> None:
     """Raise ConfigError unless cells can be run there; let processes of this machine load what they need."""
     if backend is _Where.CLUSTER:
-        from edgesim.runtime.ray_cluster import check_installed
+        from edgesim.execution.ray_cluster import check_installed
 
         check_installed("--backend")
     elif address:
         raise ConfigError("--address: is that of a Ray cluster; add --backend ray")
     elif workers > 1:
-        from edgesim.runtime.processes import warm_up
+        from edgesim.execution.processes import warm_up
 
-        warm_up("edgesim.simulation.run")
+        warm_up("edgesim.runs.simulate")
 
 
 def _print_lines(lines: Sequence[str]) -> None:
@@ -324,8 +324,7 @@ def _print(rows: pd.DataFrame, name: str, size: str, style: str) -> None:
     from edgesim.cli.formats import latex, markdown
     from edgesim.cli.grid import Column, print_grid
     from edgesim.cli.show import print_json
-    from edgesim.studies.table import pivoted
-    from edgesim.studies.values import axes_of
+    from edgesim.studies.values import axes_of, pivoted
 
     if style == "json":
         print_json(
@@ -333,7 +332,7 @@ def _print(rows: pd.DataFrame, name: str, size: str, style: str) -> None:
         )
         return
     if style == "csv":
-        from edgesim.files.csv_frame import csv_text
+        from edgesim.files.tables import csv_text
 
         print(csv_text(rows), end="")
         return

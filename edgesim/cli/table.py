@@ -9,8 +9,8 @@ import pandas as pd
 
 from edgesim.cli import show
 from edgesim.cli.formats import order
-from edgesim.cli.opened import all_opened
-from edgesim.files.csv_frame import csv_text
+from edgesim.cli.open_runs import all_opened
+from edgesim.files.tables import csv_text
 from edgesim.reports.load import Run
 from edgesim.reports.stats import costs_of, summary
 

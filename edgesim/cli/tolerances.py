@@ -11,7 +11,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.files.reading import quoted
 
 if TYPE_CHECKING:
-    from edgesim.reports.tolerance import Tolerance
+    from edgesim.reports.compare import Tolerance
 
 _HELP = 'How far a column may be off, as in "energy_j=1 %", "accuracy=0.01" or "energy_j=1 % or 5"; may be repeated.'
 
@@ -20,7 +20,7 @@ Tolerances = Annotated[list[str] | None, typer.Option("--tolerance", metavar="CO
 
 def tolerances_of(given: Sequence[str]) -> dict[str, Tolerance]:
     """Return tolerances by column. Raises ConfigError for a text that is none, or a column that is named twice."""
-    from edgesim.reports.tolerance import parse_tolerance
+    from edgesim.reports.compare import parse_tolerance
 
     found: dict[str, Tolerance] = {}
     for text in given:

@@ -19,7 +19,7 @@ from edgesim.files.reading import visible
 from edgesim.records.lock import is_held
 from edgesim.records.manifest import MANIFEST, RUNNING, read_manifest
 from edgesim.reports.load import Run, open_run
-from edgesim.simulation.live import Display, glance_of
+from edgesim.runs.progress import Display, glance_of
 from edgesim.studies.runs import growing_folder
 
 _TABLES = ("devices", "rounds", "evals")  # jobs may be many millions, and nothing is told of single ones

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 from annotated_types import MinLen
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from edgesim.config.device_profiles import Quantity, si_number
 from edgesim.config.plugin_fields import check_keys
 from edgesim.config.plugins import known_names, meant
-from edgesim.config.profiles import Quantity, si_number
 from edgesim.config.toml_file import read_toml
 from edgesim.config.units import BitsPerSecond, Delay, JoulesPerBit, LossRate, Watts, reason
 from edgesim.core.errors import ConfigError

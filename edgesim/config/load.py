@@ -9,13 +9,11 @@ from typing import Any, TypeAlias
 from pydantic import ValidationError
 from pydantic_core import PydanticCustomError
 
-from edgesim.config.merging import merged
-from edgesim.config.paths import FileText, located
+from edgesim.config.device_profiles import with_profile
 from edgesim.config.plugin_fields import as_table
 from edgesim.config.plugins import meant
-from edgesim.config.profiles import with_profile
 from edgesim.config.scenario import FleetBlock, Scenario
-from edgesim.config.toml_file import parse_toml, read_toml
+from edgesim.config.toml_file import FileText, located, merged, parse_toml, read_toml
 from edgesim.config.units import reason
 from edgesim.core.errors import ConfigError
 from edgesim.files.reading import csv_records, in_short, quoted

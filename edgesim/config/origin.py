@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from edgesim.config import profiles
+from edgesim.config import device_profiles
 from edgesim.config.load import read_layers, read_overrides
-from edgesim.config.paths import FileText
 from edgesim.config.plugin_fields import Chosen, as_table
 from edgesim.config.scenario import FleetBlock, Scenario
+from edgesim.config.toml_file import FileText
 
 DEFAULT = "default"
 _CANONICAL = Scenario.model_fields.keys() - {"session"}
@@ -124,7 +124,7 @@ def _profile(layers: Layers, block: int, given: FleetBlock) -> tuple[Mapping[str
         return {}, ""
     plugins = {section: getattr(given, section) for section in ("network", "energy", "battery")}
     named = {section: {"name": plugin.name} for section, plugin in plugins.items() if plugin is not None}
-    return profiles.find(found[1]).merged(named), f"profile {found[1]}"
+    return device_profiles.find(found[1]).merged(named), f"profile {found[1]}"
 
 
 def _of_csv(layers: Layers, path: Sequence[str]) -> str | None:

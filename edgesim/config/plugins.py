@@ -30,7 +30,7 @@ PACKAGES = {
     "data": "edgesim.learning.data.sources",
     "partition": "edgesim.learning.data.partitions",
     "model": "edgesim.learning.models",
-    "cost": "edgesim.cost.models",
+    "cost": "edgesim.learning.cost_models",
     "network": "edgesim.world.links",
     "discipline": "edgesim.world.contention",
     "energy": "edgesim.world.energy",
@@ -48,7 +48,7 @@ PACKAGES = {
     "server_optimizer": "edgesim.learning.server_optimizers",
     "objective": "edgesim.learning.objectives",
     "protocol": "edgesim.engine.protocols",
-    "backend": "edgesim.runtime.backends",
+    "backend": "edgesim.execution.backends",
 }
 
 # Offers of a part of each kind: one of these, or all of them. A class from outside may be fit for something else.

@@ -1,17 +1,134 @@
-"""The section of prices: what joules, bytes, hours and jobs cost, by zone, kind of link and kind of device."""
+"""Prices and their units: joules, bytes, hours and jobs by zone, kind of link and kind of device.
+
+"0.30 EUR/kWh" becomes money a joule; low, typical and high prices make a band.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic import model_validator as validator
 from pydantic_core import CoreSchema, core_schema
 
-from edgesim.config.money import BANDS, GRAMS, Band, Payment, PerByte, PerTime
 from edgesim.config.plugin_fields import Chosen, PartOf, refusal_at
 from edgesim.config.strict_table import StrictTable
+from edgesim.config.units import Unit, refusal
+from edgesim.core.limits import MOST_AMOUNT
+from edgesim.files.reading import quoted
+
+GRAMS = "g"  # what carbon is given in, where money has its currency
+BANDS = ("low", "typical", "high")
+_CURRENCY = re.compile(r"[A-Z]{3}")
+_NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?\s*")
+_PRICE = re.compile(
+    rf"(?P<number>{_NUMBER.pattern})"
+    r"\s*(?P<what>[A-Za-z]+)\s*(?:/\s*(?P<per>[A-Za-z]+))?\s*"
+)
+
+
+@dataclass(frozen=True)
+class Band:
+    """What a unit of something costs: a low, a typical and a high price, often the same.
+
+    `unit`: a currency by its three letters, or GRAMS of carbon dioxide equivalent. `values`: of one `per`.
+    """
+
+    unit: str
+    per: str  # "J", "byte", "s", or "" for a piece
+    values: tuple[float, float, float]
+
+    def table(self) -> Any:
+        """Return what a scenario file gives for it, in SI."""
+        suffix = f"/{self.per}" if self.per else ""
+        low, typical, high = (f"{value!r} {self.unit}{suffix}" for value in self.values)
+        return typical if low == typical == high else {"low": low, "typical": typical, "high": high}
+
+
+@dataclass(frozen=True)
+class Priced:
+    """Marks a Band that a scenario writes as a price with its unit, or as a table of low, typical and high."""
+
+    per: Unit | None  # what it is the price of; None: of a piece
+    example: str
+    negative: bool = False  # as electricity may be on a windy night
+
+    def read(self, given: Any) -> Band:
+        """Return the band of prices. Raises ValueError if it is none."""
+        if isinstance(given, Band):
+            return given
+        if not isinstance(given, Mapping):
+            unit, value = self._price(given)
+            return Band(unit, self._symbol, (value, value, value))
+        if set(given) != set(BANDS):
+            raise refusal(f"a band has the keys {', '.join(BANDS)}, got {', '.join(map(str, given)) or 'nothing'}")
+        prices = [self._price(given[name]) for name in BANDS]
+        low, typical, high = (value for _, value in prices)
+        if len({unit for unit, _ in prices}) > 1:
+            raise refusal(f"low, typical and high must be in one unit, got {quoted(dict(given))}")
+        if not low <= typical <= high:
+            raise refusal(f"low must be at most typical and that at most high, got {quoted(dict(given))}")
+        return Band(prices[0][0], self._symbol, (low, typical, high))
+
+    @property
+    def _symbol(self) -> str:
+        return self.per.symbol if self.per else ""
+
+    def _price(self, given: Any) -> tuple[str, float]:
+        match = _PRICE.fullmatch(given) if isinstance(given, str) and len(given) <= 100 else None
+        if not match or (match["per"] is None) != (self.per is None) or not self._is_unit(match["what"]):
+            bare = type(given) in (int, float) or (isinstance(given, str) and _NUMBER.fullmatch(given))
+            fault = "has no unit" if bare else "is no price"
+            raise refusal(f"{quoted(given)} {fault}; give a string such as {self.example!r}")
+        amount = Decimal(1)
+        if self.per:  # the inverse of a unit's size, exact as long as that is a whole number
+            try:
+                amount = Decimal(repr(self.per.number(f"1 {match['per']}")))
+            except ValueError as error:
+                raise refusal(
+                    f"{quoted(given)} is no price: {match['per']!r} is not {self.per.what}; "
+                    f"give a string such as {self.example!r}"
+                ) from error
+        value = float(Decimal(match["number"]) / amount)
+        if not abs(value) <= MOST_AMOUNT:
+            raise refusal(f"{quoted(given)} is too large")
+        if value < 0 and not self.negative:
+            raise refusal(f"must be at least 0, got {quoted(given)}")
+        return match["what"], value
+
+    def _is_unit(self, text: str) -> bool:
+        return text == GRAMS or _CURRENCY.fullmatch(text) is not None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self.read, serialization=core_schema.plain_serializer_function_ser_schema(Band.table)
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        price = {"type": "string", "examples": [self.example]}
+        band = {
+            "type": "object",
+            "properties": {name: price for name in BANDS},
+            "required": list(BANDS),
+            "additionalProperties": False,
+        }
+        return {"anyOf": [price, band], "description": f"a price such as {self.example!r}, or low, typical and high"}
+
+
+_ENERGY = Unit("J", "an energy", "1 kWh", positive=True)
+_DATA = Unit("byte", "an amount of data", "1 GB", positive=True)
+_TIME = Unit("s", "a time", "1 h", positive=True)
+
+PRICE_OF_ENERGY = Priced(_ENERGY, "0.30 EUR/kWh", negative=True)
+PerEnergy: TypeAlias = Annotated[Band, PRICE_OF_ENERGY]
+PerByte: TypeAlias = Annotated[Band, Priced(_DATA, "2 EUR/GB")]
+PerTime: TypeAlias = Annotated[Band, Priced(_TIME, "0.05 EUR/h")]
+Payment: TypeAlias = Annotated[Band, Priced(None, "0.01 EUR")]
+
 
 ANY = "*"  # the label of what holds for all zones, links or kinds that have no price of their own
 _TARIFF = PartOf("tariff")

@@ -19,12 +19,19 @@ from pydantic import (
 from pydantic import model_validator as validator
 from pydantic_core import CoreSchema, core_schema
 
-from edgesim.config.edges import Edges
-from edgesim.config.learning import Encodings, Evaluation, LocalTraining, Milestone, Stop
+from edgesim.config.device_profiles import LAYER_KINDS, with_profile
 from edgesim.config.plugin_fields import Chosen, Foreign, PartOf, plain, refusal_at, refusal_in
 from edgesim.config.prices import Prices
-from edgesim.config.profiles import LAYER_KINDS, with_profile
-from edgesim.config.session import SessionTable, with_sessions
+from edgesim.config.sections import (
+    Edges,
+    Encodings,
+    Evaluation,
+    LocalTraining,
+    Milestone,
+    SessionTable,
+    Stop,
+    with_sessions,
+)
 from edgesim.config.strict_table import StrictTable
 from edgesim.config.units import (
     BytesPerSecond,
@@ -39,8 +46,8 @@ from edgesim.config.units import (
 )
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import ONE_SESSION
+from edgesim.core.limits import Count, CountOrZero, PositiveNumber, PositiveShare
 from edgesim.core.local_sgd import Training
-from edgesim.core.numbers import Count, CountOrZero, PositiveNumber, PositiveShare
 from edgesim.files.reading import quoted
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Physical values with units: "20 Mbit/s" becomes an SI float; a distribution may stand for one value a device."""
+"""Physical values with units: "20 Mbit/s" becomes an SI float, and a distribution stands for one value a device."""
 
 from __future__ import annotations
 
@@ -25,11 +25,33 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from edgesim.config.plugins import renamed
-from edgesim.config.short_forms import long_forms
-from edgesim.core.errors import ConfigError
+from edgesim.core.errors import ConfigError, demand_of
 from edgesim.core.limits import MOST_AMOUNT
-from edgesim.core.wording import demand_of
 from edgesim.files.reading import quoted
+
+_WRITTEN = re.compile(r"\s*(?P<number>[-+0-9.eE]+?)\s*(?P<unit>[A-Za-z]+(?:/s)?)\s*")
+_LONGEST = 50  # of a quantity
+_FORMS = (
+    (r"([kMGT]?)bps", (r"\1bit/s",)),
+    (r"([kMGT]?)b/s", (r"\1bit/s", r"\1B/s")),
+    (r"([kMGT]?)Bps", (r"\1B/s",)),
+    (r"([kMGT]?)b", (r"\1bit", r"\1B")),
+    (r"m|mins|minutes", ("min",)),
+    (r"secs?|seconds", ("s",)),
+    (r"hrs?|hours", ("h",)),
+    (r"([kMGT]?)[hH][zZ]", (r"\1Hz",)),
+    (r"([kMGTP]?)(?:FLOPS|flops|flop/s)", (r"\1FLOP/s",)),
+)
+
+
+def long_forms(text: str) -> list[tuple[str, str]]:
+    """Return the number in a text with each unit that its short form may stand for; who writes "b" may mean either."""
+    match = _WRITTEN.fullmatch(text) if len(text) <= _LONGEST else None
+    if not match:
+        return []
+    forms = [(re.fullmatch(short, match["unit"]), longs) for short, longs in _FORMS]
+    return [(match["number"], form.expand(long)) for form, longs in forms if form for long in longs]
+
 
 # Pint's own list has B for bels too, hertz as cycles and no FLOP. "b" is missing on purpose: half take it for a byte.
 _DEFINITIONS = """

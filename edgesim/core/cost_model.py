@@ -24,4 +24,4 @@ class Itemised(Protocol):
     """A cost model that knows of what its FLOPs consist, so that devices may have a speed for each kind of layer."""
 
     def amounts(self, cost_profile: Any, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Mapping[str, Arr]:
-        """Return how much of each term of edgesim.config.profiles one pass does, shape (k,); one of them is `flops`."""
+        """Return the amount of each term of a device profile in one pass, shape (k,); one of them is `flops`."""

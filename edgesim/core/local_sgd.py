@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Lt
 
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Count, NonNegativeFactor, PositiveFactor, PositiveShare
+from edgesim.core.limits import Count, NonNegativeFactor, PositiveFactor, PositiveShare
 
 Optimizer: TypeAlias = Literal["sgd", "adam", "adamw"]
 

@@ -78,7 +78,7 @@ class Pass:
     times: float = 1.0  # times the samples of local SGD (param_step: times the steps; flops: itself)
     samples: int | None = None  # instead: this many samples (param_step: this many steps)
     submodel: Submodel | None = None  # None = the task's own
-    update_flops: float = 2.0  # of the optimiser per trained parameter and step; see edgesim.cost.profile.update_flops
+    update_flops: float = 2.0  # of the optimiser per trained parameter and step; see core.price_list.update_flops
     updates: float = 1.0  # of a training pass: updates of the optimiser in each step of local SGD
 
 

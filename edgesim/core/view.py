@@ -33,7 +33,7 @@ class Asked(NamedTuple):
 class Setting:
     """Constant facts of a run, known to the server. Arrays have one entry a device and are read-only."""
 
-    cost_profile: Any  # edgesim.cost.profile.CostProfile
+    cost_profile: Any  # edgesim.core.price_list.CostProfile
     cost: CostModel
     training: Training
     samples: Ids

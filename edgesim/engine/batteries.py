@@ -10,7 +10,7 @@ import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.job import Job
-from edgesim.engine.usage import Usage
+from edgesim.engine.accounting import Usage
 from edgesim.world.batteries.base import Batteries
 from edgesim.world.fleet import Fleet
 

@@ -19,7 +19,7 @@ from edgesim.core.rng import Draws, Key
 from edgesim.core.selection import Battery, Expected, Informed, Known, Reported
 from edgesim.core.task import Payload, Submodel, Task
 from edgesim.core.view import Setting
-from edgesim.cost.workload import full_speed_s
+from edgesim.core.workload import full_speed_s
 from edgesim.engine.world import World
 from edgesim.world.fleet import Fleet
 

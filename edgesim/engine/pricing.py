@@ -1,4 +1,4 @@
-"""What an order costs: seconds, bytes, FLOPs and joules of whole groups of devices at once."""
+"""Prices orders: seconds, bytes, FLOPs and joules of whole groups of devices at once."""
 
 from __future__ import annotations
 
@@ -13,14 +13,84 @@ from edgesim.core.backend import REPORT_BYTES
 from edgesim.core.encoding import Encoding
 from edgesim.core.job import Job, Prices
 from edgesim.core.limits import MOST_AMOUNT, check_amount, check_steps
+from edgesim.core.price_list import profile_of
 from edgesim.core.rng import Draws, Key
 from edgesim.core.task import Order, Payload, Task
 from edgesim.core.view import Setting
-from edgesim.cost.several import profile_of
-from edgesim.cost.workload import amount, flops_of, items_of
+from edgesim.core.workload import amount, flops_of, items_of
 from edgesim.world.failures.base import stretched_s
 from edgesim.world.fleet import Fleet
 from edgesim.world.processes.on_off import OnOff
+
+_MOST_TASKS = 64  # tasks
+
+
+class _Trained(NamedTuple):
+    """A model that a task trains, and its share in the task: so many times the samples (None: the device's own)."""
+
+    macs: float
+    times: float
+    samples: int | None
+
+
+class _KnownModels(NamedTuple):
+    """What is remembered of a task; the task too, so that its id stays its own."""
+
+    task: Task
+    models: list[_Trained]
+    macs: float | None  # of all of these, if they are of one size
+
+
+class TrainedModels:
+    """Mean size of the models trained, in forward multiply-accumulates a sample; see `CostProfile.forward_macs`."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._known: dict[int, _KnownModels] = {}  # by id: hashing a task of many jobs costs more
+        self._jobs = 0
+        self._total = 0.0
+
+    @property
+    def forward_macs(self) -> float | None:
+        """Mean over all jobs that train, whatever became of them; None before the first.
+
+        A job with several models, such as one a batch, counts with their mean over samples.
+        """
+        return self._total / self._jobs if self._jobs else None
+
+    def add(self, job: Job) -> None:
+        """Count a job, if it trains."""
+        if not job.task.local_sgd:
+            return
+        known = self._known.get(id(job.task)) or self._learn(job.task)
+        self._jobs += 1
+        self._total += self._mean(job, known.models) if known.macs is None else known.macs
+
+    def _learn(self, task: Task) -> _KnownModels:
+        if len(self._known) >= _MOST_TASKS:
+            self._known.clear()
+        models = self._models_of(task)
+        sizes = {model.macs for model in models}
+        known = self._known[id(task)] = _KnownModels(task, models, sizes.pop() if len(sizes) == 1 else None)
+        return known
+
+    def _models_of(self, task: Task) -> list[_Trained]:
+        cost_profile = profile_of(self._setting.cost_profile, task.submodel)
+        found = [
+            _Trained(cost_profile.forward_macs(work.submodel or task.submodel), work.times, work.samples)
+            for work in task.passes
+            if work.kind == "train" and work.times and work.samples != 0
+        ]
+        return found or [_Trained(cost_profile.forward_macs(task.submodel), 1.0, None)]
+
+    def _mean(self, job: Job, models: list[_Trained]) -> float:
+        """Return the mean over the samples of a job that trains models of several sizes."""
+        held = self._setting.samples[[job.device]] - job.task.held_out
+        drop_single = profile_of(self._setting.cost_profile, job.task.submodel).drop_single
+        own = sum(float(sgd.amount(held, drop_single)[0][0]) for sgd in job.task.local_sgd)
+        weights = [model.times * (own if model.samples is None else model.samples) for model in models]
+        return float(np.average([model.macs for model in models], weights=weights))
+
 
 _MOST_KNOWN = 64  # tasks
 _FEW = 64  # orders: the prices of more are worked out together at less cost than they are looked up

@@ -21,8 +21,8 @@ from edgesim.engine.accounting import Totals
 from edgesim.engine.divergence import Divergence, middle
 from edgesim.engine.server_queue import Merge, merge_s
 from edgesim.engine.session import Session
-from edgesim.records.rows import CostRow, EvaluationRow, MetricRow, RoundRow
 from edgesim.records.schema import CLOSED_BY, COSTS
+from edgesim.records.table import CostRow, EvaluationRow, MetricRow, RoundRow
 from edgesim.world.prices.ledger import ITEMS
 
 

@@ -20,19 +20,17 @@ from edgesim.core.selection import Informed
 from edgesim.core.task import Plan
 from edgesim.core.update import FIRST_MODEL, ModelRef
 from edgesim.core.view import Setting
-from edgesim.engine.accounting import Cost, Totals
+from edgesim.engine.accounting import Cost, Totals, Usage, lacked_s
 from edgesim.engine.dispatcher import Dispatcher
 from edgesim.engine.history import History
 from edgesim.engine.in_flight import InFlight, Running, Spent
 from edgesim.engine.inbox import Inbox
-from edgesim.engine.presence import Presence
-from edgesim.engine.server_buffer import ServerBuffer
-from edgesim.engine.trained_models import TrainedModels
-from edgesim.engine.usage import Usage, lacked_s
+from edgesim.engine.pricing import TrainedModels
+from edgesim.engine.reachability import Presence
+from edgesim.engine.server_queue import ServerBuffer
 from edgesim.engine.view import FleetView, PeerGraphs
 from edgesim.engine.world import World
-from edgesim.records.rows import JobRow
-from edgesim.records.table import Table
+from edgesim.records.table import JobRow, Table
 from edgesim.world.failures.base import Failure
 
 

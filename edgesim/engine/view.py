@@ -16,7 +16,7 @@ from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
 from edgesim.core.view import Setting
 from edgesim.engine.history import History
-from edgesim.engine.presence import Presence
+from edgesim.engine.reachability import Presence
 from edgesim.engine.selection.rules import All
 
 _PLACES = 1  # stream below a selection's key; never renumber

@@ -17,16 +17,15 @@ from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ContractError, LedgerError
 from edgesim.core.job import DELIVERED, ON_TIME_S, Completion, Job, Outcome
 from edgesim.core.rng import Key, Purpose
-from edgesim.engine.accounting import Accounting, Cost, Totals
+from edgesim.engine.accounting import NO_USAGE, Accounting, Cost, Totals, Usage
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.dispatcher import JobCounter, PricedJobs
 from edgesim.engine.in_flight import InFlight
 from edgesim.engine.inbox import Inbox
-from edgesim.engine.presence import Presence
+from edgesim.engine.reachability import Presence
 from edgesim.engine.server_queue import Merge, spans, worked_s
 from edgesim.engine.transport.router import Router
 from edgesim.engine.transport.transfers import Transfers
-from edgesim.engine.usage import NO_USAGE, Usage
 from edgesim.world.availability.base import Availability
 from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.energy.ledger import EnergyLedger

@@ -75,7 +75,7 @@ def _digest_of_sources(*folders: str) -> str:
 def numeric_environment() -> dict[str, str]:
     """Return versions of the libraries that compute and decode, and all settings that choose their kernels.
 
-    What the processor decides is known once torch is loaded: see `edgesim.simulation.facts`.
+    What the processor decides is known once torch is loaded: see `edgesim.runs.cache_identity`.
     """
     versions = {name: version_of(name) for name in (*_LIBRARIES, *_DECODERS)}
     settings = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_KERNELS)}

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Absent
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
 from edgesim.core.task import Submodel
 from edgesim.core.update import ModelState, Update
-from edgesim.cost.profile import CostProfile
 from edgesim.learning.aggregate.mean import finite, mean_of_holders
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.side_by_side import SideBySide

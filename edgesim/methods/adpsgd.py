@@ -15,9 +15,9 @@ from torch import Tensor
 
 from edgesim.core.encoding import FLOAT32
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import Count
 from edgesim.core.local_sgd import Training
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState
-from edgesim.core.numbers import Count
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
 from edgesim.core.task import Order, Task

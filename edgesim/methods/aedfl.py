@@ -22,9 +22,9 @@ from torch import Tensor
 
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import Count, CountOrZero, NonNegativeFactor, PositiveFactor
 from edgesim.core.local_sgd import Training
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.numbers import Count, CountOrZero, NonNegativeFactor, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import TENSORS, Order, Payload, Submodel, Task, TensorSpec
 from edgesim.core.update import ModelState

@@ -18,8 +18,8 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from edgesim.core.arrays import Arr
+from edgesim.core.limits import PositiveFactor
 from edgesim.core.method import Absent, Aggregate, Finished, LocalPhase, LocalRule, LocalState, Needs, ServerContext
-from edgesim.core.numbers import PositiveFactor
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Order, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from edgesim.core.limits import Share
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.numbers import Share
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState

@@ -14,6 +14,7 @@ import torch
 from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
+from edgesim.core.limits import Count, NonNegativeFactor, PositiveFactor
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import (
     Aggregate,
@@ -26,14 +27,13 @@ from edgesim.core.method import (
     ServerContext,
     ServerSet,
 )
-from edgesim.core.numbers import Count, NonNegativeFactor, PositiveFactor
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Plan, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
-from edgesim.cost.measure.step import measure
 from edgesim.learning.aggregate.mean import is_finite
 from edgesim.learning.codec.transfer import on_cpu
+from edgesim.learning.measure.step import measure
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.server import Soft
 from edgesim.learning.submodel.masks import dense_gradient

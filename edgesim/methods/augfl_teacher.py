@@ -18,7 +18,7 @@ from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import LocalState
 from edgesim.core.rng import Key
 from edgesim.core.task import Task
-from edgesim.cost.measure.step import measure
+from edgesim.learning.measure.step import measure
 from edgesim.learning.models.build import build_model, model_state_of
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.server import ServerTools

@@ -18,8 +18,8 @@ from torch import Tensor
 from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED
+from edgesim.core.limits import PositiveShare
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import PositiveShare
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Task

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from edgesim.core.job import DELIVERED
+from edgesim.core.limits import Count
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import Count
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Task
 from edgesim.core.update import ModelState, Update

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from edgesim.core.limits import Count, NonNegativeFactor
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Needs, ServerContext
-from edgesim.core.numbers import Count, NonNegativeFactor
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import TENSORS, Pass, Task
 from edgesim.core.update import ModelState, Update

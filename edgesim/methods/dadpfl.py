@@ -18,8 +18,8 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import Count, CountOrZero, NonNegativeFactor, PositiveFactor, PositiveShare, Share
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import Count, CountOrZero, NonNegativeFactor, PositiveFactor, PositiveShare, Share
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
 from edgesim.core.task import Order, Plan, Task

@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import CountOrZero
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
 from edgesim.core.networks import joined, part_of
-from edgesim.core.numbers import CountOrZero
 from edgesim.core.rng import Key
 from edgesim.core.task import Task
 from edgesim.core.update import ModelState, Update

@@ -15,8 +15,8 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
+from edgesim.core.limits import NonNegativeFactor
 from edgesim.core.method import LocalPhase, LocalRule, LocalState
-from edgesim.core.numbers import NonNegativeFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Plan, Task
 from edgesim.core.update import ModelState

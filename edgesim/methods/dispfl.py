@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge, Lt
 
+from edgesim.core.limits import Count, Share
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import Count, Share
 from edgesim.core.rng import Key
 from edgesim.core.task import Plan, Task
 from edgesim.core.update import ModelState, Update

@@ -16,8 +16,8 @@ from annotated_types import Gt, Le, Lt
 from torch import Tensor
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import Count, NonNegativeFactor, PositiveFactor
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import Count, NonNegativeFactor, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Task
 from edgesim.core.update import ModelState, Update

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import Count, CountOrZero, PositiveFactor
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import Count, CountOrZero, PositiveFactor
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update

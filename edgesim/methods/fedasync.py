@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from edgesim.core.limits import NonNegativeFactor, PositiveShare
 from edgesim.core.method import Aggregate, LocalRule, Method, Needs, ServerContext
-from edgesim.core.numbers import NonNegativeFactor, PositiveShare
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState, Update

@@ -14,9 +14,9 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
+from edgesim.core.limits import PositiveFactor
 from edgesim.core.local_sgd import Training
 from edgesim.core.method import Aggregate, Finished, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Task
 from edgesim.core.update import ModelState, Update

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from edgesim.core.limits import Count, PositiveFactor
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Aggregate, Needs, ServerContext, ServerSet
 from edgesim.core.networks import joined, part_of
-from edgesim.core.numbers import Count, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.update import ModelState, Update
 from edgesim.learning.aggregate.mean import is_finite

@@ -15,8 +15,8 @@ from annotated_types import Gt
 from torch import Tensor
 
 from edgesim.core.arrays import Arr
+from edgesim.core.limits import Count, NonNegativeFactor, PositiveShare
 from edgesim.core.method import Aggregate, ServerContext, ServerSet
-from edgesim.core.numbers import Count, NonNegativeFactor, PositiveShare
 from edgesim.core.rng import Key
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from edgesim.core.limits import NonNegativeFactor, PositiveShare
 from edgesim.core.method import Needs
-from edgesim.core.numbers import NonNegativeFactor, PositiveShare
 from edgesim.core.task import Payload
 from edgesim.core.view import Setting
 from edgesim.methods.adaptive_dropout.base import AdaptiveDropout

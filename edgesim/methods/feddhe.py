@@ -15,8 +15,8 @@ from torch import Tensor
 
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import PositiveFactor
 from edgesim.core.method import Method, Needs, ServerContext, ServerSet
-from edgesim.core.numbers import PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Plan
 from edgesim.core.update import ModelState, Update

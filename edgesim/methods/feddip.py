@@ -16,8 +16,8 @@ from annotated_types import Ge, Le, Lt
 from torch import Tensor
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import Count, NonNegativeFactor
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Needs, ServerContext
-from edgesim.core.numbers import Count, NonNegativeFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update

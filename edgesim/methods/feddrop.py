@@ -18,8 +18,8 @@ import numpy as np
 from annotated_types import MinLen
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import Count
 from edgesim.core.method import Absent, Aggregate, ServerContext
-from edgesim.core.numbers import Count
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Order, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update

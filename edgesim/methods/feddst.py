@@ -15,9 +15,9 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 from annotated_types import Ge, Lt
 
+from edgesim.core.limits import Count, Share
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Method, ServerContext
-from edgesim.core.numbers import Count, Share
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update

@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar
 from annotated_types import Gt
 from torch import Tensor
 
+from edgesim.core.limits import PositiveFactor
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState, Update

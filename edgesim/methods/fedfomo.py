@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from annotated_types import Ge, Lt
 from torch import Tensor
 
+from edgesim.core.limits import CountOrZero, Share
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import CountOrZero, Share
 from edgesim.core.rng import JobStream, Key, PlanStream
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import MOST_COUNT, Count, NonNegativeFactor, PositiveFactor, PositiveShare
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Needs, ServerContext
-from edgesim.core.numbers import MOST_COUNT, Count, NonNegativeFactor, PositiveFactor, PositiveShare
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import TENSORS, Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update

@@ -19,6 +19,7 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import MOST_COUNT, Count, CountOrZero, NonNegativeFactor, PositiveFactor
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import (
     Aggregate,
@@ -31,7 +32,6 @@ from edgesim.core.method import (
     ServerContext,
     ServerSet,
 )
-from edgesim.core.numbers import MOST_COUNT, Count, CountOrZero, NonNegativeFactor, PositiveFactor
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import TENSORS, Pass, Payload, Plan, Task, TensorSpec
 from edgesim.core.update import ModelState, Update

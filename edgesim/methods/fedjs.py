@@ -15,8 +15,8 @@ import numpy as np
 
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import PositiveFactor, PositiveShare
 from edgesim.core.method import Aggregate, Method, Needs, ServerContext
-from edgesim.core.numbers import PositiveFactor, PositiveShare
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan
 from edgesim.core.update import ModelState, Update

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from edgesim.core.limits import Count, CountOrZero
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Aggregate, ServerContext
-from edgesim.core.numbers import Count, CountOrZero
 from edgesim.core.rng import Key
 from edgesim.core.task import TENSORS, Task
 from edgesim.core.update import ModelState, Update

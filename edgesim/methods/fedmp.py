@@ -18,14 +18,14 @@ import torch
 from annotated_types import Gt, Le, Lt
 from torch import Tensor
 
+from edgesim.core.limits import PositiveFactor
 from edgesim.core.method import Absent, Aggregate, Finished, LocalPhase, LocalRule, LocalState, Needs, ServerContext
-from edgesim.core.numbers import PositiveFactor
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
-from edgesim.cost.profile import CostProfile
-from edgesim.cost.workload import expected_s
+from edgesim.core.workload import expected_s
 from edgesim.learning.submodel.selection import Which, check_groups, check_kept, groups_of, units_at
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.rules import objective_loss

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import NonNegativeFactor
 from edgesim.core.method import Aggregate, LocalRule, Method, ServerContext
-from edgesim.core.numbers import NonNegativeFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Task
 from edgesim.core.update import ModelState, Update

@@ -14,13 +14,13 @@ from typing import Any, Literal
 import numpy as np
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import Count
 from edgesim.core.method import Absent, Aggregate, ServerContext
-from edgesim.core.numbers import Count
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
-from edgesim.cost.workload import expected_s
+from edgesim.core.workload import expected_s
 from edgesim.methods.weighting.by_entry import MeanByEntry
 
 _REPORT_BYTES = 8  # a device's capability, one float64

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
+from edgesim.core.limits import Count, Share
 from edgesim.core.method import Aggregate, Needs, ServerContext
-from edgesim.core.numbers import Count, Share
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Plan
 from edgesim.core.update import ModelState, Update

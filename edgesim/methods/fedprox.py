@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from edgesim.core.limits import NonNegativeFactor
 from edgesim.core.method import LocalRule
-from edgesim.core.numbers import NonNegativeFactor
 from edgesim.core.task import Pass, Task
 from edgesim.core.view import View
 from edgesim.learning.train.rules import proximal_sgd

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from edgesim.core.limits import Count
 from edgesim.core.method import LocalPhase, LocalRule
-from edgesim.core.numbers import Count
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Submodel, Task
 from edgesim.core.view import Setting, View
-from edgesim.cost.profile import CostProfile
 from edgesim.methods.personal_layers.base import (
     PersonalLayers,
     SomeLayers,

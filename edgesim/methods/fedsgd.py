@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from edgesim.core.encoding import FLOAT32
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import Count
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Method
-from edgesim.core.numbers import Count
 from edgesim.core.rng import Key
 from edgesim.core.task import Plan, Task
 from edgesim.core.view import Setting, View

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import PositiveShare
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Absent, LocalPhase, LocalRule, LocalState
-from edgesim.core.numbers import PositiveShare
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Order, Pass, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from edgesim.core.limits import PositiveShare
 from edgesim.core.method import Finished, LocalRule, LocalState
-from edgesim.core.numbers import PositiveShare
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update

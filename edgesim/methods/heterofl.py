@@ -16,8 +16,8 @@ from annotated_types import MinLen
 
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import PositiveFactor, PositiveShare
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, Method, Needs, ServerContext
-from edgesim.core.numbers import PositiveFactor, PositiveShare
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from edgesim.core.limits import Count
 from edgesim.core.local_sgd import Training
 from edgesim.core.method import Method
-from edgesim.core.numbers import Count
 from edgesim.core.task import Task
 from edgesim.core.view import View
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
+from edgesim.core.limits import Count
 from edgesim.core.method import Aggregate, Method, ServerContext
-from edgesim.core.numbers import Count
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload
 from edgesim.core.update import ModelState, Update

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgesim.cost.profile import CostProfile
+from edgesim.core.price_list import CostProfile
 from edgesim.methods.personal_layers.base import PersonalLayers, SomeLayers, chosen_layers
 
 

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from edgesim.core.limits import NonNegativeFactor, PositiveFactor
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.numbers import NonNegativeFactor, PositiveFactor
 from edgesim.core.task import Pass, Task
 from edgesim.core.update import ModelState
 from edgesim.core.view import View

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from edgesim.core.limits import NonNegativeFactor, PositiveFactor
 from edgesim.core.method import LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.numbers import NonNegativeFactor, PositiveFactor
 from edgesim.core.task import Pass, Task
 from edgesim.core.view import Setting
 from edgesim.learning.submodel.selection import Units

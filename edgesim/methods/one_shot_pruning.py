@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from edgesim.core.limits import CountOrZero, PositiveShare
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Needs, ServerContext
-from edgesim.core.numbers import CountOrZero, PositiveShare
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update

@@ -15,8 +15,8 @@ import torch
 from annotated_types import Ge, Lt
 
 from edgesim.core.encoding import Encoding
+from edgesim.core.limits import Count, PositiveFactor
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Needs, ServerContext
-from edgesim.core.numbers import Count, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from edgesim.core.method import LocalState
+from edgesim.core.price_list import ChannelGroup, CostProfile
 from edgesim.core.rng import JobStream
 from edgesim.core.update import Update
-from edgesim.cost.profile import ChannelGroup, CostProfile
 from edgesim.learning.models.trace import layer_of
 from edgesim.learning.train.context import Batch, Context
 

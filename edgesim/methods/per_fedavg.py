@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from edgesim.core.limits import NonNegativeFactor, PositiveFactor
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.numbers import NonNegativeFactor, PositiveFactor
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Plan, Task
 from edgesim.core.update import ModelState

@@ -19,8 +19,8 @@ from torch import Tensor
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import Count, CountOrZero, PositiveFactor
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import Count, CountOrZero, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update

@@ -18,8 +18,8 @@ from torch import Tensor
 from edgesim.core.encoding import Masked
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED
+from edgesim.core.limits import Count, CountOrZero, NonNegativeFactor, PositiveFactor
 from edgesim.core.method import Aggregate, LocalRule, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import Count, CountOrZero, NonNegativeFactor, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update

@@ -13,13 +13,13 @@ from typing import Annotated, Any
 
 from annotated_types import MinLen
 
+from edgesim.core.limits import PositiveFactor, PositiveShare, Share
 from edgesim.core.method import Aggregate, ServerContext
-from edgesim.core.numbers import PositiveFactor, PositiveShare, Share
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import View
-from edgesim.cost.profile import CostProfile
 from edgesim.learning.submodel.slicing import extract
 from edgesim.methods.us_nets import Slimmable
 

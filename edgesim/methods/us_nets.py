@@ -16,8 +16,8 @@ from annotated_types import MinLen
 from torch import Tensor
 
 from edgesim.core.arrays import Ids
+from edgesim.core.limits import CountOrZero, PositiveShare
 from edgesim.core.method import LocalPhase, LocalRule, LocalState
-from edgesim.core.numbers import CountOrZero, PositiveShare
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Submodel, Task
 from edgesim.core.view import View

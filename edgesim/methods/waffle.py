@@ -15,8 +15,8 @@ import numpy as np
 
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import Count, CountOrZero, PositiveFactor
 from edgesim.core.method import Aggregate, ServerContext
-from edgesim.core.numbers import Count, CountOrZero, PositiveFactor
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Plan
 from edgesim.core.update import ModelState, Update

@@ -12,11 +12,10 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, ValidationError
 from pydantic_core import from_json
 
-from edgesim.core.errors import ConfigError
+from edgesim.core.errors import ConfigError, demand_of
 from edgesim.core.job import SESSION_NAME
-from edgesim.core.wording import demand_of
-from edgesim.files.parquet import column_names, read_columns
 from edgesim.files.reading import in_short, quoted, reading
+from edgesim.files.tables import column_names, read_columns
 from edgesim.records.schema import CLOSED_BY, INT, REAL, SERVER_ROW, TABLES, TEXT, conform
 
 _DATE = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d([+]00:00)?$"  # ISO 8601

@@ -1,7 +1,4 @@
-"""An append-only table in memory: cheap to fill row by row, read as typed data frames.
-
-Rows that have been put elsewhere can be released from the front; all others keep their indices.
-"""
+"""Append-only tables in memory and their rows by column names: cheap to fill row by row, read as typed data frames."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from edgesim.core.errors import ContractError
-from edgesim.records.rows import ROWS, columns_of
 from edgesim.records.schema import TABLES, TEXT, recorded, typed
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 _CHUNK_ROWS = 2048  # few enough to be still in the processor's cache when they are packed
 _SMALL = np.iinfo(np.int32).max
@@ -181,3 +178,149 @@ def _typed(name: str, values: Any, dtype: str) -> np.ndarray:
         return array.astype(dtype, casting="same_kind", copy=False)
     except TypeError as error:
         raise TypeError(f"column {name!r} takes {dtype}: {error}") from error
+
+
+class JobRow(NamedTuple):
+    """A row of the jobs table; edgesim.records.schema says what each column means, as for all rows below."""
+
+    job: int
+    device: int
+    round: int
+    base_version: int
+    task: str
+    submodel: str
+    sent_s: float
+    down_s: float
+    compute_s: float
+    up_s: float
+    link_wait_s: float
+    wait_s: float
+    end_s: float
+    outcome: str
+    lacked_s: float
+    flops: float
+    down_bytes: int
+    up_bytes: int
+    peer_bytes: int
+    down_j: float
+    compute_j: float
+    up_j: float
+    peer_j: float
+    link_j: float
+    edge: int
+
+
+class EdgeJobRow(NamedTuple):
+    """A row of the edges table."""
+
+    order: int
+    edge: int
+    round: int
+    base_version: int
+    sent_s: float
+    down_s: float
+    work_s: float
+    up_s: float
+    link_wait_s: float
+    end_s: float
+    outcome: str
+    rounds: int
+    asked: int
+    used: int
+    late: int
+    samples: int
+    server_s: float
+    down_bytes: int
+    up_bytes: int
+    link_j: float
+
+
+class RoundRow(NamedTuple):
+    """A row of the rounds table, without the columns that follow from the jobs of a finished run."""
+
+    round: int
+    version: int
+    start_s: float
+    now_s: float
+    asked: int
+    used: int
+    late: int
+    closed_by: str
+    deadline_s: float
+    staleness_mean: float
+    server_s: float
+    flops: float
+    down_bytes: int
+    up_bytes: int
+    energy_j: float
+    active_j: float
+    idle_j: float
+    participant_j: float
+    energy_network_j: float
+    energy_server_j: float
+    total_flops: float
+    total_down_bytes: int
+    total_up_bytes: int
+    total_energy_j: float
+    total_active_j: float
+    total_idle_j: float
+    total_participant_j: float
+    total_energy_network_j: float
+    total_energy_server_j: float
+    total_cost_low: float
+    total_cost: float
+    total_cost_high: float
+    total_co2e_low_g: float
+    total_co2e_g: float
+    total_co2e_high_g: float
+
+
+class EvaluationRow(NamedTuple):
+    """A row of the evals table."""
+
+    round: int
+    version: int
+    now_s: float
+    split: str
+    loss: float
+    accuracy: float
+    samples: int
+
+
+class MetricRow(NamedTuple):
+    """A row of the metrics table."""
+
+    round: int
+    name: str
+    device: int
+    value: float
+
+
+class CostRow(NamedTuple):
+    """A row of the costs table."""
+
+    round: int
+    item: str
+    cost_low: float
+    cost: float
+    cost_high: float
+    co2e_low_g: float
+    co2e_g: float
+    co2e_high_g: float
+
+
+# By table; the devices table is not written row by row.
+ROWS: Mapping[str, type[tuple[object, ...]]] = {
+    "jobs": JobRow,
+    "rounds": RoundRow,
+    "evals": EvaluationRow,
+    "metrics": MetricRow,
+    "costs": CostRow,
+    "edges": EdgeJobRow,
+}
+
+
+def columns_of(row: type[tuple[object, ...]]) -> tuple[str, ...]:
+    """Return the names of the columns of a kind of row, in order."""
+    names: tuple[str, ...] = row._fields  # type: ignore[attr-defined]
+    return names

@@ -1,10 +1,14 @@
-"""Writes a run folder. What lies there is always one whole state of the run, or the folder says that it was cut off."""
+"""Writes a run folder and its parquet tables.
+
+The folder always holds one complete state of the run, or says that the run was cut off.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -12,11 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from safetensors.numpy import save
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import memory_bytes
 from edgesim.files.atomic import checkpoint_of, whole_file
+from edgesim.files.tables import column_names, read_columns
 from edgesim.records.lock import check_free, hold
 from edgesim.records.manifest import (
     CUT_OFF,
@@ -31,8 +38,49 @@ from edgesim.records.manifest import (
     read_manifest,
     sealed,
 )
-from edgesim.records.parquet_rows import encoded, join
 from edgesim.records.schema import TABLES, conform
+
+PART_ROWS = 65_536  # of a row group; a part is one of them: what a run keeps in memory of a table, about 10 MB of jobs
+
+
+def as_arrow(frame: pd.DataFrame) -> pa.Table:
+    """Return a frame as pandas itself would write it to parquet, without its index."""
+    return pa.Table.from_pandas(frame, preserve_index=False)
+
+
+def encoded(frame: pd.DataFrame) -> bytes:
+    """Return the content of a parquet file with the rows of a frame."""
+    buffer = io.BytesIO()
+    _write([as_arrow(frame)], buffer)
+    return buffer.getvalue()
+
+
+def join(parts: Iterable[bytes], rest: pd.DataFrame, path: Path) -> None:
+    """Write a parquet file with the rows of parts, each the content of such a file, and after them those of a frame.
+
+    Each part must have PART_ROWS rows. Then the file is the one that would have come from all rows at once. Raises
+    OSError if it cannot be written.
+    """
+
+    def rows() -> Iterable[pa.Table]:
+        for part in parts:
+            yield read_columns(path, column_names(path, ConfigError, part), ConfigError, part)
+        if len(rest):
+            yield as_arrow(rest)
+
+    _write(rows(), path)
+
+
+def _write(tables: Iterable[pa.Table], where: Path | io.BytesIO) -> None:
+    writer = None
+    try:
+        for table in tables:
+            writer = writer or pq.ParquetWriter(where, table.schema)
+            writer.write_table(table, row_group_size=PART_ROWS)
+    finally:
+        if writer is not None:
+            writer.close()
+
 
 WEIGHTS = ("final", "best")
 

@@ -18,8 +18,8 @@ from matplotlib.patches import Patch
 
 from edgesim.reports.critical_path import critical_jobs, late_jobs, phase_intervals_s, round_row, rounds_of
 from edgesim.reports.figures import PALETTE, STYLE, save
+from edgesim.reports.format import text, unit_for
 from edgesim.reports.load import Run
-from edgesim.reports.readable import text, unit_for
 
 PHASES = ("download", "compute", "upload")
 _BAR = ["device", "job", "phase", "start_s", "end_s", "outcome"]

@@ -272,12 +272,12 @@ class Run:
         return f"<run {self.name!r}: {said}; in {self.folder}>"
 
     def __rich__(self) -> Table:
-        from edgesim.reports.shown import facts_of, rich_table
+        from edgesim.reports.format import facts_of, rich_table
 
         return rich_table(self.name, [], facts_of(self))
 
     def _repr_html_(self) -> str:
-        from edgesim.reports.shown import facts_of, html_table
+        from edgesim.reports.format import facts_of, html_table
 
         return html_table(self.name, [], facts_of(self))
 

@@ -12,8 +12,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.records.manifest import MANIFEST
 from edgesim.records.schema import TABLES
 from edgesim.reports.load import Run, open_run
-from edgesim.studies.golden import JOB, Golden
-from edgesim.studies.golden_tables import Job, Numbers
+from edgesim.studies.golden import JOB, Golden, Job, Numbers
 from edgesim.studies.runs import Planned
 
 EQUAL = "equal"

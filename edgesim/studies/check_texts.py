@@ -13,7 +13,7 @@ from edgesim.core.errors import EdgesimError
 from edgesim.files.reading import one_line
 from edgesim.records.manifest import plain_json
 from edgesim.studies.check import Checked, Difference, FirstJob
-from edgesim.studies.golden_tables import as_text
+from edgesim.studies.golden import as_text
 from edgesim.studies.rerun import Verdict
 
 SCHEMA = 1  # of the JSON object

@@ -14,18 +14,14 @@ import pandas as pd
 
 from edgesim.config.describe import toml
 from edgesim.config.load import Overrides, load_scenario, scenario_file
-from edgesim.config.paths import located
 from edgesim.config.scenario import Scenario
-from edgesim.config.toml_file import read_toml
+from edgesim.config.toml_file import located, read_toml
 from edgesim.core.errors import ConfigError
+from edgesim.reports.format import html_table, rich_table
 from edgesim.reports.load import Run
-from edgesim.reports.shown import html_table, rich_table
-from edgesim.studies.owner import claim, owner_of
-from edgesim.studies.runs import Planned, folder_of, plan
-from edgesim.studies.search import with_trials
-from edgesim.studies.study import USUAL, Cell, Study, load_study, study_of
-from edgesim.studies.table import pivoted, tabulate
-from edgesim.studies.values import compared, summarised, values_of
+from edgesim.studies.runs import Planned, claim, folder_of, owner_of, plan
+from edgesim.studies.study import USUAL, Cell, Study, load_study, study_of, with_trials
+from edgesim.studies.values import compared, pivoted, summarised, tabulate, values_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -71,7 +67,7 @@ class StudyInPython:
 
         `only`: cells such as "method=fedavg,seed=1". Raises ConfigError.
         """
-        from edgesim.studies.outlook import outlook
+        from edgesim.studies.plan import outlook
 
         folder = self._folder(size)
         cells = outlook(self._planned(size, only, folder), costs=True)
@@ -93,7 +89,7 @@ class StudyInPython:
         or have failed.
         """
         from edgesim.studies.missing import run_missing
-        from edgesim.studies.outlook import outlook
+        from edgesim.studies.plan import outlook
 
         folder = self._folder(size)
         planned = self._planned(size, only, folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from edgesim.core.errors import EdgesimError
-from edgesim.studies.outlook import Outlook, bad
+from edgesim.studies.plan import Outlook, bad
 from edgesim.studies.runs import Step, run_all
 
 

@@ -12,13 +12,11 @@ from typing import Any
 from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Scenario
 from edgesim.core.errors import ConfigError, EdgesimError
+from edgesim.execution.ray_cluster import RayCluster, RayPool, RayRows, rows_here
 from edgesim.learning.data.dataset import Dataset
-from edgesim.runtime.ray_cluster import RayCluster
-from edgesim.runtime.ray_pool import RayPool
-from edgesim.runtime.ray_rows import RayRows, rows_here
-from edgesim.simulation.assembly import load_data
-from edgesim.studies.common import Common, text_of
+from edgesim.runs.assembly import load_data
 from edgesim.studies.runs import Planned, name_of, share
+from edgesim.studies.shared import Common, text_of
 
 
 @contextmanager

@@ -23,11 +23,9 @@ from edgesim.reports.load import Run, open_run
 from edgesim.reports.stats import curve, last_and_best, summary
 from edgesim.studies.column import Column, parse_column
 from edgesim.studies.missing import run_missing
-from edgesim.studies.outlook import outlook
-from edgesim.studies.owner import claim, owner_of
-from edgesim.studies.runs import Planned, Step, plan
-from edgesim.studies.search import MILESTONES, TRIAL, Dimension, read_trials, write_trials
-from edgesim.studies.study import Study
+from edgesim.studies.plan import outlook
+from edgesim.studies.runs import Planned, Step, claim, owner_of, plan
+from edgesim.studies.study import MILESTONES, TRIAL, Dimension, Study, read_trials, write_trials
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from edgesim.config.scenario import Scenario
-from edgesim.simulation.fingerprint import REPORTING
+from edgesim.runs.fingerprint import REPORTING
 
 if TYPE_CHECKING:
     from edgesim.studies.runs import Planned

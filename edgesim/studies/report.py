@@ -14,13 +14,13 @@ from edgesim.config.plugins import is_outside
 from edgesim.core.errors import ConfigError
 from edgesim.reports import frames
 from edgesim.reports.cost import currency_of
-from edgesim.reports.explain import explain
+from edgesim.reports.critical_path import explain
 from edgesim.reports.gantt import round_bars
 from edgesim.reports.html.answer import FEWEST_PAIRS, ranked
 from edgesim.reports.html.content import Contest, Effect, Findings, Made, Part, SlowestRound, Tradeoff
 from edgesim.reports.load import Run
 from edgesim.reports.participation import participation
-from edgesim.simulation.warnings import once
+from edgesim.runs.warnings import once
 from edgesim.studies.column import parse_column
 from edgesim.studies.settings import label_of, with_middle, with_setting
 from edgesim.studies.study import Cell, Study

@@ -8,11 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from edgesim.core.errors import ConfigError, DataError
+from edgesim.reports.compare import Tolerance
 from edgesim.reports.load import Run, open_run
-from edgesim.reports.tolerance import Tolerance
 from edgesim.studies.check import Checked, compare, given_runs
-from edgesim.studies.golden import Golden
-from edgesim.studies.golden_tables import CELLS, Numbers, numbers_of, read_numbers, write_numbers
+from edgesim.studies.golden import CELLS, Golden, Numbers, numbers_of, read_numbers, write_numbers
 from edgesim.studies.runs import Planned, run_all
 from edgesim.studies.study import Cell
 

@@ -1,8 +1,12 @@
-"""Makes the runs of a study that are missing, each in a folder of its own that appears complete or not at all."""
+"""Runs the missing cells of a study, each in its own folder that appears complete or not at all.
+
+A folder of runs remembers its study, so that no other study of the same name replaces its runs.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import traceback
@@ -18,24 +22,65 @@ from pydantic_core import from_json
 from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Scenario
 from edgesim.core.errors import ConfigError, FolderBusy
-from edgesim.files.kept import made_anew
+from edgesim.execution.processes import Pool, ProcessPool
+from edgesim.files.atomic import whole_file
 from edgesim.files.own_code import told
-from edgesim.files.reading import in_short, one_line, read_text
+from edgesim.files.reading import in_short, one_line, quoted, read_text
+from edgesim.files.user_cache import made_anew
 from edgesim.records.lock import hold
 from edgesim.records.manifest import STAMP
 from edgesim.records.schema import TABLES
 from edgesim.records.writer import give_up
 from edgesim.reports.load import Run, open_run
-from edgesim.runtime.pool import Pool
-from edgesim.runtime.processes import ProcessPool
-from edgesim.simulation.fingerprint import common_stamp, stamp_of
-from edgesim.simulation.warnings import of_text
+from edgesim.runs.fingerprint import common_stamp, stamp_of
+from edgesim.runs.warnings import of_text
 from edgesim.studies.order import Turns, apart, learning_of
-from edgesim.studies.search import with_trials
-from edgesim.studies.study import Cell, Study
+from edgesim.studies.study import Cell, Study, with_trials
 
 if TYPE_CHECKING:
-    from edgesim.studies.common import Common
+    from edgesim.studies.shared import Common
+
+
+_MARK = ".study"  # a file in the folder of runs that names their study
+
+
+def owner_of(file: Path, folder: Path) -> str:
+    """Return the name of a study file in a folder of runs: its path from there, so that both may move together."""
+    return os.path.relpath(file.resolve(), folder.resolve())
+
+
+def check_owner(folder: Path, owner: str) -> None:
+    """Raise ConfigError if a folder has the runs of another study."""
+    mark = folder / _MARK
+    if not mark.exists():
+        return
+    found = read_text(mark, ConfigError).strip()
+    if found != owner:
+        ours, theirs = (_shown(folder, each) for each in (owner, found))
+        raise ConfigError(
+            f"{folder}: has the runs of {theirs}, which those of {ours} could replace; choose another folder with "
+            f"--runs, or another name for the study. If the study has moved, remove {mark}"
+        )
+
+
+def claim(folder: Path, owner: str) -> None:
+    """Let a folder remember its study. Raises ConfigError if it has the runs of another one, or cannot be written."""
+    mark = folder / _MARK
+    with hold(mark, wait=True):  # of two commands that start at once
+        check_owner(folder, owner)
+        if mark.exists():
+            return
+        try:
+            with whole_file(mark) as growing:
+                growing.write_text(owner, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{mark}: cannot be written: {error.strerror}") from error
+
+
+def _shown(folder: Path, owner: str) -> str:
+    study = owner.endswith(".toml")
+    return in_short(os.path.relpath(folder.resolve() / owner)) if study else quoted(owner)
+
 
 _QUESTION = ("scenario", "trains")  # what a run answers; the rest of a stamp is by what means it did
 
@@ -209,9 +254,9 @@ def growing_folder(folder: Path) -> Path:
 
 
 def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:
-    from edgesim.runtime.answers import Answers
-    from edgesim.runtime.checkpoint import Checkpoint  # these load torch, which a look at finished runs does not need
-    from edgesim.simulation.run import simulate
+    from edgesim.execution.checkpoint import Checkpoint  # these load torch, which a look at finished runs does not need
+    from edgesim.execution.result_cache import Answers
+    from edgesim.runs.simulate import simulate
 
     folder = planned.folder
     growing, aside = growing_folder(folder), folder.with_name(f".{folder.name}.old")
@@ -262,7 +307,7 @@ def name_of(planned: Planned) -> str:
 
 def _common() -> Common:
     if not _COMMON:
-        from edgesim.studies.common import Common
+        from edgesim.studies.shared import Common
 
         share(Common())
     return _COMMON[0]

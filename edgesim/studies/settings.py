@@ -9,9 +9,9 @@ import pandas as pd
 from edgesim.core.errors import ConfigError
 from edgesim.reports.curves import groups, mark
 from edgesim.reports.load import Run
-from edgesim.studies.statistics.intervals import ENOUGH_RUNS
+from edgesim.studies.statistics import ENOUGH_RUNS
 from edgesim.studies.study import SEED, Cell, Study
-from edgesim.studies.tradeoffs.typical import typical
+from edgesim.studies.tradeoffs.cheapest import typical
 from edgesim.studies.values import axes_of
 
 CONFIGURATION = "configuration"  # the axis of runs that belong to no study

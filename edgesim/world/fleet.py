@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from edgesim.config.device_profiles import LAYER_KINDS, WHOLE_STEP
 from edgesim.config.plugin_fields import built
-from edgesim.config.profiles import LAYER_KINDS, WHOLE_STEP
 from edgesim.config.scenario import Cpu, FleetBlock, Scenario
 from edgesim.config.units import draw
 from edgesim.core.arrays import Arr, Ids

@@ -15,11 +15,11 @@ from edgesim.reports.critical_path import (
     attribute,
     attributed,
     critical_jobs,
+    explain,
     next_to_end,
     phase_intervals_s,
     round_row,
 )
-from edgesim.reports.explain import explain
 from edgesim.reports.load import open_run
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
 from tests.records.written import manifest_of, new_tables, whole, write_run

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import edgesim
-from edgesim.config import profiles
+from edgesim.config import device_profiles
 from tests.conftest import digits_scenario
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,7 @@ THETAS = {
 }
 DEVICES, DEGREE, ROUNDS = 5, 2, 7
 GPUS = {
-    "fleet": [profiles.find("dadpfl_gpu").merged({"count": DEVICES})],
+    "fleet": [device_profiles.find("dadpfl_gpu").merged({"count": DEVICES})],
     "network": "ideal", "energy": "none",  # of the block instead
     "partition": {"name": "iid", "samples_per_device": 40},
     "cost": {"name": "measured", "sparse": "ideal"},

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import edgesim
-from edgesim.reports.explain import explain
+from edgesim.reports.critical_path import explain
 from edgesim.reports.gantt import plot_round
 from tests.conftest import timing_scenario
 

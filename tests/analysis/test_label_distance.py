@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from edgesim.core.errors import ConfigError
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
 
 SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "analysis" / "label_distance.py"))

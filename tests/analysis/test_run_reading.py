@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from edgesim.core.errors import ConfigError
+from edgesim.reports.format import text, unit_for
 from edgesim.reports.load import open_run
-from edgesim.reports.readable import text, unit_for
 from edgesim.reports.stats import curve, energy_by_kind, first_crossing, summary, targets_table
 from tests.records.written import seal_again
 

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from edgesim.cli.calibrate import run
-from edgesim.config import profiles
+from edgesim.config import device_profiles
 from edgesim.config.plugins import find
 from edgesim.config.scenario import FleetBlock
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
-from edgesim.simulation.calibrate import (
+from edgesim.runs.calibrate import (
     FORMS,
     Timing,
     Work,
@@ -28,7 +28,7 @@ from edgesim.simulation.calibrate import (
     time_steps,
     work_of,
 )
-from edgesim.simulation.network import cost_profile_of
+from edgesim.runs.network import cost_profile_of
 
 TICK_S = 0.25  # of the stand-in for the clock; a power of two, so that differences are exact
 
@@ -212,8 +212,8 @@ def test_a_real_run(tmp_path, capsys, monkeypatch):
     """Two small models: the profile file describes this host and can be a fleet block; nothing global has moved."""
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     out = tmp_path / "host.toml"
-    monkeypatch.setattr("edgesim.simulation.calibrate.MOST_ERROR", float("inf"))  # two models say little of each other
-    monkeypatch.setattr("edgesim.simulation.calibrate.MOST_RATE", float("inf"))  # and tests may run side by side
+    monkeypatch.setattr("edgesim.runs.calibrate.MOST_ERROR", float("inf"))  # two models say little of each other
+    monkeypatch.setattr("edgesim.runs.calibrate.MOST_RATE", float("inf"))  # and tests may run side by side
     run(["mlr", "cnn_digits"], [2, 32], 0.05, out)
     assert (torch.get_num_threads(), torch.equal(torch.get_rng_state(), state)) == (threads, True)
     printed, told = capsys.readouterr()
@@ -221,7 +221,7 @@ def test_a_real_run(tmp_path, capsys, monkeypatch):
     assert re.search(r"left-out models: median error \d+%, predictions [\d.]+ to [\d.]+ times the measured", printed)
     assert "cnn_digits" in printed
     assert "median error" in printed
-    profile = profiles.find(str(out))
+    profile = device_profiles.find(str(out))
     assert 1e6 < profile.flops_per_s < 1e13
     assert {quantity.source for quantity in profile.quantities.values()} == {"measured on this host"}
     assert FleetBlock.model_validate(profile.block()).cpu.flops_per_s == pytest.approx(profile.flops_per_s)

@@ -21,8 +21,8 @@ from rich.console import Console
 from edgesim.cli import scenario as _loaded  # noqa: F401  before stand-ins take the place of what it imports
 from edgesim.cli.main import main
 from edgesim.core.errors import ConfigError
-from edgesim.cost.profile import Coverage
-from edgesim.simulation.progress import Limits, ProgressLine
+from edgesim.core.price_list import Coverage
+from edgesim.runs.progress import Limits, ProgressLine
 from tests.records.written import new_tables, write
 
 Layer = namedtuple("Layer", "name kind params forward_flops weight_grad_flops input_grad_flops")
@@ -112,10 +112,10 @@ def simulator(monkeypatch):
             return SimpleNamespace(name=name, value=f"the {self.kind} {name}")
 
     parts = {
-        "edgesim.simulation.warnings": {"of_text": lambda *_: [], "of_parts": lambda *_: ["network: is odd"]},
-        "edgesim.simulation.run": {"simulate": simulate, "check_all": check_all},
-        "edgesim.simulation.network": {"network_of": network_of},
-        "edgesim.simulation.estimate": {"estimate": estimate},
+        "edgesim.runs.warnings": {"of_text": lambda *_: [], "of_parts": lambda *_: ["network: is odd"]},
+        "edgesim.runs.simulate": {"simulate": simulate, "check_all": check_all},
+        "edgesim.runs.network": {"network_of": network_of},
+        "edgesim.runs.estimate": {"estimate": estimate},
         "edgesim.config.load": {"load_scenario": load_scenario},
         "edgesim.config.origin": {"Layers": SimpleNamespace(of=lambda *_: None), "effective": None},
         "edgesim.config.plugin_fields": {"PartOf": PartOf},

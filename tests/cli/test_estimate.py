@@ -7,12 +7,11 @@ from unittest.mock import patch
 import pytest
 
 import edgesim
-import edgesim.simulation.estimate
-import edgesim.simulation.job_sample
+import edgesim.runs.estimate
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Needs
 from edgesim.methods.fedavg import FedAvg
-from edgesim.simulation.estimate import estimate
+from edgesim.runs.estimate import estimate
 from tests.calling import call
 from tests.conftest import simulate_null
 
@@ -93,7 +92,7 @@ def test_nobody_knows_when_an_accuracy_is_reached(digits):
 
 
 def test_large_blocks_are_sampled(timing, monkeypatch):
-    monkeypatch.setattr(edgesim.simulation.job_sample, "_DEVICES", 10)
+    monkeypatch.setattr(edgesim.runs.estimate, "_DEVICES", 10)
     cpu = {"flops_per_s": PSI}
     fleet = [{"count": 30, "level": 1, "cpu": cpu}, {"count": 7, "level": 2, "cpu": cpu}]
     found = estimate(timing(fleet=fleet)).blocks
@@ -188,7 +187,7 @@ def test_memory_is_that_of_the_closed_form(digits):
     model = 4 * 6090
     # Training 16 images takes less than evaluating 100, two of whose maps of 16 x 8 x 8 are there at a time.
     network = model + model + 4 * 2 * 100 * 16 * 64
-    process = edgesim.simulation.estimate.PROCESS_BYTES
+    process = edgesim.runs.estimate.PROCESS_BYTES
     serial = estimate(scenario).totals["memory_bytes"]
     assert serial == process + images + shards + (1 + 4) * model + network
     workers = estimate(digits(backend={"name": "workers", "workers": 3})).totals["memory_bytes"]
@@ -200,7 +199,7 @@ def test_memory_is_that_of_the_closed_form(digits):
 
 def test_rounds_of_many_updates_are_tried_with_fewer(timing, monkeypatch):
     """Means of a round of 300 updates are those of rounds of twelve, four for each device."""
-    module = edgesim.simulation.estimate
+    module = edgesim.runs.estimate
     protocols = ({"name": "buffered", "concurrency": 2, "buffer": 300}, {"name": "gossip", "every": 300})
     for protocol, parts in zip(protocols, ({"method": "fedbuff"}, {"method": "adpsgd", "peers": "ring"}), strict=True):
         scenario = timing(
@@ -278,7 +277,7 @@ def test_where_batteries_are_not_foreseen_a_line_says_so(digits, timing, monkeyp
     found = estimate(digits(method=f"{__name__}:Curious", fleet=drained))
     assert found.notes == ("Batteries are not foreseen, as method tests.cli.test_estimate:Curious plans from training "
                            "results.",)  # fmt: skip
-    monkeypatch.setattr(edgesim.simulation.estimate, "_TRIAL_S", 0.0)
+    monkeypatch.setattr(edgesim.runs.estimate, "_TRIAL_S", 0.0)
     found = estimate(timing(**DRAINED, stop={"rounds": 300}))
     assert found.notes[0].startswith("Batteries were followed for 1 rounds alone") and found.totals["rounds"] == 300
 

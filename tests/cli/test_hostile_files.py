@@ -18,13 +18,13 @@ import pandas as pd
 import pytest
 
 from edgesim.core.errors import ConfigError, DataError, FolderBusy
+from edgesim.execution.result_cache import FOLDER, ROWS, Answers
+from edgesim.execution.serialization import read_tree, write_tree
 from edgesim.files.atomic import checkpoint_of, whole_file
-from edgesim.learning.data.idx import read_idx
+from edgesim.learning.data.file_formats import read_idx
 from edgesim.records.lock import check_free, hold, is_held, lock_of
 from edgesim.records.manifest import MANIFEST, NEXT, read_file
-from edgesim.runtime.answers import FOLDER, ROWS, Answers
-from edgesim.runtime.tree_file import read_tree, write_tree
-from edgesim.studies.owner import check_owner
+from edgesim.studies.runs import check_owner
 from tests.calling import TINY, call
 from tests.records.written import seal_again
 
@@ -298,8 +298,8 @@ def test_what_a_killed_run_did_not_leave(place: Path, hostile: Callable[[Path], 
 
 def test_text_with_a_hole(tmp_path: Path) -> None:
     """What was never written reads as zeros, which no text has, however many."""
-    from edgesim.files.csv_frame import read_frame
     from edgesim.files.reading import csv_rows
+    from edgesim.files.tables import read_frame
 
     path = tmp_path / "a.csv"
     path.write_text("a,b\n1,2\n")

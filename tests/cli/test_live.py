@@ -21,9 +21,8 @@ import edgesim
 from edgesim.records.lock import hold
 from edgesim.records.manifest import RUNNING
 from edgesim.reports.load import open_run
-from edgesim.simulation.live import Display, Glance, LiveView, curve_of, glance_of, line_of, panel_of
-from edgesim.simulation.progress import Limits
-from edgesim.simulation.run import simulate
+from edgesim.runs.progress import Display, Glance, Limits, LiveView, curve_of, glance_of, line_of, panel_of
+from edgesim.runs.simulate import simulate
 from edgesim.studies.runs import growing_folder
 from tests.calling import Done, call
 from tests.conftest import simulate_null
@@ -188,7 +187,7 @@ _WAITING = """
 import sys, time
 from pathlib import Path
 from edgesim.cli.main import main
-from edgesim.simulation import recording
+from edgesim.runs import recording
 
 recording._EVERY_S, recording._SHARE = 0.0, float("inf")
 really = recording.Recording.round_closed

@@ -12,7 +12,7 @@ import pytest
 import edgesim
 from edgesim.config.origin import Layers
 from edgesim.config.plugins import meant, places_of
-from edgesim.simulation.warnings import of_text
+from edgesim.runs.warnings import of_text
 from tests.calling import TINY, call
 from tests.sizes import thinned
 

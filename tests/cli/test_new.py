@@ -8,7 +8,7 @@ import pytest
 
 import edgesim
 from edgesim.cli.new import templates
-from edgesim.config.profiles import Profile
+from edgesim.config.device_profiles import Profile
 from edgesim.studies.study import load_study
 from tests.calling import call, names
 
@@ -61,7 +61,7 @@ def test_a_template_says_what_to_change(template: str) -> None:
 
 def test_numbers_of_profiles_are_those_of_the_catalogue() -> None:
     """Where a comment names a device, the number that it speaks of is the device's."""
-    from edgesim.config.profiles import find
+    from edgesim.config.device_profiles import find
 
     laptop, phone, sensor = (find(name) for name in ("laptop", "phone_mid", "microcontroller"))
     assert all(isinstance(each, Profile) for each in (laptop, phone, sensor))

@@ -7,9 +7,8 @@ import pytest
 
 from edgesim.cli.formats import latex
 from edgesim.cli.frames import digits
-from edgesim.reports.readable import plain, text
-from edgesim.studies.table import pivoted
-from edgesim.studies.values import summarised
+from edgesim.reports.format import plain, text
+from edgesim.studies.values import pivoted, summarised
 from tests.calling import TINY, call
 from tests.studies.made_up import values
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgesim.files import kept
+from edgesim.files import user_cache
 from tests.calling import call
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.toml"
@@ -38,7 +38,7 @@ def loaded(*words: object) -> set[str]:
 def test_what_trains_nothing_loads_no_torch_once_a_profile_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(kept.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(user_cache.VARIABLE, str(tmp_path / "cache"))
     assert loaded("validate", QUICKSTART) >= TORCH - {"torchvision"} | TRACING  # which measures the network
     assert loaded("validate", QUICKSTART) == {"pandas"}
     assert loaded("model", "cnn_digits", "--input", "1x8x8") == set()
@@ -49,7 +49,7 @@ def test_what_trains_nothing_loads_no_torch_once_a_profile_is_kept(
 
 @pytest.mark.process
 def test_training_with_a_kept_profile_traces_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(kept.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(user_cache.VARIABLE, str(tmp_path / "cache"))
     words = ("run", QUICKSTART, "--set", "stop.rounds=1", "--quiet", "--out")
     assert loaded(*words, tmp_path / "first" / "run") >= TRACING
     assert loaded(*words, tmp_path / "again" / "run") == {"torch", "pandas"}
@@ -59,12 +59,12 @@ def test_training_with_a_kept_profile_traces_no_network(tmp_path: Path, monkeypa
 def test_the_cache_of_the_user_is_shown_and_removed_but_for_downloads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(kept.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(user_cache.VARIABLE, str(tmp_path))
     assert [row["files"] for row in json.loads(call("cache", "--user", "--json").out)["kept"]] == [0, 0]
-    kept.keep_table(kept.PROFILES, "a network", [1.5])
+    user_cache.keep_table(user_cache.PROFILES, "a network", [1.5])
     (tmp_path / "MNIST").mkdir()
     found = json.loads(call("cache", "--user", "--json").out)
-    [file] = (tmp_path / kept.PROFILES).iterdir()
+    [file] = (tmp_path / user_cache.PROFILES).iterdir()
     assert found["folder"] == str(tmp_path) and not found["removed"]
     assert found["kept"][0] == {"kind": "profiles", "files": 1, "nbytes": file.stat().st_size}
     assert call("cache", "--user", "--prune").out.endswith("removed\n")
@@ -73,10 +73,10 @@ def test_the_cache_of_the_user_is_shown_and_removed_but_for_downloads(
 
 def test_the_cache_lies_where_the_user_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv(kept.VARIABLE, "~/own")
+    monkeypatch.setenv(user_cache.VARIABLE, "~/own")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert kept.cache_folder() == tmp_path / "own"
-    monkeypatch.delenv(kept.VARIABLE)
-    assert kept.cache_folder() == tmp_path / "xdg" / "edgesim"
+    assert user_cache.cache_folder() == tmp_path / "own"
+    monkeypatch.delenv(user_cache.VARIABLE)
+    assert user_cache.cache_folder() == tmp_path / "xdg" / "edgesim"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the specification of XDG has ignored
-    assert kept.cache_folder() == tmp_path / ".cache" / "edgesim"
+    assert user_cache.cache_folder() == tmp_path / ".cache" / "edgesim"

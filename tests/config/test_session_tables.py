@@ -6,9 +6,9 @@ import pytest
 
 from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Scenario
-from edgesim.config.session import OF_THE_WORLD, SessionTable
+from edgesim.config.sections import OF_THE_WORLD, SessionTable
 from edgesim.core.errors import ConfigError
-from edgesim.simulation.sessions import assemble_all
+from edgesim.runs.training import assemble_all
 from tests.conftest import timing_scenario
 
 FLEET = [{"name": "phone", "count": 3, "cpu": {"flops_per_s": 1e9}}, {"name": "board", "cpu": {"flops_per_s": 1e9}}]

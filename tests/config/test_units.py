@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from edgesim.config import units
 from edgesim.config.units import Distribution, PerDevice, draw, reason
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import PositiveShare
+from edgesim.core.limits import PositiveShare
 from edgesim.core.rng import Key
 
 

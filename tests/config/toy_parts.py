@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, MinLen
 
-from edgesim.config.paths import ScenarioPath
+from edgesim.config.toml_file import ScenarioPath
 from edgesim.config.units import BitsPerSecond, Delay, PerDevice, Seconds, Watts
 from edgesim.core.errors import ConfigError
 

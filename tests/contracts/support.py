@@ -17,10 +17,10 @@ from edgesim.core.method import Finished, LocalState, Needs
 from edgesim.core.rng import Key
 from edgesim.core.task import TENSORS
 from edgesim.core.update import ModelRef, ModelState, Update
+from edgesim.execution.backends.serial import SerialBackend
 from edgesim.learning.submodel.slicing import extract
-from edgesim.runtime.backends.serial import SerialBackend
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.run import Silent, Simulation
+from edgesim.runs.assembly import assemble
+from edgesim.runs.simulate import Silent, Simulation
 from tests.conftest import digits_scenario
 from tests.sizes import thinned
 

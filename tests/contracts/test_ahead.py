@@ -10,9 +10,9 @@ import pytest
 
 import edgesim
 from edgesim.core.backend import Scoring, Training, Work
-from edgesim.runtime.backends.serial import SerialBackend
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.run import Silent, Simulation
+from edgesim.execution.backends.serial import SerialBackend
+from edgesim.runs.assembly import assemble
+from edgesim.runs.simulate import Silent, Simulation
 from tests.contracts.support import (
     COORDINATORS,
     METHODS,

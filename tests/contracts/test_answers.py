@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from edgesim.core.errors import ContractError
+from edgesim.execution.result_cache import Answers
 from edgesim.methods.fedavg import FedAvg
 from edgesim.records.manifest import FINISHED
-from edgesim.runtime.answers import Answers
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.facts import facts_of
-from edgesim.simulation.recording import _weights
-from edgesim.simulation.run import Silent, Simulation
+from edgesim.runs.assembly import assemble
+from edgesim.runs.cache_identity import facts_of
+from edgesim.runs.recording import _weights
+from edgesim.runs.simulate import Silent, Simulation
 from tests.contracts.support import (
     fingerprint,
     mixed_scenario,

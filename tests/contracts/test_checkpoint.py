@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from edgesim.execution.checkpoint import Checkpoint
 from edgesim.learning.train.trainer import Trainer
-from edgesim.runtime.checkpoint import Checkpoint
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.run import Silent, Simulation
+from edgesim.runs.assembly import assemble
+from edgesim.runs.simulate import Silent, Simulation
 from tests.contracts.support import COORDINATORS, METHODS, PLUGINS, hardest, mixed_scenario, results_of, run, tried
 
 ALWAYS_S = 1e-9  # every merge comes later than that after the one before

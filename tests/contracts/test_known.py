@@ -15,10 +15,10 @@ from edgesim.config.plugins import plugins_of
 from edgesim.core.job import DELIVERED
 from edgesim.core.rng import Key
 from edgesim.core.selection import Informed
+from edgesim.execution.checkpoint import Checkpoint
+from edgesim.execution.result_cache import Answers
 from edgesim.learning.train.loop import batch_order
 from edgesim.methods.fedavg import FedAvg
-from edgesim.runtime.answers import Answers
-from edgesim.runtime.checkpoint import Checkpoint
 from tests.calling import call
 from tests.contracts.support import METHODS, mixed_scenario, needs_of, results_of, run, tried
 from tests.contracts.test_answers import found

@@ -19,7 +19,7 @@ from edgesim.core.rng import Draws, Key
 from edgesim.core.selection import Informed
 from edgesim.core.task import Order, Pass, Payload, Submodel, Task
 from edgesim.engine.pricing import Pricer
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from edgesim.world.fleet import Fleet, build_fleet
 from tests.contracts.support import mixed_scenario, run
 from tests.sizes import examples

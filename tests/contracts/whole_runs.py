@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from edgesim.runtime.answers import Answers
-from edgesim.runtime.checkpoint import Checkpoint
+from edgesim.execution.checkpoint import Checkpoint
+from edgesim.execution.result_cache import Answers
 from tests.contracts.support import results_of, run
 from tests.contracts.test_answers import found
 from tests.contracts.test_checkpoint import ALWAYS_S, resumed

@@ -11,7 +11,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "edgesim"
 
-INNER = {"cost.measure", "runtime.backends"}  # packages that may import others than the one they lie in
+INNER = {"execution.backends"}  # packages that may import others than the one they lie in
 
 
 class Source(NamedTuple):

@@ -18,63 +18,61 @@ ARROWS: dict[str, set[str]] = {
     "core": set(),
     "files": {"core"},
     "config": {"core", "files"},
-    "cost": {"core"},
     # when, and how much of everything: no torch
     "world": {"config", "core", "files"},
     "records": {"core", "files"},
-    "engine": {"config", "core", "cost", "records", "world"},
+    "engine": {"config", "core", "records", "world"},
     # what values: no SimPy
-    "learning": {"config", "core", "cost", "files"},
-    "cost.measure": {"core", "cost", "learning"},
-    "methods": {"config", "core", "cost", "cost.measure", "learning"},
-    "runtime": {"core", "files", "learning"},
-    "runtime.backends": {"core", "files", "learning", "runtime"},
+    "learning": {"config", "core", "files"},
+    "methods": {"config", "core", "learning"},
+    "execution": {"core", "files", "learning"},
+    "execution.backends": {"core", "execution", "files", "learning"},
     # what is made of all that
     "reports": {"core", "files", "records"},
-    "simulation": {
-        *("config", "core", "cost", "cost.measure", "engine", "files", "learning", "methods", "records", "reports"),
-        *("runtime", "runtime.backends", "world"),
+    "runs": {
+        *("config", "core", "engine", "execution", "execution.backends", "files", "learning", "methods", "records"),
+        *("reports", "world"),
     },
-    "studies": {"config", "core", "files", "learning", "records", "reports", "runtime", "simulation"},
+    "studies": {"config", "core", "execution", "files", "learning", "records", "reports", "runs"},
     "pytest_plugin": {"core", "reports", "studies"},
-    "cli": {"config", "core", "cost", "files", "records", "reports", "runtime", "simulation", "studies"},
+    "cli": {"config", "core", "execution", "files", "records", "reports", "runs", "studies"},
 }
 ROOTS = {"edgesim", "__main__"}  # edgesim.run, edgesim.load, edgesim.open; and what python -m edgesim starts
 
 # Big libraries -> the parts that may import them.
 LIBRARIES: dict[str, set[str]] = {
-    "torch": {"learning", "methods", "cost.measure", "runtime", "runtime.backends", "simulation"},
+    "torch": {"learning", "methods", "execution", "execution.backends", "runs"},
     "torchvision": {"learning"},
     "simpy": {"engine"},
     "matplotlib": {"reports"},
     "seaborn": {"reports"},
     "plotly": {"reports"},
     "typer": {"cli"},
-    "ray": {"runtime", "runtime.backends", "studies"},
+    "ray": {"execution", "execution.backends", "studies"},
     "tensorboard": {"reports"},
     "mlflow": {"reports"},
     "pytest": {"pytest_plugin"},
     "optuna": {"studies"},
 }
 
-TORCH_FREE = {*("core", "files", "config", "cost", "world", "engine", "records", "reports"), "pytest_plugin", "edgesim"}
+TORCH_FREE = {*("core", "files", "config", "world", "engine", "records", "reports"), "pytest_plugin", "edgesim"}
 # What a scenario names that most start from, and what looks at it, or times it, without training.
 ALSO_TORCH_FREE = {
-    *(f"edgesim.cli.{name}" for name in ("app", "run", "scenario", "cache", "model", "study", "delivery", "watch")),
+    *(f"edgesim.cli.{name}" for name in ("app", "run", "scenario", "cache", "model", "study", "ci_output", "watch")),
     *(f"edgesim.learning.models.{name}" for name in ("chains", "deep_chains", "resnets", "torchvision_family")),
     *("edgesim.learning.server_rows", "edgesim.learning.train.torch_settings"),
     *(f"edgesim.methods.{name}" for name in ("fedavg", "fedpmt", "fedprox", "fedsgd", "fedasync", "feddrop")),
-    *(f"edgesim.runtime.{name}" for name in ("learner", "pending", "model_store", "processes", "interrupts")),
-    *("edgesim.runtime.backends.null", "edgesim.runtime.backends.serial"),
-    *(f"edgesim.simulation.{name}" for name in ("progress", "live", "run", "warnings", "network", "fingerprint")),
+    *(f"edgesim.execution.{name}" for name in ("learner", "pending", "model_store", "processes", "interrupts")),
+    *("edgesim.execution.backends.null", "edgesim.execution.backends.serial"),
+    *(f"edgesim.runs.{name}" for name in ("progress", "simulate", "warnings", "network", "fingerprint")),
 }
-SIMPY_FREE = {"learning", "cost.measure", "methods", "runtime", "runtime.backends"}
+SIMPY_FREE = {"learning", "methods", "execution", "execution.backends"}
 
 
 def needs_no_torch(source: Source) -> bool:
     """Return whether a module has to load where torch is missing."""
-    of_data = source.module.startswith("edgesim.learning.data.")
-    return source.unit in TORCH_FREE or source.module in ALSO_TORCH_FREE or of_data
+    apart = source.module.startswith(("edgesim.learning.data.", "edgesim.learning.cost_models."))
+    return source.unit in TORCH_FREE or source.module in ALSO_TORCH_FREE or apart
 
 
 def unit_of(name: str) -> str | None:
@@ -149,7 +147,7 @@ def reached_from(start: str) -> set[str]:
 def test_the_clock_reaches_no_torch():
     """Loading what checks or times a scenario loads no torch, by any path."""
     starts = [source.module for source in sources() if needs_no_torch(source)]
-    assert {"edgesim.engine.world", "edgesim.runtime.backends.null", "edgesim.runtime.learner"} <= set(starts)
+    assert {"edgesim.engine.world", "edgesim.execution.backends.null", "edgesim.execution.learner"} <= set(starts)
     wrong = {start for start in starts if {"torch", "torchvision"} & reached_from(start)}
     assert wrong == set()
     assert "torch" in reached_from("edgesim.learning.train.trainer")  # the walk does find it where it is
@@ -166,7 +164,7 @@ def test_training_waits_for_the_flop_counter():
     """Neither workers nor the server of a run load torch's counter, and Triton with it, before something is counted."""
     for start in ("edgesim.learning.train.trainer", "edgesim.learning.train.cohort", "edgesim.learning.server"):
         assert "torch.utils.flop_counter" not in reached_from(start)
-    assert "torch.utils.flop_counter" in reached_from("edgesim.cost.measure.step")
+    assert "torch.utils.flop_counter" in reached_from("edgesim.learning.measure.step")
 
 
 def test_parts_load_where_a_library_is_missing():

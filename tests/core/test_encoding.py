@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import edgesim
 from edgesim.config.schema import json_schema
 from edgesim.core.encoding import Contents, Encoding
+from edgesim.core.price_list import CostProfile, LayerCost
 from edgesim.core.task import Payload, Submodel
-from edgesim.cost.profile import CostProfile, LayerCost
 from tests.calling import TINY
 from tests.conftest import digits_scenario, simulate_null
 from tests.errors.test_bad_input import check

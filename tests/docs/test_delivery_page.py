@@ -14,7 +14,7 @@ import yaml
 from edgesim.cli.app import command_line
 from edgesim.cli.main import _UsageError
 from edgesim.cli.streams import _SIGPIPE_EXIT
-from edgesim.runtime.interrupts import INTERRUPTED
+from edgesim.execution.interrupts import INTERRUPTED
 from tests.calling import call
 from tests.docs.pages import ROOT
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import edgesim
-from edgesim.simulation.estimate import estimate
+from edgesim.runs.estimate import estimate
 from edgesim.studies.column import parse_column
 from tests.calling import call
 from tests.conftest import PSI, simulate_null, timing_scenario

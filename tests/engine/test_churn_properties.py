@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import edgesim.simulation.assembly
+import edgesim.runs.assembly
 from edgesim.core.job import DELIVERED, Completion, Outcome
+from edgesim.execution.backends.null import NullBackend
 from edgesim.reports.critical_path import attributed
-from edgesim.runtime.backends.null import NullBackend
-from edgesim.simulation.run import Simulation
+from edgesim.runs.simulate import Simulation
 from tests.conftest import frames, timing_scenario
 from tests.engine.spent import charged_j
 from tests.sizes import examples
@@ -160,7 +160,7 @@ class Seen:
     def __init__(self, given: Mapping[str, Any], trace: Path) -> None:
         there = [each | {"file": str(trace)} if "file" in each else each for each in given["availability"]]
         scenario = timing_scenario(model="cnn_digits", training={"batch": 8}, **{**given, "availability": there})
-        self.simulation = Simulation(edgesim.simulation.assembly.assemble(scenario), NullBackend(), self)
+        self.simulation = Simulation(edgesim.runs.assembly.assemble(scenario), NullBackend(), self)
         self.started: list[int] = []  # jobs
         self.let_go: list[Completion] = []  # merged or cancelled
         self.merged: list[tuple[float, int]] = []  # start and updates; a run may end while the server computes the last

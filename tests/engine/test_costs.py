@@ -17,7 +17,7 @@ import edgesim
 from edgesim.core.errors import ConfigError
 from edgesim.records.manifest import sealed
 from edgesim.records.schema import COSTS
-from edgesim.simulation.run import check, simulate
+from edgesim.runs.simulate import check, simulate
 from edgesim.world.prices.ledger import ITEMS
 from tests.conftest import timing_scenario
 from tests.engine import priced

@@ -11,12 +11,12 @@ import pytest
 
 import edgesim
 from edgesim.core.errors import ConfigError
+from edgesim.execution.checkpoint import Checkpoint
+from edgesim.execution.result_cache import Answers
 from edgesim.reports.energy import attribute_energy, split_energy
 from edgesim.reports.load import Run
-from edgesim.runtime.answers import Answers
-from edgesim.runtime.checkpoint import Checkpoint
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.run import simulate
+from edgesim.runs.assembly import assemble
+from edgesim.runs.simulate import simulate
 from edgesim.world.topology.assignment import balanced, label_mixed
 from tests.engine.trees import run, tree
 from tests.sizes import full

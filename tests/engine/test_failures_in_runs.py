@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgesim.simulation.run import simulate
+from edgesim.runs.simulate import simulate
 from tests.conftest import PSI, digits_scenario, frames, simulate_null, timing_scenario
 from tests.sizes import thinned
 

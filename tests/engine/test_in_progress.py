@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgesim.execution.backends.null import NullBackend
 from edgesim.records.schema import COSTS
-from edgesim.runtime.backends.null import NullBackend
-from edgesim.simulation.run import Silent, Simulation
-from edgesim.simulation.sessions import assemble_all
+from edgesim.runs.simulate import Silent, Simulation
+from edgesim.runs.training import assemble_all
 from tests.conftest import PSI, timing_scenario
 from tests.engine.priced import turns
 from tests.engine.test_churn_properties import ALIKE

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from edgesim.core.job import Completion
+from edgesim.engine.accounting import NO_USAGE
 from edgesim.engine.inbox import Inbox
-from edgesim.engine.usage import NO_USAGE
 from edgesim.engine.world import World
-from edgesim.runtime.backends.null import NullBackend
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.run import Silent, Simulation
+from edgesim.execution.backends.null import NullBackend
+from edgesim.runs.assembly import assemble
+from edgesim.runs.simulate import Silent, Simulation
 from tests.conftest import PSI, timing_scenario
 
 
@@ -195,7 +195,7 @@ def test_the_engine_passes_every_check():
 def test_every_fault_is_caught(fault, monkeypatch):
     """A fault of the engine fails the check that is about it."""
     if issubclass(fault, World):
-        monkeypatch.setattr("edgesim.simulation.run.World", fault)
+        monkeypatch.setattr("edgesim.runs.simulate.World", fault)
     else:
         monkeypatch.setattr("edgesim.engine.session.Inbox", fault)
     assert FAULTS[fault] in failed(observe())

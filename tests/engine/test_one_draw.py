@@ -10,11 +10,11 @@ import pytest
 
 from edgesim.core.rng import Draws, Key
 from edgesim.core.task import Order, Task
-from edgesim.engine.presence import Presence
 from edgesim.engine.pricing import Pricer
+from edgesim.engine.reachability import Presence
 from edgesim.engine.selection.rules import All
 from edgesim.engine.view import _MOST_MISSES, FleetView, PeerGraphs
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from edgesim.world.availability.always import Always
 from tests.conftest import timing_scenario
 

@@ -16,10 +16,10 @@ from edgesim.core.errors import ContractError
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.task import Order, Plan, Task, Wait
 from edgesim.core.update import ModelRef
+from edgesim.execution.backends.null import NullBackend
 from edgesim.methods.decentralised.base import plan_in_order
-from edgesim.runtime.backends.null import NullBackend
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.run import Silent, Simulation
+from edgesim.runs.assembly import assemble
+from edgesim.runs.simulate import Silent, Simulation
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure
 from tests.conftest import PSI, frames, timing_scenario
 from tests.sizes import examples

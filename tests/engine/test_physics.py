@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import edgesim
 from edgesim.core.errors import ConfigError
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
 from tests.engine.spent import charged_j
 from tests.sizes import examples

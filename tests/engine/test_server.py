@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgesim.engine.server_queue import worked_s, workers_flops
-from edgesim.simulation.run import simulate
+from edgesim.runs.simulate import simulate
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
 
 SPEED = 1e8

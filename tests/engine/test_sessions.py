@@ -13,11 +13,11 @@ import edgesim
 from edgesim.core.errors import ConfigError, ContractError
 from edgesim.core.task import Order, Plan, Task
 from edgesim.engine.session import Session
+from edgesim.execution.backends.null import NullBackend
+from edgesim.execution.result_cache import Answers
 from edgesim.reports.stats import JOULES
-from edgesim.runtime.answers import Answers
-from edgesim.runtime.backends.null import NullBackend
-from edgesim.simulation.run import Silent, Simulation, simulate
-from edgesim.simulation.sessions import assemble_all
+from edgesim.runs.simulate import Silent, Simulation, simulate
+from edgesim.runs.training import assemble_all
 from tests.conftest import digits_scenario, timing_scenario
 
 BITS = 8 * 4 * 567_858  # CNN-CIFAR10, one way

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import edgesim
+from edgesim.execution.backends.null import NullBackend
 from edgesim.records.schema import COSTS
 from edgesim.reports.energy import attribute_energy, split_energy
 from edgesim.reports.stats import JOULES, summary
-from edgesim.runtime.backends.null import NullBackend
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.run import Silent, Simulation
+from edgesim.runs.assembly import assemble
+from edgesim.runs.simulate import Silent, Simulation
 from edgesim.studies.column import parse_column
 from tests.calling import call
 from tests.conftest import PSI, frames, simulate_null, timing_scenario

@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-import edgesim.simulation.assembly
-from edgesim.runtime.backends.null import NullBackend
-from edgesim.simulation.run import Silent, Simulation
+import edgesim.runs.assembly
+from edgesim.execution.backends.null import NullBackend
+from edgesim.runs.simulate import Silent, Simulation
 from tests.conftest import frames, timing_scenario
 
 MOST_EVENTS = 100_000  # far more than any of these runs needs
@@ -23,7 +23,7 @@ class Watched:
     def __init__(self, given: Mapping[str, Any], trace: Path) -> None:
         there = [each | {"file": str(trace)} if "file" in each else each for each in given["availability"]]
         scenario = timing_scenario(model="cnn_digits", training={"batch": 8}, **{**given, "availability": there})
-        self.simulation = Simulation(edgesim.simulation.assembly.assemble(scenario), NullBackend(), Silent())
+        self.simulation = Simulation(edgesim.runs.assembly.assemble(scenario), NullBackend(), Silent())
         env, events = self.simulation.world.env, count()
         step = env.step
 

@@ -17,12 +17,11 @@ import pytest
 from rich.console import Console
 
 import edgesim
-from edgesim.files.csv_frame import csv_text
+from edgesim.files.tables import csv_text
 from edgesim.records.manifest import MANIFEST
 from edgesim.records.schema import TABLES, TEXT
-from edgesim.simulation.live import glance_of, panel_of
-from edgesim.studies.search import write_trials
-from edgesim.studies.study import load_study
+from edgesim.runs.progress import glance_of, panel_of
+from edgesim.studies.study import load_study, write_trials
 from tests.calling import TINY, call
 from tests.records.written import seal_again
 

@@ -214,7 +214,7 @@ def test_a_server_that_restarts_all_the_time_merges_nothing(timing: Callable[...
 
 
 def test_an_estimate_says_what_simulating_takes(timing: Callable[..., edgesim.Scenario]) -> None:
-    from edgesim.simulation.estimate import estimate
+    from edgesim.runs.estimate import estimate
 
     few, many = (estimate(timing(stop={"rounds": rounds})).totals["host_minutes"] for rounds in (10, 10**9))
     assert 0 < few < 0.1 and many > 1e3

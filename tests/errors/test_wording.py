@@ -11,18 +11,16 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from edgesim.config.edges import Edges
-from edgesim.config.learning import Encodings, Evaluation, Stop
 from edgesim.config.load import load_scenario
 from edgesim.config.plugin_fields import PartOf
 from edgesim.config.plugins import PACKAGES, plugins_of
 from edgesim.config.prices import Prices
 from edgesim.config.scenario import Cpu, FleetBlock, Scenario, Server
-from edgesim.config.session import SessionTable
+from edgesim.config.sections import Edges, Encodings, Evaluation, SessionTable, Stop
 from edgesim.config.units import reason
 from edgesim.core.errors import ConfigError
 from edgesim.core.local_sgd import Training
-from edgesim.cost.profile import CostProfile
+from edgesim.core.price_list import CostProfile
 from edgesim.studies.study import Study, study_of
 from tests.calling import TINY
 

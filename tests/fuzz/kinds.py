@@ -16,22 +16,19 @@ from PIL import Image
 from safetensors.numpy import save_file
 
 import edgesim
-from edgesim.config.profiles import find, to_toml
+from edgesim.config.device_profiles import find, to_toml
 from edgesim.core.errors import ConfigError
+from edgesim.execution.backends.serial import SerialBackend
+from edgesim.execution.checkpoint import Checkpoint
+from edgesim.execution.result_cache import Answers
 from edgesim.learning.train.torch_settings import plain_torch
-from edgesim.runtime.answers import Answers
-from edgesim.runtime.backends.serial import SerialBackend
-from edgesim.runtime.checkpoint import Checkpoint
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.recording import flat
-from edgesim.simulation.run import Silent, Simulation, simulate
-from edgesim.studies.claims.claim import Studies, load_claims
-from edgesim.studies.claims.results import read_results
-from edgesim.studies.golden import load_golden
-from edgesim.studies.golden_tables import read_numbers
-from edgesim.studies.owner import check_owner
-from edgesim.studies.search import Search, read_trials, write_trials
-from edgesim.studies.study import load_study
+from edgesim.runs.assembly import assemble
+from edgesim.runs.recording import flat
+from edgesim.runs.simulate import Silent, Simulation, simulate
+from edgesim.studies.claims.claim import Studies, load_claims, read_results
+from edgesim.studies.golden import load_golden, read_numbers
+from edgesim.studies.runs import check_owner
+from edgesim.studies.study import Search, load_study, read_trials, write_trials
 from tests.calling import TINY, call
 from tests.conftest import simulate_null
 from tests.fuzz.damage import damage, edited

@@ -62,8 +62,8 @@ def judged(text: bytes, folder: Path) -> tuple[str, str]:
     """Return how a scenario ended, and the line or fault it ended with: load, validate, estimate, run."""
     from edgesim.cli.scenario import checked
     from edgesim.core.errors import ConfigError, DataError, EdgesimError
-    from edgesim.simulation.estimate import estimate
-    from edgesim.simulation.run import simulate
+    from edgesim.runs.estimate import estimate
+    from edgesim.runs.simulate import simulate
 
     path = folder / "scenario.toml"
     path.write_bytes(text)

@@ -13,15 +13,15 @@ import pytest
 
 import edgesim
 from edgesim.config.describe import KeyFacts, describe, keys_of
-from edgesim.config.learning import Evaluation
 from edgesim.config.plugins import places_of
 from edgesim.config.scenario import Cpu, Server
+from edgesim.config.sections import Evaluation
 from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError, ContractError, DataError
 from edgesim.core.local_sgd import Training
+from edgesim.execution.result_cache import Answers
 from edgesim.reports.load import Run
-from edgesim.runtime.answers import Answers
-from edgesim.simulation.run import simulate
+from edgesim.runs.simulate import simulate
 from tests.sizes import sized
 
 SECTIONS = {

@@ -13,12 +13,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from edgesim.core.backend import Assignment
 from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import ModelState
-from edgesim.cost.measure.step import measure
-from edgesim.cost.profile import CostProfile
 from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.measure.step import measure
 from edgesim.learning.models.build import build_model, model_state_of
 from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.train.trainer import Trainer

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from edgesim.core.price_list import CostProfile
 from edgesim.core.task import Submodel
 from edgesim.core.update import ModelState
-from edgesim.cost.profile import CostProfile
 from edgesim.learning.submodel.slicing import Cut
 
 

@@ -11,7 +11,7 @@ from edgesim.core.rng import Key, Purpose
 from edgesim.learning.models.build import build_model, model_state_of
 from edgesim.learning.train.loop import batch_order
 from edgesim.reports.load import Run
-from edgesim.simulation.assembly import Assembly, assemble
+from edgesim.runs.assembly import Assembly, assemble
 from tests.learning import bare_loop
 from tests.sizes import full
 

@@ -11,10 +11,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from edgesim.config.plugins import find
 from edgesim.core.errors import ConfigError
+from edgesim.core.price_list import CostProfile, LayerCost, ProductCost
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload
-from edgesim.cost.measure.step import measure
-from edgesim.cost.profile import CostProfile, LayerCost, ProductCost
+from edgesim.learning.measure.step import measure
 from edgesim.learning.models.flop_counter import flop_counter
 from tests.sizes import full, thinned
 

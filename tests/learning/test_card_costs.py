@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from edgesim.core.price_list import ChannelGroup, CostProfile, LayerCost, OperationCost
 from edgesim.core.task import Pass, Submodel
-from edgesim.cost.models.measured import Measured
-from edgesim.cost.models.table import Table
-from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost, OperationCost
-from edgesim.cost.workload import update_flops
+from edgesim.core.workload import update_flops
+from edgesim.learning.cost_models.measured import Measured
+from edgesim.learning.cost_models.table import Table
 
 # a: 4 inputs, 6 units without bias; b: 6 units, 2 outputs and their biases. One FLOP a unit between them each way.
 CARD = CostProfile(

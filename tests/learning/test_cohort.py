@@ -20,8 +20,7 @@ from edgesim.learning.models.seeding import Stream, seeded
 from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.train.cohort import Cohort
 from edgesim.learning.train.probe import DEVICES, SAMPLES, probed
-from edgesim.learning.train.stacked import Descent, StackedNetwork
-from edgesim.learning.train.stacked_sgd import run_stacked_sgd
+from edgesim.learning.train.stacked import Descent, StackedNetwork, run_stacked_sgd
 from edgesim.learning.train.trainer import CHUNK, Trainer
 from tests.conftest import digits_scenario
 from tests.contracts.support import prepare

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 import edgesim
 from edgesim.core.errors import ConfigError, DataError
-from edgesim.learning.data.idx import read_idx
+from edgesim.learning.data.file_formats import read_idx
 from tests.conftest import digits_scenario
 from tests.learning.made_up_data import load, pixels, png, write_idx_set, write_images, write_parquet_pair
 

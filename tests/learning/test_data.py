@@ -15,8 +15,8 @@ from sklearn.datasets import load_digits
 from torchvision import datasets
 
 from edgesim.core.errors import ConfigError, DataError
-from edgesim.files import kept
-from edgesim.learning.data import locate
+from edgesim.files import user_cache
+from edgesim.learning.data import source
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.normalise import PRESETS
 from tests.learning.made_up_data import load, pixels, write_idx_set, write_parquet, write_parquet_pair
@@ -29,10 +29,10 @@ def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     def refuse(*args: object, **kwargs: object) -> None:
         raise URLError("no route to host")
 
-    for variable in (locate.VARIABLE, kept.VARIABLE, "XDG_CACHE_HOME"):
+    for variable in (source.VARIABLE, user_cache.VARIABLE, "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(locate, "SYSTEM", tmp_path / "system")
+    monkeypatch.setattr(source, "SYSTEM", tmp_path / "system")
     monkeypatch.setattr(urllib.request, "urlopen", refuse)
     return tmp_path
 
@@ -133,7 +133,7 @@ def test_keys_out_of_range_are_refused(keys: dict[str, object]) -> None:
 )
 def test_mnist_is_found(nowhere: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     write_idx_set(nowhere / place, zipped="raw" not in place)
-    monkeypatch.setenv(locate.VARIABLE, os.pathsep.join([str(nowhere / "absent"), str(nowhere / "data")]))
+    monkeypatch.setenv(source.VARIABLE, os.pathsep.join([str(nowhere / "absent"), str(nowhere / "data")]))
     data = load("mnist", root=nowhere / "other")
     assert (data.classes, data.input_shape, data.name) == (10, (1, 5, 4), "mnist")
     assert float(data.x_train.min()) == pytest.approx(-0.1307 / 0.3081, abs=1e-6)
@@ -142,14 +142,14 @@ def test_mnist_is_found(nowhere: Path, monkeypatch: pytest.MonkeyPatch, place: s
 def test_the_root_of_the_scenario_comes_first(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_idx_set(nowhere / "data" / "mnist")
     write_idx_set(nowhere / "own" / "MNIST" / "raw", first=4)
-    monkeypatch.setenv(locate.VARIABLE, str(nowhere / "data"))
+    monkeypatch.setenv(source.VARIABLE, str(nowhere / "data"))
     assert load("mnist", root=nowhere / "own").y_train.tolist() == [4, 5, 6, 4, 5, 6]
     assert load("mnist").y_train.tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_files_in_a_folder_of_another_name_are_not_taken(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_idx_set(nowhere / "mnist")
-    monkeypatch.setenv(locate.VARIABLE, str(nowhere / "mnist"))
+    monkeypatch.setenv(source.VARIABLE, str(nowhere / "mnist"))
     assert load("mnist").classes == 10
     with pytest.raises(DataError, match="fashion_mnist not found"):
         load("fashion_mnist")
@@ -173,7 +173,7 @@ def test_emnist_as_parquet_is_the_split_that_its_labels_say(nowhere: Path) -> No
 
 def test_cifar10_is_found_as_parquet(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_parquet_pair(nowhere / "cifar10")
-    monkeypatch.setenv(locate.VARIABLE, str(nowhere))
+    monkeypatch.setenv(source.VARIABLE, str(nowhere))
     data = load("cifar10", augment={"crop": 4, "flip": True}, normalise="none")
     assert (data.classes, data.y_train.tolist()) == (10, [0, 1, 2, 9, 5, 5])
     assert np.allclose(data.x_train[:4].numpy() * 255, pixels(4, 6, 6, 3), atol=1e-4)
@@ -216,7 +216,7 @@ PUBLISHED = ["mnist", "fashion_mnist", "emnist", "cifar10", "cifar100", "svhn"]
 def test_a_missing_set_says_where_it_was_looked_for_and_what_to_do(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setenv(locate.VARIABLE, str(nowhere / "data"))
+    monkeypatch.setenv(source.VARIABLE, str(nowhere / "data"))
     with pytest.raises(DataError) as caught:
         load(name, root=nowhere / "own")
     message = str(caught.value)
@@ -247,7 +247,7 @@ def test_a_download_is_read_from_root_or_the_cache(
     monkeypatch.setattr(datasets.MNIST, "download", write)
     found = load("mnist", download=True, root=None if root is None else nowhere / root)
     assert found.y_train.tolist() == [0, 1, 2, 0, 1, 2]
-    assert {path.name for path in (nowhere / folder).iterdir()} - {kept.DECODED} == {"MNIST"}
+    assert {path.name for path in (nowhere / folder).iterdir()} - {user_cache.DECODED} == {"MNIST"}
 
 
 # --- the real thing, where it is at hand --------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 import edgesim
 from edgesim.core.errors import ConfigError, DataError
-from edgesim.learning.data.idx import read_idx
+from edgesim.learning.data.file_formats import read_idx
 from tests.conftest import digits_scenario
 from tests.learning.made_up_data import (
     idx_bytes,

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from edgesim.core.errors import DataError
-from edgesim.files import kept
+from edgesim.files import user_cache
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.normalise import PRESETS
 from edgesim.learning.data.sources import files
@@ -25,8 +25,8 @@ from tests.learning.made_up_data import load, pixels, write_idx_set, write_parqu
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder."""
     folder = tmp_path / "cache"
-    monkeypatch.setenv(kept.VARIABLE, str(folder))
-    return folder / kept.DECODED
+    monkeypatch.setenv(user_cache.VARIABLE, str(folder))
+    return folder / user_cache.DECODED
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_the_digest_is_the_same_without_a_cache_and_another_for_other_batches(
     other = load("parquet", root=tmp_path / "other").digest
     limited = load("parquet", root=tmp_path / "data", train_limit=5).digest
     scaled = load("parquet", root=tmp_path / "data", normalise="cifar10").digest
-    monkeypatch.setenv(kept.VARIABLE, "/proc/nowhere")
+    monkeypatch.setenv(user_cache.VARIABLE, "/proc/nowhere")
     assert {load("parquet", root=tmp_path / "data").digest, *kept_} == {kept_[0]}
     assert len({kept_[0], other, limited, scaled}) == 4
 
@@ -182,7 +182,7 @@ def test_what_is_damaged_is_decoded_anew(
 def test_without_a_folder_to_write_in_nothing_is_kept(
     tmp_path: Path, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(kept.VARIABLE, "/proc/nowhere")
+    monkeypatch.setenv(user_cache.VARIABLE, "/proc/nowhere")
     write_parquet_pair(tmp_path / "data")
     data = [load("parquet", root=tmp_path / "data") for _ in range(2)]
     assert torch.equal(data[0].x_train, data[1].x_train) and len(reads) == 6
@@ -207,7 +207,7 @@ def test_a_worker_is_sent_the_path_and_maps_the_same_file(tmp_path: Path, cache:
 
 _KEEP = """
 import numpy as np
-from edgesim.files.kept import keep_array, keep_table, kept_array
+from edgesim.files.user_cache import keep_array, keep_table, kept_array
 array = (np.arange(200_000) % 251).astype(np.uint8)
 for turn in range(60):
     keep_table("profiles", "common", list(range(2_000)))
@@ -219,18 +219,18 @@ for turn in range(60):
 
 def test_several_processes_may_keep_the_same_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reader finds all of it or nothing, also while somebody removes it, and nothing half-written is left."""
-    monkeypatch.setenv(kept.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(user_cache.VARIABLE, str(tmp_path))
     commands = [[sys.executable, "-c", _KEEP.format(number=each)] for each in range(2)]
     writers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
     array, tables, files = (np.arange(200_000) % 251).astype(np.uint8), set(), set()
     while any(writer.poll() is None for writer in writers):
-        table = kept.kept_table(kept.PROFILES, "common")
+        table = user_cache.kept_table(user_cache.PROFILES, "common")
         tables.add(table is None or table == list(range(2_000)))
         for path in tmp_path.rglob("[!.]*.npy"):
             with contextlib.suppress(DataError):  # it was removed meanwhile
-                files.add(np.array_equal(kept.mapped(path), array))
+                files.add(np.array_equal(user_cache.mapped(path), array))
     for writer in writers:
         assert writer.communicate()[1] == "" and writer.returncode == 0
     assert tables == files == {True}
-    assert kept.kept_table(kept.PROFILES, "common") == list(range(2_000))
+    assert user_cache.kept_table(user_cache.PROFILES, "common") == list(range(2_000))
     assert not list(tmp_path.rglob("*.growing"))

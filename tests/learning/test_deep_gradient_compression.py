@@ -17,7 +17,7 @@ from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Submodel, Task
 from edgesim.core.update import ModelState
 from edgesim.learning.codec.update import update_uplinked
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.contracts.support import COORDINATORS, mixed_scenario, results_of, run
 from tests.contracts.whole_runs import check_whole_runs
 from tests.core.test_encoding import cost_profile

@@ -19,8 +19,8 @@ from torch import nn
 from edgesim.core.rng import Key
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import Update
-from edgesim.cost.measure.step import measure
 from edgesim.learning.aggregate.mean import mean_of_holders
+from edgesim.learning.measure.step import measure
 from edgesim.learning.submodel.slicing import extract
 from edgesim.methods.weighting.dynamic import (
     Degrees,

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 
 from edgesim.config.plugins import find
+from edgesim.core.price_list import CostProfile
 from edgesim.core.task import Submodel
-from edgesim.cost.measure.step import measure
-from edgesim.cost.profile import CostProfile
-from edgesim.cost.workload import update_flops
+from edgesim.core.workload import update_flops
+from edgesim.learning.measure.step import measure
 from tests.sizes import thinned
 
 LOSS_OF_3 = 5 * 3 + 4 * 3 + 1 + 1  # log-softmax of three classes forward and backward, the mean of likelihoods

@@ -26,7 +26,7 @@ from edgesim.learning.train.context import Context
 from edgesim.learning.train.rules import PLAIN_SGD
 from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.fedavg import FedAvg
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.contracts.support import mixed_scenario, results_of, run
 from tests.sizes import full
 

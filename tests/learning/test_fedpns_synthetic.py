@@ -11,7 +11,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key, Purpose
 from edgesim.learning.data.source import Raw
 from edgesim.learning.data.sources.fedpns_synthetic import VARIANCES, FedpnsSynthetic
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
 from tests.learning.made_up_data import load
 

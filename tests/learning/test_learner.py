@@ -19,7 +19,7 @@ from edgesim.core.method import Aggregate, Method, Needs
 from edgesim.core.rng import Key, Purpose
 from edgesim.core.task import Plan, Task
 from edgesim.core.update import SERVER, ModelRef
-from edgesim.runtime.learner import FederatedLearner
+from edgesim.execution.learner import FederatedLearner
 
 SETTING = SimpleNamespace(samples=np.array([10, 20, 30]), reports=False, routed=lambda plan: plan)
 VIEW = SimpleNamespace(round=4, exchange=1, setting=SETTING)

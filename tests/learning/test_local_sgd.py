@@ -18,7 +18,7 @@ from edgesim.learning.models.build import model_state_of
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.loop import batch_order, run_local_sgd
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import MODELS, prepare
 from tests.methods.hand_made import KEY

@@ -11,7 +11,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.learning.models.lstm_modules import LstmLayer, LstmNetwork
 from edgesim.learning.models.recurrent import LstmChar
-from edgesim.simulation.network import cost_profile_of
+from edgesim.runs.network import cost_profile_of
 
 TOKENS, POSITIONS = 7, 6
 SMALL = LstmChar(embedding=4, hidden=5, layers=2)

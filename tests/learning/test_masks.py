@@ -20,15 +20,15 @@ from edgesim.config.plugins import find
 from edgesim.core.backend import Assignment
 from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
+from edgesim.core.price_list import CostProfile, LayerCost
 from edgesim.core.task import Payload, Submodel, Task
-from edgesim.cost.profile import CostProfile, LayerCost
-from edgesim.learning.aggregate import nonzero_mean
-from edgesim.learning.aggregate.nonzero_mean import mean_of_nonzero
+from edgesim.learning.aggregate import mean as mean_module
+from edgesim.learning.aggregate.mean import mean_of_nonzero
 from edgesim.learning.codec import packed as packed_module
 from edgesim.learning.models.build import model_state_of
 from edgesim.learning.submodel import masks
 from edgesim.learning.train.context import Batch, Context
-from edgesim.simulation.network import cost_profile_of
+from edgesim.runs.network import cost_profile_of
 from tests.contracts.support import fingerprint
 from tests.methods.hand_made import KEY
 from tests.plugins.networks import TinyNorm
@@ -287,7 +287,7 @@ def test_the_mean_in_blocks_is_the_slow_formula(block, data):
     models = [{"params": {"w": t, "b": t}, "buffers": {}} for t in tensors]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed_module, "LEAST_BYTES", 0 if data.draw(st.booleans()) else 2**16)
-        patch.setattr(nonzero_mean, "_BLOCK", block)
+        patch.setattr(mean_module, "_NONZERO_BLOCK", block)
         mean = mean_of_nonzero((packed_module.packed(model)[0] for model in models), {"w"})
     total = sum((t.double() for t in tensors), torch.zeros(shape, dtype=torch.float64))
     having = sum((t != 0).double() for t in tensors).clamp(min=1)

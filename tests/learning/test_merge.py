@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgesim.core.errors import ContractError
+from edgesim.core.price_list import ChannelGroup, CostProfile, LayerCost
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import Update
-from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
-from edgesim.learning.aggregate.entry_mean import HeldTensor, mean_by_entry
-from edgesim.learning.aggregate.mean import mean_of_holders
+from edgesim.learning.aggregate.mean import HeldTensor, mean_by_entry, mean_of_holders
 from tests.sizes import examples
 
 NOBODY: frozenset[str] = frozenset()
@@ -149,7 +148,7 @@ def test_equal_models_give_that_model(absent: Any) -> None:
 @pytest.mark.parametrize("shape", [(9,), (9, 7), (9, 7, 3, 3)])
 def test_sums_by_a_few_rows_have_the_bits_of_those_by_entry(monkeypatch: Any, shape: Any, layout: Any) -> None:
     """Products and sums in float64, one message after the other; rows and columns in any order, or all of them."""
-    monkeypatch.setattr("edgesim.learning.aggregate.entry_mean._BLOCK", 2 * 7 * 9)  # two rows of kernels
+    monkeypatch.setattr("edgesim.learning.aggregate.mean._BLOCK", 2 * 7 * 9)  # two rows of kernels
     draws = np.random.default_rng(0)
     old = draws.normal(size=shape).astype(np.float32)
     total, weight, held = np.zeros(shape), np.zeros(shape), []

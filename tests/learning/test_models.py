@@ -12,9 +12,9 @@ from torch import nn
 
 from edgesim.config.plugins import find, plugins_of
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import MOST_COUNT
+from edgesim.core.limits import MOST_COUNT
 from edgesim.core.rng import Key
-from edgesim.cost.measure.step import measure
+from edgesim.learning.measure.step import measure
 from edgesim.learning.models.base import ModelPlugin
 from edgesim.learning.models.build import build_model, check_fits, model_state_of
 from edgesim.learning.models.chains import CnnCifar10, CnnM, Lenet5, Mlr
@@ -353,5 +353,5 @@ def test_every_part_is_a_frozen_dataclass_that_pydantic_reads() -> None:
 
 
 def test_the_card_module_needs_no_torch() -> None:
-    check = "import sys, edgesim.cost.profile; sys.exit('torch' in sys.modules)"
+    check = "import sys, edgesim.core.price_list; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -25,7 +25,7 @@ from edgesim.learning.train.loop import output_gradients
 from edgesim.learning.train.trainer import ChunkScore, total
 from edgesim.reports.load import open_run
 from edgesim.reports.stats import targets_table
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from edgesim.studies.column import parse_column
 from tests.conftest import digits_scenario
 from tests.contracts.support import run

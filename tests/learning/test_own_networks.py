@@ -16,7 +16,7 @@ from edgesim.config.plugins import find
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Submodel
-from edgesim.cost.models.measured import Measured
+from edgesim.learning.cost_models.measured import Measured
 from edgesim.learning.models.base import ModelPlugin
 from edgesim.learning.models.build import build_model, model_state_of
 from edgesim.learning.submodel.slicing import thinner

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from edgesim.execution.checkpoint import Checkpoint, Saved
+from edgesim.execution.shared_memory import SharedMemory
 from edgesim.learning.aggregate.mean import is_finite
 from edgesim.learning.codec import packed as module
 from edgesim.learning.codec.packed import Packed, Tensors, packed
-from edgesim.runtime.checkpoint import Checkpoint, Saved
-from edgesim.runtime.shared_memory import SharedMemory
 from tests.conftest import digits_scenario
 from tests.contracts.support import fingerprint, run
 

@@ -13,7 +13,7 @@ from edgesim.core.rng import Key
 from edgesim.learning.data.partitions.dirichlet import cut, take_turns
 from edgesim.learning.data.partitions.two_class import pair_up
 from edgesim.learning.data.split import Split, deal, local_tests
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
 from tests.sizes import examples
 

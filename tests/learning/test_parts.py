@@ -9,10 +9,10 @@ from torch.nn.functional import cross_entropy
 
 from edgesim.config.plugins import find
 from edgesim.core.errors import ConfigError
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Submodel
-from edgesim.cost.measure.step import measure
-from edgesim.cost.profile import CostProfile
+from edgesim.learning.measure.step import measure
 from edgesim.learning.models.build import build_model, model_state_of
 from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.submodel.slicing import extract, thinner

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgesim.core.update import ModelRef
-from edgesim.runtime.pending import Pending
+from edgesim.execution.pending import Pending
 
 LONG = 5_000  # jobs one below another: five times the depth that Python lets functions call themselves
 

@@ -19,7 +19,7 @@ from edgesim.learning.models.seeding import seeded
 from edgesim.learning.server import ServerTools
 from edgesim.learning.train.loop import batch_order
 from edgesim.methods.fedavg import FedAvg
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
 from tests.contracts.support import run
 

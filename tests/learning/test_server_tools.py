@@ -13,7 +13,7 @@ from edgesim.core.rng import Key
 from edgesim.learning.models.build import model_state_of
 from edgesim.learning.server_rows import draw_server_rows
 from edgesim.methods.fedavg import FedAvg
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
 
 LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 2])

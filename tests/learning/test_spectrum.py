@@ -14,11 +14,11 @@ from torch import nn
 from edgesim.config.plugins import find
 from edgesim.core.rng import Key
 from edgesim.core.task import Submodel
-from edgesim.cost.measure.step import measure
+from edgesim.learning.measure.step import measure
 from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.train.loop import gradients, hessian_product
 from edgesim.methods.adaptive_dropout.spectrum import Spectrum, dense, lanczos, mean_of, product_flops, share_below_gap
-from edgesim.simulation.network import cost_profile_of
+from edgesim.runs.network import cost_profile_of
 from tests.plugins.networks import TinyNorm
 from tests.sizes import full
 

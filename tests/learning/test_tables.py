@@ -22,8 +22,8 @@ from edgesim.learning.data.sources.tables import BreastCancer, Diabetes, TableFi
 from edgesim.learning.data.sources.texts import TextFiles
 from edgesim.learning.models.mlp import Mlp
 from edgesim.reports.load import open_run
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.network import cost_profile_of
+from edgesim.runs.assembly import assemble
+from edgesim.runs.network import cost_profile_of
 from tests.conftest import digits_scenario
 
 ROWS = pd.DataFrame(

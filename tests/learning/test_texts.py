@@ -15,7 +15,7 @@ from edgesim.core.errors import EdgesimError
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.sources.texts import MarkovText, TextFiles, stationary
 from edgesim.reports.load import open_run
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
 
 WROTE = {"ann": "abcabcabd", "bob": "aabbaabbz"}  # windows of two: four for each, the last for the test

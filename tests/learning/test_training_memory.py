@@ -6,11 +6,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from edgesim.config.plugins import find
+from edgesim.core.price_list import CostProfile, MemoryNeed
 from edgesim.core.rng import Key
 from edgesim.core.task import Submodel
-from edgesim.cost.measure.step import measure
-from edgesim.cost.memory import MemoryNeed
-from edgesim.cost.profile import CostProfile
+from edgesim.learning.measure.step import measure
 from edgesim.learning.models.build import build_model
 from edgesim.learning.submodel.slicing import thinner
 from tests.sizes import spread

@@ -11,13 +11,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from edgesim.cli.model import measured
 from edgesim.core.errors import ConfigError
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
 from edgesim.core.task import Submodel
-from edgesim.cost.profile import CostProfile
 from edgesim.learning.models.transformer import TransformerChar
 from edgesim.learning.models.transformer_modules import Block, TransformerNetwork
 from edgesim.methods.fedbn import FedBN
-from edgesim.simulation.network import cost_profile_of
+from edgesim.runs.network import cost_profile_of
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import run
 from tests.learning.test_training_memory import held_bytes
@@ -179,7 +179,7 @@ def test_torchs_counter_counts_what_is_charged(trained: set[str] | None) -> None
 
 
 def test_work_between_the_products_by_hand() -> None:
-    """With the rates of `cost/measure/elementwise.py`, whose sources stand there; nothing is left without a price."""
+    """Rates and their sources: `learning/measure/elementwise.py`. Nothing is left without a price."""
     profile = profile_of()
     tokens, scores, wide, logits = (POSITIONS * n for n in (WIDTH, HEADS * POSITIONS, WIDE, TOKENS))
     a_block = 2 * 8 * tokens + tokens + 5 * scores + 5 * wide + 2 * tokens  # norms, scale, softmax, GELU, sums

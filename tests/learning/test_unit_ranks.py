@@ -18,12 +18,12 @@ from edgesim.config.plugins import find
 from edgesim.core.backend import Assignment
 from edgesim.core.rng import Key
 from edgesim.core.task import Submodel, Task
-from edgesim.cost.measure.step import measure
 from edgesim.learning.data.dataset import Dataset
+from edgesim.learning.measure.step import measure
 from edgesim.learning.models.build import model_state_of
 from edgesim.learning.train.context import Context
 from edgesim.methods.adaptive_dropout.unit_ranks import curvature_of, rank_flops, ranks_of, source_of
-from edgesim.simulation.network import cost_profile_of
+from edgesim.runs.network import cost_profile_of
 from tests.plugins.networks import TinyNorm
 
 KEY = Key(8)

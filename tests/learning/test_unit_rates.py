@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from edgesim.core.local_sgd import Training
+from edgesim.core.price_list import ChannelGroup, CostProfile, LayerCost
 from edgesim.core.rng import Key
 from edgesim.core.task import Submodel
-from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
 from edgesim.methods.adaptive_dropout.unit_rates import (
     WAITING,
     drawn,

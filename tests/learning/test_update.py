@@ -12,7 +12,6 @@ import torch
 from scipy.linalg import block_diag, hadamard
 from torch import Tensor
 
-from edgesim.core import golomb
 from edgesim.core.backend import Assignment
 from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
@@ -27,7 +26,7 @@ from edgesim.learning.codec.update import largest, update_uplinked
 from edgesim.learning.models.build import model_state_of
 from edgesim.methods.encoded import Encoded
 from edgesim.methods.fedavg import FedAvg
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.contracts.support import COORDINATORS, LATE_UPLOADING, mixed_scenario, prepare, results_of, run
 from tests.contracts.whole_runs import check_whole_runs
 from tests.core.test_encoding import cost_profile
@@ -226,7 +225,7 @@ def message(move: np.ndarray, biases: int, encoding: Encoding, seed: int) -> byt
     count = math.ceil(encoding.share * move.size) if encoding.share else move.size
     chosen = np.sort(np.argsort(-np.abs(move))[:count])
     code = (
-        golomb.written(chosen, move.size, KEY.at(seed))
+        encoding.written(chosen, move.size, KEY.at(seed))
         if encoding.indices == "golomb"
         else chosen.astype("<u4").tobytes()
     )
@@ -248,7 +247,7 @@ def test_a_price_is_the_mean_length_of_a_message(values: Any, indices: Any) -> N
     assert price == (pytest.approx(np.mean(lengths), abs=2) if indices == "golomb" else lengths[0])
     assert max(lengths) - min(lengths) < 0.03 * price
     if indices == "golomb":
-        places = golomb.read(messages[0][8:], 200, 20000, KEY.at(0))
+        places = encoding.read(messages[0][8:], 200, 20000, KEY.at(0))
         got, _ = crossed(
             {"params": {"a.weight": torch.from_numpy(move).view(200, 100)}},
             {"params": {"a.weight": torch.zeros(200, 100)}},

@@ -12,15 +12,15 @@ import torch
 
 from edgesim.core.local_sgd import Training
 from edgesim.core.method import ServerContext
+from edgesim.core.price_list import CostProfile, LayerCost
 from edgesim.core.rng import Key
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import Update
 from edgesim.core.view import Setting
-from edgesim.cost.models.measured import Measured
-from edgesim.cost.profile import CostProfile, LayerCost
-from edgesim.engine.presence import Presence
+from edgesim.engine.reachability import Presence
 from edgesim.engine.selection.rules import All
 from edgesim.engine.view import FleetView, PeerGraphs
+from edgesim.learning.cost_models.measured import Measured
 from edgesim.learning.server import Averaging
 from edgesim.world.availability.always import Always
 

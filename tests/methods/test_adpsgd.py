@@ -31,10 +31,10 @@ import torch
 import edgesim
 from edgesim.core.errors import ConfigError, ContractError
 from edgesim.core.task import Order
+from edgesim.execution.backends.serial import SerialBackend
 from edgesim.methods.adpsgd import ADPSGD
-from edgesim.runtime.backends.serial import SerialBackend
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.run import Silent, Simulation
+from edgesim.runs.assembly import assemble
+from edgesim.runs.simulate import Silent, Simulation
 from tests.conftest import frames
 from tests.contracts.support import mixed_scenario, prepare
 from tests.plugins.one_number import numbers, scenario

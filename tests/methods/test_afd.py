@@ -15,13 +15,13 @@ import torch
 
 from edgesim.config.plugins import find
 from edgesim.core.errors import ConfigError
+from edgesim.core.price_list import ChannelGroup, CostProfile, LayerCost
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import Update
-from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
 from edgesim.learning.submodel.slicing import extract, thinner
 from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.afd import AFD, chances_of, kept_count
-from edgesim.simulation.network import cost_profile_of
+from edgesim.runs.network import cost_profile_of
 from tests.contracts.support import fingerprint, mixed_scenario, play, prepare, run
 from tests.methods.hand_made import KEY, server_of, setting_of, view_of
 

@@ -26,7 +26,7 @@ from edgesim.learning.train.loop import batch_order, run_local_sgd
 from edgesim.methods import augfl
 from edgesim.methods.augfl import AugFL, split_sizes
 from edgesim.methods.augfl_teacher import taught
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
 from tests.contracts.support import (
     MODELS,

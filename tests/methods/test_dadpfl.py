@@ -18,7 +18,7 @@ from edgesim.learning.submodel import masks
 from edgesim.learning.submodel.pruning import PQ, spared
 from edgesim.methods.dadpfl import DADPFL, sparsity_of
 from edgesim.methods.decentralised.sparse import plain
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import fingerprint, prepare, run
 from tests.methods.hand_made import KEY, server_of

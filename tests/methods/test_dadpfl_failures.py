@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from edgesim.core.rng import Key
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.run import Silent, Simulation
+from edgesim.runs.assembly import assemble
+from edgesim.runs.simulate import Silent, Simulation
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import prepare

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from edgesim.core.errors import ConfigError
 from edgesim.core.networks import part_of
 from edgesim.learning.models.exits import Exits
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
 from tests.contracts.support import merge_arguments, prepare, run
 from tests.methods.recorded import close_to, record

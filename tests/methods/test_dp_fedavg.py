@@ -26,8 +26,8 @@ from edgesim.engine.selection.rules import Poisson
 from edgesim.learning.privacy import accountant
 from edgesim.learning.privacy.accountant import epsilon_spent, noise_for
 from edgesim.methods.dp_fedavg import DpFedAvg
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.facts import facts_of
+from edgesim.runs.assembly import assemble
+from edgesim.runs.cache_identity import facts_of
 from tests.contracts.support import mixed_scenario, run
 from tests.methods.hand_made import KEY, message_of, model_of, server_of, setting_of, view_of
 

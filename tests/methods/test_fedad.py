@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.price_list import ChannelGroup, CostProfile, LayerCost
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import Update
-from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
 from edgesim.learning.submodel.slicing import extract, thinner
 from edgesim.methods.fedad import FedAD
 from tests.conftest import digits_scenario, frames, simulate_null

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from edgesim.core.errors import ConfigError
-from edgesim.cost.profile import LayerCost
+from edgesim.core.price_list import LayerCost
 from edgesim.methods.fedbn import FedBN
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import NORMED, mixed_scenario, results_of, run

@@ -14,7 +14,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.networks import part_of
 from edgesim.learning.train.loop import batch_order
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario
 from tests.contracts.support import merge_arguments, prepare, run
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from edgesim.core.local_sgd import Training
+from edgesim.core.price_list import ChannelGroup, CostProfile, LayerCost
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import Update
-from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
 from edgesim.methods.fedad import FedAD
 from edgesim.methods.feddh import FedDH
 from edgesim.methods.feddhad import FedDHAD

@@ -17,8 +17,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.price_list import ChannelGroup, CostProfile, LayerCost
 from edgesim.core.task import Submodel
-from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
 from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.submodel.slicing import thinner
 from edgesim.learning.train.trainer import Trainer

@@ -19,7 +19,7 @@ from edgesim.core.update import Update
 from edgesim.learning.submodel import masks
 from edgesim.learning.train.context import Context
 from edgesim.methods.feddst import FedDST, merged
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario, frames, simulate_null
 from tests.contracts.support import Spy, fingerprint, merge_arguments, mixed_scenario, prepare, run
 from tests.contracts.test_prices import measured_jobs

@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.price_list import ChannelGroup, CostProfile, LayerCost
 from edgesim.core.rng import Key
 from edgesim.core.task import Task
-from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
-from edgesim.cost.workload import expected_s
+from edgesim.core.workload import expected_s
 from edgesim.methods.fedmp import Bandit, FedMP, order_of
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import Spy, fingerprint, mixed_scenario, prepare, run
 from tests.contracts.test_prices import measured_jobs

@@ -14,13 +14,12 @@ import torch
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Aggregate, Method
+from edgesim.execution.result_cache import Answers
 from edgesim.learning.server_optimizers.adaptive import Adagrad, Adam, Yogi
 from edgesim.learning.server_optimizers.sgd import Sgd
 from edgesim.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from edgesim.methods.optimised import Optimised
-from edgesim.runtime.answers import Answers
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.server_step import method_of_server
+from edgesim.runs.assembly import assemble, method_of_server
 from tests.contracts.support import COORDINATORS, NORMED, fingerprint, mixed_scenario, results_of, run
 from tests.contracts.test_answers import found
 from tests.contracts.whole_runs import check_whole_runs

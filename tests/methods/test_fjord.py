@@ -16,18 +16,18 @@ import torch.nn.functional as F
 from edgesim.config.plugins import find
 from edgesim.core.errors import ConfigError, ContractError
 from edgesim.core.local_sgd import LocalSGD
+from edgesim.core.price_list import ChannelGroup, CostProfile, LayerCost
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import Update
-from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
+from edgesim.execution.backends.null import NullBackend
 from edgesim.learning.submodel.selection import groups_of, units_at
 from edgesim.learning.submodel.slicing import corners, extract, thinner
 from edgesim.learning.train.loop import batch_order
 from edgesim.learning.train.trainer import Trainer
 from edgesim.methods.fjord import FjORD, batch_sizes, drawn_ranks
-from edgesim.runtime.backends.null import NullBackend
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.network import cost_profile_of
-from edgesim.simulation.run import Silent, Simulation
+from edgesim.runs.assembly import assemble
+from edgesim.runs.network import cost_profile_of
+from edgesim.runs.simulate import Silent, Simulation
 from tests.conftest import frames, timing_scenario
 from tests.contracts.support import NORMED, fingerprint, mixed_scenario, prepare, run
 from tests.contracts.test_prices import measured_jobs

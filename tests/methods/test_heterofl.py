@@ -14,9 +14,9 @@ import torch
 from torch.nn import functional
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.price_list import ChannelGroup, CostProfile, LayerCost
 from edgesim.core.task import Payload, Submodel, Task
 from edgesim.core.update import Update
-from edgesim.cost.profile import ChannelGroup, CostProfile, LayerCost
 from edgesim.learning.submodel.slicing import thinner
 from edgesim.methods.heterofl import HeteroFL
 from tests.conftest import frames, timing_scenario

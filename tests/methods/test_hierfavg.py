@@ -17,7 +17,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.learning.data.split import Split
 from edgesim.methods.hierfavg import HierFAVG
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.engine.trees import run, tree
 
 

@@ -18,7 +18,7 @@ from edgesim.learning.models.resnets import PLUGINS as RESNETS
 from edgesim.learning.submodel.slicing import extract, thinner
 from edgesim.methods.fjord import drawn_ranks
 from edgesim.methods.moon_fjord import MoonFjORD
-from edgesim.simulation.network import cost_profile_of
+from edgesim.runs.network import cost_profile_of
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import MODELS, NORMED, mixed_scenario, prepare, results_of, run
 from tests.contracts.test_prices import measured_jobs

@@ -21,7 +21,7 @@ from edgesim.learning.codec.kept import Kept
 from edgesim.learning.models.build import model_state_of
 from edgesim.learning.train.context import first_of
 from edgesim.methods.onebit_adam import OneBitAdam
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.contracts.support import COORDINATORS, merge_arguments, mixed_scenario, prepare, results_of, run
 from tests.contracts.whole_runs import check_whole_runs
 from tests.kinks import without_kinks

@@ -19,7 +19,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.task import Submodel
 from edgesim.learning.submodel import masks
 from edgesim.methods.prunefl import PruneFL, Seconds, chosen, dense_flops, seconds_of, worthwhile
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import Spy, mixed_scenario, play, prepare, run
 from tests.contracts.test_prices import measured_jobs

@@ -15,7 +15,7 @@ from edgesim.core.rng import Key
 from edgesim.core.task import Task
 from edgesim.learning.models.build import model_state_of
 from edgesim.methods.signsgd import SignSGD
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.contracts.support import mixed_scenario, prepare, run
 from tests.kinks import without_kinks
 from tests.methods.exact_gradients import exact_gradients, first_job

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from edgesim.core.numbers import Share
+from edgesim.core.limits import Share
 from edgesim.methods.fedavg import FedAvg
 
 

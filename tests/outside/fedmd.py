@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
+from edgesim.core.limits import Count
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerSet
-from edgesim.core.numbers import Count
 from edgesim.core.task import Pass, Payload, TensorSpec
 from edgesim.learning.train.rules import objective_loss
 

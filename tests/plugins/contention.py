@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgesim.core.numbers import PositiveShare
+from edgesim.core.limits import PositiveShare
 from edgesim.world.contention.base import SharedLinks
 from edgesim.world.contention.fair import FairLinks
 

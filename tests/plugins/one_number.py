@@ -12,14 +12,14 @@ from torch import Tensor, nn
 import edgesim
 from edgesim.core.method import LocalRule, LocalState
 from edgesim.core.task import Task
+from edgesim.execution.backends.serial import SerialBackend
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.train.context import Batch, Context
 from edgesim.methods.fedasync import FedAsync
 from edgesim.methods.fedavg import FedAvg
 from edgesim.methods.fedbuff import FedBuff
-from edgesim.runtime.backends.serial import SerialBackend
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.run import Silent, Simulation
+from edgesim.runs.assembly import assemble
+from edgesim.runs.simulate import Silent, Simulation
 
 SAMPLES = 3  # of each device
 JOB_FLOPS = 4 * SAMPLES  # a sample costs a product and a sum forward, and again for the weight's gradient

@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from edgesim.core.errors import ConfigError, DataError
-from edgesim.files.parquet import column_names, read_columns
 from edgesim.files.reading import (
     check_deflated,
     check_regular,
@@ -20,6 +19,7 @@ from edgesim.files.reading import (
     read_text,
     reading,
 )
+from edgesim.files.tables import column_names, read_columns
 
 
 def test_only_regular_files_are_opened(tmp_path):

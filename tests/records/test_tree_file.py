@@ -16,8 +16,8 @@ import torch
 from edgesim.core.errors import ConfigError, DataError
 from edgesim.core.task import Order, Plan, Task
 from edgesim.core.update import ModelRef
-from edgesim.runtime.checkpoint import Checkpoint, Saved
-from edgesim.runtime.tree_file import read_tree, records_in, write_tree
+from edgesim.execution.checkpoint import Checkpoint, Saved
+from edgesim.execution.serialization import read_tree, records_in, write_tree
 
 RECORDS = records_in("edgesim.core.update", "edgesim.core.backend", "edgesim.core.task")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgesim.simulation.topology import topology_of
+from edgesim.runs.topology import topology_of
 from tests.conftest import timing_scenario
 
 FLEET = [

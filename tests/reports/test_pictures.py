@@ -12,11 +12,10 @@ from matplotlib.colors import to_hex
 from matplotlib.text import Text
 
 from edgesim.core.errors import ConfigError
-from edgesim.reports.figures import COLUMNS_IN, FORMATS, parse_width, save
+from edgesim.reports.figures import COLUMNS_IN, FORMATS, GREY, parse_width, save
 from edgesim.reports.pictures.accuracy import accuracy
 from edgesim.reports.pictures.heat import heat
 from edgesim.reports.pictures.lengths import round_lengths
-from edgesim.reports.pictures.look import GREY
 from edgesim.reports.pictures.lorenz import gini, lorenz, lorenz_curve
 from edgesim.reports.pictures.stacked import stacked
 from edgesim.reports.pictures.targets import time_to_target

@@ -120,8 +120,8 @@ def test_commands_before_a_run(tmp_path):
 
 def test_a_checkpoint_of_several_is_refused(tmp_path):
     """In one line, before anything is written."""
-    from edgesim.runtime.checkpoint import Checkpoint
-    from edgesim.simulation.run import simulate
+    from edgesim.execution.checkpoint import Checkpoint
+    from edgesim.runs.simulate import simulate
 
     saved = Checkpoint.beside(tmp_path / "run", 1.0, {})
     with pytest.raises(ConfigError, match=r"^session: a checkpoint works with one training, found 2 sessions"):

@@ -35,7 +35,7 @@ if at := int(os.environ.get("EDGESIM_KILLED_AT", "0")):
 
 if __name__ == "__main__":
     from edgesim.cli.main import main
-    from edgesim.simulation import recording
+    from edgesim.runs import recording
 
     recording._EVERY_S, recording._SHARE = 0.0, float("inf")
     main()

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 import edgesim
-from edgesim.runtime.answers import FOLDER, ROWS, Answers
-from edgesim.runtime.backends.workers import WorkersBackend
-from edgesim.simulation.run import simulate
+from edgesim.execution.backends.workers import WorkersBackend
+from edgesim.execution.result_cache import FOLDER, ROWS, Answers
+from edgesim.runs.simulate import simulate
 from tests.calling import TINY, call, names
 from tests.runs.test_checkpoint import training
 from tests.runs.test_processes import children_of
@@ -272,7 +272,7 @@ def test_a_fresh_run_replaces_all_that_was_kept(
 
     The facts are held equal, so that another deal of the samples is a change of code that they do not tell.
     """
-    monkeypatch.setattr("edgesim.simulation.facts.facts_of", lambda parts: b"equal for all")
+    monkeypatch.setattr("edgesim.runs.cache_identity.facts_of", lambda parts: b"equal for all")
     old, new = ("--set", "data_seed=5"), ("--set", "data_seed=6")
     longer = (*RUN, "--set", "stop.rounds=9")
     assert call(*longer, *old, "--checkpoint", "1 ns", "--out", "old").code == 0
@@ -382,7 +382,7 @@ def _endless(file: Path) -> None:
 
 def test_a_made_up_file_of_answers_comes_to_an_end(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite would read it for some 10^20 years; a run computes all, and what asks for its content says so."""
-    monkeypatch.setattr("edgesim.runtime.answers._MOST_STEPS", 10**6)
+    monkeypatch.setattr("edgesim.execution.result_cache._MOST_STEPS", 10**6)
     (here / FOLDER).mkdir()
     _endless(here / FOLDER / ROWS)
     code, out, err = call(*FIRST)

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 import edgesim
-from edgesim.files import kept
+from edgesim.files import user_cache
 from edgesim.files.loaded_code import Unidentified
-from edgesim.simulation.run import simulate
+from edgesim.runs.simulate import simulate
 from tests.calling import call
 from tests.runs.test_answers import weights_of
 from tests.sizes import full
@@ -59,7 +59,7 @@ cpu = { flops_per_s = "1 MFLOP/s" }
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current folder, with a scenario; modules that lie there can be imported and are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(kept.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(user_cache.VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("scenario.toml").write_text(SCENARIO)
@@ -342,8 +342,8 @@ def test_the_state_of_a_generator_cannot_be_told(folder: Path) -> None:
 
 def test_a_file_that_changes_while_a_run_begins(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It was read, or not: nothing of the run is kept."""
-    from edgesim.runtime.answers import Answers
-    from edgesim.simulation.assembly import load_data
+    from edgesim.execution.result_cache import Answers
+    from edgesim.runs.assembly import load_data
 
     trace = Path("speeds.csv")
     trace.write_text("time_s,speed\n0,1\n")
@@ -435,7 +435,7 @@ def test_settings_of_kernels(folder: Path, monkeypatch: pytest.MonkeyPatch, name
 
 
 def test_fresh_runs_measure_their_networks_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgesim.simulation import network
+    from edgesim.runs import network
 
     measured = []
     really = network.measured
@@ -446,7 +446,7 @@ def test_fresh_runs_measure_their_networks_anew(folder: Path, monkeypatch: pytes
 
 
 def test_python_hears_that_nothing_is_kept(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from edgesim.runtime.answers import Answers
+    from edgesim.execution.result_cache import Answers
 
     Path("zoo.py").write_text(net(8))
     scenario = edgesim.load("scenario.toml", ["model=zoo:Net"])

@@ -15,10 +15,10 @@ import torch
 
 import edgesim
 from edgesim.core.errors import ConfigError
+from edgesim.execution.checkpoint import Checkpoint, Saved
 from edgesim.files.atomic import growing_file
 from edgesim.learning.train.trainer import Trainer
-from edgesim.runtime.checkpoint import Checkpoint, Saved
-from edgesim.simulation.run import simulate
+from edgesim.runs.simulate import simulate
 from tests.calling import call, names
 
 FILE = ".run.checkpoint"
@@ -103,7 +103,7 @@ def test_a_run_that_stops_before_it_goes_on_changes_nothing(
     call(*RUN, *ALWAYS)
     files = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
     with monkeypatch.context() as patch:
-        patch.setattr("edgesim.runtime.memo.NewRounds.round_closed", raising(error))
+        patch.setattr("edgesim.execution.memo.NewRounds.round_closed", raising(error))
         if error is KeyboardInterrupt:
             assert call(*RUN, *ALWAYS) == (130, "", "")
         else:

@@ -17,8 +17,8 @@ from edgesim.core.backend import Assignment, Result, Score, Scoring, Training
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.rng import Key
 from edgesim.core.task import Task
-from edgesim.runtime.graph import Graph
-from edgesim.runtime.identity import Digests
+from edgesim.execution.graph import Graph
+from edgesim.execution.identity import Digests
 
 
 class Adding:
@@ -185,7 +185,7 @@ def test_what_has_no_identity(value: Any) -> None:
 def test_identities_are_the_same_in_every_process() -> None:
     """Whatever the seed of Python's own hashes is, by which sets are in another order."""
     code = (
-        "from edgesim.core.task import Task; from edgesim.runtime.identity import Digests; "
+        "from edgesim.core.task import Task; from edgesim.execution.identity import Digests; "
         "print(Digests().of({'a', 'b', 'c', 'd'}, Task(), 0.1, {'x': frozenset('xyz')}).hex())"
     )
     said = {

@@ -90,8 +90,8 @@ def ctrl_c(*_: object, **__: object) -> None:
     "moment",
     [
         "edgesim.cli.run.load_scenario",
-        "edgesim.simulation.run.assemble_all",
-        "edgesim.simulation.run.Simulation",
+        "edgesim.runs.simulate.assemble_all",
+        "edgesim.runs.simulate.Simulation",
     ],
 )
 def test_an_interrupt_before_training_leaves_nothing(here: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:

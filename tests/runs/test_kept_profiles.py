@@ -15,12 +15,12 @@ import pytest
 from edgesim.config.plugin_fields import PartOf
 from edgesim.config.plugins import places_of
 from edgesim.core.errors import ConfigError
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
-from edgesim.cost.profile import CostProfile
-from edgesim.files import code_identity, code_walk, kept
+from edgesim.files import code_identity, code_walk, user_cache
 from edgesim.learning.models.build import model_state_of
-from edgesim.simulation import network
-from edgesim.simulation.network import cost_profile_of, network_of
+from edgesim.runs import network
+from edgesim.runs.network import cost_profile_of, network_of
 from tests.calling import call
 from tests.sizes import spread
 
@@ -32,8 +32,8 @@ KEY = Key(7)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder."""
     folder = tmp_path / "cache"
-    monkeypatch.setenv(kept.VARIABLE, str(folder))
-    return folder / kept.PROFILES
+    monkeypatch.setenv(user_cache.VARIABLE, str(folder))
+    return folder / user_cache.PROFILES
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_network_without_room_is_refused_though_its_profile_is_kept(
     cache: Path, measured: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked("cnn_a")
-    for module in ("edgesim.core.limits", "edgesim.simulation.network"):
+    for module in ("edgesim.core.limits", "edgesim.runs.network"):
         monkeypatch.setattr(f"{module}.memory_bytes", lambda: 2.0 * 4 * 582_026 - 1)  # the parameters, and a copy
     with pytest.raises(ConfigError, match=r"model: CnnA with 5\.82e\+05 numbers, beside a copy of them, would take"):
         asked("cnn_a")
@@ -229,22 +229,22 @@ def test_without_a_folder_to_write_in_nothing_is_kept(
 ) -> None:
     (tmp_path / "file").write_text("no folder")
     for place in (tmp_path / "file", Path("/proc/nowhere")):
-        monkeypatch.setenv(kept.VARIABLE, str(place))
+        monkeypatch.setenv(user_cache.VARIABLE, str(place))
         assert asked("mlr").cost_profile == asked("mlr").cost_profile
     assert measured == ["mlr"] * 4
 
 
 def test_files_of_the_users_stay_when_what_is_kept_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder may be one that has folders of these names already, such as the user's home."""
-    monkeypatch.setenv(kept.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(user_cache.VARIABLE, str(tmp_path))
     mine = [tmp_path / name for name in ("profiles/phone.toml", "decoded/talk.txt", "decoded/deep/a.npy", "data.csv")]
     for path in mine:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
-    kept.keep_table(kept.PROFILES, {"model": "mlr"}, {"flops": 1})
-    kept.keep_array(kept.DECODED, np.arange(3, dtype=np.uint8))
+    user_cache.keep_table(user_cache.PROFILES, {"model": "mlr"}, {"flops": 1})
+    user_cache.keep_array(user_cache.DECODED, np.arange(3, dtype=np.uint8))
     (tmp_path / "decoded" / ".0123456789abcdef.ab_1xyz9.growing").write_text("cut off")
-    assert {kind: held.files for kind, held in kept.held().items()} == {"profiles": 1, "decoded": 2}
+    assert {kind: held.files for kind, held in user_cache.held().items()} == {"profiles": 1, "decoded": 2}
     assert call("cache", "--user", "--prune").code == 0
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == sorted(mine)
-    assert {kind: held.files for kind, held in kept.held().items()} == {"profiles": 0, "decoded": 0}
+    assert {kind: held.files for kind, held in user_cache.held().items()} == {"profiles": 0, "decoded": 0}

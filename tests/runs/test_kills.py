@@ -25,7 +25,7 @@ import pytest
 import edgesim
 from edgesim.records.schema import TABLES
 from edgesim.reports.load import Run
-from edgesim.simulation.run import simulate
+from edgesim.runs.simulate import simulate
 from tests.calling import TINY, call, names
 from tests.runs.test_processes import started, wait_until
 from tests.sizes import sized, thinned

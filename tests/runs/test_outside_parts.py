@@ -11,7 +11,7 @@ import pytest
 
 import edgesim
 from edgesim.core.errors import ConfigError
-from edgesim.simulation.assembly import assemble
+from edgesim.runs.assembly import assemble
 from tests.calling import call
 
 OUTSIDE = "tests.outside"

@@ -16,8 +16,7 @@ import pytest
 
 import edgesim
 from edgesim.core.errors import EdgesimError
-from edgesim.runtime.pool import Pool
-from edgesim.runtime.processes import ProcessPool
+from edgesim.execution.processes import Pool, ProcessPool
 from tests.calling import TINY
 from tests.sizes import full, thinned
 

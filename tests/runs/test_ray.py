@@ -21,10 +21,10 @@ import pytest
 
 import edgesim
 from edgesim.core.errors import ConfigError, EdgesimError
+from edgesim.execution import ray_cluster
+from edgesim.execution.ray_cluster import RayRows
 from edgesim.files.atomic import checkpoint_of
 from edgesim.records.lock import lock_of
-from edgesim.runtime import ray_cluster, ray_pool
-from edgesim.runtime.ray_rows import RayRows
 from edgesim.studies.runs import Planned, plan, run_all
 from edgesim.studies.study import load_study
 from tests.calling import TINY, call, names
@@ -103,11 +103,11 @@ def test_bad_options_of_a_study(study: Path) -> None:
 
 
 def test_machines_have_to_have_the_same_versions() -> None:
-    here = {package: ray_pool.version(package) for package in ray_pool.SAME}
+    here = {package: ray_cluster.version(package) for package in ray_cluster.SAME}
     assert {"edgesim", "torch"} <= here.keys()
-    ray_pool.check_versions(here)
+    ray_cluster.check_versions(here)
     with pytest.raises(EdgesimError, match=rf"^machine .* has torch {re.escape(here['torch'])}, which has to be 1\.0,"):
-        ray_pool.check_versions({**here, "torch": "1.0"})
+        ray_cluster.check_versions({**here, "torch": "1.0"})
 
 
 # --- a run ------------------------------------------------------------------------------------------------------------
@@ -158,9 +158,9 @@ def test_a_run_goes_on_where_a_node_is_lost(nodes: Nodes, tmp_path: Path, monkey
     scenario = {"method": "fedavg", "model": NORMED, "stop": {"rounds": 30}}
     simulation = prepare(mixed_scenario(**scenario))
     simulation.run()
-    given, told, give = count(), tmp_path / "lingers", ray_pool.RayPool.give
+    given, told, give = count(), tmp_path / "lingers", ray_cluster.RayPool.give
 
-    def giving(pool: ray_pool.RayPool, name: Any, work: Any, item: Any, *models: Any) -> None:
+    def giving(pool: ray_cluster.RayPool, name: Any, work: Any, item: Any, *models: Any) -> None:
         next(given)
         give(pool, name, linger, (nodes.second.node_id, told, work, item), *models)
 
@@ -169,7 +169,7 @@ def test_a_run_goes_on_where_a_node_is_lost(nodes: Nodes, tmp_path: Path, monkey
         nodes.kill()
         return next(given)
 
-    monkeypatch.setattr(ray_pool.RayPool, "give", giving)
+    monkeypatch.setattr(ray_cluster.RayPool, "give", giving)
     again = prepare(mixed_scenario(**scenario, backend=ON_RAY))
     with ThreadPoolExecutor() as beside:
         killed = beside.submit(kill)
@@ -185,7 +185,7 @@ def test_a_run_goes_on_where_a_node_is_lost(nodes: Nodes, tmp_path: Path, monkey
 def test_what_dies_time_and_again_is_told(nodes: Nodes) -> None:
     """A process that dies is replaced so many times, and the message says what it was at."""
     with closing(ray_cluster.RayCluster("backend", 2)):
-        pool = ray_pool.RayPool("pool", 2, len, ["abc"], doing=lambda item: f"item {item}")
+        pool = ray_cluster.RayPool("pool", 2, len, ["abc"], doing=lambda item: f"item {item}")
         assert answers(pool, abs, [-1, 2, -3]) == [1, 2, 3]
         with pytest.raises(ValueError, match="not 1") as error:
             answers(pool, fail, [1])

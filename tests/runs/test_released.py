@@ -19,7 +19,7 @@ from edgesim.records.table import Table, new_tables
 from edgesim.records.writer import RunFolder, taken
 from edgesim.reports.critical_path import attributed
 from edgesim.reports.load import Run
-from edgesim.simulation.run import Silent, Simulation, simulate
+from edgesim.runs.simulate import Silent, Simulation, simulate
 from tests.calling import names
 from tests.conftest import frames, simulate_null, timing_scenario
 from tests.records.written import manifest_of, whole
@@ -61,8 +61,8 @@ RUNS: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a part be a few rows."""
-    monkeypatch.setattr("edgesim.records.parquet_rows.PART_ROWS", ROWS)
-    monkeypatch.setattr("edgesim.simulation.released.PART_ROWS", ROWS)
+    monkeypatch.setattr("edgesim.records.writer.PART_ROWS", ROWS)
+    monkeypatch.setattr("edgesim.runs.table_spill.PART_ROWS", ROWS)
 
 
 def held(simulation: Simulation) -> dict[str, pd.DataFrame]:
@@ -112,7 +112,7 @@ def test_files_do_not_tell_whether_rows_were_released(tmp_path: Path, monkeypatc
     """They are the same bytes, in row groups of one size."""
     scenario = timing_scenario(**BASE)
     simulate(scenario, tmp_path / "released")
-    monkeypatch.setattr("edgesim.simulation.released.Releasing._release", lambda *_: None)
+    monkeypatch.setattr("edgesim.runs.table_spill.Releasing._release", lambda *_: None)
     simulate(scenario, tmp_path / "held")
     for table in TABLES:
         file = f"{table}.parquet"

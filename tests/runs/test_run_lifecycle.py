@@ -23,8 +23,8 @@ from edgesim.records.lock import hold, is_held
 from edgesim.records.manifest import NEXT
 from edgesim.records.schema import TABLES
 from edgesim.records.writer import RunFolder, taken
-from edgesim.simulation.recording import Recording
-from edgesim.simulation.run import simulate
+from edgesim.runs.recording import Recording
+from edgesim.runs.simulate import simulate
 from tests.calling import call, names
 from tests.records.test_run_folder import frames
 from tests.runs.test_interrupt import check_rounds
@@ -58,8 +58,8 @@ class Looking:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs write their folder after every round."""
-    monkeypatch.setattr("edgesim.simulation.recording._EVERY_S", 0.0)
-    monkeypatch.setattr("edgesim.simulation.recording._SHARE", float("inf"))
+    monkeypatch.setattr("edgesim.runs.recording._EVERY_S", 0.0)
+    monkeypatch.setattr("edgesim.runs.recording._SHARE", float("inf"))
 
 
 # --- while it runs ----------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_the_folder_is_there_from_the_start_and_grows(here: Path, often: None) -
 def test_writing_on_the_way_is_seldom(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not within the first seconds, and then at most a fiftieth of the time."""
     clock = iter(np.arange(0, 1000, 1.0).tolist())  # each look is a second after the one before
-    monkeypatch.setattr("edgesim.simulation.recording.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("edgesim.runs.recording.time.perf_counter", lambda: next(clock))
     written: list[str] = []
     really = RunFolder.write
     monkeypatch.setattr(
@@ -232,7 +232,7 @@ def test_an_old_run_stays_until_the_new_one_stands(here: Path, monkeypatch: pyte
     kept = contents(here / "run")
     assert call(*RUN).err == "error: run: already exists, a run that is finished; --overwrite replaces it\n"
     with monkeypatch.context() as patch:
-        patch.setattr("edgesim.simulation.run.Simulation.run", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("edgesim.runs.simulate.Simulation.run", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         patch.setattr(Recording, "write", give_up(Recording.write))
         assert call(*RUN, "--overwrite").code == 130
     assert contents(here / "run") == kept
@@ -280,7 +280,7 @@ def test_files_that_no_run_wrote_stay_when_a_run_comes_to_nothing(here: Path, mo
         (here / "run" / "later.txt").write_text("mine")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("edgesim.simulation.run.Simulation.run", stop)
+    monkeypatch.setattr("edgesim.runs.simulate.Simulation.run", stop)
     monkeypatch.setattr(Recording, "write", give_up(Recording.write))
     assert call(*RUN, "--overwrite").code == 130
     assert contents(here / "run") == kept | {"later.txt": b"mine"}

@@ -92,7 +92,7 @@ def test_a_scenario_runs_without_its_data(path: Path, tmp_path: Path, monkeypatc
 def test_fashion_mnist_says_which_package_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EDGESIM_DATA", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("edgesim.learning.data.locate.SYSTEM", tmp_path)
+    monkeypatch.setattr("edgesim.learning.data.source.SYSTEM", tmp_path)
     with pytest.raises(pytest.skip.Exception, match=r"install the Debian package dataset-fashion-mnist$"):
         test_a_scenario_is_valid(FOLDER / "fedavg_fashion.toml")
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from edgesim.core.errors import ConfigError
 from edgesim.core.networks import as_part, joined, labels_of, part_of
 from edgesim.core.task import Submodel
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.facts import facts_of
+from edgesim.runs.assembly import assemble
+from edgesim.runs.cache_identity import facts_of
 from tests.conftest import digits_scenario, simulate_null
 from tests.contracts.support import merge_arguments, prepare, results_of, run
 

@@ -15,7 +15,7 @@ import torch
 
 import edgesim
 from edgesim.core.errors import ConfigError
-from edgesim.runtime.shared_memory import SharedMemory
+from edgesim.execution.shared_memory import SharedMemory
 
 TREE = {"a": np.arange(1000.0), "b": [np.zeros(0), "text", np.arange(6, dtype=np.int8).reshape(2, 3)], "c": 1}
 

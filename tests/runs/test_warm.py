@@ -9,8 +9,8 @@ import pytest
 
 import edgesim
 from edgesim.core.errors import ConfigError
-from edgesim.runtime import processes
-from edgesim.runtime.warm import warm_up_for
+from edgesim.execution import processes
+from edgesim.execution.preload import warm_up_for
 
 
 @pytest.fixture

@@ -14,9 +14,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from edgesim.studies.statistics.censored import least_bound, median, restricted_mean
-from edgesim.studies.statistics.intervals import bootstrap_interval, share_interval, student_interval
-from edgesim.studies.statistics.paired import ratio_of_means
+from edgesim.studies.statistics import (
+    bootstrap_interval,
+    least_bound,
+    median,
+    ratio_of_means,
+    restricted_mean,
+    share_interval,
+    student_interval,
+)
 
 REPETITIONS = 2000
 HONEST = (0.93, 0.97)

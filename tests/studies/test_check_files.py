@@ -16,7 +16,7 @@ from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
 from edgesim.core.errors import ConfigError
 from edgesim.learning.models.base import Conv
 from edgesim.learning.models.chains import CnnDigits
-from edgesim.reports.tolerance import Tolerance, parse_tolerance
+from edgesim.reports.compare import Tolerance, parse_tolerance
 from edgesim.studies.check import Difference
 from edgesim.studies.check_texts import in_words
 from edgesim.studies.golden import load_golden

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edgesim.studies.claims.claim import Claim, ClaimsFile, Studies, load_claims
+from edgesim.studies.claims.claim import Claim, ClaimsFile, Studies, load_claims, read_results
 from edgesim.studies.claims.judge import Judgement, Verdict, cells_for, judge
-from edgesim.studies.claims.results import read_results
 from edgesim.studies.study import Study, read_fixed, study_of
 from tests.calling import TINY, Done, call
 from tests.sizes import full

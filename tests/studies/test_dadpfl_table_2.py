@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from edgesim.core.encoding import Encoding
+from edgesim.core.price_list import CostProfile
 from edgesim.core.task import Payload, Submodel
-from edgesim.cost.profile import CostProfile
 from edgesim.learning.submodel import masks
 from edgesim.methods.decentralised.sparse import FirstMasks, Maskable
 from tests.learning.test_card import cost_profile_of

@@ -10,9 +10,8 @@ import pytest
 
 from edgesim.learning.models.base import Conv
 from edgesim.learning.models.chains import CnnDigits
-from edgesim.reports.tolerance import Tolerance
-from edgesim.studies.golden import load_golden, same
-from edgesim.studies.golden_tables import Numbers, read_numbers, write_numbers
+from edgesim.reports.compare import Tolerance
+from edgesim.studies.golden import Numbers, load_golden, read_numbers, same, write_numbers
 from tests.calling import Done, call
 from tests.records.written import seal_again
 from tests.runs.test_scenarios import skip_without_data

@@ -8,14 +8,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from edgesim.studies.statistics.censored import Median, least_bound, median, restricted_mean
-from edgesim.studies.statistics.intervals import (
+from edgesim.studies.statistics import (
+    Median,
+    Readings,
     bootstrap_interval,
+    compare,
+    holm,
+    least_bound,
+    least_p,
+    median,
+    ratio_of_means,
+    restricted_mean,
     share_at_least,
     share_interval,
+    signed_rank,
     student_interval,
 )
-from edgesim.studies.statistics.paired import Readings, compare, holm, least_p, ratio_of_means, signed_rank
 from tests.sizes import full, sized
 from tests.studies.coverage import CASES, HONEST, SIZES, Case, covered
 

@@ -20,10 +20,10 @@ import edgesim
 from edgesim.core.errors import ConfigError
 from edgesim.reports.compare import diff
 from edgesim.reports.load import Run
-from edgesim.simulation import fingerprint as stamp
+from edgesim.runs import fingerprint as stamp
 from edgesim.studies.column import parse_column
 from edgesim.studies.study import load_study
-from edgesim.studies.table import numbers, pivoted
+from edgesim.studies.values import numbers, pivoted
 from tests.calling import TINY, call, names
 from tests.records.written import new_tables, write
 from tests.sizes import full
@@ -155,14 +155,14 @@ def test_processes_change_no_table(here: Path) -> None:
 
 
 def test_an_interrupted_study_keeps_what_ended(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgesim.simulation.run import simulate
+    from edgesim.runs.simulate import simulate
 
     def interrupted(scenario: edgesim.Scenario, out: Path, **_: Any) -> Any:
         if scenario.method.name == "fedpmt":
             raise KeyboardInterrupt
         return simulate(scenario, out)
 
-    monkeypatch.setattr("edgesim.simulation.run.simulate", interrupted)
+    monkeypatch.setattr("edgesim.runs.simulate.simulate", interrupted)
     code, _, err = call("study", "run", "study.toml", "--runs", "runs")
     assert (code, err.splitlines()[-1]) == (130, "interrupted; the cells that ended are kept")
     assert names(here / "runs") == ["method=fedavg,seed=1"]

@@ -11,7 +11,7 @@ import torch
 import edgesim
 from edgesim.core.rng import Key
 from edgesim.learning.data.dataset import Dataset
-from edgesim.simulation import assembly
+from edgesim.runs import assembly
 from edgesim.studies.study import load_study
 from tests.sizes import spread
 

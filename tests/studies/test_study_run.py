@@ -17,10 +17,10 @@ import edgesim
 from edgesim.core.errors import DataError
 from edgesim.learning.data.sources.digits import Digits
 from edgesim.records.lock import hold
-from edgesim.studies.outlook import outlook
+from edgesim.studies.eta import HostTimes
+from edgesim.studies.plan import outlook
 from edgesim.studies.runs import Planned, plan, run_all
 from edgesim.studies.study import Cell, load_study
-from edgesim.studies.tally import HostTimes
 from tests.calling import TINY, call, names
 from tests.records.written import seal_again
 from tests.sizes import full
@@ -150,7 +150,7 @@ def test_the_plan_of_a_study(here: Path) -> None:
 
 def test_the_plan_counts_what_cells_train_together_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two networks the second takes the time of simulating it, on a host that hardly trains."""
-    monkeypatch.setattr("edgesim.studies.common.Common.flops_per_s", lambda *_: 1.0)
+    monkeypatch.setattr("edgesim.studies.shared.Common.flops_per_s", lambda *_: 1.0)
     (here / "study.toml").write_text(STUDY.replace("[axes]", '[axes]\n"network.latency" = [0, 1]'))
     out = call("study", "plan", "study.toml", "--only", "data=digits", "--runs", "runs", "--json").out
     host_s = {row["cell"]: row["host_s"] for row in json.loads(out)["cells"]}
@@ -273,7 +273,7 @@ def test_a_cell_that_another_process_is_at_is_run_last(here: Path, monkeypatch: 
     first, _ = planned()
     other = holder(first)
     assert [each.state for each in outlook(planned())] == ["running", "to run"]
-    simulate = edgesim.simulation.run.simulate  # type: ignore[attr-defined]
+    simulate = edgesim.runs.simulate.simulate  # type: ignore[attr-defined]
 
     def ends_the_other(*given: Any, **named: Any) -> Any:
         """Run the second cell, and end the process that has the first."""
@@ -281,7 +281,7 @@ def test_a_cell_that_another_process_is_at_is_run_last(here: Path, monkeypatch: 
             other.communicate("x")
         return simulate(*given, **named)
 
-    monkeypatch.setattr("edgesim.simulation.run.simulate", ends_the_other)
+    monkeypatch.setattr("edgesim.runs.simulate.simulate", ends_the_other)
     code, _, err = call("study", "run", "study.toml", "--only", "data=digits", "--runs", "runs")
     assert code == 0 and made() == DIGITS
     _, _, busy, second, again, last = err.splitlines()

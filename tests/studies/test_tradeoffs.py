@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from edgesim.core.errors import ConfigError
-from edgesim.reports.total_cost import RoundCost, total_cost
+from edgesim.reports.cost import RoundCost, total_cost
 from edgesim.studies.tradeoffs.break_even import break_even, over_axis, over_price
 from edgesim.studies.tradeoffs.cheapest import cheapest, runs_needed
 from edgesim.studies.tradeoffs.pareto import front, knee

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from edgesim.core.errors import ConfigError
-from edgesim.studies.statistics.intervals import ENOUGH_RUNS, bootstrap_interval
+from edgesim.studies.statistics import ENOUGH_RUNS, bootstrap_interval
 from edgesim.studies.study import Study
 from edgesim.studies.tradeoffs.cheapest import cheapest
 from edgesim.studies.tradeoffs.pareto import front

@@ -9,10 +9,10 @@ from edgesim.core.attack import Attack
 from edgesim.core.backend import Assignment
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
+from edgesim.execution.result_cache import Answers
 from edgesim.learning.train.attacked import attacked
-from edgesim.runtime.answers import Answers
-from edgesim.simulation.assembly import assemble
-from edgesim.simulation.facts import facts_of
+from edgesim.runs.assembly import assemble
+from edgesim.runs.cache_identity import facts_of
 from edgesim.world.failures.attackers import Attackers
 from tests.conftest import digits_scenario, frames
 from tests.contracts.support import COORDINATORS, fingerprint, mixed_scenario, prepare, results_of, run

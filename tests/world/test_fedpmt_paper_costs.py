@@ -16,11 +16,11 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from edgesim.core.errors import ConfigError
+from edgesim.core.price_list import CostProfile, LayerCost, ProductCost
 from edgesim.core.task import Pass, Submodel
-from edgesim.cost.models.fedpmt_paper import FedPMTPaper, counted_layers
-from edgesim.cost.models.measured import Measured
-from edgesim.cost.profile import CostProfile, LayerCost, ProductCost
-from edgesim.simulation.assembly import assemble
+from edgesim.learning.cost_models.fedpmt_paper import FedPMTPaper, counted_layers
+from edgesim.learning.cost_models.measured import Measured
+from edgesim.runs.assembly import assemble
 from tests.conftest import SPEEDS, frames, simulate_null, timing_scenario
 
 FILE = Path(__file__).parent / "data" / "fedpmt_table_5_2.csv"

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import edgesim
-from edgesim.config import profiles
+from edgesim.config import device_profiles
 from edgesim.config.load import load_scenario
 from edgesim.core.errors import ConfigError
+from edgesim.core.price_list import WHOLE, ChannelGroup, CostProfile, LayerCost
 from edgesim.core.rng import Draws, Key
 from edgesim.core.task import Order, Pass, Submodel, Task
-from edgesim.cost.models.measured import Measured
-from edgesim.cost.profile import WHOLE, ChannelGroup, CostProfile, LayerCost
 from edgesim.engine.pricing import Pricer
-from edgesim.simulation.calibrate import Fit, work_of
+from edgesim.learning.cost_models.measured import Measured
+from edgesim.runs.calibrate import Fit, work_of
 from tests.conftest import assemble, frames, simulate_null, timing_scenario
 
 BATCH, SAMPLES = 20, 500  # 25 steps
@@ -47,8 +47,8 @@ def test_a_calibrated_profile_takes_what_calibration_predicts(tmp_path):
     """One job = 25 steps of the fit; its FLOPs are those of one rate."""
     path = tmp_path / "host.toml"
     path.write_text(PROFILE)
-    si = profiles.find(path).si
-    fit = Fit({t: si[q] if q.endswith("overhead") else 1 / si[q] for t, q in profiles.LAYER_KINDS.items()})
+    si = device_profiles.find(path).si
+    fit = Fit({t: si[q] if q.endswith("overhead") else 1 / si[q] for t, q in device_profiles.LAYER_KINDS.items()})
     scenario = lenet({}, fleet=[{"profile": str(path)}])
     job = job_of(scenario)
     assert job["compute_s"] == pytest.approx(25 * STEP_S, rel=1e-12)
@@ -88,7 +88,7 @@ def test_a_new_frequency_replaces_rates_measured_at_another(tmp_path):
     (tmp_path / "product.toml").write_text(PROFILE + "".join(more))
     (tmp_path / "rate.toml").write_text(PROFILE)
     for name, kept in (("product", False), ("rate", True)):
-        block = profiles.find(tmp_path / f"{name}.toml").merged({"cpu": {"frequency": "1 GHz"}})
+        block = device_profiles.find(tmp_path / f"{name}.toml").merged({"cpu": {"frequency": "1 GHz"}})
         assert ("linear_flops_per_s" in block["cpu"], "linear_overhead" in block["cpu"]) == (kept, kept)
 
 

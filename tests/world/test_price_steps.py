@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgesim.config.money import PRICE_OF_ENERGY, Band
+from edgesim.config.prices import PRICE_OF_ENERGY, Band
 from edgesim.core.errors import ConfigError, DataError
 from edgesim.world.prices.base import Steps
 from edgesim.world.prices.tariffs.average import Average

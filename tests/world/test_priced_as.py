@@ -8,7 +8,7 @@ import pytest
 import edgesim
 from edgesim.core.errors import ConfigError
 from edgesim.core.task import Submodel
-from edgesim.simulation.run import check, simulate
+from edgesim.runs.simulate import check, simulate
 from tests.calling import call
 from tests.conftest import digits_scenario, timing_scenario
 

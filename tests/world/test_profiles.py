@@ -10,7 +10,7 @@ import pstats
 import pytest
 
 from edgesim.cli.device import print_device, print_devices
-from edgesim.config import profiles
+from edgesim.config import device_profiles
 from edgesim.config.load import load_scenario
 from edgesim.config.scenario import Cpu
 from edgesim.core.errors import ConfigError
@@ -49,7 +49,7 @@ def watts_of(fleet):
     return cpu.compute_w(cpu.max_hz)[0]
 
 
-@pytest.mark.parametrize("profile", profiles.all(), ids=lambda profile: profile.name)
+@pytest.mark.parametrize("profile", device_profiles.all(), ids=lambda profile: profile.name)
 def test_every_profile_is_a_fleet_block(profile):
     """Speed, powers and rates of the fleet are those of the file, in SI."""
     fleet, si = fleet_of(profile.block()), profile.si
@@ -62,7 +62,7 @@ def test_every_profile_is_a_fleet_block(profile):
     assert fleet.down_bps[0] == si.get("down", float("inf"))
 
 
-@pytest.mark.parametrize("profile", profiles.all(), ids=lambda profile: profile.name)
+@pytest.mark.parametrize("profile", device_profiles.all(), ids=lambda profile: profile.name)
 def test_every_number_can_be_traced(profile):
     """A source of one line and a year; a capacitance is what the powers say: (busy - idle) / (cores x frequency^3)."""
     for quantity in profile.quantities.values():
@@ -79,14 +79,14 @@ def test_the_catalogue_has_all_classes():
     """Phones, boards, laptop, microcontroller, servers, and the GPU of the DA-DPFL study."""
     wanted = {"phone_mid", "phone_high", "raspberry_pi_3b_plus", "raspberry_pi_4", "raspberry_pi_5", "jetson_nano"}
     wanted |= {"jetson_tx2", "jetson_orin_nano", "laptop", "microcontroller", "edge_server", "dadpfl_gpu"}
-    assert wanted <= set(profiles.names())
-    gpu = profiles.find("dadpfl_gpu")
+    assert wanted <= set(device_profiles.names())
+    gpu = device_profiles.find("dadpfl_gpu")
     assert gpu.flops_per_s == 80e12 / 5  # its theoretical speed and the study's inefficiency
 
 
 def test_a_block_in_scenario_shape():
     """All that is known of a phone, as a scenario would write it; efficiency = 6.4e9 / (2.42e9 x 4 x 16)."""
-    block = profiles.find("phone_mid").block()
+    block = device_profiles.find("phone_mid").block()
     assert block == {
         "cpu": {
             "frequency": "2.42 GHz",
@@ -135,10 +135,10 @@ def test_the_catalogue_says_how_to_ask_for_a_battery(capsys):
 
 def test_what_is_unknown_is_left_out():
     """No rate and no battery of a Jetson is invented."""
-    assert set(profiles.find("jetson_nano").block()) == {"cpu", "energy", "memory"}
+    assert set(device_profiles.find("jetson_nano").block()) == {"cpu", "energy", "memory"}
 
 
-PI = profiles.find("raspberry_pi_4")
+PI = device_profiles.find("raspberry_pi_4")
 
 
 def test_keys_of_a_block_lie_over_the_profile():
@@ -157,7 +157,7 @@ def test_a_speed_given_replaces_the_way_of_giving_it():
     """flops_per_s does not go with FLOPs per cycle, nor the other way round."""
     assert fleet_of(PI.merged({"cpu": {"flops_per_s": "5 GFLOP/s"}})).flops_per_s[0] == 5e9
     given = {"frequency": "1 GHz", "cores": 2, "flops_per_cycle": 4}
-    assert fleet_of(profiles.find("laptop").merged({"cpu": given})).flops_per_s[0] == 8e9
+    assert fleet_of(device_profiles.find("laptop").merged({"cpu": given})).flops_per_s[0] == 8e9
 
 
 def test_another_energy_model_keeps_what_is_known():
@@ -181,7 +181,7 @@ def test_the_nearest_name_is_offered():
     with pytest.raises(
         ConfigError, match=r"unknown device 'rasberry_pi4'; did you mean 'raspberry_pi_4'\? \(`edgesim list devices`"
     ):
-        profiles.find("rasberry_pi4")
+        device_profiles.find("rasberry_pi4")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_the_nearest_name_is_offered():
 def test_impossible_physics_is_refused(tmp_path, key, fields, message):
     """One line that names the file and the key."""
     with pytest.raises(ConfigError, match=message) as refused:
-        profiles.find(board(tmp_path, key, **fields))
+        device_profiles.find(board(tmp_path, key, **fields))
     assert "board.toml" in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -228,7 +228,7 @@ def test_less_power_at_work_than_at_rest_is_refused(tmp_path):
     path = board(tmp_path, "busy", value=1, unit="W")
     path.write_text(path.read_text() + '[idle]\nvalue = 2\nunit = "W"\nsource = "test"\nyear = 2024\n')
     with pytest.raises(ConfigError, match="busy: must be at least idle, 2 W, got 1 W"):
-        profiles.find(path)
+        device_profiles.find(path)
 
 
 def test_a_profile_without_speed_or_title_is_refused(tmp_path):
@@ -236,20 +236,20 @@ def test_a_profile_without_speed_or_title_is_refused(tmp_path):
     path = tmp_path / "board.toml"
     path.write_text('title = "A board"\n')
     with pytest.raises(ConfigError, match=r"board\.toml: flops_per_s: needs either"):
-        profiles.find(path)
+        device_profiles.find(path)
     path.write_text(KNOWN.partition("\n")[2])
     with pytest.raises(ConfigError, match=r"board\.toml: title: is missing"):
-        profiles.find(path)
+        device_profiles.find(path)
     with pytest.raises(ConfigError, match=r"none\.toml: cannot be read"):
-        profiles.find(tmp_path / "none.toml")
+        device_profiles.find(tmp_path / "none.toml")
 
 
 def test_a_profile_file_can_be_written_and_read(tmp_path):
     """Every profile comes back equal."""
-    for profile in profiles.all():
+    for profile in device_profiles.all():
         path = tmp_path / f"{profile.name}.toml"
-        path.write_text(profiles.to_toml(profile), encoding="utf-8")
-        assert profiles.read(path) == profile
+        path.write_text(device_profiles.to_toml(profile), encoding="utf-8")
+        assert device_profiles.read(path) == profile
 
 
 def test_one_device_shows_its_sources(capsys):
@@ -272,7 +272,7 @@ def test_all_devices_as_json(capsys):
     """Name to what is known of it."""
     print_devices(as_json=True)
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == set(profiles.names())
+    assert set(found) == set(device_profiles.names())
     assert found["dadpfl_gpu"]["flops_per_s"] == 16e12
 
 
@@ -327,7 +327,7 @@ def test_a_profile_file_that_changes_is_read_anew(tmp_path):
     os.utime(board, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert board.stat().st_size == before.st_size
     assert build_fleet(load_scenario(scenario)).flops_per_s.tolist() == [70e9, 20e9, 70e9]
-    assert profiles.find(board).flops_per_s == 70e9
+    assert device_profiles.find(board).flops_per_s == 70e9
     board.write_text(KNOWN.replace("10", "-1"))
     with pytest.raises(ConfigError, match=r"board\.toml: flops_per_s: must be above 0"):
         load_scenario(scenario)
@@ -337,7 +337,7 @@ def test_profiles_of_one_text_keep_their_names(tmp_path):
     """A profile is called after its file, and two files may hold the same."""
     for name in ("one", "two"):
         (tmp_path / f"{name}.toml").write_text(KNOWN)
-        assert profiles.find(tmp_path / f"{name}.toml").name == name
+        assert device_profiles.find(tmp_path / f"{name}.toml").name == name
 
 
 def test_equal_numbers_of_different_types_are_told_apart():
@@ -346,7 +346,7 @@ def test_equal_numbers_of_different_types_are_told_apart():
     for given, fine in ((1, True), (True, False), (1, True)):
         cores = {"cores": {"value": given, "source": "x", "year": 2024}}
         if fine:
-            assert profiles.profile_of("x", {**table, **cores}).si["cores"] == 1
+            assert device_profiles.profile_of("x", {**table, **cores}).si["cores"] == 1
         else:
             with pytest.raises(ValueError, match="cores"):
-                profiles.profile_of("x", {**table, **cores})
+                device_profiles.profile_of("x", {**table, **cores})

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgesim.config import profiles
+from edgesim.config import device_profiles
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Method
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Task
 from edgesim.core.view import Setting, View
-from edgesim.reports.total_cost import (
+from edgesim.reports.cost import (
     SCALINGS,
     RoundCost,
     Scaling,
@@ -66,7 +66,7 @@ def rows(name):
 @cache
 def simulated(flops, nbytes):
     """Run one round of 100 GPUs; return a device's seconds and joules, compute and transfer, from jobs and ledger."""
-    block = profiles.find("dadpfl_gpu").merged({"profile": "dadpfl_gpu", "count": DEVICES})
+    block = device_profiles.find("dadpfl_gpu").merged({"profile": "dadpfl_gpu", "count": DEVICES})
     method = {"name": "tests.world.test_total_cost:Fixed", "flops": flops, "nbytes": nbytes}
     simulation = simulate_null(timing_scenario(model="mlr", method=method, fleet=[block]))
     jobs, joules = frames(simulation)["jobs"], simulation.devices()

@@ -11,12 +11,12 @@ import pytest
 
 import edgesim
 from edgesim.config.plugins import find
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Submodel
-from edgesim.cost.models.measured import Measured
-from edgesim.cost.models.x3 import X3
-from edgesim.cost.profile import CostProfile
-from edgesim.simulation.network import cost_profile_of
+from edgesim.learning.cost_models.measured import Measured
+from edgesim.learning.cost_models.x3 import X3
+from edgesim.runs.network import cost_profile_of
 from edgesim.studies.column import parse_column
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
 

@@ -8,7 +8,7 @@ from edgesim.core.job import DELIVERED, Completion, Job, Outcome
 from edgesim.engine.edges.tier import DOWN, UP, WORK, EdgeTier, Order
 from edgesim.engine.rounds import Rounds, Tally
 from edgesim.engine.session import Session
-from edgesim.records.rows import EdgeJobRow
+from edgesim.records.table import EdgeJobRow
 
 
 class CloudSession(Session):

@@ -7,7 +7,7 @@ from typing import Any
 
 import simpy
 
-from edgesim.config.edges import Handover
+from edgesim.config.sections import Handover
 from edgesim.core.arrays import Ids
 from edgesim.core.job import Completion
 from edgesim.engine.session import Session

@@ -13,8 +13,7 @@ import simpy
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED, Completion
-from edgesim.core.limits import MOST_JOBS, check_steps
-from edgesim.core.numbers import Count, CountOrZero, NonNegativeNumber, PositiveNumber
+from edgesim.core.limits import MOST_JOBS, Count, CountOrZero, NonNegativeNumber, PositiveNumber, check_steps
 from edgesim.engine.inbox import Inbox
 from edgesim.engine.rounds import Rounds
 from edgesim.engine.session import Session

@@ -13,7 +13,7 @@ import numpy as np
 from edgesim.config.units import Seconds
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED, Completion
-from edgesim.core.numbers import Count, CountOrZero, NonNegativeNumber, PositiveShare, Share
+from edgesim.core.limits import Count, CountOrZero, NonNegativeNumber, PositiveShare, Share
 from edgesim.engine.protocols.exchange import Policy, run_rounds
 from edgesim.engine.rounds import Rounds
 from edgesim.engine.session import Session

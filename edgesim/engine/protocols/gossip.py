@@ -14,8 +14,7 @@ import simpy
 from edgesim.core.arrays import Ids
 from edgesim.core.job import DELIVERED, Completion
 from edgesim.core.learner import LearnerOfPeers
-from edgesim.core.limits import MOST_JOBS, check_steps
-from edgesim.core.numbers import Count
+from edgesim.core.limits import MOST_JOBS, Count, check_steps
 from edgesim.core.task import Plan
 from edgesim.core.view import Turn
 from edgesim.engine.inbox import Inbox

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Count
+from edgesim.core.limits import Count
 from edgesim.engine.protocols.exchange import Policy, run_rounds
 from edgesim.engine.rounds import Rounds
 from edgesim.engine.session import Session

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
-from edgesim.core.numbers import Share
+from edgesim.core.limits import Share
 from edgesim.core.rng import Key
 from edgesim.core.selection import Informed, Known, Want, highest
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from edgesim.config.units import Seconds
 from edgesim.core.arrays import Arr, Ids
-from edgesim.core.numbers import Count
+from edgesim.core.limits import Count
 from edgesim.core.rng import Key
 from edgesim.core.selection import FromCandidates, Informed, Known, Want, highest
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
-from edgesim.core.numbers import PositiveShare
+from edgesim.core.limits import PositiveShare
 from edgesim.core.rng import Key
 from edgesim.core.selection import Informed, Known, Want
 

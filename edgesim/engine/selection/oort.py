@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import Gt, Le
 
 from edgesim.core.arrays import Arr, Ids
-from edgesim.core.numbers import Count, NonNegativeNumber, PositiveShare, Share
+from edgesim.core.limits import Count, NonNegativeNumber, PositiveShare, Share
 from edgesim.core.rng import Key
 from edgesim.core.selection import Informed, Known, Want, drawn
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Count, PositiveShare
+from edgesim.core.limits import Count, PositiveShare
 from edgesim.core.rng import Key
 
 

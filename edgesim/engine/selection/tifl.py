@@ -14,7 +14,7 @@ from annotated_types import Ge, MinLen
 
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Count, NonNegativeNumber
+from edgesim.core.limits import Count, NonNegativeNumber
 from edgesim.core.rng import Key
 from edgesim.core.selection import Informed, Known, Want
 

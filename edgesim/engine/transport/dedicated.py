@@ -10,9 +10,9 @@ import numpy as np
 import simpy
 
 from edgesim.core.job import ON_TIME_S, Job, Outcome
+from edgesim.engine.accounting import Usage, dedicated_usage, joules_of
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.interruptions import Interruption, first_end
-from edgesim.engine.usage import Usage, dedicated_usage, joules_of
 from edgesim.world.fleet import Fleet
 from edgesim.world.processes.on_off import OnOff
 

@@ -18,7 +18,7 @@ from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import check_steps
 from edgesim.core.rng import Draws, Key
-from edgesim.engine.transport.loads import BatteryLoads
+from edgesim.engine.transport.battery_load import BatteryLoads
 from edgesim.engine.transport.transfers import Transfers, unless_whole
 from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.failures.base import stretched_s

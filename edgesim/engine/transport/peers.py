@@ -18,10 +18,10 @@ import simpy
 from edgesim.core.errors import ContractError
 from edgesim.core.job import ON_TIME_S, Job, Outcome
 from edgesim.core.update import ModelRef
+from edgesim.engine.accounting import Usage
 from edgesim.engine.interruptions import UNINTERRUPTED, Interruption
+from edgesim.engine.transport.battery_load import BatteryLoads
 from edgesim.engine.transport.flows import Flow, Flows
-from edgesim.engine.transport.loads import BatteryLoads
-from edgesim.engine.usage import Usage
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD
 
 _UNTRAINED = -1  # version of the message that a device has before it ever trained

@@ -9,16 +9,16 @@ import simpy
 
 from edgesim.core.job import Job, Outcome
 from edgesim.core.rng import Key
+from edgesim.engine.accounting import Usage
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.dispatcher import PricedJobs
+from edgesim.engine.transport.battery_load import BatteryLoads
 from edgesim.engine.transport.dedicated import DedicatedLinks
 from edgesim.engine.transport.flows import DedicatedFlows, Flows, SharedFlows
-from edgesim.engine.transport.loads import BatteryLoads
+from edgesim.engine.transport.pairwise import Owner, Trades
 from edgesim.engine.transport.peers import PeerExchange
 from edgesim.engine.transport.shared import ContendedLinks
-from edgesim.engine.transport.trades import Owner, Trades
 from edgesim.engine.transport.transfers import Transfers
-from edgesim.engine.usage import Usage
 from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.fleet import Fleet
 from edgesim.world.processes.on_off import OnOff

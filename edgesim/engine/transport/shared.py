@@ -14,10 +14,10 @@ import simpy
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import ON_TIME_S, Job, Outcome
+from edgesim.engine.accounting import Usage
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.interruptions import Interruption
 from edgesim.engine.transport.transfers import Transfers, unless_whole
-from edgesim.engine.usage import Usage
 from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD
 from edgesim.world.fleet import Fleet

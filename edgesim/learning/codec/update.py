@@ -15,10 +15,10 @@ from torch import Tensor
 
 from edgesim.core.backend import Assignment
 from edgesim.core.encoding import Encoding
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import TENSORS, Submodel
 from edgesim.core.update import AVERAGED, ModelState
-from edgesim.cost.profile import CostProfile
 from edgesim.learning.aggregate.mean import is_finite
 from edgesim.learning.codec.encode import carried_by, decoded, layers_of, sent
 from edgesim.learning.codec.kept import BASIS, MOMENTUM, RESIDUAL

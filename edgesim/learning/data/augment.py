@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import ConfigDict
 
-from edgesim.core.numbers import CountOrZero
+from edgesim.core.limits import CountOrZero
 
 if TYPE_CHECKING:
     import torch

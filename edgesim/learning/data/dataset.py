@@ -15,7 +15,7 @@ import numpy as np
 
 from edgesim.core.arrays import Ids
 from edgesim.core.metrics import LabelKind
-from edgesim.files.kept import array_digest, mapped
+from edgesim.files.user_cache import array_digest, mapped
 from edgesim.learning.data.augment import Augment
 from edgesim.learning.data.normalise import Scaling
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from edgesim.core.errors import DataError
 from edgesim.files.code_identity import digest_of_files, identity
-from edgesim.files.kept import DECODED, keep_array, keep_table, kept_array, kept_table
 from edgesim.files.loaded_code import Unidentified
 from edgesim.files.reading import check_regular
+from edgesim.files.user_cache import DECODED, keep_array, keep_table, kept_array, kept_table
 from edgesim.learning.data.dataset import Numbers
 
 _ARRAYS = ("x_train", "y_train", "x_test", "y_test")

@@ -10,7 +10,7 @@ from annotated_types import MinLen
 from pydantic import ConfigDict
 
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import PositiveFactor
+from edgesim.core.limits import PositiveFactor
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
-from edgesim.config.paths import ScenarioPath
+from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Count
+from edgesim.core.limits import Count
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.classification import CLASSIFICATION
 

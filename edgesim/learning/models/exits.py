@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from annotated_types import MinLen
 
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Count
+from edgesim.core.limits import Count
 from edgesim.learning.models.base import Conv, ModelPlugin, flat_features
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from edgesim.core.numbers import Count
+from edgesim.core.limits import Count
 from edgesim.learning.models.base import ModelPlugin, linear_layers, sequential
 
 if TYPE_CHECKING:

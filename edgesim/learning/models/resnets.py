@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import MultipleOf
 
-from edgesim.core.numbers import Count
+from edgesim.core.limits import Count
 from edgesim.learning.models.base import ProjectedPart
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Ge, Lt
 
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Count, Depth
+from edgesim.core.limits import Count, Depth
 from edgesim.learning.models.base import ModelPlugin
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.next_token import NextToken

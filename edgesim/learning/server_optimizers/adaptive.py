@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from annotated_types import Ge, Lt
 
-from edgesim.core.numbers import PositiveFactor
+from edgesim.core.limits import PositiveFactor
 from edgesim.learning.server_optimizers.base import ServerOptimizer
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Lt
 
-from edgesim.core.numbers import PositiveFactor
+from edgesim.core.limits import PositiveFactor
 from edgesim.learning.server_optimizers.base import ServerOptimizer
 
 if TYPE_CHECKING:

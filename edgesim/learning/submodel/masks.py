@@ -21,10 +21,10 @@ from torch import Tensor
 from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import LocalState
+from edgesim.core.price_list import CostProfile, LayerCost
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Submodel
 from edgesim.core.update import ModelState
-from edgesim.cost.profile import CostProfile, LayerCost
 from edgesim.learning.codec.packed import WORDS
 from edgesim.learning.models.trace import layer_of
 from edgesim.learning.train.context import Batch, Context

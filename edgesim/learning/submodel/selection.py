@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Literal, TypeAlias
 
 from edgesim.core.errors import ConfigError
-from edgesim.cost.profile import ChannelGroup, CostProfile
+from edgesim.core.price_list import ChannelGroup, CostProfile
 
 Units: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]  # channel group -> kept channels, as in Submodel
 Which: TypeAlias = Literal["inner", "all"]

@@ -20,13 +20,12 @@ from torch import Tensor, nn
 from edgesim.core.backend import Assignment, Result, Score
 from edgesim.core.limits import memory_bytes
 from edgesim.core.method import Finished, LocalRule
+from edgesim.core.price_list import WHOLE
 from edgesim.core.task import Submodel
 from edgesim.core.update import ModelState
-from edgesim.cost.profile import WHOLE
 from edgesim.learning.models.seeding import Stream
 from edgesim.learning.train.probe import DEVICES, SAMPLES, Stackable, probed
-from edgesim.learning.train.stacked import StackedNetwork, quick
-from edgesim.learning.train.stacked_sgd import StackedJob, run_stacked_sgd
+from edgesim.learning.train.stacked import StackedJob, StackedNetwork, quick, run_stacked_sgd
 from edgesim.learning.train.trainer import CHUNK, ChunkScore, Trainer, started
 
 _MEMORY_SHARE = 0.5  # of a machine or GPU, that stacked calls may take

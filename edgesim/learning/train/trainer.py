@@ -17,10 +17,9 @@ from edgesim.core.encoding import FLOAT32, Encoding
 from edgesim.core.errors import ContractError
 from edgesim.core.method import Finished, LocalRule, LocalState, Method
 from edgesim.core.networks import Networks, as_part, part_of
+from edgesim.core.price_list import CostProfile, profile_of
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import ModelState
-from edgesim.cost.profile import CostProfile
-from edgesim.cost.several import profile_of
 from edgesim.learning.codec.encode import downlinked, uplinked
 from edgesim.learning.codec.kept import Kept
 from edgesim.learning.codec.packed import packed

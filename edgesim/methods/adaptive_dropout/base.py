@@ -15,13 +15,13 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED
+from edgesim.core.limits import MOST_COUNT, Count, CountOrZero, PositiveFactor, PositiveShare, Share
 from edgesim.core.method import Aggregate, Finished, LocalRule, LocalState, Method, ServerContext
-from edgesim.core.numbers import MOST_COUNT, Count, CountOrZero, PositiveFactor, PositiveShare, Share
+from edgesim.core.price_list import ChannelGroup
 from edgesim.core.rng import Key, PlanStream
 from edgesim.core.task import Order, Pass, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
-from edgesim.cost.profile import ChannelGroup
 from edgesim.learning.submodel.selection import Which, check_groups, check_kept, groups_of
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.rules import PLAIN_SGD

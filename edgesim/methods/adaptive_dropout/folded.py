@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState
+from edgesim.core.price_list import CostProfile
 from edgesim.core.task import Submodel
 from edgesim.core.update import ModelState
-from edgesim.cost.profile import CostProfile
 from edgesim.learning.train.context import Context
 
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from edgesim.core.arrays import Arr
+from edgesim.core.price_list import CostProfile
 from edgesim.core.task import Submodel
-from edgesim.cost.profile import CostProfile
 
 Product: TypeAlias = Callable[[Tensor], Tensor]  # a vector, shape (n,), times the matrix
 

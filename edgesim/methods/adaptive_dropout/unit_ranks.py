@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from edgesim.core.arrays import Arr
+from edgesim.core.price_list import ChannelGroup, CostProfile
 from edgesim.core.rng import JobStream
 from edgesim.core.update import ModelState
-from edgesim.cost.profile import ChannelGroup, CostProfile
 from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.loop import gradients, hessian_product
 from edgesim.learning.train.rules import objective_loss

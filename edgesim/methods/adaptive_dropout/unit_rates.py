@@ -13,10 +13,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
+from edgesim.core.price_list import ChannelGroup
 from edgesim.core.task import Payload, Submodel, Task
 from edgesim.core.view import Setting
-from edgesim.cost.profile import ChannelGroup
-from edgesim.cost.workload import full_speed_s
+from edgesim.core.workload import full_speed_s
 
 RankNorm: TypeAlias = Literal["layer_max", "none"]
 

@@ -12,9 +12,9 @@ from edgesim.core.arrays import Ids
 from edgesim.core.encoding import NAMED_BITS, Encoding
 from edgesim.core.encoding import Values as Values
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import CountOrZero
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Aggregate, Finished, LocalState, Method, Needs, ServerContext
-from edgesim.core.numbers import CountOrZero
 from edgesim.core.peer_graph import PeerGraph, awaited, reuse_order
 from edgesim.core.rng import Key
 from edgesim.core.task import Order, Plan, Task, Wait

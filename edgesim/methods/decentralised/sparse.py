@@ -15,14 +15,13 @@ import numpy as np
 from torch import Tensor
 
 from edgesim.core.method import Aggregate, LocalState
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
 from edgesim.core.task import Order, Pass, Payload, Submodel, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
-from edgesim.cost.profile import CostProfile
-from edgesim.cost.workload import full_speed_s
-from edgesim.learning.aggregate.mean import finite, is_finite
-from edgesim.learning.aggregate.nonzero_mean import mean_of_nonzero
+from edgesim.core.workload import full_speed_s
+from edgesim.learning.aggregate.mean import finite, is_finite, mean_of_nonzero
 from edgesim.learning.codec.packed import packed
 from edgesim.learning.codec.transfer import on_cpu
 from edgesim.learning.submodel import masks

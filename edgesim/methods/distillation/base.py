@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from edgesim.core.limits import Count
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerSet
-from edgesim.core.numbers import Count
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import TENSORS, Pass, Payload, Plan, Task, TensorSpec
 from edgesim.core.update import ModelState, Update

@@ -9,13 +9,13 @@ from annotated_types import MinLen
 
 from edgesim.config.plugins import meant
 from edgesim.core.errors import ConfigError
+from edgesim.core.limits import Count, CountOrZero
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState, Needs
-from edgesim.core.numbers import Count, CountOrZero
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Task
 from edgesim.core.update import ModelState
 from edgesim.core.view import Setting, View
-from edgesim.cost.profile import CostProfile
 from edgesim.learning.aggregate.mean import is_finite
 from edgesim.learning.codec.transfer import on_cpu
 from edgesim.learning.models.trace import layer_of

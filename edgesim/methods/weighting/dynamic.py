@@ -18,8 +18,8 @@ from torch import Tensor
 
 from edgesim.core.arrays import Arr
 from edgesim.core.method import Absent
+from edgesim.core.price_list import CostProfile
 from edgesim.core.update import ModelState, Update
-from edgesim.cost.profile import CostProfile
 from edgesim.learning.submodel.slicing import Cut
 
 

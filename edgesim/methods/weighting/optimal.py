@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from edgesim.core.arrays import Arr
+from edgesim.core.limits import Count, Share
 from edgesim.core.method import Aggregate, Method, ServerContext, ServerSet
-from edgesim.core.numbers import Count, Share
 from edgesim.core.rng import Key
 from edgesim.core.update import ModelState, Update
 from edgesim.learning.aggregate.mean import finite, mean_of_holders

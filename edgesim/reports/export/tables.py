@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from edgesim.files.atomic import whole_file
-from edgesim.files.csv_frame import csv_text
+from edgesim.files.tables import csv_text
 from edgesim.records.schema import INT, REAL, TABLES, TEXT
 from edgesim.reports.export.exported import Exported, settings
 

@@ -1,36 +1,147 @@
-"""The charts of a report, as plotly figures, each with its words and with the numbers behind it."""
+"""Charts of a report: drawn with plotly, with the numbers below each."""
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import seaborn
 from plotly import graph_objects
 
 from edgesim.reports.curves import mean_and_range
-from edgesim.reports.html.content import Chart, Entry, Tradeoff
-from edgesim.reports.html.drawing import (
-    GREY,
-    PATTERNS,
-    axis,
-    band,
-    colours,
-    drawn,
-    folded,
-    height_of,
-    looks,
-    numbers,
-    safe,
-    thinned,
-    titled,
-    unit_of,
-)
+from edgesim.reports.figures import PALETTE
+from edgesim.reports.format import Unit, text, unit_for
+from edgesim.reports.gantt import PHASES
+from edgesim.reports.html.content import Cell, Chart, Entry, SlowestRound, Table, Tradeoff
 from edgesim.reports.html.words import is_accuracy, middle, number, percent, words_of
 from edgesim.reports.pictures.lorenz import lorenz_of
 from edgesim.reports.pictures.stacked import parts_of
+
+DASHES = ("solid", "dash", "dashdot", "dot", "longdash", "longdashdot")
+SYMBOLS = ("circle", "square", "diamond", "triangle-down", "triangle-up", "pentagon", "cross", "x", "star")
+GREY = "#8a9099"
+PATTERNS = ("", "/", ".", "x", "\\", "|", "+", "-")
+_FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 12}
+_MARGIN = {"l": 52, "r": 14, "t": 10, "b": 44}
+# Strong on white and on black; yellow, pink and grey of the palette are not.
+_COLOURS = (0, 1, 2, 3, 4, 5, 9)
+
+
+def colours() -> list[str]:
+    """Return the colours of lines, as hexadecimal numbers."""
+    palette = seaborn.color_palette(PALETTE).as_hex()
+    return [palette[i] for i in _COLOURS]
+
+
+def looks(settings: Sequence[str]) -> dict[str, Entry]:
+    """Return the colour, dash and mark of each setting."""
+    palette = colours()
+    return {
+        label: Entry(
+            label=label,
+            colour=palette[i % len(palette)],
+            dash=DASHES[(i + i // len(palette)) % len(DASHES)],
+            symbol=SYMBOLS[i % len(SYMBOLS)],
+        )
+        for i, label in enumerate(settings)
+    }
+
+
+def safe(text: str) -> str:
+    """Return a text as plotly shows it, which takes some HTML for formatting."""
+    return html.escape(text, quote=False)
+
+
+def folded(label: str, most: int) -> str:
+    """Return a label for a row of a chart: safe, and in lines of so many characters."""
+    words, lines = label.split(" "), [""]
+    for word in words:
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > most:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    cut = [line if len(line) <= most else f"{line[: most - 1]}…" for line in lines]
+    return "<br>".join(safe(line) for line in cut[:3])
+
+
+def unit_of(column: str, largest: float) -> Unit:
+    """Return the unit in which a column of a study is drawn."""
+    quantity = column.partition("@")[0]
+    return unit_for(quantity, largest if math.isfinite(largest) else 0.0)
+
+
+def titled(words: str, unit: Unit) -> str:
+    """Return the title of an axis."""
+    return safe(f"{words} ({unit.symbol})" if unit.symbol else words)
+
+
+def axis(title: str = "", **more: Any) -> dict[str, Any]:
+    """Return an axis with few ticks and a quiet grid, whose colours the style sheet of the page sets."""
+    return {
+        "title": {"text": title, "standoff": 10, "font": {"size": 12}},
+        "showline": False,
+        "zeroline": False,
+        "ticks": "",
+        "tickangle": 0,
+        "nticks": 6,
+        "automargin": True,
+        "fixedrange": True,
+        "gridcolor": "#e3e6ea",
+        **more,
+    }
+
+
+def drawn(traces: Sequence[Any], x: Mapping[str, Any], y: Mapping[str, Any], **more: Any) -> Any:
+    """Return a figure without a legend, which the page has as buttons; transparent, to fit light and dark."""
+    layout = {
+        "template": "none",
+        "font": _FONT,
+        "margin": _MARGIN,
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "showlegend": False,
+        "hovermode": "closest",
+        "hoverlabel": {"bgcolor": "#1d2126", "font": {"color": "#ffffff", **_FONT}, "bordercolor": "#1d2126"},
+        "dragmode": False,
+        "xaxis": dict(x),
+        "yaxis": dict(y),
+        **more,
+    }
+    return graph_objects.Figure(data=list(traces), layout=layout)
+
+
+def band(colour: str) -> str:
+    """Return a colour for a band behind a line of this colour."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.18)"
+
+
+def numbers(caption: str, head: Sequence[str], rows: Sequence[Sequence[Any]], names: int = 1) -> Table:
+    """Return the table behind a chart: so many first columns are names, all others numbers."""
+    cells = [[Cell(each if isinstance(each, str) else _three(each)) for each in row] for row in rows]
+    return Table(caption=caption, head=head, rows=cells, numbers=len(head) - names)
+
+
+def thinned(count: int, most: int) -> list[int]:
+    """Return at most `most` of `count` places, evenly spread, the first and the last among them."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
+
+
+def height_of(rows: int, each: int = 34) -> int:
+    """Return the height in pixels of a chart with so many rows."""
+    return 74 + each * max(rows, 2)
+
+
+def _three(value: float) -> str:
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3e}"
+
 
 _AGAINST = {
     "sim_time_s": ("time", "simulated time"),
@@ -334,3 +445,137 @@ def lorenz_chart(devices: pd.DataFrame, settings: Sequence[str]) -> Chart:
         figure=figure,
         data=numbers("Energy over devices", ["configuration", "Gini", "spent by the thriftier half"], rows),
     )
+
+
+_MOST_ROWS = 30
+_ROW_NAME = 24  # characters of a row's name, which is one line
+
+
+def phases() -> list[Entry]:
+    """Return the legend of a Gantt chart."""
+    return [Entry(label=phase, colour=colour) for phase, colour in zip(PHASES, colours(), strict=False)]
+
+
+def gantt_chart(slowest: SlowestRound) -> Chart:
+    """Return what each device did when in a round, the last to end on top; of many devices those that ended last."""
+    bars = slowest.bars
+    ended = bars.groupby("device")["end_s"].max().reset_index()
+    ended = ended.sort_values(["end_s", "device"], ascending=[False, True])
+    shown = ended["device"].tolist()[:_MOST_ROWS]
+    unit = unit_of("_s", slowest.length_s)
+    place = {device: row for row, device in enumerate(shown)}
+    bars = bars[bars["device"].isin(shown)]
+    traces = [_bars(bars[bars["phase"] == entry.label], entry, place, unit.size) for entry in phases()]
+    end = slowest.length_s / unit.size
+    limit = {
+        "type": "line",
+        "yref": "paper",
+        "y0": 0,
+        "y1": 1,
+        "x0": end,
+        "x1": end,
+        "line": {"color": GREY, "width": 1.5},
+    }
+    names = [_named(slowest.kinds.get(device, ""), device) for device in shown]
+    y = axis(tickmode="array", tickvals=list(range(len(shown))), ticktext=names, showgrid=False)
+    y |= {"range": [len(shown) - 0.5, -0.5]}
+    x = axis(titled("since the start of the round", unit), range=[0, 1.02 * end if end else 1])
+    figure = drawn(traces, x, y, barmode="overlay", bargap=0.25, shapes=[limit])
+    rows = [
+        (f"{slowest.kinds.get(row['device'], '')} {row['device']}", row["phase"], row["outcome"],
+         text("_s", row["start_s"]), text("_s", row["end_s"]))
+        for row in bars.to_dict("records")
+    ]  # fmt: skip
+    hidden = f"; {len(ended) - len(shown)} faster devices are not shown" if len(ended) > len(shown) else ""
+    return Chart(
+        name="gantt",
+        title=f"Round {slowest.number} of {slowest.run}: who did what when{hidden}",
+        says=f"Bars of downloading, computing and uploading, a row for each device. {' '.join(slowest.lines[:2])}",
+        figure=figure,
+        data=numbers("What devices did in this round", ["device", "activity", "outcome", "from", "to"], rows, names=3),
+        height=80 + 20 * max(4, len(shown)),
+        wide=True,
+    )
+
+
+def _bars(bars: pd.DataFrame, entry: Entry, place: Mapping[int, int], unit_s: float) -> Any:
+    """Return the bars of one activity; jobs with another outcome than ok are hatched."""
+    hatches = ["" if outcome == "ok" else "/" for outcome in bars["outcome"]]
+    return graph_objects.Bar(
+        base=bars["start_s"] / unit_s,
+        x=(bars["end_s"] - bars["start_s"]) / unit_s,
+        y=bars["device"].map(place),
+        orientation="h",
+        name=entry.label,
+        marker={"color": entry.colour, "pattern": {"shape": hatches, "fillmode": "overlay", "fgcolor": "#ffffff"}},
+        customdata=bars[["device", "outcome"]],
+        hovertemplate="%{fullData.name} %{x:.3g}, %{customdata[1]}<extra>device %{customdata[0]}</extra>",
+    )
+
+
+def _named(kind: str, device: int) -> str:
+    room = _ROW_NAME - len(f" {device}")
+    return safe(f"{kind if len(kind) <= room else f'{kind[: room - 1]}…'} {device}")
+
+
+_BANDS = {
+    "total_cost": ("total_cost_low", "total_cost_high"),
+    "total_co2e_g": ("total_co2e_low_g", "total_co2e_high_g"),
+}
+
+
+def cost_charts(costs: pd.DataFrame, settings: Sequence[str], currency: str) -> list[Chart]:
+    """Return money and carbon against time, a line a setting, its first run; a band from low to high prices."""
+    words = f"cost ({currency})" if currency else "cost"
+    unit, size = ("kg", 1000.0) if costs["total_co2e_high_g"].max() >= 2000 else ("g", 1.0)
+    wanted = {"total_cost": ("cost", words, 1.0), "total_co2e_g": ("carbon", f"carbon ({unit} CO₂e)", size)}
+    return [_spent(costs, settings, column, *of) for column, of in wanted.items() if costs[column].any()]
+
+
+def _spent(costs: pd.DataFrame, settings: Sequence[str], column: str, name: str, words: str, size: float) -> Chart:
+    """Return a chart of a column; `size`: how many of it make one of the unit that `words` name."""
+    unit = unit_of("_s", float(costs["sim_time_s"].max()))
+    traces: list[Any] = []
+    rows: list[tuple[Any, ...]] = []
+    for look in looks(settings).values():
+        of = costs[(costs["setting"] == look.label) & costs[column].notna()]
+        if of.empty:
+            continue
+        first = of[of["run"] == of["run"].iloc[0]]
+        picked = first.iloc[thinned(len(first), 300)]
+        ends = _ends(of, column, size)
+        traces += _priced(picked, look, column, size, unit.size)
+        rows.append((look.label, *ends))
+    title = f"{name.capitalize()} against simulated time"
+    said = "; ".join(f"{row[0]} {row[1]:.3g}" for row in rows)
+    figure = drawn(
+        traces, axis(titled("simulated time", unit), rangemode="tozero"), axis(safe(words), rangemode="tozero")
+    )
+    return Chart(
+        name=name,
+        title=title,
+        says=f"Lines of {words} against time, the first run of each configuration. At the end, mean over runs: {said}.",
+        figure=figure,
+        data=numbers(f"{words} at the end, mean over runs", ["configuration", "typical", "low", "high"], rows),
+    )
+
+
+def _ends(of: pd.DataFrame, column: str, size: float) -> list[float]:
+    """Return the means over runs of what was spent at the end: typical, low, high."""
+    last = of.groupby("run").tail(1)
+    return [float(last[each].mean()) / size for each in (column, *_BANDS[column])]
+
+
+def _priced(run: Mapping[str, Any], look: Entry, column: str, size: float, unit_s: float) -> list[Any]:
+    at = run["sim_time_s"] / unit_s
+    quiet = {"hoverinfo": "skip", "mode": "lines", "line": {"width": 0}, "meta": {"setting": look.label}}
+    low, high = _BANDS[column]
+    around = [
+        graph_objects.Scatter(x=at, y=run[low] / size, **quiet),
+        graph_objects.Scatter(x=at, y=run[high] / size, fill="tonexty", fillcolor=band(look.colour), **quiet),
+    ]
+    line = {"color": look.colour, "dash": look.dash, "width": 2}
+    mean = graph_objects.Scatter(
+        x=at, y=run[column] / size, mode="lines", name=safe(look.label), line=line, meta={"setting": look.label}
+    )
+    return [*around, mean]

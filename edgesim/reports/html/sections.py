@@ -6,19 +6,21 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from edgesim.reports.format import text
 from edgesim.reports.html.charts import (
     accuracy_charts,
+    cost_charts,
+    gantt_chart,
     lengths_chart,
+    looks,
     lorenz_chart,
+    phases,
     stacked_chart,
     target_chart,
     tradeoff_chart,
 )
-from edgesim.reports.html.charts_of_rounds import cost_charts, gantt_chart, phases
 from edgesim.reports.html.content import Cell, Entry, Findings, Section, Table
-from edgesim.reports.html.drawing import looks
 from edgesim.reports.html.words import change, count, interval, is_accuracy, middle, number, p_text, words_of
-from edgesim.reports.readable import text
 
 _MOST_FOREST = 2  # charts of times to a target
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from edgesim.reports.readable import Unit, heading, unit_for
+from edgesim.reports.format import Unit, heading, unit_for
 
 ALPHA = 0.05  # a difference with a larger p-value may be luck
 

@@ -12,9 +12,8 @@ from matplotlib.axes import Axes
 from edgesim.core.errors import ConfigError
 from edgesim.core.metrics import ACCURACY
 from edgesim.reports.curves import mean_and_range
-from edgesim.reports.figures import Drawing
-from edgesim.reports.pictures.look import folded, legend_below, looks, settings_of, style
-from edgesim.reports.readable import unit_for
+from edgesim.reports.figures import Drawing, folded, legend_below, looks, settings_of, style
+from edgesim.reports.format import unit_for
 
 QUANTITIES = {
     "sim_time_s": "simulated time",

@@ -7,9 +7,8 @@ import pandas as pd
 import seaborn
 
 from edgesim.core.errors import ConfigError
-from edgesim.reports.figures import Drawing
-from edgesim.reports.pictures.look import figure, shortened
-from edgesim.reports.readable import unit_for
+from edgesim.reports.figures import Drawing, figure, shortened
+from edgesim.reports.format import unit_for
 
 _COLOURS = "cividis"  # of equal steps in grey, the same for colour-blind readers
 

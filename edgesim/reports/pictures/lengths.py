@@ -5,9 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import seaborn
 
-from edgesim.reports.figures import Drawing
-from edgesim.reports.pictures.look import figure, legend_below, legend_in, looks, settings_of
-from edgesim.reports.readable import unit_for
+from edgesim.reports.figures import Drawing, figure, legend_below, legend_in, looks, settings_of
+from edgesim.reports.format import unit_for
 
 _WIDE = 50.0  # of longest over shortest: such lengths stand on a logarithmic axis
 

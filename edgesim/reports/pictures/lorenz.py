@@ -8,8 +8,7 @@ import seaborn
 from scipy.integrate import trapezoid
 
 from edgesim.core.arrays import Arr
-from edgesim.reports.figures import Drawing
-from edgesim.reports.pictures.look import INK, figure, legend_below, legend_in, looks, settings_of
+from edgesim.reports.figures import INK, Drawing, figure, legend_below, legend_in, looks, settings_of
 
 
 def lorenz_curve(amounts: Arr) -> tuple[Arr, Arr]:

@@ -9,9 +9,18 @@ import pandas as pd
 import seaborn
 from matplotlib.patches import Patch
 
-from edgesim.reports.figures import Drawing
-from edgesim.reports.pictures.look import HATCHES, INK, colours, figure, legend_below, legend_in, settings_of, shortened
-from edgesim.reports.readable import unit_for
+from edgesim.reports.figures import (
+    HATCHES,
+    INK,
+    Drawing,
+    colours,
+    figure,
+    legend_below,
+    legend_in,
+    settings_of,
+    shortened,
+)
+from edgesim.reports.format import unit_for
 
 ACTIVITIES = ("compute", "transmit", "receive", "idle", "sleep")  # of devices, as `attribute_energy` names them
 

@@ -10,9 +10,8 @@ import seaborn
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from edgesim.reports.figures import Drawing
-from edgesim.reports.pictures.look import INK, figure, legend_below, legend_in, looks, settings_of, shortened
-from edgesim.reports.readable import unit_for
+from edgesim.reports.figures import INK, Drawing, figure, legend_below, legend_in, looks, settings_of, shortened
+from edgesim.reports.format import unit_for
 
 _MARKS = {"a run": "o", "a run that ended before the target": ">", "median and 95 % interval": "D"}
 

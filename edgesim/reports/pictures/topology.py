@@ -12,9 +12,8 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from edgesim.core.errors import ConfigError
-from edgesim.reports.figures import Drawing
-from edgesim.reports.pictures.look import INK, colours, figure, legend_below, legend_in
-from edgesim.reports.readable import text
+from edgesim.reports.figures import INK, Drawing, colours, figure, legend_below, legend_in
+from edgesim.reports.format import text
 
 _MOST_NODES = 2_000  # more are one blot
 _MOST_EXACT = 150  # nodes whose distances are all looked at

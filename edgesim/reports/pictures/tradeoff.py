@@ -9,9 +9,8 @@ import pandas as pd
 import seaborn
 from matplotlib.axes import Axes
 
-from edgesim.reports.figures import Drawing
-from edgesim.reports.pictures.look import GREY, figure, legend_below, legend_in, looks, settings_of
-from edgesim.reports.readable import unit_for
+from edgesim.reports.figures import GREY, Drawing, figure, legend_below, legend_in, looks, settings_of
+from edgesim.reports.format import unit_for
 
 
 def pareto(

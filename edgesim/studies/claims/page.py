@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from os.path import normpath
 
 from edgesim.studies.claims.claim import Claim, Number, Ratio, Smaller
-from edgesim.studies.claims.judge import Effect, Verdict
-from edgesim.studies.claims.judged import Chapter, Judged, verdicts
+from edgesim.studies.claims.judge import Chapter, Effect, Judged, Verdict, verdicts
 
 _MOST_SHOWN = 4  # effects of a claim; of more the two ends are shown
 _HEADINGS = ("where", "claim", "status", "effect", "runs", "what explains it")

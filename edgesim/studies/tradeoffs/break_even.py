@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from edgesim.core.errors import ConfigError
-from edgesim.studies.statistics.intervals import bootstrap_interval
+from edgesim.studies.statistics import bootstrap_interval
 from edgesim.studies.study import SEED
-from edgesim.studies.tradeoffs.typical import name_of
+from edgesim.studies.tradeoffs.cheapest import name_of
 from edgesim.studies.values import axes_of, check_labels, parts_of
 
 _NUMBER = re.compile(r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)_?(?P<unit>.*)")

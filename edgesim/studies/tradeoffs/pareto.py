@@ -10,7 +10,7 @@ import pandas as pd
 from edgesim.core.errors import ConfigError
 from edgesim.core.metrics import Better
 from edgesim.studies.column import directions
-from edgesim.studies.tradeoffs.typical import names_of, typical
+from edgesim.studies.tradeoffs.cheapest import names_of, typical
 from edgesim.studies.values import axes_of
 
 _LEAST_KNEE = 1e-9  # of the front's own width

@@ -9,7 +9,7 @@ import pandas as pd
 
 from edgesim.core.errors import ConfigError
 from edgesim.studies.study import SEED
-from edgesim.studies.tradeoffs.typical import name_of
+from edgesim.studies.tradeoffs.cheapest import name_of
 from edgesim.studies.values import against, axes_of, bounds_of, check_labels, parts_of
 
 _KEPT = ("pairs", "unpaired", "difference", "low", "high", "ratio", "restricted_to")

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from edgesim.reports.load import Run
-from edgesim.reports.total_cost import (
+from edgesim.reports.cost import (
     RoundCost,
     Scaling,
     compute_time_s,
@@ -21,6 +20,7 @@ from edgesim.reports.total_cost import (
     total_cost,
     transfer_time_s,
 )
+from edgesim.reports.load import Run
 
 THETAS = (0.0, 0.1, 0.2, 0.3, 0.5, 1.0)
 

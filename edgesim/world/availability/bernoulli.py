@@ -9,8 +9,7 @@ import numpy as np
 
 from edgesim.config.units import PerDevice, Seconds, draw
 from edgesim.core.arrays import Arr, Ids
-from edgesim.core.limits import MOST_LOOKS, check_steps
-from edgesim.core.numbers import PositiveShare
+from edgesim.core.limits import MOST_LOOKS, PositiveShare, check_steps
 from edgesim.core.rng import Draws, Key
 from edgesim.world.availability.base import Availability
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgesim.config.units import Seconds
 from edgesim.core.arrays import Arr, Ids
-from edgesim.core.numbers import Count, PositiveShare, Share
+from edgesim.core.limits import Count, PositiveShare, Share
 from edgesim.core.rng import Draws, Key
 from edgesim.world.availability.base import Availability
 from edgesim.world.processes.on_off import cell_of

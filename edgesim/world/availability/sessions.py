@@ -8,7 +8,7 @@ import numpy as np
 
 from edgesim.config.units import PerDevice, Seconds, draw
 from edgesim.core.arrays import Arr, Ids
-from edgesim.core.numbers import Count
+from edgesim.core.limits import Count
 from edgesim.core.rng import Key
 from edgesim.world.availability.base import Availability
 from edgesim.world.processes.on_off import OnOff

@@ -7,10 +7,10 @@ from math import inf
 
 import numpy as np
 
-from edgesim.config.paths import ScenarioPath
+from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.rng import Key
-from edgesim.files.number_rows import Rows, read_rows
+from edgesim.files.tables import Rows, read_rows
 from edgesim.world.availability.base import Availability
 
 _COLUMNS = ("device", "start", "end")

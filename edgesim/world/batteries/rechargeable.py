@@ -9,7 +9,7 @@ import numpy as np
 from edgesim.config.units import Delay, PerDevice, PositiveJoules, Watts, draw
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import PositiveShare, Share
+from edgesim.core.limits import PositiveShare, Share
 from edgesim.core.rng import Key
 from edgesim.world.batteries.base import Batteries, BatteryArrays
 from edgesim.world.processes.daily_profile import DAY_S, DailyWindows

@@ -13,7 +13,7 @@ import numpy as np
 from edgesim.config.units import PerDevice, Watts, draw
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import PositiveNumber
+from edgesim.core.limits import PositiveNumber
 from edgesim.core.rng import Key
 
 COLUMNS = ("idle_w", "sleep_w", "transmit_w", "receive_w", "capacitance", "static_w")

@@ -11,7 +11,7 @@ from pydantic import FiniteFloat
 from edgesim.config.units import PerDevice, draw
 from edgesim.core.attack import Attack, Labels
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import CountOrZero, Share
+from edgesim.core.limits import CountOrZero, Share
 from edgesim.core.rng import Draws, Key
 from edgesim.world.failures.base import Failure
 

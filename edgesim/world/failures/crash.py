@@ -12,7 +12,7 @@ import numpy as np
 from edgesim.config.units import PerDevice, Seconds, draw
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Share
+from edgesim.core.limits import Share
 from edgesim.core.rng import Draws, Key
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD, Failure, phase_starts_s
 

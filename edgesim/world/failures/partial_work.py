@@ -10,7 +10,7 @@ from annotated_types import Ge, Lt
 
 from edgesim.config.units import PerDevice, draw
 from edgesim.core.arrays import Arr
-from edgesim.core.numbers import Share
+from edgesim.core.limits import Share
 from edgesim.core.rng import Draws, Key
 from edgesim.world.failures.base import Failure
 

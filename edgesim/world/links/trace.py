@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 import numpy as np
 from pydantic import AfterValidator, WithJsonSchema
 
-from edgesim.config.paths import ScenarioPath
+from edgesim.config.toml_file import ScenarioPath
 from edgesim.config.units import refusal
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.rng import Draws, Key

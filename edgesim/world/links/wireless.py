@@ -15,7 +15,7 @@ from annotated_types import Ge, Gt, Le
 from edgesim.config.units import Hertz, PerDevice, Unit, draw
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import NonNegativeNumber, PositiveNumber
+from edgesim.core.limits import NonNegativeNumber, PositiveNumber
 from edgesim.core.rng import Draws, Key
 from edgesim.world.links.analytic import Impaired
 from edgesim.world.links.base import BESIDE_FADING, BOTH_WAYS, ImpairedLinks, Links, directed

@@ -8,7 +8,7 @@ from heapq import heapify, heapreplace
 
 from edgesim.config.units import Seconds
 from edgesim.core.arrays import Ids
-from edgesim.core.numbers import PositiveShare
+from edgesim.core.limits import PositiveShare
 from edgesim.core.rng import Key
 from edgesim.world.mobility.base import Move
 

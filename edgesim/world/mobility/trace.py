@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgesim.config.paths import ScenarioPath
+from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.arrays import Ids
 from edgesim.core.rng import Key
-from edgesim.files.number_rows import read_rows
+from edgesim.files.tables import read_rows
 from edgesim.world.mobility.base import Move
 
 _COLUMNS = ("time", "device", "edge")

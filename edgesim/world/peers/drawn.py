@@ -10,7 +10,7 @@ from annotated_types import Ge, Le
 
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import MOST_COUNT, Count
+from edgesim.core.limits import MOST_COUNT, Count
 from edgesim.core.peer_graph import PeerGraph, check_company, cliques, from_edges
 from edgesim.core.rng import Key
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from edgesim.config.paths import ScenarioPath
+from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.peer_graph import PeerGraph, from_edges

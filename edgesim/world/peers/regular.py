@@ -11,7 +11,7 @@ from annotated_types import Ge, MultipleOf
 
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Count
+from edgesim.core.limits import Count
 from edgesim.core.peer_graph import PeerGraph, check_company, cliques, from_edges
 from edgesim.core.rng import Key
 

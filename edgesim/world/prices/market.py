@@ -8,9 +8,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from edgesim.config.money import Band
 from edgesim.config.plugin_fields import Chosen, built
-from edgesim.config.prices import ANY
+from edgesim.config.prices import ANY, Band
 from edgesim.config.scenario import Scenario
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError

@@ -10,8 +10,8 @@ import numpy as np
 
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import DataError
-from edgesim.files.number_rows import Rows, number
 from edgesim.files.reading import csv_records, in_short, quoted
+from edgesim.files.tables import Rows, number
 
 NEEDED = ("time", "up", "down")
 OPTIONAL = ("device",)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
-from edgesim.files.number_rows import Rows, read_rows
+from edgesim.files.tables import Rows, read_rows
 
 _ROUNDING = 1e-12  # share of an amount that rounding may add to it
 # Stands for "never": unlike inf it can be multiplied by zero whole periods.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from edgesim.config.edges import Edges
 from edgesim.config.scenario import Scenario
+from edgesim.config.sections import Edges
 from edgesim.config.units import draw
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError

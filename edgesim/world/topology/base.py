@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass
 from edgesim.config.units import BitsPerSecondOrInf, Delay, reason
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import CountOrZero
+from edgesim.core.limits import CountOrZero
 from edgesim.core.rng import Key
 from edgesim.files.reading import csv_records, in_short, quoted
 

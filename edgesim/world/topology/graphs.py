@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from edgesim.config.paths import ScenarioPath
+from edgesim.config.toml_file import ScenarioPath
 from edgesim.config.units import BitsPerSecondOrInf, Delay
-from edgesim.core.numbers import Count
+from edgesim.core.limits import Count
 from edgesim.core.rng import Key
 from edgesim.world.topology.base import (
     SERVER_NODE,

@@ -9,7 +9,7 @@ import numpy as np
 
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Count
+from edgesim.core.limits import Count
 from edgesim.core.rng import Key
 from edgesim.learning.data.split import Split
 

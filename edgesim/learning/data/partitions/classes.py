@@ -14,7 +14,7 @@ import numpy as np
 
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Count, CountOrZero
+from edgesim.core.limits import Count, CountOrZero
 from edgesim.core.rng import Key
 from edgesim.learning.data.split import Pool, Split, require
 

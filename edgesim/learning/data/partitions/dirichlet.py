@@ -8,7 +8,7 @@ import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import Count, PositiveFactor
+from edgesim.core.limits import Count, PositiveFactor
 from edgesim.core.rng import Key
 from edgesim.learning.data.split import Split, by_class, equal_share, local_tests, require
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from edgesim.core.arrays import Ids
-from edgesim.core.numbers import Count
+from edgesim.core.limits import Count
 from edgesim.core.rng import Key
 from edgesim.learning.data.split import Split, equal_share, require
 

@@ -14,7 +14,7 @@ from annotated_types import Ge, Le, MultipleOf
 
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
-from edgesim.core.numbers import MOST_COUNT
+from edgesim.core.limits import MOST_COUNT
 from edgesim.core.rng import Key
 from edgesim.learning.data.split import Split, by_class, deal, require
 

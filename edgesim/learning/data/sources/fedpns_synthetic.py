@@ -14,8 +14,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
-from edgesim.core.limits import check_memory
-from edgesim.core.numbers import MOST_COUNT, Count, NonNegativeFactor, Share
+from edgesim.core.limits import MOST_COUNT, Count, NonNegativeFactor, Share, check_memory
 from edgesim.core.rng import Key, Purpose
 from edgesim.learning.data.source import Raw, Source
 from edgesim.learning.data.split import alike_devices

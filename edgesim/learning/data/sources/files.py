@@ -10,18 +10,24 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 
-from edgesim.config.paths import ScenarioPath
+from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError, DataError
-from edgesim.core.limits import check_memory
-from edgesim.core.numbers import Count
+from edgesim.core.limits import Count, check_memory
 from edgesim.core.rng import Key, Purpose
 from edgesim.files.reading import in_short
+from edgesim.learning.data.file_formats import (
+    IMAGE_COLUMNS,
+    LABEL_COLUMNS,
+    decode,
+    idx_files,
+    parquet_files,
+    read_idx_set,
+    read_npz,
+    read_parquet,
+    stack,
+)
 from edgesim.learning.data.held_out import held_out
-from edgesim.learning.data.idx import idx_files, read_idx_set
-from edgesim.learning.data.npz import read_npz
-from edgesim.learning.data.parquet import IMAGE_COLUMNS, LABEL_COLUMNS, parquet_files, read_parquet
-from edgesim.learning.data.pixels import decode, stack
 from edgesim.learning.data.source import Raw, Source
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from edgesim.core.arrays import Arr, Ids
-from edgesim.core.limits import check_memory
-from edgesim.core.numbers import MOST_COUNT
+from edgesim.core.limits import MOST_COUNT, check_memory
 from edgesim.core.rng import Key, Purpose
 from edgesim.learning.data.held_out import held_out
 from edgesim.learning.data.normalise import Moments, Preset

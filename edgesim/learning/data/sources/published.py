@@ -14,15 +14,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from edgesim.config.paths import ScenarioPath
+from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.errors import DataError
-from edgesim.files.kept import cache_folder
 from edgesim.files.reading import in_short, reading
-from edgesim.learning.data.idx import idx_files, read_idx_set
-from edgesim.learning.data.locate import VARIABLE, places, search_path
+from edgesim.files.user_cache import cache_folder
+from edgesim.learning.data.file_formats import idx_files, parquet_files, read_idx_set, read_parquet
 from edgesim.learning.data.normalise import Moments, Preset
-from edgesim.learning.data.parquet import parquet_files, read_parquet
-from edgesim.learning.data.source import Raw, Source, check_labels
+from edgesim.learning.data.source import VARIABLE, Raw, Source, check_labels, places, search_path
 
 
 @dataclass(frozen=True, kw_only=True)

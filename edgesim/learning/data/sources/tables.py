@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 
-from edgesim.config.paths import ScenarioPath
+from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.errors import DataError
-from edgesim.files.csv_frame import read_frame
-from edgesim.files.parquet import column_names, read_columns
 from edgesim.files.reading import quoted, reading
+from edgesim.files.tables import column_names, read_columns, read_frame
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.sources.digits import shipped_numbers
 from edgesim.learning.data.tables import Table, TableLabels

@@ -10,14 +10,13 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
-from edgesim.config.paths import ScenarioPath
+from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError, DataError
-from edgesim.core.limits import check_memory
-from edgesim.core.numbers import Count, PositiveFactor, Share
+from edgesim.core.limits import Count, PositiveFactor, Share, check_memory
 from edgesim.core.rng import Key, Purpose
-from edgesim.files.csv_frame import read_frame
 from edgesim.files.reading import in_short, quoted, read_text
+from edgesim.files.tables import read_frame
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.data.texts import Texts, long_enough
 

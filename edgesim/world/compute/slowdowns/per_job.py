@@ -11,7 +11,7 @@ from annotated_types import Gt
 
 from edgesim.config.units import PerDevice, draw
 from edgesim.core.arrays import Arr, Ids
-from edgesim.core.numbers import NonNegativeNumber
+from edgesim.core.limits import NonNegativeNumber
 from edgesim.core.rng import Draws, Key
 from edgesim.world.compute.slowdowns.base import Slowdown
 

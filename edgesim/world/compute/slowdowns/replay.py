@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from edgesim.config.paths import ScenarioPath
+from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.rng import Draws, Key
 from edgesim.world.compute.slowdowns.base import Slowdown

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from edgesim.config.money import PRICE_OF_ENERGY, Band
+from edgesim.config.prices import PRICE_OF_ENERGY, Band
 from edgesim.config.toml_file import read_toml
 from edgesim.core.errors import ConfigError
 from edgesim.world.prices.base import Steps

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgesim.config.money import PerEnergy
+from edgesim.config.prices import PerEnergy
 from edgesim.world.prices.base import Steps
 
 

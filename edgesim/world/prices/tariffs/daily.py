@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Len
 
-from edgesim.config.money import PerEnergy
+from edgesim.config.prices import PerEnergy
 from edgesim.config.units import Delay
 from edgesim.core.errors import ConfigError
 from edgesim.world.prices.base import Steps

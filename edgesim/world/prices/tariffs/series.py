@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgesim.config.money import PerEnergy
-from edgesim.config.paths import ScenarioPath
+from edgesim.config.prices import PerEnergy
+from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.arrays import Arr
-from edgesim.files.number_rows import Rows, read_rows
+from edgesim.files.tables import Rows, read_rows
 from edgesim.world.prices.base import Steps
 
 _BANDS = ("low", "high")

@@ -1,0 +1,321 @@
+"""Named device profiles: what a device can do and what it draws, each number with its unit, source and year."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache, cached_property, lru_cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+from annotated_types import Ge, MinLen
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import model_validator as validator
+
+from edgesim.config.plugin_fields import as_table, check_keys, refusal_at
+from edgesim.config.plugins import known_names, meant
+from edgesim.config.toml_file import FileText, toml_of
+from edgesim.config.units import (
+    BitsPerSecond,
+    BytesPerSecond,
+    Delay,
+    FlopsPerSecond,
+    Hertz,
+    Memory,
+    PositiveJoules,
+    Seconds,
+    Unit,
+    reason,
+    refusal,
+)
+from edgesim.core.errors import ConfigError
+from edgesim.core.limits import Count, PositiveNumber, PositiveShare
+from edgesim.files.reading import quoted, read_text
+
+_PositiveWatts = Annotated[float, Unit("W", "a power", "0.5 W", positive=True)]
+_Capacitance = Annotated[float, Unit("J*s*s", "a switched capacitance", "1e-28 J*s*s", positive=True)]
+
+QUANTITIES: Mapping[str, Any] = {
+    "frequency": Hertz,
+    "cores": Count,
+    "flops_per_cycle": PositiveNumber,  # of one core, single precision
+    "peak_flops_per_s": FlopsPerSecond,  # where frequency, cores and FLOPs per cycle do not give it
+    "efficiency": PositiveShare,  # share of the peak speed that training attains
+    "flops_per_s": FlopsPerSecond,  # attained
+    "step_overhead": Seconds,  # of every SGD step
+    "convolution_flops_per_s": FlopsPerSecond,  # attained by layers that use a weight several times a sample
+    "convolution_overhead": Seconds,  # of every such layer and SGD step
+    "linear_flops_per_s": FlopsPerSecond,  # attained by all other layers
+    "linear_overhead": Seconds,  # of every other layer and SGD step
+    "parameter_bandwidth": BytesPerSecond,  # parameter bytes that an SGD step moves
+    "memory": Memory,
+    "idle": _PositiveWatts,
+    "busy": _PositiveWatts,  # of the whole device while it computes
+    "transmit": _PositiveWatts,  # added to idle
+    "receive": _PositiveWatts,  # added to idle
+    "capacitance": _Capacitance,  # effective, of one core
+    "battery": PositiveJoules,
+    "up": BitsPerSecond,
+    "down": BitsPerSecond,
+    "latency": Delay,
+}
+# How time may follow from work: the terms are added up, each its amount of work times what one unit of it takes.
+# Each is a term and the quantity that tells its cost, in seconds a unit (overheads) or in units a second (the others).
+WHOLE_STEP: Mapping[str, str] = {"steps": "step_overhead", "flops": "flops_per_s"}
+LAYER_KINDS: Mapping[str, str] = {
+    "convolutions": "convolution_overhead",
+    "convolution_flops": "convolution_flops_per_s",
+    "linears": "linear_overhead",
+    "linear_flops": "linear_flops_per_s",
+    "parameter_bytes": "parameter_bandwidth",
+}
+_RADIO = ("idle", "transmit", "receive")
+_PRODUCT = ("frequency", "cores", "flops_per_cycle")  # the peak speed of a CPU
+
+
+class Quantity(BaseModel):
+    """A number of a profile as its source gives it; an estimate says what it was derived from."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    value: int | float
+    unit: str = ""
+    source: Annotated[str, MinLen(1)]
+    year: Annotated[int, Ge(1900)]  # of the source
+    estimate: bool = False
+    derived: str = ""
+
+    @validator(mode="after")
+    def _derivation(self) -> Quantity:
+        if self.estimate != bool(self.derived):
+            raise ValueError("an estimate, and nothing else, needs `derived`: what it was worked out from")
+        return self
+
+    @property
+    def text(self) -> str | int | float:
+        """Value and unit as scenarios write them: "1.5 GHz", or a number if there is no unit."""
+        return f"{self.value!r} {self.unit}" if self.unit else self.value
+
+
+class Profile(BaseModel):
+    """A device. `quantities` are some of QUANTITIES; `si` has the same keys and plain SI numbers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    title: Annotated[str, MinLen(1)]
+    quantities: Mapping[str, Quantity]
+
+    @validator(mode="after")
+    def _possible(self) -> Profile:
+        si, peak = self.si, self.peak_flops_per_s
+        attained = [key for key in ("flops_per_s", "efficiency") if key in si]
+        if len(attained) != 1 or (peak is None and attained == ["efficiency"]):
+            raise _fault("flops_per_s", "needs either flops_per_s, or efficiency and what the peak speed follows from")
+        if peak is not None and self.flops_per_s > peak:
+            raise _fault("flops_per_s", f"must be at most the peak of {peak:g} FLOP/s, got {self.flops_per_s:g} FLOP/s")
+        if si.get("busy", float("inf")) < si.get("idle", 0.0):
+            raise _fault("busy", f"must be at least idle, {si['idle']:g} W, got {si['busy']:g} W")
+        return self
+
+    @cached_property
+    def si(self) -> Mapping[str, float]:
+        """The numbers in SI units. Raises ValidationError, which names the quantity, for one that cannot be."""
+        return {key: si_number(QUANTITIES[key], key, quantity) for key, quantity in self.quantities.items()}
+
+    @property
+    def peak_flops_per_s(self) -> float | None:
+        """The peak speed in FLOP/s; None if the profile does not have it."""
+        si = self.si
+        if self._has(*_PRODUCT):
+            return si["frequency"] * si["cores"] * si["flops_per_cycle"]
+        return si.get("peak_flops_per_s")
+
+    @property
+    def flops_per_s(self) -> float:
+        """The speed in FLOP/s that training attains."""
+        si = self.si
+        return si["flops_per_s"] if "flops_per_s" in si else si["efficiency"] * (self.peak_flops_per_s or 0.0)
+
+    def block(self) -> dict[str, Any]:
+        """Return what the profile says as a fleet block of a scenario: cpu, energy, network, memory; not its battery.
+
+        A section is left out if the profile does not have its numbers. Energy is that of measured powers if they are
+        known, else that of the capacitance.
+        """
+        memory = self._texts("memory")
+        sections = {
+            "cpu": self._cpu(),
+            "energy": next(iter(self._energies().values()), None),
+            "network": {"name": "fixed", **self._texts("up", "down", "latency")} if self._has("up", "down") else None,
+            "memory": memory.get("memory"),
+        }
+        return {key: section for key, section in sections.items() if section is not None}
+
+    def merged(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a fleet block with the keys of `table` laid over those of the profile, without the key `profile`.
+
+        A section merges key by key; one of another part (network, energy) replaces the profile's. Energy of another
+        model keeps what the profile knows of it. A speed given replaces the profile's way of giving it. A battery is
+        there if `table` asks for one, with the profile's capacity unless it gives another.
+        """
+        given = {key: section for key, section in table.items() if key != "profile"}
+        block = {"name": self.name, **self.block()}
+        for key, section in given.items():
+            top = as_table(section) if key in ("energy", "network", "battery") else section
+            base = self._base(key, top, self._battery() if key == "battery" else block.get(key))
+            block[key] = {**base, **top} if isinstance(base, Mapping) and isinstance(top, Mapping) else section
+        return block
+
+    def _base(self, key: str, top: Any, own: Any) -> Any:
+        if not isinstance(top, Mapping) or not isinstance(own, Mapping):
+            return own
+        if key == "cpu":
+            return {name: own[name] for name in own if name not in _replaced_by(top, own)}
+        if key == "energy" and "name" in top:
+            return self._energies().get(top["name"])
+        return own if top.get("name", own.get("name")) == own.get("name") else None
+
+    def _battery(self) -> dict[str, Any] | None:
+        """Return the battery that a block gets if it asks for one; None: its capacity is not known."""
+        return {"name": "rechargeable", "capacity": self.quantities["battery"].text} if self._has("battery") else None
+
+    def _cpu(self) -> dict[str, Any]:
+        base = {**self._texts("frequency", "cores"), **self._layer_speeds()}
+        if not self._has(*_PRODUCT):
+            return {**base, "flops_per_s": f"{self.flops_per_s!r} FLOP/s", **self._texts("flops_per_s")}
+        # as a product, so that a scenario that changes the frequency or the cores changes the speed
+        peak = self.peak_flops_per_s or 0.0
+        efficiency = self.si.get("efficiency", self.flops_per_s / peak)
+        return {**base, **self._texts("flops_per_cycle"), "efficiency": efficiency}
+
+    def _layer_speeds(self) -> dict[str, Any]:
+        """Return the terms of a step that calibration found: those of layer kinds if it did, else its overhead."""
+        found = self._texts(*LAYER_KINDS.values())
+        if not found:
+            return self._texts("step_overhead")
+        # a term that the timings do not show takes no time
+        return {"convolution_flops_per_s": "inf", "linear_flops_per_s": "inf", **found}
+
+    def _energies(self) -> dict[str, dict[str, Any]]:
+        """Return the energy sections that the numbers allow, by the name of the model, the preferred one first."""
+        found = {}
+        if self._has("busy"):
+            found["power"] = {"name": "power", **self._texts("busy", *_RADIO)}
+        if self._has("capacitance", "frequency"):
+            found["cpu"] = {"name": "cpu", "capacitance": self.si["capacitance"], **self._texts(*_RADIO)}
+        return found
+
+    def _has(self, *keys: str) -> bool:
+        return self.quantities.keys() >= set(keys)
+
+    def _texts(self, *keys: str) -> dict[str, Any]:
+        return {key: self.quantities[key].text for key in keys if key in self.quantities}
+
+
+def with_profile(block: Any) -> Any:
+    """Return a fleet block with the keys of the device that its `profile` names; anything else unchanged."""
+    if not isinstance(block, Mapping) or "profile" not in block:
+        return block
+    try:
+        return find(block["profile"]).merged(block)
+    except ConfigError as error:
+        raise refusal(str(error)) from error
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the catalogue's profiles, sorted."""
+    return tuple(sorted(_files()))
+
+
+def all() -> tuple[Profile, ...]:
+    """Return every profile of the catalogue, sorted by name."""
+    return tuple(find(name) for name in names())
+
+
+def find(name: str | Path) -> Profile:
+    """Return the profile of a name, or of a user's own file if the name ends with ".toml".
+
+    Raises ConfigError that offers the nearest name if there is none, or that names the file and key at fault.
+    """
+    if not isinstance(name, str | Path):
+        raise ConfigError(f"profile: must be the name of a device or of a file, got {quoted(name)}")
+    if str(name).endswith(".toml"):
+        return read(name.path() if isinstance(name, FileText) else Path(name))
+    files = _files()
+    if name not in files:
+        hint, names = meant(str(name), files, cutoff=0.4), known_names(sorted(files), "edgesim list devices")
+        raise ConfigError(f"profile: unknown device {quoted(str(name))}{hint} ({names})")
+    return read(files[str(name)])
+
+
+def read(file: Path | Traversable) -> Profile:
+    """Return the profile in a TOML file. Raises ConfigError that names the file and the key at fault."""
+    path = Path(str(file))
+    return _of_text(path, read_text(path, ConfigError))
+
+
+@lru_cache(maxsize=256)  # by what the file holds: one that changes is read anew
+def _of_text(path: Path, text: str) -> Profile:
+    table = toml_of(text, path)
+    try:
+        return profile_of(path.name.removesuffix(".toml"), table)
+    except ValidationError as error:
+        where = ".".join(str(key) for key in error.errors()[0]["loc"] if key != "quantities")
+        raise ConfigError(f"{path.name}: {where}: {reason(error)}") from error
+
+
+def profile_of(name: str, table: Mapping[str, Any]) -> Profile:
+    """Return the profile of a table as in a profile file. Raises ValidationError at the key at fault."""
+    check_keys(table, ("title", *QUANTITIES))
+    title = {"title": table["title"]} if "title" in table else {}
+    quantities = {key: value for key, value in table.items() if key != "title"}
+    return Profile.model_validate({"name": name, **title, "quantities": quantities})
+
+
+def to_toml(profile: Profile) -> str:
+    """Return the text of a profile file; reading it gives an equal profile."""
+    lines = [f"title = {json.dumps(profile.title)}"]
+    for key, quantity in profile.quantities.items():
+        given = quantity.model_dump(exclude_defaults=True)
+        lines += ["", f"[{key}]", *(f"{field} = {json.dumps(value)}" for field, value in given.items())]
+    return "\n".join(lines) + "\n"
+
+
+@cache
+def _files() -> Mapping[str, Traversable]:
+    files = (file for file in resources.files("edgesim.config.devices").iterdir() if file.name.endswith(".toml"))
+    return {file.name.removesuffix(".toml"): file for file in files}
+
+
+def si_number(kind: Any, key: str, quantity: Quantity) -> float:
+    """Return a quantity as an SI number of a type of `units`. Raises ValidationError at `key` if it is none."""
+    # with its unit even if that is missing, as a bare number would pass for one in SI
+    physical = any(isinstance(mark, Unit) for mark in get_args(kind))
+    given = f"{quantity.value!r} {quantity.unit}" if physical else quantity.text
+    try:
+        return float(_adapter(kind).validate_python(given))
+    except ValidationError as error:
+        raise _fault(key, reason(error)) from error
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def _fault(key: str, message: str) -> ValidationError:
+    return refusal_at(key, message, None)
+
+
+def _replaced_by(cpu: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the keys of a profile's CPU that do not go with those given."""
+    speed_keys = {"flops_per_s", "flops_per_cycle", "efficiency"}
+    if "flops_per_cycle" in own:  # the speed follows
+        speed_keys |= {"frequency", "cores"}
+    measured = (WHOLE_STEP["steps"], *LAYER_KINDS.values()) if cpu.keys() & speed_keys else ()
+    if "flops_per_s" in cpu:
+        return (*measured, "flops_per_cycle", "efficiency")
+    return (*measured, "flops_per_s") if "flops_per_cycle" in cpu else measured

@@ -1,0 +1,336 @@
+"""Sections of a scenario: training, edge servers, and sessions, which override keys of their scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Annotated, Any, Literal, TypeAlias
+
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    FiniteFloat,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Strict,
+    StringConstraints,
+)
+from pydantic import model_validator as validator
+from pydantic_core import CoreSchema, core_schema
+
+from edgesim.config.plugin_fields import Chosen, PartOf, check_keys, read_dataclass, refusal_at
+from edgesim.config.prices import Payment
+from edgesim.config.strict_table import StrictTable
+from edgesim.config.toml_file import merged
+from edgesim.config.units import Delay, FlopsPerSecondOrInf, JoulesPerBit, PositiveJoules, Seconds, Watts, refusal
+from edgesim.core.encoding import FLOAT32, NAMED_BITS, Encoding
+from edgesim.core.errors import ConfigError
+from edgesim.core.job import SESSION_NAME
+from edgesim.core.limits import Count, PositiveShare
+from edgesim.core.local_sgd import Training
+from edgesim.core.metrics import ACCURACY
+from edgesim.files.reading import quoted
+
+
+class _EncodingForm:
+    """Marks an Encoding that a scenario may write as the name of its values, if that says all."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.read, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"enum": list(NAMED_BITS)}, handler(schema)]}
+
+    @staticmethod
+    def read(given: Any) -> Encoding:
+        """Return the encoding that a table or a bare name stands for. Raises ValidationError at the key at fault."""
+        if isinstance(given, Encoding):
+            return given
+        table = {"values": given} if isinstance(given, str) else given
+        value: Encoding = read_dataclass(Encoding, table)[0]
+        return value
+
+
+class Encodings(StrictTable):
+    """How payloads are written that their method leaves to the scenario: `up` from devices, `down` from the server."""
+
+    up: Annotated[Encoding, _EncodingForm()] = FLOAT32
+    down: Annotated[Encoding, _EncodingForm()] = FLOAT32
+
+
+def _ascending(targets: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(sorted(set(targets)))
+
+
+class _OrByMetric:
+    """Marks a key that may also be a table, of metrics and their values."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        number = {"type": "number"}
+        values = {"anyOf": [number, {"type": "array", "items": number}]}
+        return {"anyOf": [handler(schema), {"type": "object", "additionalProperties": values}]}
+
+
+def _one_or_more(given: Any) -> Any:
+    return given if isinstance(given, list | tuple) else [given]
+
+
+_Values: TypeAlias = Annotated[
+    tuple[FiniteFloat, ...], Strict(False), MinLen(1), BeforeValidator(_one_or_more), AfterValidator(_ascending)
+]
+
+
+class Evaluation(StrictTable):
+    """Test the global model every `every` rounds; `targets` are accuracies whose first reach is reported.
+
+    `last`: and after each of so many last rounds, where `stop.rounds` says which these are; at least after the last.
+    `personal`: also test what each device would use itself, on a test set with the class mix of its training data.
+    `metrics`: of the objective, to write beside loss and accuracy; unset: its usual ones. Targets of metrics are a
+    table, `targets = { perplexity = 3.0 }`.
+    """
+
+    every: Count = 1
+    last: Count = 1
+    personal: bool = False
+    metrics: Annotated[tuple[str, ...], Strict(False)] | None = None
+    targets: Annotated[
+        tuple[Annotated[float, Gt(0), Lt(1)], ...], Strict(False), AfterValidator(_ascending), _OrByMetric()
+    ] = ()
+    metric_targets: dict[str, _Values] = {}  # those of `targets` that are no accuracies, by metric
+
+    @validator(mode="before")
+    @classmethod
+    def _by_metric(cls, given: Any) -> Any:
+        """Keep accuracies apart from other targets, where `targets` is a table."""
+        targets = given.get("targets") if isinstance(given, Mapping) else None
+        if not isinstance(targets, Mapping):
+            return given
+        others = {name: value for name, value in targets.items() if name != ACCURACY}
+        own = _one_or_more(targets[ACCURACY]) if ACCURACY in targets else ()
+        return {**given, "targets": own, "metric_targets": {**given.get("metric_targets", {}), **others}}
+
+    @property
+    def targets_by_metric(self) -> dict[str, tuple[float, ...]]:
+        """All targets by metric, accuracies among them."""
+        return {**({ACCURACY: self.targets} if self.targets else {}), **self.metric_targets}
+
+
+class Milestone(StrictTable):
+    """A test accuracy that the global model must have had by a simulated time, else the run ends then."""
+
+    sim_time: Seconds  # when it is looked at
+    accuracy: PositiveShare  # the least that the best evaluation so far must have
+
+
+class Stop(StrictTable):
+    """A run ends when the first of these is reached: rounds, test accuracy or metric, simulated seconds, joules, money.
+
+    It also ends at a milestone that it has missed; they need one of the others beside them.
+    """
+
+    rounds: Count | None = None  # so many rounds
+    accuracy: PositiveShare | None = None  # test accuracy of the global model, a share
+    metric: dict[str, FiniteFloat] | None = None  # metrics of the objective by name, such as { perplexity = 3.0 }
+    sim_time: Seconds | None = None  # simulated time
+    energy: PositiveJoules | None = None  # joules of the devices, idle power included
+    cost: Payment | None = None  # what everything has cost, by the section prices, such as "5 EUR"
+    milestones: Annotated[tuple[Milestone, ...], Strict(False)] = ()  # accuracies by simulated times
+
+    @validator(mode="after")
+    def _at_least_one(self) -> Stop:
+        ends = [name for name in type(self).model_fields if name != "milestones"]
+        if all(getattr(self, name) is None for name in ends):
+            raise refusal(f"needs at least one of {', '.join(ends)}")
+        return self
+
+
+def _read_training(given: Any) -> Training:
+    value: Training = given if isinstance(given, Training) else read_dataclass(Training, given)[0]
+    return value
+
+
+LocalTraining: TypeAlias = Annotated[Training, BeforeValidator(_read_training)]
+
+
+Assignment: TypeAlias = Literal["neighbours", "column", "nearest", "balanced", "labels"]
+Handover: TypeAlias = Literal["old", "new", "lost"]
+
+
+def _as_list(given: Any) -> Any:
+    return given if isinstance(given, list | tuple) else [given]
+
+
+_Failures: TypeAlias = Annotated[
+    tuple[Annotated[Chosen, PartOf("failure")], ...], Strict(False), BeforeValidator(_as_list)
+]
+_Point: TypeAlias = Annotated[tuple[float, float], Strict(False)]
+
+
+class Edges(StrictTable):
+    """Edge servers of `topology = tree`, each of which trains its devices in rounds of its own.
+
+    The scenario's `selection` says whom each edge server asks, its `protocol` how the server waits for them. An edge
+    server's model counts as the samples behind it.
+    """
+
+    rounds: Annotated[Count, Le(1_000)] = 1  # of an edge server, before it sends its model: kappa_2 of HierFAVG
+    protocol: Annotated[Chosen, PartOf("protocol")] = Field(default="sync", validate_default=True)  # of the devices
+    asked: Annotated[Chosen, PartOf("selection")] = Field(default="all", validate_default=True)  # edge servers a round
+    assignment: Assignment = "neighbours"  # which devices hang on which edge server
+    positions: Annotated[tuple[_Point, ...], Strict(False), MinLen(1)] | None = None  # of edge servers, for "nearest"
+    mobility: Annotated[Chosen, PartOf("mobility")] | None = None  # None: devices stay where they are
+    handover: Handover = "old"  # who gets the update of a device that moved meanwhile
+    flops_per_s: FlopsPerSecondOrInf = float("inf")  # speed of an edge server; inf: its work takes no time
+    workers: Count = 1  # of an edge server: each as fast, at work on the updates of an aggregation at once
+    idle: Watts = 0.0  # of an edge server, all the time
+    busy: Watts = 0.0  # while it computes
+    energy_per_bit: JoulesPerBit = 0.0  # of what crosses the links between edge servers and server
+    failures: _Failures = ()  # of each edge server: restarts
+
+    @validator(mode="after")
+    def _busy_is_more(self) -> Edges:
+        if self.flops_per_s < float("inf") and self.busy < self.idle:  # else it is never busy
+            raise refusal_at("busy", f"must be at least idle, {self.idle:g} W, got {self.busy:g} W", self.busy)
+        return self
+
+    @validator(mode="after")
+    def _positions_where_needed(self) -> Edges:
+        if (self.positions is None) == (self.assignment == "nearest"):
+            needs = "needs positions" if self.positions is None else "alone takes positions"
+            raise refusal_at("positions", f"assignment 'nearest' {needs}, assignment is {self.assignment!r}", None)
+        return self
+
+
+# Keys of a scenario that all sessions share, as they are of the one world, host or run folder.
+OF_THE_WORLD = frozenset(
+    {
+        *("seed", "backend", "fleet", "network", "energy", "slowdown", "availability", "failures", "topology"),
+        *("server", "prices", "weights", "edges", "session", "extends"),
+    }
+)
+OWN = ("name", "devices", "start")  # keys of a session that no scenario has
+
+_LATEST_S = 1e9  # thirty years: much later, floats would not tell the ends of short jobs apart
+
+Block: TypeAlias = tuple[str, int]  # name and count of a fleet block
+
+
+def _listed(given: Any) -> Any:
+    """Return the devices of a session as a list; one block alone needs no brackets."""
+    given = [given] if isinstance(given, str) else given
+    if not isinstance(given, list | tuple) or not given:
+        raise refusal(f"must be a list of names of fleet blocks and of pairs [first, last], got {quoted(given)}")
+    for each in given:
+        if not isinstance(each, str | list | tuple):
+            raise refusal(
+                f"must be the name of a fleet block or a pair [first, last] of device ids, got {quoted(each)}"
+            )
+    return given
+
+
+_Id: TypeAlias = Annotated[int, Ge(0)]
+_Devices: TypeAlias = Annotated[
+    tuple[str | Annotated[tuple[_Id, _Id], Strict(False)], ...], Strict(False), BeforeValidator(_listed)
+]
+_SessionName: TypeAlias = Annotated[str, StringConstraints(pattern=SESSION_NAME)]
+
+
+class SessionTable(StrictTable):
+    """One of several trainings on the fleet. What it does not say, the scenario does."""
+
+    name: _SessionName  # in tables and file names, of letters, digits, _ and -; session1, ... unless given
+    devices: _Devices | None = None  # whom it may ask: fleet blocks by name, and pairs [first, last] of ids; None: all
+    start: Annotated[Delay, Le(_LATEST_S)] = 0.0  # when it begins, on the clock of the world; at most 1e9 s
+    data: Annotated[Chosen, PartOf("data")] | None = None
+    partition: Annotated[Chosen, PartOf("partition")] | None = None  # over its own devices
+    data_seed: Annotated[int, Ge(0)] | None = None
+    model: Annotated[Chosen, PartOf("model")] | None = None
+    training: LocalTraining | None = None
+    cost: Annotated[Chosen, PartOf("cost")] | None = None
+    selection: Annotated[Chosen, PartOf("selection")] | None = None
+    method: Annotated[Chosen, PartOf("method")] | None = None
+    objective: Annotated[Chosen, PartOf("objective")] | None = None
+    server_optimizer: Annotated[Chosen, PartOf("server_optimizer")] | None = None
+    protocol: Annotated[Chosen, PartOf("protocol")] | None = None
+    peers: Annotated[Chosen, PartOf("peers")] | None = None
+    encoding: Encodings | None = None
+    evaluation: Evaluation | None = None
+    stop: Stop | None = None  # when this session ends; joules and money are those of the whole world
+
+    @validator(mode="before")
+    @classmethod
+    def _known_keys(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping | cls):
+            raise refusal(f"must be a table, got {quoted(given)}")
+        if isinstance(given, Mapping):
+            for key in given:
+                if key in OF_THE_WORLD:
+                    allowed = ", ".join(cls.model_fields)
+                    raise refusal_at(
+                        key,
+                        f"belongs to the scenario, whose world all sessions share (allowed here: {allowed})",
+                        given[key],
+                    )
+            check_keys(given, cls.model_fields)
+        return given
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """What this session has instead of the scenario's, by key of the scenario."""
+        keys = (key for key in type(self).model_fields if key not in OWN)
+        return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+
+    @property
+    def word(self) -> int:
+        """A number below 2**31 that follows from the name, and names the random streams of the session."""
+        return word_of(self.name)
+
+    def spans(self, blocks: Sequence[Block]) -> list[tuple[int, int]] | None:
+        """Return the first and last ids of the devices that it may ask, by the blocks of the fleet; None: all.
+
+        Raises ConfigError for a block that is not there, and for ids that no device has.
+        """
+        if self.devices is None:
+            return None
+        lasts = [sum(count for _, count in blocks[: i + 1]) - 1 for i in range(len(blocks))]
+        found: list[tuple[int, int]] = []
+        for wanted in self.devices:
+            if isinstance(wanted, str):
+                spans = [
+                    (last - count + 1, last)
+                    for (name, count), last in zip(blocks, lasts, strict=True)
+                    if name == wanted
+                ]
+                if not spans:
+                    names = ", ".join(dict.fromkeys(name for name, _ in blocks))
+                    raise ConfigError(f"no fleet block is called {quoted(wanted)} (there are {names})")
+                found += spans
+            elif not wanted[0] <= wanted[1] <= lasts[-1]:
+                raise ConfigError(f"must be first and last of the ids 0 to {lasts[-1]}, got {list(wanted)}")
+            else:
+                found.append(wanted)
+        return found
+
+
+def word_of(name: str) -> int:
+    """Return a number below 2**31 that follows from a name."""
+    return int.from_bytes(sha256(name.encode()).digest()[:4]) >> 1
+
+
+def with_sessions(given: Any) -> Any:
+    """Return the table of a scenario whose sessions are laid over it: each has a name, and its sections are whole."""
+    tables = given.get("session") if isinstance(given, Mapping) else None
+    if not isinstance(tables, list | tuple):
+        return given
+    return {**given, "session": [_laid_over(given, each, place) for place, each in enumerate(tables)]}
+
+
+def _laid_over(scenario: Mapping[str, Any], table: Any, place: int) -> Any:
+    if not isinstance(table, Mapping):
+        return table
+    given = {key: value for key, value in table.items() if value is not None}
+    shared = [key for key in given if key not in OWN and key in scenario]
+    whole = merged({key: scenario[key] for key in shared}, {key: given[key] for key in shared})
+    return {"name": f"session{place + 1}", **given, **whole}

@@ -1,0 +1,496 @@
+"""Price list of a model: parameters, bytes, FLOPs and memory of every layer, and the cost of a task.
+
+Amounts are per sample. Each names the channel groups that it grows with (a device that keeps 3 of 8 units pays 3/8 of
+it) and the layers of which at least one must be trained for it to be paid at all. So any part of a model has its exact
+price. No torch, so timing needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+from pydantic import PlainSerializer, TypeAdapter, ValidationError
+
+from edgesim.core.encoding import FLOAT32, Contents, Encoding
+from edgesim.core.errors import ConfigError, demand_of
+from edgesim.core.task import Payload, Submodel, TensorSpec
+
+# Sorted, so that equal profiles give equal text whatever the hash seed of the process.
+LayerNames = Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedBytes:
+    """Bytes that a training step keeps from forward for backward."""
+
+    per_sample: int
+    fixed: int  # whatever the batch
+    upstream: LayerNames  # kept only if one of these layers is trained
+    groups: tuple[str, ...] = ()
+
+
+class MemoryNeed(NamedTuple):
+    """Bytes held at the peak of a training step: at the end of forward, with room for all gradients."""
+
+    weights: int  # parameters and buffers
+    gradients: int
+    optimiser: int
+    activations: int  # kept for backward, the batch itself included where a gradient needs it
+
+    @property
+    def total(self) -> int:
+        """Bytes of all four."""
+        return sum(self)
+
+
+F32_BYTES = 4
+WHOLE = Submodel()
+
+Include: TypeAlias = Literal["counted", "all"]  # FLOPs that PyTorch's counter scores, or also those by formula
+Sparse: TypeAlias = Literal["dense", "ideal"]  # hardware that multiplies zeros like any number, or that skips them
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelGroup:
+    """Output channels or neurons that can be left out: wherever they appear, in one layer or several."""
+
+    name: str  # of the first layer that has them as outputs
+    size: int
+    splits: int = 1  # group normalisation splits those that are there into so many groups of equal size
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """Size of one layer and its FLOPs per sample.
+
+    A layer is a module that directly owns parameters or floating-point buffers, named by its path: "a.b.weight"
+    belongs to "a.b". `forward_flops` are those counted while the module itself ran, less its inner modules.
+    """
+
+    name: str
+    kind: str
+    params: int
+    buffers: int  # floating-point elements only; integer counters do not travel
+    forward_flops: float
+    weight_grad_flops: float
+    input_grad_flops: float
+    upstream: LayerNames  # layers with parameters that its input depends on
+    weights: int = 0  # parameters in tensors of two dimensions or more: what a mask can cover
+    rows: str = ""  # channel group of its outputs; "" = they are always all there
+    columns: str = ""  # channel group of its inputs
+    column_spread: int = 1  # consecutive inputs of one unit: the pixels of a flattened channel
+    matrices: tuple[tuple[int, int], ...] = ()  # tensors of the weights: outputs, and the weights of each
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Channel groups that its FLOPs grow with."""
+        return tuple(group for group in (self.rows, self.columns) if group)
+
+    @property
+    def reuses_weights(self) -> bool:
+        """Whether it uses a weight several times a sample, as convolutions do; it then computes at another speed."""
+        return self.forward_flops > 2 * self.params
+
+    def backward_flops(self, trained: frozenset[str]) -> float:
+        """Return the backward FLOPs per sample of the whole layer if these layers are trained."""
+        backward = self.weight_grad_flops * (self.name in trained)
+        return backward + self.input_grad_flops * (not trained.isdisjoint(self.upstream))
+
+
+@dataclass(frozen=True, slots=True)
+class ProductCost:
+    """Backward FLOPs per sample of work without weights of its own, such as a product of activations."""
+
+    backward_flops: float
+    upstream: LayerNames  # paid only if one of these layers is trained
+
+
+@dataclass(frozen=True, slots=True)
+class OperationCost:
+    """FLOPs per sample, by formula, of operations that PyTorch's counter scores as zero."""
+
+    operation: str
+    forward_flops: float
+    backward_flops: float  # with batch normalisation's statistics, which also are taken only where it is trained
+    upstream: LayerNames  # backward is paid only if one of these layers is trained
+    only_with: str = ""  # and only if this layer is trained too
+    groups: tuple[str, ...] = ()
+
+
+class Coverage(NamedTuple):
+    """What the FLOPs of training the whole model consist of, per sample."""
+
+    counted_flops: float  # scored by PyTorch's counter
+    formula_flops: float  # of the operations that it scores as zero; see edgesim.learning.measure.elementwise
+    left_at_zero: tuple[str, ...]  # operations without either
+
+
+@dataclass(frozen=True, slots=True)
+class CostProfile:
+    """What a model costs, per sample: `layers` in forward order and the work outside them.
+
+    Whatever takes a part raises ValueError if it names a layer, channel group or unit that the model does not have.
+    """
+
+    model: str
+    input_shape: tuple[int, ...]
+    classes: int
+    layers: tuple[LayerCost, ...]
+    other_forward_flops: float = 0.0  # counted outside every layer
+    products: tuple[ProductCost, ...] = ()
+    drop_single: bool = False  # batch normalisation: a last batch of one sample is left out
+    needs_two: bool = False  # and cannot be trained on at all, as some layer would see one number a channel
+    groups: tuple[ChannelGroup, ...] = ()  # that can be thinned, in forward order
+    operations: tuple[OperationCost, ...] = ()
+    left_at_zero: tuple[str, ...] = ()  # operations of the training step that have no price
+    saved: tuple[SavedBytes, ...] = ()
+    integer_buffer_bytes: int = 0  # counters, which stay on the device
+    step_forward_flops: float = 0.0  # of a step or other forward pass, whatever its batch
+    step_products: tuple[ProductCost, ...] = ()  # backward FLOPs of a step, whatever its batch
+    charged_as: CostProfile | None = None  # the network that is charged for; see edgesim.learning.cost_models.priced_as
+    numbers_scale: float = 1.0  # numbers of its payloads for one of this network's
+    memory_scale: float = 1.0  # bytes that training it holds for one of this network's
+
+    def check_batch(self, key: str, batch: int) -> None:
+        """Raise ConfigError, naming the key, for batches of one sample if the model cannot be trained on them."""
+        if self.needs_two and batch == 1:
+            raise ConfigError(
+                f"{key}: must be at least 2, as the batch normalisation of {self.model} needs two samples"
+            )
+
+    @property
+    def layer_names(self) -> tuple[str, ...]:
+        """Names of the layers in forward order."""
+        return tuple(layer.name for layer in self.layers)
+
+    @property
+    def params(self) -> int:
+        """Number of parameters of the whole model."""
+        return sum(layer.params for layer in self.layers)
+
+    @property
+    def coverage(self) -> Coverage:
+        """How the training FLOPs of the whole model are accounted for."""
+        counted = self.train_flops()
+        return Coverage(counted, self.train_flops(include="all") - counted, self.left_at_zero)
+
+    def forward_flops(
+        self, submodel: Submodel = WHOLE, include: Include = "counted", sparse: Sparse = "dense"
+    ) -> float:
+        """Return the FLOPs of one forward pass of a part, per sample; normalisation uses its running statistics."""
+        shares = self._shares(submodel)
+        density = self._densities(submodel, shares, sparse)
+        flops = self.other_forward_flops
+        for layer in self.layers:
+            flops += _thinned(layer.forward_flops, layer.groups, shares) * density.get(layer.name, 1.0)
+        if include == "all":
+            flops += sum(_thinned(work.forward_flops, work.groups, shares) for work in self.operations)
+        return flops
+
+    def forward_macs(self, submodel: Submodel = WHOLE) -> float:
+        """Return the multiply-accumulates of one forward pass of a part, per sample, as the profiler thop counts them.
+
+        Half the counted FLOPs, and 4 for each element that batch normalisation gives out; none for biases, activations
+        and pooling. Zeros of masked layers count like any weight. It is what papers print as a model's "FLOPs".
+        """
+        shares = self._shares(submodel)
+        norms = (work for work in self.operations if work.operation == "batch_norm")
+        normalised = sum(_thinned(work.forward_flops, work.groups, shares) for work in norms)
+        return self.forward_flops(submodel) / 2 + normalised
+
+    def train_flops(
+        self, submodel: Submodel | frozenset[str] = WHOLE, include: Include = "counted", sparse: Sparse = "dense"
+    ) -> float:
+        """Return the FLOPs of one forward and backward pass per sample, without the optimiser step.
+
+        A frozen set stands for the part that freezes these layers: they run forward but are not trained. A layer's
+        input gradient is paid only where a trained layer lies upstream.
+        """
+        submodel = submodel if isinstance(submodel, Submodel) else Submodel(frozen=submodel)
+        trained = self._trained(submodel)
+        shares = self._shares(submodel)
+        density = self._densities(submodel, shares, sparse)
+        flops = self.forward_flops(submodel, include, sparse)
+        for layer in self.layers:
+            flops += _thinned(layer.backward_flops(trained), layer.groups, shares) * density.get(layer.name, 1.0)
+        due = (product for product in self.products if not trained.isdisjoint(product.upstream))
+        flops += sum(product.backward_flops for product in due)
+        return flops + (self._formula_backward(trained, shares) if include == "all" else 0.0)
+
+    def step_flops(self, submodel: Submodel = WHOLE) -> float:
+        """Return the FLOPs of a training step that do not grow with its batch, beside `train_flops` for each sample."""
+        trained = self._trained(submodel)
+        due = (product for product in self.step_products if not trained.isdisjoint(product.upstream))
+        return self.step_forward_flops + sum(product.backward_flops for product in due)
+
+    def convolution_flops(
+        self, submodel: Submodel = WHOLE, sparse: Sparse = "dense", forward_only: bool = False
+    ) -> float:
+        """Return the FLOPs that layers which reuse weights have in those of `train_flops` or `forward_flops`."""
+        trained = frozenset[str]() if forward_only else self._trained(submodel)
+        shares = self._shares(submodel)
+        density = self._densities(submodel, shares, sparse)
+        return sum(
+            _thinned(layer.forward_flops + layer.backward_flops(trained), layer.groups, shares)
+            * density.get(layer.name, 1.0)
+            for layer in self.layers
+            if layer.reuses_weights
+        )
+
+    def submodel_params(self, submodel: Submodel = WHOLE, trained_only: bool = False) -> int:
+        """Return the number of parameters of a part, or of its trained layers only."""
+        trained, shares = self._trained(submodel), self._shares(submodel)
+        return sum(_sizes(layer, shares)[0] for layer in self.layers if layer.name in trained or not trained_only)
+
+    def memory_bytes(self, submodel: Submodel, batch: int, moments: int = 0) -> MemoryNeed:
+        """Return the bytes that training a part on such batches holds at its peak; `moments`: kept a parameter."""
+        trained, shares = self._trained(submodel), self._shares(submodel)
+        gradients = F32_BYTES * self.submodel_params(submodel, trained_only=True)
+        need = MemoryNeed(
+            weights=F32_BYTES * sum(sum(_sizes(layer, shares)) for layer in self.layers) + self.integer_buffer_bytes,
+            gradients=gradients,
+            optimiser=moments * gradients,
+            activations=sum(
+                int(_thinned(kept.fixed + batch * kept.per_sample, kept.groups, shares))
+                for kept in self.saved
+                if not trained.isdisjoint(kept.upstream)
+            ),
+        )
+        return MemoryNeed(*(_scaled(part, self.memory_scale) for part in need))
+
+    def before_last(self, count: int) -> frozenset[str]:
+        """Return every layer but the last `count`: the frozen set that trains only those. 1 <= count <= layers."""
+        if not 1 <= count <= len(self.layers):
+            raise ValueError(f"{self.model} has {len(self.layers)} layers; asked for the last {count}")
+        return frozenset(self.layer_names[:-count])
+
+    def nbytes(self, payload: Payload, submodel: Submodel = WHOLE, usual: Encoding = FLOAT32) -> int:
+        """Return the bytes of a payload: its numbers as its encoding writes them, and its extra bytes.
+
+        `part`: only the units that it keeps travel; its `nnz` tells what a mask covers. `usual`: the encoding of a
+        payload that names none.
+        """
+        encoding, own = payload.encoding or usual, [spec for spec in payload.tensors if spec.dtype == "float32"]
+        others_bytes = sum(spec.plain_bytes for spec in payload.tensors if spec.dtype != "float32")
+        own_bytes = sum(encoding.of_others.nbytes(_contents_of(spec)) for spec in own)
+        model_bytes = _scaled(encoding.nbytes(self.contents(payload, submodel)), self.numbers_scale)
+        return model_bytes + own_bytes + others_bytes + payload.extra_bytes
+
+    def numbers(self, payload: Payload, submodel: Submodel = WHOLE) -> int:
+        """Return how many numbers a payload holds, zeros among them: of its collections and layers, and its tensors."""
+        numbers = _scaled(self.contents(payload, submodel).numbers, self.numbers_scale)
+        return numbers + sum(spec.numbers for spec in payload.tensors)
+
+    def contents(self, payload: Payload, submodel: Submodel) -> Contents:
+        """Return how many numbers of which sort a payload holds.
+
+        A method's own collection (control variates, momenta) mirrors the parameters, their mask included.
+        """
+        names = frozenset(self.layer_names) if payload.layers is None else payload.layers
+        self._check_layers(names)
+        shares, nonzero = self._shares(submodel), dict(submodel.nnz)
+        self._densities(submodel, shares, "dense")  # checks the mask
+        collections, found = len(payload.collections - {"buffers"}), Contents(0, 0, 0, 0, 0, 0)
+        for layer in (layer for layer in self.layers if layer.name in names):
+            params, buffers = _sizes(layer, shares)
+            weights, covered = int(_thinned(layer.weights, layer.groups, shares)), layer.name in nonzero
+            statistics = buffers * ("buffers" in payload.collections) * (not payload.weights_only)
+            vectors = collections * (params - weights) * (not payload.weights_only)
+            found = Contents(
+                collections=collections,
+                layers=found.layers + (weights > 0),
+                whole=found.whole + weights * (not covered),
+                masked=found.masked + weights * covered,
+                nonzero=found.nonzero + nonzero.get(layer.name, 0),
+                vectors=found.vectors + vectors + statistics,
+                statistics=found.statistics + statistics,
+                matrices=found.matrices + (() if covered else _matrices(layer, shares)),
+            )
+        return found
+
+    def kept_channels(self, submodel: Submodel) -> dict[str, tuple[int, ...]]:
+        """Return the units that a part keeps of the groups that it thins, by group; other groups are whole."""
+        sizes = {group.name: group.size for group in self.groups}
+        for name, channels in submodel.channels:
+            if name not in sizes:
+                raise ValueError(f"{self.model} has no channel group {name!r} (groups: {', '.join(sizes) or 'none'})")
+            if (
+                not channels
+                or len(set(channels)) < len(channels)
+                or not 0 <= min(channels) <= max(channels) < sizes[name]
+            ):
+                raise ValueError(
+                    f"{self.model}: kept channels of {name} must be distinct and in [0, {sizes[name]}), at least one"
+                )
+        return dict(submodel.channels)
+
+    def to_json(self) -> str:
+        """Return the cost profile as JSON text; `from_json` gives an equal one back."""
+        return _PROFILES.dump_json(self, indent=1).decode()
+
+    @staticmethod
+    def from_json(text: str) -> CostProfile:
+        """Return the cost profile written by `to_json`. Raises ConfigError if the text is not one."""
+        try:
+            return _PROFILES.validate_json(text)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"])) or "text"
+            raise ConfigError(f"cost profile: {where}: {demand_of(first)}") from error
+
+    def _check_layers(self, names: Iterable[str]) -> None:
+        unknown = set(names).difference(self.layer_names)
+        if unknown:
+            known = ", ".join(self.layer_names)
+            raise ValueError(f"{self.model} has no layer {min(unknown)!r} (layers: {known})")
+
+    def _trained(self, submodel: Submodel) -> frozenset[str]:
+        self._check_layers(submodel.frozen)
+        return frozenset(self.layer_names) - submodel.frozen
+
+    def _shares(self, submodel: Submodel) -> dict[str, tuple[int, int]]:
+        """Return how many units a part keeps, of how many, by group."""
+        sizes = {group.name: group.size for group in self.groups}
+        return {name: (len(channels), sizes[name]) for name, channels in self.kept_channels(submodel).items()}
+
+    def _densities(self, submodel: Submodel, shares: _Shares, sparse: Sparse) -> dict[str, float]:
+        """Return the share of nonzero weights of a part's masked layers, if the hardware makes use of zeros."""
+        self._check_layers(name for name, _ in submodel.nnz)
+        nonzero = dict(submodel.nnz)
+        densities: dict[str, float] = {}
+        for layer in (layer for layer in self.layers if layer.name in nonzero):
+            weights, found = int(_thinned(layer.weights, layer.groups, shares)), nonzero[layer.name]
+            if not 0 <= found <= weights or not weights:
+                raise ValueError(f"{self.model}: {layer.name} has {weights} weights, found {found} nonzero ones")
+            densities[layer.name] = found / weights
+        return densities if sparse == "ideal" else {}
+
+    def _formula_backward(self, trained: frozenset[str], shares: _Shares) -> float:
+        paid = (
+            work
+            for work in self.operations
+            if not trained.isdisjoint(work.upstream) and (not work.only_with or work.only_with in trained)
+        )
+        return sum(_thinned(work.backward_flops, work.groups, shares) for work in paid)
+
+
+_Shares: TypeAlias = Mapping[str, tuple[int, int]]
+_PROFILES: TypeAdapter[CostProfile] = TypeAdapter(CostProfile)
+
+
+def _scaled(amount: int, scale: float) -> int:
+    return amount if scale == 1.0 else round(scale * amount)
+
+
+def _contents_of(spec: TensorSpec) -> Contents:
+    """Return the numbers of a method's own tensor: as a layer of weights, or a vector if it has one dimension."""
+    if len(spec.shape) < 2:
+        return Contents(0, 0, 0, 0, 0, spec.numbers)
+    return Contents(1, 1, spec.numbers, 0, 0, 0)
+
+
+def _thinned(amount: float, groups: Iterable[str], shares: _Shares) -> float:
+    """Return an amount after thinning. Exact: it is a whole multiple of the size of each of its groups."""
+    for group in groups:
+        kept, size = shares.get(group, (1, 1))
+        amount = amount * kept / size
+    return amount
+
+
+def _sizes(layer: LayerCost, shares: _Shares) -> tuple[int, int]:
+    """Return the parameters and buffers of a layer after thinning; vectors have one entry an output."""
+    rows = (layer.rows,)
+    params = _thinned(layer.weights, layer.groups, shares) + _thinned(layer.params - layer.weights, rows, shares)
+    return int(params), int(_thinned(layer.buffers, rows, shares))
+
+
+def _matrices(layer: LayerCost, shares: _Shares) -> tuple[tuple[int, int], ...]:
+    """Return the shapes of the tensors of a layer's weights after thinning."""
+    groups = (layer.rows,), (layer.columns,)
+    return tuple(
+        (int(_thinned(outputs, groups[0], shares)), int(_thinned(each, groups[1], shares)))
+        for outputs, each in layer.matrices
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralProfiles(CostProfile):
+    """What several networks cost together, as if they were one of which a device trained all. They share no layer."""
+
+    networks: Mapping[str, CostProfile] = field(default_factory=dict)  # by name
+
+
+def profile_of(cost_profile: CostProfile, submodel: Submodel) -> CostProfile:
+    """Return the cost profile of the network that a sub-model is of: in a run with one network that of the run."""
+    return (
+        cost_profile.networks[submodel.network]
+        if isinstance(cost_profile, SeveralProfiles) and submodel.network
+        else cost_profile
+    )
+
+
+def side_by_side(networks: Mapping[str, CostProfile]) -> SeveralProfiles:
+    """Return the cost profile of networks of which each has its name before those of its layers and channel groups."""
+    each = [_named(name, profile) for name, profile in networks.items()]
+    first = each[0]
+    return SeveralProfiles(
+        model=" + ".join(profile.model for profile in each),
+        input_shape=first.input_shape,
+        classes=first.classes,
+        layers=tuple(layer for profile in each for layer in profile.layers),
+        other_forward_flops=sum(profile.other_forward_flops for profile in each),
+        products=tuple(product for profile in each for product in profile.products),
+        drop_single=any(profile.drop_single for profile in each),
+        needs_two=any(profile.needs_two for profile in each),
+        groups=tuple(group for profile in each for group in profile.groups),
+        operations=tuple(work for profile in each for work in profile.operations),
+        left_at_zero=tuple(dict.fromkeys(left for profile in each for left in profile.left_at_zero)),
+        saved=tuple(kept for profile in each for kept in profile.saved),
+        integer_buffer_bytes=sum(profile.integer_buffer_bytes for profile in each),
+        step_forward_flops=sum(profile.step_forward_flops for profile in each),
+        step_products=tuple(product for profile in each for product in profile.step_products),
+        networks=dict(networks),
+    )
+
+
+def _named(name: str, profile: CostProfile) -> CostProfile:
+    """Return a cost profile with a name before those of its layers and channel groups."""
+
+    def own(found: str) -> str:
+        return found and f"{name}.{found}"
+
+    def all_own(found: Iterable[str]) -> LayerNames:
+        return frozenset(map(own, found))
+
+    def layer_of(layer: LayerCost) -> LayerCost:
+        rows, columns = own(layer.rows), own(layer.columns)
+        return replace(layer, name=own(layer.name), rows=rows, columns=columns, upstream=all_own(layer.upstream))
+
+    def group_of(group: ChannelGroup) -> ChannelGroup:
+        return replace(group, name=own(group.name))
+
+    def product_of(product: ProductCost) -> ProductCost:
+        return replace(product, upstream=all_own(product.upstream))
+
+    return replace(
+        profile,
+        layers=tuple(map(layer_of, profile.layers)),
+        groups=tuple(map(group_of, profile.groups)),
+        products=tuple(map(product_of, profile.products)),
+        step_products=tuple(map(product_of, profile.step_products)),
+        operations=tuple(
+            replace(
+                work,
+                upstream=all_own(work.upstream),
+                only_with=own(work.only_with),
+                groups=tuple(map(own, work.groups)),
+            )
+            for work in profile.operations
+        ),
+        saved=tuple(
+            replace(kept, upstream=all_own(kept.upstream), groups=tuple(map(own, kept.groups)))
+            for kept in profile.saved
+        ),
+    )

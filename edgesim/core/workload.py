@@ -1,0 +1,114 @@
+"""What a task asks of a device: samples, steps, FLOPs, and how long they take at full speed.
+
+Prices and methods that plan by time agree on it, as both ask here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.cost_model import Itemised
+from edgesim.core.encoding import Encoding
+from edgesim.core.price_list import profile_of
+from edgesim.core.task import Pass, Payload, Task
+from edgesim.core.view import Setting
+
+
+def update_flops(
+    momentum: bool = False, weight_decay: bool = False, nesterov: bool = False, adam: bool = False
+) -> float:
+    """Return FLOPs of the optimiser per trained parameter and step.
+
+    SGD: one product and one sum, and again for each option. Adam: 3 for the mean of gradients, 4 for that of their
+    squares, 6 for the step: a root, a quotient that corrects it, a sum; a quotient, a product, a sum.
+    """
+    if adam:
+        return 13.0 + 2.0 * weight_decay
+    return 2.0 + 2.0 * momentum + 2.0 * weight_decay + 2.0 * nesterov
+
+
+def amount(task: Task, setting: Setting, ids: Ids) -> tuple[Arr, Arr]:
+    """Return the samples and SGD steps of a task on these devices, both of shape (k,)."""
+    samples, steps = np.zeros(len(ids)), np.zeros(len(ids))
+    trained_on = np.maximum(setting.samples[ids] - task.held_out, 0)  # prices are asked for devices with fewer, too
+    for sgd in task.local_sgd:
+        done, taken = sgd.amount(trained_on, profile_of(setting.cost_profile, task.submodel).drop_single)
+        samples += done
+        steps += taken
+    return samples, steps
+
+
+def flops_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Arr:
+    """Return the FLOPs of a task with so many samples and steps, shape (k,)."""
+    total, cost_profile = np.zeros(len(samples)), profile_of(setting.cost_profile, task.submodel)
+    for work in _passes(task, setting):
+        total += setting.cost.flops(cost_profile, work, task.submodel, samples, steps)
+    return total
+
+
+def items_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Mapping[str, Arr] | None:
+    """Return the amount of every term of the work, or None if the cost model knows only FLOPs."""
+    if not isinstance(setting.cost, Itemised):
+        return None
+    total: dict[str, Arr] = {}
+    cost_profile = profile_of(setting.cost_profile, task.submodel)
+    for work in _passes(task, setting):
+        for term, amount_ in setting.cost.amounts(cost_profile, work, task.submodel, samples, steps).items():
+            total[term] = total.get(term, 0.0) + amount_
+    return total
+
+
+def full_speed_s(task: Task, setting: Setting, ids: Ids) -> Arr:
+    """Return the seconds of computing a task on these devices, as the server can know them, shape (k,).
+
+    At their highest frequencies, without slow-downs.
+    """
+    samples, steps = amount(task, setting, ids)
+    flops = flops_of(task, setting, samples, steps)
+    if setting.speeds is None:
+        seconds: Arr = flops / setting.flops_per_s[ids]
+        return seconds
+    return setting.speeds(ids, flops, items_of(task, setting, samples, steps))
+
+
+def expected_s(task: Task, setting: Setting, ids: Ids) -> Arr:
+    """Return the seconds of whole jobs on these devices, as the server can know them, shape (k,).
+
+    Computing as `full_speed_s` has it, transfers at the mean rates, and their latencies.
+    """
+    assert task.down is not None
+    cost_profile = profile_of(setting.cost_profile, task.submodel)
+    down_s = 8.0 * cost_profile.nbytes(task.down, task.submodel, setting.encoding_down) / setting.down_bps[ids]
+    up_s = 8.0 * cost_profile.nbytes(task.up, task.submodel, setting.encoding_up) / setting.up_bps[ids]
+    seconds: Arr = full_speed_s(task, setting, ids) + down_s + up_s + 2.0 * setting.latency_s[ids]
+    return seconds
+
+
+def _passes(task: Task, setting: Setting) -> list[Pass]:
+    """Return the passes of a task with the FLOPs of its optimiser, and what its encodings cost the device."""
+    momentum = any(sgd.momentum > 0 for sgd in task.local_sgd)
+    decay = any(sgd.weight_decay > 0 for sgd in task.local_sgd)
+    nesterov = any(sgd.nesterov for sgd in task.local_sgd)
+    adam = any(sgd.optimizer != "sgd" for sgd in task.local_sgd)
+    flops = update_flops(momentum, decay, nesterov, adam)
+    passes = [replace(work, update_flops=flops) for work in task.passes]
+    coding_flops = _coding_flops(task, setting)
+    return [*passes, Pass("flops", coding_flops)] if coding_flops else passes
+
+
+def _coding_flops(task: Task, setting: Setting) -> float:
+    """Return the FLOPs of a device that encodes what it sends and decodes what the server sent it."""
+    ways = [(task.up, task.up.encoding or setting.encoding_up)]
+    if task.start == "server" and task.down is not None:
+        ways.append((task.down, task.down.encoding or setting.encoding_down))
+    return sum(_coded_flops(payload, encoding, task, setting) for payload, encoding in ways)
+
+
+def _coded_flops(payload: Payload, encoding: Encoding, task: Task, setting: Setting) -> float:
+    profile = profile_of(setting.cost_profile, task.submodel)
+    own = encoding.flops_per_number * sum(spec.numbers for spec in payload.tensors)
+    return float(profile.numbers_scale * encoding.coding_flops(profile.contents(payload, task.submodel)) + own)

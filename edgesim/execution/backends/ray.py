@@ -1,0 +1,85 @@
+"""Trains in processes of a Ray cluster, on this machine or on many, which work on while the simulation does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from edgesim.core.limits import PROCESS_BYTES, Count, check_memory
+from edgesim.core.update import ModelState
+from edgesim.execution.backends.pooled import HeldModels, Item, Kind, PooledBackend
+from edgesim.execution.ray_cluster import RayCluster, RayPool, check_installed
+from edgesim.learning.train.trainer import Trainer
+
+
+class RayBackend(PooledBackend):
+    """Processes of a cluster, which find trainer, data and models in its memory: each lies there once."""
+
+    def __init__(self, trainer: Trainer, workers: int, cluster: RayCluster) -> None:
+        import ray
+
+        self._cluster = cluster
+        pool = RayPool("backend", workers, _start, [trainer])
+        super().__init__(trainer, workers, pool, HeldModels(ray.put, lambda reference: None))  # gone with its last user
+
+    def close(self) -> None:
+        """Give up what is under way, and leave the cluster."""
+        super().close()
+        self._cluster.close()
+
+    def _give(self, item: Item, given: Any) -> None:
+        references = self._models.places(item.models).values()
+        self._pool.give(item, _work, (item.kind, given, item.models), *references)
+
+
+# --- in a process of the cluster --------------------------------------------------------------------------------------
+
+_TRAINER: list[Trainer] = []
+
+
+def _start(trainer: Trainer) -> None:
+    _TRAINER[:] = [trainer]
+
+
+def _work(work: tuple[Kind, Any, Sequence[int]], *models: ModelState) -> Any:
+    kind, given, names = work
+    return kind(_TRAINER[0], given, dict(zip(names, models, strict=True)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ray:
+    """Train in processes of a Ray cluster of one thread each, on this machine or on many."""
+
+    workers: Count = 2  # jobs at a time, a process and thread each
+    address: str | None = None  # of a running cluster, HOST:PORT or auto; None: RAY_ADDRESS, else this machine alone
+    trains: ClassVar[bool] = True
+
+    def check(self) -> None:
+        """Raise ConfigError if Ray is not installed, or so many processes of this machine do not fit into memory."""
+        check_installed("backend")
+        if not self.address:
+            check_memory("backend.workers", self.workers * PROCESS_BYTES, f"{self.workers:,} processes with PyTorch")
+
+    def alone(self) -> dict[str, Any]:
+        """Return the table of the backend that trains in this process alone, to the same results."""
+        return {"name": "serial"}
+
+    @property
+    def processes(self) -> int:
+        """Those that train besides this one."""
+        return self.workers
+
+    def open(self, make_trainer: Callable[[str], Trainer]) -> RayBackend:
+        """Return the backend. Raises ConfigError if Ray is not installed, or nobody is at the address."""
+        self.check()
+        trainer = make_trainer("cpu")
+        cluster = RayCluster("backend", self.workers, self.address)
+        try:
+            return RayBackend(trainer, self.workers, cluster)
+        except BaseException:
+            cluster.close()
+            raise
+
+
+PLUGINS = {"ray": Ray}

@@ -1,0 +1,124 @@
+"""Lets a run that was cut off go on: what it was told so far lies in a file, with the weights of that moment.
+
+The clock, the links and the tables of a run depend on what is learned only through answers: plans, scores, and what an
+aggregation says of itself. A run that goes on is simulated from its beginning, and is answered by identity without any
+training until it asks what nobody knows. Then it goes on from the saved values, bit for bit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+
+from edgesim.core import backend, learner, rng, task, update
+from edgesim.core.errors import ConfigError, DataError
+from edgesim.core.method import Method
+from edgesim.execution.serialization import Records, check_tree, read_tree, records_in, write_tree
+from edgesim.files.atomic import checkpoint_of, remove_checkpoint, whole_file
+from edgesim.files.reading import in_short
+from edgesim.learning.codec import packed
+
+# The modules of the classes of plans, messages and packed tensors; imported here, as a reader may have loaded none.
+_MODULES = tuple(module.__name__ for module in (task, update, backend, learner, rng, packed))
+
+
+class Saved(NamedTuple):
+    """What a checkpoint file holds, by identity."""
+
+    answers: Mapping[bytes, Any]  # to all that the run has asked
+    values: Mapping[bytes, Any]  # of all that later nodes may build on
+    host_s: float  # that it took until then
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run is saved, how often, and what has to be the same for another one to go on from there.
+
+    Format: edgesim.execution.serialization. Reading runs no code, and a file with a changed byte is refused.
+    """
+
+    file: Path
+    every_s: float  # of the host's time; saved after the next merge
+    stamp: Mapping[str, Any]
+
+    @classmethod
+    def beside(cls, folder: Path, every_s: float, stamp: Mapping[str, Any]) -> Checkpoint:
+        """Return the checkpoint of a run folder: a hidden file beside it."""
+        return cls(checkpoint_of(folder), every_s, stamp)
+
+    def is_outdated(self) -> bool:
+        """Return whether there is a file that was written for another stamp or version of torch.
+
+        Raises DataError if it cannot be read.
+        """
+        return self.file.exists() and bool(self._differences(self._content({}, "stamp")[0]))
+
+    def is_unfit(self) -> bool:
+        """Return whether there is a file that no run of this stamp can go on from, damaged ones included."""
+        try:
+            return self.is_outdated()
+        except DataError:
+            return True
+
+    def load(self, method: Method | None = None) -> Saved | None:
+        """Return what the file holds, None if there is none; `method`: whose state may have records of its module.
+
+        Raises ConfigError if it was written for another stamp or version of torch, DataError if it cannot be read.
+        """
+        if not self.file.exists():
+            return None
+        stamp, saved = self._content(records_of(method), "stamp", "saved")
+        if others := self._differences(stamp):
+            raise ConfigError(f"{self.file}: was saved with another {', '.join(others)}; remove it to begin anew")
+        answers, values = (
+            {bytes.fromhex(id_): each for id_, each in saved[of].items()} for of in ("answers", "values")
+        )
+        return Saved(answers, values, saved["host_s"])
+
+    def save(self, saved: Saved, method: Method | None = None) -> None:
+        """Write the file; a reader finds the one before or this one. Raises ConfigError if that is not possible."""
+        answers, values = ({id_.hex(): each for id_, each in of.items()} for of in (saved.answers, saved.values))
+        kept = {"answers": answers, "values": values, "host_s": saved.host_s}
+        content = {"stamp": self._stamp(), "saved": kept}
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(self.file) as growing, growing.open("wb") as file:
+                write_tree(file, content, records_of(method))
+                file.flush()
+                os.fsync(file.fileno())  # or a machine that goes down may leave neither this file nor the one before
+        except (OSError, TypeError) as error:
+            raise ConfigError(f"{self.file}: cannot be written: {error}") from error
+
+    def check(self, state: Any, method: Method) -> None:
+        """Raise ConfigError, before anything is trained, if a method's state is nothing that can be saved."""
+        try:
+            check_tree(state, records_of(method))
+        except TypeError as error:
+            raise ConfigError(f"{self.file}: cannot be written: {error}") from error
+
+    def remove(self) -> None:
+        """Remove the file, if there is one, and one that was cut off while it was written."""
+        remove_checkpoint(self.file)
+
+    def _content(self, records: Records, *names: str) -> list[Any]:
+        try:
+            return read_tree(self.file, records, *names)
+        except (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+            raise DataError(f"{self.file}: cannot be read; remove it to begin anew: {in_short(error)}") from error
+
+    def _differences(self, stamp: Mapping[str, Any]) -> list[str]:
+        return [key for key, value in self._stamp().items() if stamp.get(key) != value]
+
+    def _stamp(self) -> dict[str, Any]:
+        return {**self.stamp, "torch": str(torch.__version__)}
+
+
+def records_of(method: Method | None) -> Records:
+    """Return the classes that may be in a file: edgesim's own, and those of the modules of a method."""
+    return records_in(*_MODULES, *sorted(method.modules if method else ()))

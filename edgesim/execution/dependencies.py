@@ -1,0 +1,28 @@
+"""What plans and aggregations depend on beside values of nodes: the part of their identities that protocols decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from edgesim.core.job import DELIVERED, Completion
+from edgesim.core.view import View
+from edgesim.execution.graph import Node
+
+
+def delivered(completions: Sequence[Completion]) -> list[Completion]:
+    """Return the completions that brought an update, by job."""
+    return sorted((each for each in completions if each.outcome in DELIVERED), key=lambda each: each.job.id)
+
+
+def as_used(used: Sequence[Completion], results: Sequence[Node]) -> list[Any]:
+    """Return what an aggregation depends on of its updates, beside what training gave."""
+    return [(each.job.device, each.staleness, each.weight, node.id) for each, node in zip(used, results, strict=True)]
+
+
+def seen_in(view: View) -> list[Any]:
+    """Return what a plan may depend on beside the method's state."""
+    last = [(each.job.device, each.job.task, each.outcome, each.ended_s) for each in view.last]
+    return [view.round, view.exchange, view.version, view.now_s, view.free_places, np.asarray(view.idle), last]

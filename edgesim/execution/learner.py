@@ -1,0 +1,400 @@
+"""Method, backend and state of a run, as the protocols see them. Weights are opaque here: no torch.
+
+What protocols ask for becomes nodes of a graph: the score of a model, what an aggregation says of itself, or a state
+that the method plans from. They get answers, and go on without waiting for them where the backend works meanwhile.
+Answers that are known from before need no computing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Any, NamedTuple, TypeVar
+
+from edgesim.core.backend import Assignment, Backend, PersonalScoring, Result, Score, Scoring, works_ahead
+from edgesim.core.errors import ContractError
+from edgesim.core.job import Completion, Job
+from edgesim.core.learner import AggregationFacts, Answer, Ready, ServerStep
+from edgesim.core.method import Aggregate, Method, ServerContext
+from edgesim.core.rng import Key, Purpose
+from edgesim.core.task import Plan, Task
+from edgesim.core.update import FIRST_MODEL, SERVER, ModelRef, ModelState, Update
+from edgesim.core.view import Setting, View, without_world
+from edgesim.execution.dependencies import as_used, delivered, seen_in
+from edgesim.execution.graph import Graph, Node
+from edgesim.execution.memo import Memo
+from edgesim.execution.model_store import ModelStore
+from edgesim.execution.pending import Pending
+from edgesim.execution.pending_answer import Asked
+from edgesim.execution.report_nodes import ReportNodes
+
+_T = TypeVar("_T")
+UNTRAINED = Task("first", start="device")  # of the message that a device has before it ever trained
+
+
+class _Aggregated(NamedTuple):
+    """What an aggregation computes."""
+
+    state: Any
+    model: ModelState
+    step: AggregationFacts
+
+
+class FederatedLearner:
+    """Runs a method on a backend. A backend that does not train never calls the method's `aggregate`."""
+
+    def __init__(
+        self,
+        method: Method,
+        backend: Backend,
+        setting: Setting,
+        key: Key,
+        first: ModelState | None,
+        tools: Any = None,
+        memo: Memo | None = None,
+    ) -> None:
+        """`memo`: answers and values of runs before this one; None: there are none, and nothing is kept for others."""
+        self.method = method
+        self.backend = backend
+        self.trains = backend.trains
+        self.memo = memo or Memo()
+        self.graph = Graph(lambda: self.backend)
+        self._setting = setting
+        self._key = key
+        self._tools = tools
+        self._first = self.graph.given(first, self.memo.name("first"))
+        self._kept: dict[int, Node] = {}  # what each device keeps: a model state, or None
+        self._best: tuple[float, Node] = (
+            -inf,
+            self._first,
+        )  # the highest rank in a test, and the first model that had it
+        self._models = ModelStore()
+        self._messages: dict[ModelRef, Node] = {}  # updates that peers can fetch
+        self._among_peers = method.needs.peers is not None
+        self._reports = ReportNodes(self.graph, self.memo)
+        self._pending = Pending(keeps=method.needs.device_state != "none")
+        self._begin(SERVER, key)
+        if first is not None and self._among_peers:
+            self._models.pin(FIRST_MODEL)  # where devices start that have not trained yet
+
+    def _begin(self, owner: int, key: Key) -> None:
+        """Begin as an aggregator with the first model; `owner`: of its models, `key`: of what it decides itself."""
+        self.model = ModelRef(owner, 0)
+        self._decides = key
+        self._plans_from = self.method.init(self._setting, key.at(Purpose.INIT, 1))  # without feedback, in all rounds
+        self._state = self.graph.given(self._plans_from, self.memo.name("state", self._plans_from))
+        self._reported = self._first  # the newest model of whose aggregation the answer has been asked for
+        self._newest: bytes | None = None  # aggregation
+        self._round = 0  # of it
+        if self.graph.value(self._first) is not None:
+            self._models.put(self.model, self._first)
+
+    # --- what a run reports ---------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Any:
+        """The method's state."""
+        return self.graph.value(self._state)
+
+    @property
+    def memory(self) -> dict[int, ModelState]:
+        """What each device keeps, of those that keep something."""
+        self.graph.make(self._kept.values())
+        kept = {device: self.graph.value(node) for device, node in self._kept.items()}
+        return {device: value for device, value in kept.items() if value is not None}
+
+    def weights(self) -> ModelState:
+        """Return the newest global model."""
+        model: ModelState = self.graph.value(self._models.get(self.model))
+        return model
+
+    def saved_models(self) -> Mapping[str, Node]:
+        """Return the nodes of the models that a run folder keeps: of the newest round told of, and the best one."""
+        return {"final": self._reported, "best": self._best[1]}
+
+    # --- what protocols ask -----------------------------------------------------------------------------------------
+
+    def plan(self, view: View) -> Plan:
+        """Ask the method for the orders of the next exchange. Raises ContractError if it gives something else."""
+        key = self._decides.at(Purpose.PLAN, view.round, view.exchange)
+        if not (self.trains and self.method.needs.feedback):
+            return self._setting.routed(self._promised(self.method.plan(self._plans_from, view, key), Plan, "plan"))
+        id_ = self.memo.name_of_plan(*self._self, self._state.id, *seen_in(view)) if self.memo.keeps else None
+        plan: Plan | None = self.memo.look_up(id_)
+        if plan is None:
+            state = self.memo.small(self._state, self.graph)
+            plan = self._setting.routed(self._promised(self.method.plan(state, view, key), Plan, "plan"))
+            self.memo.keep(id_, plan, view.round)
+        return plan
+
+    def start(self, jobs: Sequence[Job]) -> None:
+        """Pin the models that jobs start from; nothing is trained yet."""
+        if not self.trains:
+            return
+        for job in jobs:
+            if job.task.start == "device" and not self._among_peers:
+                raise ContractError(f"{self.method.label}: a task has start 'device' but needs.peers is not set")
+            self._models.pin(job.base)
+            self._pending.add(job)
+
+    def cancel(self, completions: Sequence[Completion]) -> None:
+        """Forget jobs that did not deliver; they are trained only if a device's memory or a peer has the result."""
+        if not self.trains:
+            return
+        kept = self.method.needs.device_state == "computed"
+        self._settle([c.job for c in completions if c.computed and (kept or c.job.task.start == "device")])
+        for completion in completions:
+            self._pending.drop(completion.job)
+            self._models.release(completion.job.base)
+
+    def on_exchange(self, completions: Sequence[Completion], view: View) -> None:
+        """Let the method look at what an exchange delivered, if it does so before the next one of the round."""
+        if not self.trains or not self.method.sees_exchanges:
+            return
+        used = delivered(completions)
+        self._settle([c.job for c in used])
+        key, server = self._decides.at(Purpose.MERGE, view.round, view.exchange), self._server(view)
+        results = [self._pending.result(c.job) for c in used]
+
+        def make(state: Any, *results: Result) -> Any:
+            return self.method.on_exchange(state, self._updates(used, results), server, key)
+
+        id_ = self.memo.name("exchange", *self._self, self._state.id, view.round, view.exchange, as_used(used, results))
+        self._state = self.graph.computed(id_, make, self._state, *results)
+
+    def aggregate(self, completions: Sequence[Completion], view: View) -> ServerStep:
+        """Let the method aggregate the updates of the completions that delivered, in job order; name the new model.
+
+        Raises ContractError if the method gives no Aggregate.
+        """
+        version = self.model._replace(version=self.model.version + 1)
+        used = delivered(completions)
+        if not self.trains:
+            self.model = version if used else self.model
+            return ServerStep(self.model, Ready(AggregationFacts(server_flops=self._foreseen_flops(used))))
+        self._settle([c.job for c in used])
+        self._round, model = view.round, self._models.get(self.model)
+        node = self._aggregation(used, model, view)
+        self._state = self.graph.computed(self.memo.name("state of", node.id), lambda made: made.state, node)
+        new = self.graph.computed(self.memo.name("model of", node.id), lambda made: made.model, node)
+        facts = self.graph.computed(node.id, lambda made: made.step, node)
+        reports = self._reports.node([c.job for c in used], self._pending) if self._setting.reports else None
+        # what devices keep too: so late jobs are trained with those of the round, and hold on to no old model
+        wanted = [facts, self._state, new, *self._kept.values(), *self._messages.values()]
+        step: Asked[AggregationFacts] = self._ask(node.id, facts, wanted)
+        if used or step.get().made_model:  # without an update a method seldom makes one, but it may
+            self._models.release(self.model)
+            self._models.put(version, new)
+            self.model, model = version, new
+        for completion in used:
+            self._pending.drop(completion.job)
+            self._models.release(completion.job.base)
+        self._forget_old_messages()
+        self._newest = node.id
+        self._look_up_values(node)
+        step.then(lambda _: self._report(model))
+        return ServerStep(self.model, self._answer(step), self._reports.ask(reports, view.round, self.rounds_ahead))
+
+    def _look_up_values(self, newest: Node) -> None:
+        """Let values be read that earlier runs kept after an aggregation."""
+        self.memo.reuse(newest.id, self._nodes, self.method)
+
+    def evaluate(self, model: ModelRef) -> Answer[Mapping[str, Score]]:
+        """Score a global model; without training there is nothing to score. Remembers the best one."""
+        if not self.trains:
+            return Ready({})
+        node = self._models.get(model)
+        scored = self.graph.worked(self.memo.name("scores", node.id), Scoring, node)
+        scores: Asked[Mapping[str, Score]] = self._ask(scored.id, scored, [scored])
+        scores.then(lambda found: self._compare(found, node))
+        return self._answer(scores)
+
+    def evaluate_personal(self) -> Answer[Mapping[int, Score]]:
+        """Score what each device would use on its own test set: the global model unless the method says otherwise."""
+        if not self.trains:
+            return Ready({})
+        model = self._first if self._among_peers else self._models.get(self.model)
+        kept, devices, part = dict(self._kept), self._setting.ids.tolist(), self._setting.part
+
+        def work(weights: ModelState, *of_devices: ModelState | None) -> PersonalScoring:
+            memory = dict(zip(kept, of_devices, strict=True))
+            return PersonalScoring({d: self.method.personal_model(part(weights, d), memory.get(d)) for d in devices})
+
+        id_ = self.memo.name("personal", model.id, {device: node.id for device, node in kept.items()})
+        scored = self.graph.worked(id_, work, model, *kept.values())
+        scores: Asked[Mapping[int, Score]] = self._ask(id_, scored, [scored])
+        return self._answer(scores)
+
+    @property
+    def rounds_ahead(self) -> int:
+        """How many rounds a protocol may go on without the answers of earlier ones."""
+        return self.backend.rounds_ahead if self.trains and works_ahead(self.backend) else 0
+
+    def save(self, settle: Callable[[], Any]) -> None:
+        """Save the run, if it is time to; `settle` asks for all outstanding answers, which has to be before."""
+        if self.memo.is_due():
+            settle()
+            self._reports.get_all()
+            self.memo.save(self._newest, self._nodes(), self.graph, self.method)
+
+    @property
+    def _self(self) -> list[Any]:
+        """What names an aggregator in identities, unless it is the server: what it decides with."""
+        return [] if self.model.owner == SERVER else [self._decides.path]
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+
+    def _settle(self, jobs: Sequence[Job]) -> None:
+        """Add the nodes of jobs that are certain now, after those of the jobs that they build on."""
+        for job in (job for batch in self._pending.batches(jobs) for job in batch):
+            base, kept = self._models.get(job.base), self._kept.get(job.device)
+            received = [self._message(ref) for ref in job.received]
+            trained = self._training(job, base, kept, received)
+            self._pending.finish(job, trained)
+            if self.method.needs.device_state != "none":
+                self._kept[job.device] = self._keeping(trained, kept)
+            if job.task.start == "device":
+                self._send(job, trained)
+
+    def _send(self, job: Job, trained: Node) -> None:
+        """Let peers fetch what a job gives, but for the device's own model."""
+        id_, ref = self.memo.name("message", trained.id), ModelRef(1 + job.device, job.id)
+        self._messages[ref] = self.graph.computed(
+            id_, lambda result: self._message_of(job, result)._replace(own_model=None), trained
+        )
+
+    def _training(self, job: Job, base: Node, kept: Node | None, received: Sequence[Node]) -> Node:
+        key = self._key_of(job)
+
+        def assignment(model: ModelState, state: ModelState | None, *messages: Update) -> Assignment:
+            return Assignment(job.id, job.device, job.task, key, model, state, list(messages), job.steps)
+
+        kept = kept or self.graph.given(None)
+        heard = [(ref.owner, message.id) for ref, message in zip(job.received, received, strict=True)]
+        id_ = self.memo.name("update", job.device, job.task, key.path, base.id, kept.id, heard, job.steps)
+        return self.graph.trained(id_, assignment, base, kept, *received, turn=self.model.version)
+
+    def _keeping(self, trained: Node, kept: Node | None) -> Node:
+        """Return the node of what a device keeps after a job: what it kept before, unless the job says otherwise."""
+
+        def make(result: Result, before: ModelState | None = None) -> ModelState | None:
+            return before if result.new_device_state is None else result.new_device_state
+
+        return self.graph.computed(self.memo.name("kept", trained.id), make, trained, *([kept] if kept else []))
+
+    def _aggregation(self, used: Sequence[Completion], model: Node, view: View) -> Node:
+        """Return the node of an aggregation, an _Aggregated."""
+        results = [self._pending.result(each.job) for each in used]
+        what, flops = as_used(used, results), self._foreseen_flops(used)
+        return self._aggregated(what, results, lambda *given: self._updates(used, given), model, view, flops)
+
+    def _aggregated(
+        self, what: Any, nodes: Sequence[Node], updates: Callable[..., Any], model: Node, view: View, foreseen: float
+    ) -> Node:
+        """Return the node of an aggregation of the updates that are made of nodes.
+
+        `what`: their identity; `foreseen`: the FLOPs of it that are known without weights.
+        """
+        key, server = self._decides.at(Purpose.MERGE, view.round), self._server(view)
+
+        def make(state: Any, old: ModelState, *values: Any) -> _Aggregated:
+            aggregate = self.method.aggregate(state, old, updates(*values), server, key)
+            aggregate = self._promised(aggregate, Aggregate, "aggregate")
+            flops = foreseen + aggregate.server_flops + (0.0 if self._tools is None else self._tools.take_flops())
+            step = AggregationFacts(aggregate.model is not None, flops, aggregate.metrics)
+            return _Aggregated(aggregate.state, old if aggregate.model is None else aggregate.model, step)
+
+        id_ = self.memo.name("aggregate", *self._self, self._state.id, model.id, view.round, what)
+        return self.graph.computed(id_, make, self._state, model, *nodes)
+
+    def _foreseen_flops(self, used: Sequence[Completion]) -> float:
+        """Return the FLOPs of an aggregation of these updates that are known without weights."""
+        return self.method.merge_flops_of([each.job.task for each in used], self._setting) if used else 0.0
+
+    def _ask(self, id_: bytes | None, node: Node, wanted: Sequence[Node]) -> Asked[Any]:
+        """Return the answer to what a node gives: known, or `wanted` from now on."""
+        known = self.memo.look_up(id_)
+        if known is None:
+            self.graph.want(wanted)
+            self.graph.go_on()
+        return Asked(self.graph, self.memo, id_, self._round, known, node)
+
+    def _answer(self, asked: Asked[_T]) -> Answer[_T]:
+        """Return an answer; one that nobody computes meanwhile is computed at once."""
+        if not self.rounds_ahead:
+            asked.get()
+        return asked
+
+    def _report(self, model: Node) -> None:
+        self._reported = model
+
+    def _compare(self, scores: Mapping[str, Score], model: Node) -> None:
+        """Remember the first model that ranks highest."""
+        if "test" in scores and scores["test"].rank > self._best[0]:
+            self._best = scores["test"].rank, model
+
+    def _nodes(self) -> list[Node]:
+        """Return all nodes that later ones may build on."""
+        return [
+            self._state,
+            self._best[1],
+            self._reported,
+            *self._models,
+            *self._kept.values(),
+            *self._messages.values(),
+            *self._pending.results.values(),
+        ]
+
+    def _message(self, ref: ModelRef) -> Node:
+        """Return the node of what a peer can fetch."""
+        if ref.version >= 0:
+            return self._messages[ref]
+        return self.graph.computed(
+            self._first.id,
+            lambda first: Update(ref.owner - 1, -1, UNTRAINED, first, 0, 0, 0, {}),
+            self._models.get(FIRST_MODEL),
+        )
+
+    def _forget_old_messages(self) -> None:
+        """Drop messages that nobody can fetch any more: their device has a newer one and no job starts from them."""
+        newest = {ref.owner: ref for ref in sorted(self._messages)}
+        needed = self._pending.received() | set(newest.values())
+        self._messages = {ref: message for ref, message in self._messages.items() if ref in needed}
+
+    # --- what methods are given ---------------------------------------------------------------------------------------
+
+    def _server(self, view: View) -> ServerContext:
+        setting = view.setting if self.method.needs.clock else without_world(view.setting, self.method.label)
+        return ServerContext(setting, view.round, self._tools)
+
+    def _updates(self, used: Sequence[Completion], results: Sequence[Result]) -> list[Update]:
+        return [
+            self._message_of(each.job, result)._replace(staleness=each.staleness, weight=each.weight)
+            for each, result in zip(used, results, strict=True)
+        ]
+
+    def _message_of(self, job: Job, result: Result) -> Update:
+        if result.new_device_state is not None and self.method.needs.device_state == "none":
+            raise ContractError(f"{self.method.label} keeps something on a device but needs.device_state says 'none'")
+        return Update(
+            job.device,
+            job.id,
+            job.task,
+            result.body,
+            int(self._setting.samples[job.device]),
+            result.steps,
+            staleness=0,
+            statistics=result.statistics,
+            own_model=result.own_model,
+        )
+
+    def _key_of(self, job: Job) -> Key:
+        if job.task.local_sgd:
+            return self._key.at(Purpose.LOCAL, job.device, job.nth)
+        return self._key.at(Purpose.PROBE, job.device, job.round)
+
+    def _promised(self, given: Any, cls: type[_T], function: str) -> _T:
+        if not isinstance(given, cls):
+            wanted = f"{'an' if cls.__name__[0] in 'AEIOU' else 'a'} {cls.__name__}"
+            raise ContractError(f"{self.method.label}.{function}() must return {wanted}, got {type(given).__name__}")
+        return given

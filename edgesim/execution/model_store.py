@@ -1,0 +1,43 @@
+"""Models by name. One lives as long as a job in flight starts from it, or as it is the newest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from edgesim.core.update import ModelRef
+from edgesim.execution.graph import Node
+
+
+class ModelStore:
+    """Nodes of models, reference-counted."""
+
+    def __init__(self) -> None:
+        self.models: dict[ModelRef, Node] = {}  # those that somebody has pinned
+        self._pins: Counter[ModelRef] = Counter()
+
+    def put(self, ref: ModelRef, model: Node) -> None:
+        """Keep a model under its name, pinned once."""
+        self.models[ref] = model
+        self.pin(ref)
+
+    def get(self, ref: ModelRef) -> Node:
+        """Return a model. Raises KeyError if nobody has pinned it."""
+        return self.models[ref]
+
+    def pin(self, ref: ModelRef) -> None:
+        """Keep a model for one more user."""
+        self._pins[ref] += 1
+
+    def release(self, ref: ModelRef) -> None:
+        """Undo one pin; the last one frees the model."""
+        self._pins[ref] -= 1
+        if not self._pins[ref]:
+            del self._pins[ref]
+            del self.models[ref]
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.models.values())
+
+    def __len__(self) -> int:
+        return len(self.models)

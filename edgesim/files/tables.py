@@ -1,0 +1,175 @@
+"""Tables of numbers in CSV and parquet files, which may be damaged: each fault is one short line with its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from edgesim.core.arrays import Arr, Ids
+from edgesim.core.errors import DataError
+from edgesim.files.reading import Kind, check_regular, check_room, check_text, csv_records, in_short, quoted, reading
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_VALUE_BYTES = 8  # a number; what packs equal values small is a whole column again in memory
+
+
+def column_names(path: Path, kind: Kind = DataError, content: bytes | None = None) -> list[str]:
+    """Return the columns of a parquet file; `content`: its bytes, if they have been read.
+
+    Raises `kind` if it is none, or if two have one name.
+    """
+    with reading(path, "parquet file", kind), _opened(path, kind, content) as file:
+        names = [str(name) for name in file.schema_arrow.names]
+    doubled = sorted({name for name in names if names.count(name) > 1})
+    if doubled:
+        raise kind(f"{path}: has several columns of the name {in_short(doubled[0])}")
+    return names
+
+
+def read_columns(path: Path, columns: Sequence[str], kind: Kind = DataError, content: bytes | None = None) -> pa.Table:
+    """Return these columns of a parquet file, which has them, in this order.
+
+    Raises `kind` if it is no such file, damaged, or promises more than the memory of this machine holds.
+    """
+    with reading(path, "parquet file", kind), _opened(path, kind, content) as file:
+        about = file.metadata
+        groups = (about.row_group(place) for place in range(about.num_row_groups))
+        rows = sum(max(group.num_rows, 0) for group in groups)
+        check_room(max(rows, about.num_rows) * len(columns) * _VALUE_BYTES, path, kind)
+        table = file.read(columns=list(columns)).select(list(columns))
+        table.validate(full=True)
+    return table
+
+
+def _opened(path: Path, kind: Kind, content: bytes | None) -> pq.ParquetFile:
+    if content is not None:
+        return pq.ParquetFile(pa.BufferReader(content))
+    check_regular(path, kind)
+    return pq.ParquetFile(path)
+
+
+_BYTES_PER_BYTE = 8  # of a number in memory for one digit in a file, at most
+_NUMBER = re.compile(r"[-+](\d+\.?\d*(e[-+]?\d+)?|inf|nan)")
+
+
+def read_frame(path: Path, kind: Kind = DataError) -> pd.DataFrame:
+    """Return the rows of a CSV file with a line of names. Raises `kind` if it is none, damaged or too large."""
+    import pandas as pd
+
+    check_room(_BYTES_PER_BYTE * check_text(path, kind), path, kind)
+    with reading(path, "CSV file", kind):
+        frame = pd.read_csv(path, low_memory=False)  # else a long column may be numbers in one part, texts in another
+    if not isinstance(frame.index, pd.RangeIndex):  # what has no name was taken for names of rows
+        raise kind(f"{path}: rows have more values than the first line has names")
+    return frame
+
+
+def csv_text(frame: pd.DataFrame, header: bool = True) -> str:
+    """Return a data frame as CSV with the names of its columns, all digits of numbers, and lines that end in a newline.
+
+    A spreadsheet takes a text that begins with = + - or @ for a formula, and runs it: such a text, or name of a column,
+    gets an apostrophe before it, unless it is a number.
+    """
+    inert: dict[str, pd.Series] = {}
+    for name in frame.select_dtypes(["object", "string"]):
+        changed = {each: f"'{each}" for each in {*frame[name]} if isinstance(each, str) and _is_formula(each)}
+        if changed:
+            inert[str(name)] = frame[name].replace(changed)
+    names = {name: f"'{name}" for name in frame if _is_formula(str(name))}
+    return frame.assign(**inert).rename(columns=names).to_csv(index=False, header=header, lineterminator="\n")
+
+
+def _is_formula(text: str) -> bool:
+    return text.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Columns of numbers, each of shape (k,), nan where there is none.
+
+    `numbers`: the line (of a parquet file: row) of each, shape (k,); `texts`: the columns as a CSV file has them.
+    """
+
+    path: Path
+    unit: str  # "line" or "row"
+    numbers: Ids
+    columns: Mapping[str, Arr]
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def where(self, index: int) -> str:
+        """Return where a row stands, as in "line 3"."""
+        return f"{self.unit} {self.numbers[index]}"
+
+    def refuse(self, index: int, fault: str) -> DataError:
+        """Return the error that a row has this fault."""
+        return DataError(f"{self.path} {self.where(index)}: {fault}")
+
+    def require(self, good: np.ndarray, name: str, needs: str) -> None:
+        """Raise DataError with the first row that is not good, shape (k,): what the column needs, and has there."""
+        if not good.all():
+            index = int(good.argmin())
+            found = quoted(self.texts[name][index]) if self.texts else f"{self.columns[name][index]:g}"
+            raise self.refuse(index, f"{name} must be {needs}, got {found}")
+
+
+def read_rows(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> Rows:
+    """Return the rows of a parquet file, if its name ends so, or of a CSV file: these columns, in any order.
+
+    Raises DataError that names the file if it is damaged, or has other columns or no rows.
+    """
+    rows = _of_parquet(path, needed, optional) if path.suffix == ".parquet" else _of_csv(path, needed, optional)
+    if not len(rows.numbers):
+        raise DataError(f"{path}: holds no rows")
+    return rows
+
+
+def _of_csv(path: Path, needed: Sequence[str], optional: Sequence[str]) -> Rows:
+    header, records = csv_records(path)
+    _check_header(path, header, needed, optional)
+    lines: list[int] = []
+    texts: dict[str, list[str]] = {name: [] for name in header}
+    for line, record in records:
+        lines.append(line)
+        for name, text in record.items():
+            texts[name].append(text)
+    columns = {name: np.array([number(text) for text in column]) for name, column in texts.items()}
+    return Rows(path, "line", np.array(lines, dtype=np.int64), columns, texts)
+
+
+def _of_parquet(path: Path, needed: Sequence[str], optional: Sequence[str]) -> Rows:
+    header = column_names(path)
+    _check_header(path, header, needed, optional)
+    table = read_columns(path, header)
+    return Rows(path, "row", np.arange(1, len(table) + 1), {name: _numbers(path, name, table[name]) for name in header})
+
+
+def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> Arr:
+    kind = column.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        raise DataError(f"{path}: column {name} is {in_short(kind)}, numbers are needed")
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
+
+
+def _check_header(path: Path, found: Sequence[str], needed: Sequence[str], optional: Sequence[str]) -> None:
+    if sorted(set(found) - set(optional)) != sorted(needed) or len(set(found)) < len(found):
+        more = f" and optionally {', '.join(optional)}" if optional else ""
+        raise DataError(f"{path}: needs the columns {', '.join(needed)}{more}; got {in_short(', '.join(found))}")
+
+
+def number(text: str) -> float:
+    """Return the number that a text is, nan if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return nan

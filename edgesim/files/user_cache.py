@@ -1,0 +1,177 @@
+"""Results kept for later runs in the user's cache folder, found by the hash of all that they follow from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from edgesim.core.errors import EdgesimError
+from edgesim.files.reading import check_regular, one_line, read_text, reading
+
+VARIABLE = "EDGESIM_CACHE"
+PROFILES, DECODED = "profiles", "decoded"  # folders of cost profiles, and of decoded data sets
+
+_ENTRY = re.compile(r"[0-9a-f]{64}\.(json|npy)|\.[0-9a-f]{16}\.\w+\.growing")  # a name that a file here may have
+
+
+_READS = [True]  # whether what is kept is read
+
+
+class Held(NamedTuple):
+    """How many files of a kind are kept, and their bytes."""
+
+    files: int
+    nbytes: int
+
+
+def cache_folder() -> Path:
+    """Return the user's folder for what can be had again; it need not exist.
+
+    It is that of EDGESIM_CACHE, or else `edgesim` below XDG_CACHE_HOME or ~/.cache.
+    """
+    given, shared = os.environ.get(VARIABLE), Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if given:
+        return Path(given).expanduser()
+    return (shared if shared.is_absolute() else Path.home() / ".cache") / "edgesim"
+
+
+def array_digest(array: np.ndarray) -> str:
+    """Return the SHA-256 of an array: of its type, shape and numbers."""
+    found = hashlib.sha256(f"{array.dtype} {tuple(array.shape)}".encode())
+    found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
+
+
+@contextmanager
+def made_anew(wanted: bool) -> Iterator[None]:
+    """Read nothing that was kept within the with-block, if so wanted; what is made there takes the place of it."""
+    before, _READS[0] = _READS[0], _READS[0] and not wanted
+    try:
+        yield
+    finally:
+        _READS[0] = before
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def kept_table(kind: str, identity: Any) -> Any:
+    """Return the table that was kept for an identity, both as JSON; None if there is none, or it is damaged."""
+    if not _READS[0]:
+        return None
+    try:
+        entry = json.loads(read_text(_file(kind, identity)))
+        whole = entry["follows_from"] == identity and entry["sha256"] == _digest(entry["content"])
+        return entry["content"] if whole else None
+    except (EdgesimError, OSError, RuntimeError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def keep_table(kind: str, identity: Any, content: Any) -> None:
+    """Keep a table for an identity, both as JSON; where that is not possible nothing is kept."""
+    entry = {"follows_from": identity, "sha256": _digest(content), "content": content}
+    with suppress(OSError, RuntimeError), _whole(_file(kind, identity)) as growing:
+        growing.write_text(json.dumps(entry, indent=1), encoding="utf-8")
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+
+
+def kept_array(kind: str, digest: str) -> Path | None:
+    """Return the file of the array with this `array_digest`; None if there is none, or its content is another."""
+    try:
+        path = cache_folder() / kind / f"{digest}.npy"
+        return path if array_digest(mapped(path)) == digest else None
+    except (EdgesimError, OSError, RuntimeError):
+        return None
+
+
+def keep_array(kind: str, array: np.ndarray) -> str:
+    """Keep an array, unless it is kept already; return its digest."""
+    digest = array_digest(array)
+    if kept_array(kind, digest) is None:
+        path = cache_folder() / kind / f"{digest}.npy"
+        with suppress(OSError, RuntimeError), _whole(path) as growing, growing.open("wb") as file:
+            np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
+    return digest
+
+
+def mapped(path: Path) -> np.ndarray:
+    """Return the array of a .npy file in memory that all processes share which map it; what is written stays private.
+
+    Raises DataError if it cannot be read.
+    """
+    check_regular(path)
+    with reading(path, ".npy file"):
+        return np.lib.format.open_memmap(path, mode="c")  # torch warns of memory that cannot be written
+
+
+# --- all of it --------------------------------------------------------------------------------------------------------
+
+
+def held() -> dict[str, Held]:
+    """Return what is kept, by kind."""
+    return {
+        kind: Held(len(sizes), sum(sizes)) for kind, sizes in ((kind, _sizes(kind)) for kind in (PROFILES, DECODED))
+    }
+
+
+def prune() -> None:
+    """Remove all that is kept; all other files, such as downloaded data sets, stay. Runs at work go on."""
+    for kind in (PROFILES, DECODED):
+        with suppress(OSError):  # what cannot be removed stays, and a folder with files of the user's
+            for path in _entries(kind):
+                path.unlink(missing_ok=True)
+            (cache_folder() / kind).rmdir()
+
+
+def _sizes(kind: str) -> list[int]:
+    return [path.stat().st_size for path in _entries(kind) if path.is_file()]
+
+
+def _entries(kind: str) -> list[Path]:
+    """Return the files of a kind by their names, those that were cut off too; the folder may have others."""
+    folder = cache_folder() / kind
+    return [path for path in folder.iterdir() if _ENTRY.fullmatch(path.name)] if folder.is_dir() else []
+
+
+def _file(kind: str, identity: Any) -> Path:
+    return cache_folder() / kind / f"{_digest(identity)}.json"
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """Give the path of a file of this process's own, which takes the place of `path` in the end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.stem[:16]}.", suffix=".growing", delete=False) as file:
+        growing = Path(file.name)
+    try:
+        yield growing
+        growing.replace(path)
+    finally:
+        growing.unlink(missing_ok=True)
+
+
+_SAID = set[str | Path]()
+
+
+def warn_once(line: str, about: Path | None = None) -> None:
+    """Print a warning to stderr, once in a process; of several about one file or folder the first alone."""
+    key = line if about is None else about.absolute()
+    if key not in _SAID:
+        _SAID.add(key)
+        print("warning:", one_line(line), file=sys.stderr)

@@ -1,0 +1,83 @@
+"""Cost models: how many floating-point operations a device's work takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgesim.core.arrays import Arr
+from edgesim.core.price_list import F32_BYTES, CostProfile, Include, Sparse
+from edgesim.core.task import Pass, Submodel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """FLOPs as PyTorch's own counter scores them, layer by layer; frozen and thinner parts really cost less.
+
+    `include`: "counted", or "all" to add by formula what the counter scores as zero and the optimiser's update.
+    `sparse`: whether zeros of masked layers cost like any number ("dense") or nothing ("ideal").
+    """
+
+    include: Include = "counted"
+    sparse: Sparse = "dense"  # what today's hardware does
+
+    def check(self, widths: int) -> None:
+        """Accept every method: any part has a measured price."""
+
+    def flops(self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Arr:
+        """Return FLOPs, shape (k,), of one pass over `samples` in `steps` SGD steps, both of shape (k,)."""
+        done, batches = _done(work, samples), steps if work.samples is None else 1.0
+        submodel = work.submodel or submodel
+        match work.kind:
+            case "train":
+                updates = steps * self._update_flops(cost_profile, work, submodel)
+                of_samples = done * cost_profile.train_flops(submodel, self.include, self.sparse)
+                return work.times * (of_samples + batches * cost_profile.step_flops(submodel)) + updates
+            case "forward":
+                of_samples = done * cost_profile.forward_flops(submodel, self.include, self.sparse)
+                return work.times * (of_samples + batches * cost_profile.step_forward_flops)
+            case "param_step":
+                taken = steps if work.samples is None else np.full_like(steps, work.samples)
+                return work.times * taken * float(cost_profile.submodel_params(submodel))
+            case "flops":
+                return np.full_like(samples, work.times)
+
+    def amounts(
+        self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr
+    ) -> dict[str, Arr]:
+        """Return the amounts of all terms, each of shape (k,); see edgesim.core.cost_model.Itemised.
+
+        Steps, layers and parameter bytes are those of the SGD steps of training on the samples of local SGD; of other
+        work only the FLOPs count.
+        """
+        submodel = work.submodel or submodel
+        flops, convolution_flops = self.flops(cost_profile, work, submodel, samples, steps), np.zeros_like(samples)
+        if work.kind in ("train", "forward"):
+            per_sample = cost_profile.convolution_flops(submodel, self.sparse, forward_only=work.kind == "forward")
+            convolution_flops = work.times * _done(work, samples) * per_sample
+        taken = work.times * steps * (work.kind == "train" and work.samples is None)
+        convolutions = sum(layer.reuses_weights for layer in cost_profile.layers)
+        return {
+            "steps": taken,
+            "flops": flops,
+            "convolutions": taken * convolutions,
+            "convolution_flops": convolution_flops,
+            "linears": taken * (len(cost_profile.layers) - convolutions),
+            "linear_flops": flops - convolution_flops,
+            "parameter_bytes": taken * F32_BYTES * cost_profile.submodel_params(submodel),
+        }
+
+    def _update_flops(self, cost_profile: CostProfile, work: Pass, submodel: Submodel) -> float:
+        """Return the optimiser's FLOPs of a step; a pass over other samples than those of local SGD updates nothing."""
+        if self.include == "counted" or work.samples is not None:
+            return 0.0
+        return work.updates * work.update_flops * cost_profile.submodel_params(submodel, trained_only=True)
+
+
+def _done(work: Pass, samples: Arr) -> Arr:
+    """Return the samples of a pass, shape (k,)."""
+    return samples if work.samples is None else np.full_like(samples, work.samples)
+
+
+PLUGINS = {"measured": Measured}

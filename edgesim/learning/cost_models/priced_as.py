@@ -1,0 +1,101 @@
+"""Prices of another network: a small one learns, a large one is charged for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TypeAlias
+
+import numpy as np
+from pydantic import Field
+
+from edgesim.core.arrays import Arr
+from edgesim.core.errors import ConfigError
+from edgesim.core.limits import Count
+from edgesim.core.price_list import CostProfile
+from edgesim.core.task import Pass, Payload, Submodel
+from edgesim.learning.cost_models.measured import Measured
+
+_INPUT = re.compile(r"[1-9]\d{0,5}(x[1-9]\d{0,5})*")
+_ONE = np.ones(1)
+_Size: TypeAlias = Annotated[str, Field(examples=["3x224x224"])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class As:
+    """FLOPs, bytes and memory are those of another network; what is learned is what the scenario's own one learns.
+
+    A part costs the share of the other network that it has of the scenario's own: half the FLOPs, or bytes, of one are
+    half of those of the other. So the seconds, joules and costs of a large network can be had where it cannot be
+    trained. Samples, steps and rounds stay what they are: that a large network learns as fast is not said by this.
+    """
+
+    model: str | dict[str, Any]  # as in the section model, such as "torchvision:resnet50"
+    input: _Size | None = None  # such as "3x224x224"; None: what the network is known for, or that of the data set
+    classes: Count | None = None  # None: likewise
+    payload_of: str | dict[str, Any] | None = None  # the network whose bytes travel, if that is a third one
+
+    def __post_init__(self) -> None:
+        if self.input is not None and not _INPUT.fullmatch(self.input):
+            raise ConfigError(f"cost.input: must be a size such as '3x224x224', got {self.input!r}")
+
+    @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """Return the shape of an input; None: the network's own."""
+        return None if self.input is None else tuple(map(int, self.input.split("x")))
+
+    @property
+    def charged_as(self) -> str:
+        """Return what is charged for, in words."""
+        model = self.model if isinstance(self.model, str) else str(self.model.get("name"))
+        return model if self.input is None else f"{model} on {self.input}"
+
+    def check(self, widths: int) -> None:
+        """Accept every method: any part is a share of the whole."""
+
+    def flops(self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Arr:
+        """Return FLOPs, shape (k,), of one pass over `samples` in `steps` SGD steps, both of shape (k,)."""
+        large = _large(cost_profile)
+        if work.kind == "flops":  # on numbers of the network, such as coding: in proportion to them
+            return np.full_like(samples, work.times * large.params / cost_profile.params)
+        whole = replace(work, submodel=Submodel())
+        return _share(cost_profile, work, submodel) * Measured().flops(large, whole, Submodel(), samples, steps)
+
+    def amounts(
+        self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr
+    ) -> Mapping[str, Arr]:
+        """Return the amounts of all terms, each of shape (k,); see edgesim.core.cost_model.Itemised."""
+        large, flops = _large(cost_profile), self.flops(cost_profile, work, submodel, samples, steps)
+        whole = Measured().amounts(large, replace(work, submodel=Submodel()), Submodel(), samples, steps)
+        share = 1.0 if work.kind == "flops" else _share(cost_profile, work, submodel)
+        once = {"steps", "convolutions", "linears"}  # overheads: a part has as many layers as the whole
+        amounts = {term: amount if term in once else share * amount for term, amount in whole.items()}
+        return {**amounts, "flops": flops, "linear_flops": flops - amounts["convolution_flops"]}
+
+
+def charged(cost_profile: CostProfile, large: CostProfile, carried: CostProfile, batch: int) -> CostProfile:
+    """Return the cost profile of a network which is charged for as a large one, and whose bytes are those of `carried`.
+
+    `batch`: samples of a training step, whose memory the two are compared by.
+    """
+    everything = Payload(collections=frozenset({"params", "buffers"}))
+    memory = large.memory_bytes(Submodel(), batch).total / cost_profile.memory_bytes(Submodel(), batch).total
+    numbers = carried.numbers(everything) / cost_profile.numbers(everything)
+    return replace(cost_profile, charged_as=large, numbers_scale=numbers, memory_scale=memory)
+
+
+def _large(cost_profile: CostProfile) -> CostProfile:
+    if cost_profile.charged_as is None:
+        raise ConfigError("cost.model: is not known here")
+    return cost_profile.charged_as
+
+
+def _share(cost_profile: CostProfile, work: Pass, submodel: Submodel) -> float:
+    """Return the share of the whole network's cost that work on a part has, of a sample in a batch of many."""
+    part = Measured().flops(cost_profile, replace(work, samples=None, times=1.0), submodel, _ONE, _ONE)
+    whole = replace(work, samples=None, times=1.0, submodel=Submodel())
+    return float(part[0] / Measured().flops(cost_profile, whole, Submodel(), _ONE, _ONE)[0])
+
+
+PLUGINS = {"as": As}

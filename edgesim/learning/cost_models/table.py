@@ -1,0 +1,40 @@
+"""The cost model of papers that publish one relative cost per width of a partial model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import MinLen
+
+from edgesim.core.arrays import Arr
+from edgesim.core.errors import ConfigError
+from edgesim.core.limits import PositiveShare
+from edgesim.core.price_list import CostProfile
+from edgesim.core.task import Pass, Submodel
+from edgesim.learning.cost_models.measured import Measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Training cost of width i = ratio i x the measured FLOPs of the full model; other work is measured."""
+
+    ratios: Annotated[tuple[PositiveShare, ...], MinLen(1)]  # of the full model's training cost, by width
+
+    def check(self, widths: int) -> None:
+        """Raise ConfigError if the method's number of widths is not the number of ratios."""
+        if widths and widths != len(self.ratios):
+            raise ConfigError(f"cost.ratios: the method has {widths} widths, found {len(self.ratios)} ratios")
+
+    def flops(self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Arr:
+        """Return FLOPs, shape (k,), of one pass over `samples` in `steps` SGD steps, both of shape (k,)."""
+        if work.kind != "train":
+            return Measured().flops(cost_profile, work, submodel, samples, steps)
+        width = (work.submodel or submodel).width
+        ratio = self.ratios[width - 1] if width else 1.0
+        return ratio * Measured().flops(
+            cost_profile, Pass(times=work.times, samples=work.samples), Submodel(), samples, steps
+        )
+
+
+PLUGINS = {"table": Table}

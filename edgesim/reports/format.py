@@ -1,0 +1,149 @@
+"""Formats runs, tables and numbers for notebooks and terminals: 2.8 h instead of 1e4 s, kJ instead of 1e4 J."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from edgesim.core.metrics import ACCURACY
+from edgesim.files.reading import visible
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgesim.reports.load import Run
+
+
+class Unit(NamedTuple):
+    """A unit and how many base units (s, J, bytes, FLOP, ...) it stands for."""
+
+    symbol: str
+    size: float
+
+
+def _prefixed(symbol: str, prefixes: str) -> tuple[Unit, ...]:
+    sizes = {"n": 1e-9, "µ": 1e-6, "m": 1e-3, " ": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+    return tuple(Unit(f"{prefix}{symbol}".strip(), sizes[prefix]) for prefix in prefixes)
+
+
+_UNITS = {
+    ("flops_per_s",): _prefixed("FLOP/s", " MGTPE"),
+    ("flops",): _prefixed("FLOP", " MGTPE"),
+    ("_s", "seconds"): (*_prefixed("s", "nµm "), Unit("min", 60), Unit("h", 3600), Unit("days", 86400)),
+    ("minutes",): (Unit("s", 1 / 60), Unit("min", 1), Unit("h", 60), Unit("days", 1440)),
+    ("_j", "joules"): _prefixed("J", "nµm kMGT"),
+    ("_w",): _prefixed("W", "µm kMG"),
+    ("_bytes",): _prefixed("B", " kMGTPE"),
+    ("_bps",): _prefixed("bit/s", " kMGT"),
+    ("_hz",): _prefixed("Hz", " kMG"),
+}
+_PLAIN = (Unit("", 1),)
+_WORDS = {
+    "sim_time_s": "simulated time",
+    "energy_j": "energy",
+    "energy_network_j": "network energy",
+    "energy_server_j": "server energy",
+    "link_j": "network energy",
+    "joules": "energy",
+    "seconds": "time",
+    "flops": "computation",
+    "best_accuracy": "best",
+}
+_SUFFIX = re.compile(r"_(s|j|w|bytes|minutes|bps|hz)$")
+
+
+def heading(column: str) -> str:
+    """Return the name of a column in words; its unit is left out, as it stands with the numbers."""
+    return _WORDS.get(column) or _SUFFIX.sub("", column).replace("_", " ")
+
+
+def unit_for(column: str, largest: float) -> Unit:
+    """Return the unit in which `largest` base units, a value of this column, is a short number.
+
+    That is 2 of the unit or more, or 1 or more of a unit below the base unit. A column without a unit suffix gets the
+    unit "" of size 1.
+    """
+    units = next((units for suffixes, units in _UNITS.items() if column.endswith(suffixes)), _PLAIN)
+    base = next(unit for unit in units if unit.size == 1)
+    if largest == 0 or not math.isfinite(largest):
+        return base
+    fit = [unit for unit in units if largest >= (1 if unit.size <= 1 else 2) * unit.size]
+    return max(fit, key=lambda unit: unit.size, default=units[0])
+
+
+def text(column: str, value: float | None) -> str:
+    """Return a value of a column with its unit, three significant digits ("3.42 h"), or a dash for None."""
+    if value is None:
+        return "-"
+    unit = unit_for(column, abs(value))
+    return f"{_three(value / unit.size)} {unit.symbol}".rstrip()
+
+
+def plain(value: float, digits: int) -> str:
+    """Return a number to so many significant digits, without an exponent up to a million of billions."""
+    short = f"{value:.{digits}g}"
+    return f"{float(short):.0f}" if "e+" in short and abs(value) < 1e15 else short
+
+
+def divergence(found: Mapping[str, Any]) -> str:
+    """Return in words what a manifest says of a run that diverged; rounds count from 1."""
+    left_out = f"{found['left_out']} of {found['of']} updates were not finite and left out"
+    if found["loss"] is not None:
+        left_out = f"the test loss was {float(found['loss']):.3g}" + (f", {left_out}" if found["left_out"] else "")
+    return f"diverged in round {found['round'] + 1}: {left_out}"
+
+
+def _three(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+Rows = Sequence[Sequence[str]]
+
+
+def facts_of(run: Run) -> list[tuple[str, str]]:
+    """Return what a run reached, and what that took, as pairs of words; its targets come last."""
+    from edgesim.reports.stats import summary
+
+    found = summary(run)
+    facts = [("method", run.method), ("status", found["status"]), ("rounds", str(found["rounds"]))]
+    if found["accuracy"] is not None:
+        facts.append(("test accuracy", f"{found['accuracy']:.4f}, at best {found['best_accuracy']:.4f}"))
+    for metric in run.better:
+        if found.get(f"best_{metric}") is not None and metric != ACCURACY:
+            facts.append((f"test {metric}", f"{found[metric]:.4g}, at best {found[f'best_{metric}']:.4g}"))
+    facts.append(("simulated time", text("sim_time_s", found["sim_time_s"])))
+    facts.append(("energy", f"{text('energy_j', found['energy_j'])}, {text('active_j', found['active_j'])} above idle"))
+    facts.append(("up, down", f"{text('up_bytes', found['up_bytes'])}, {text('down_bytes', found['down_bytes'])}"))
+    if found["diverged"]:
+        facts.append(("training", divergence(found["diverged"])))
+    for target, spent in found["targets"].items():
+        took = "not reached"
+        if spent is not None:
+            costs = (text(name, spent[name]) for name in ("sim_time_s", "energy_j"))
+            took = f"{', '.join(costs)}, {spent['round']} rounds"
+        facts.append((f"accuracy {target}" if ":" not in target else target.replace(":", " "), took))
+    return facts
+
+
+def html_table(title: str, headings: Sequence[str], rows: Rows, note: str = "") -> str:
+    """Return a table as HTML; what stands in it is text, and no tag."""
+    head = f"<thead><tr>{''.join(f'<th>{escape(each)}</th>' for each in headings)}</tr></thead>" if headings else ""
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    below = f"<p>{escape(note)}</p>" if note else ""
+    return f"<table><caption>{escape(title)}</caption>{head}<tbody>{body}</tbody></table>{below}"
+
+
+def rich_table(title: str, headings: Sequence[str], rows: Rows, note: str = "") -> Table:
+    """Return a table that rich prints; what stands in it is text, and no markup."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(visible(title)), caption=Text(note) if note else None, show_header=bool(headings))
+    for heading in headings or [""] * max(map(len, rows), default=0):
+        table.add_column(Text(visible(heading)))
+    for row in rows:
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    return table

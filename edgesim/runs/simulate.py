@@ -1,0 +1,351 @@
+"""Runs a scenario: puts world, engine, learner and tables together, and writes the run folder."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
+from functools import partial, reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from edgesim.config.scenario import Scenario
+from edgesim.core.arrays import Arr
+from edgesim.core.backend import Backend
+from edgesim.core.errors import ConfigError
+from edgesim.core.rng import Key
+from edgesim.engine.batteries import FleetBatteries
+from edgesim.engine.rounds import Observer
+from edgesim.engine.sessions import introduce, run_all
+from edgesim.engine.world import World
+from edgesim.execution.backends.null import NullBackend
+from edgesim.execution.interrupts import Interrupts, interrupts
+from edgesim.execution.processes import is_loading_main
+from edgesim.files.atomic import checkpoint_of, remove_checkpoint
+from edgesim.files.code_identity import named_files_digest
+from edgesim.files.loaded_code import Unidentified
+from edgesim.learning.train.torch_settings import plain_torch, plain_where_loaded
+from edgesim.records.manifest import FINISHED, read_manifest
+from edgesim.records.schema import FIRST_EDGE_ROW, SERVER_ROW
+from edgesim.records.writer import check_writable, taken
+from edgesim.reports.load import Run, open_run
+from edgesim.runs.assembly import Assembly, Build, Load, build_network, load_data
+from edgesim.runs.recording import Recording, provenance
+from edgesim.runs.table_spill import JobCounts, Released
+from edgesim.runs.training import Training, assemble_all, open_backends, refuse_sessions
+from edgesim.runs.tree import edge_power
+from edgesim.world.energy.ledger import EnergyLedger
+from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, UPLOAD
+from edgesim.world.prices.ledger import CostLedger
+from edgesim.world.prices.market import COLUMNS
+
+if TYPE_CHECKING:
+    from edgesim.execution.checkpoint import Checkpoint
+    from edgesim.execution.result_cache import Answers
+
+_YOUNG_OBJECTS = 100_000  # between two looks; Python's own default is 700
+
+
+class Silent:
+    """An observer that shows nothing."""
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        """Show nothing."""
+
+    def close(self) -> None:
+        """Show nothing."""
+
+
+class Telling(Silent):
+    """An observer that calls a function with what is known of each closed round."""
+
+    def __init__(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
+        self._tell = tell
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        """Call the function."""
+        self._tell(info)
+
+
+@contextmanager
+def seldom_collecting() -> Iterator[None]:
+    """Let Python look for garbage cycles less often, and not in what exists by now, which is all of torch.
+
+    An event loop makes and drops many objects, hardly any in cycles.
+    """
+    thresholds = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+class Simulation:
+    """One run of an assembled scenario, from the first order to its tables.
+
+    Of several trainings `learner`, `session`, `rounds` and `tables` are those of the first.
+    """
+
+    def __init__(
+        self,
+        parts: Assembly,
+        backend: Backend,
+        observer: Observer,
+        checkpoint: Checkpoint | None = None,
+        answers: Answers | None = None,
+        others: Sequence[tuple[Assembly, Backend]] = (),
+    ) -> None:
+        """`answers`: of runs before this one; what this one finds is added. Nothing is looked up without training.
+
+        `others`: the parts and backends of more trainings in the same world, which is that of `parts`.
+        """
+        scenario = parts.scenario
+        self.parts = parts
+        self.scenario = parts.of_all or scenario
+        self.totals: Mapping[str, float] | None = None  # seconds, and what was spent in them, once the run has ended
+        server = scenario.server
+        fleet, batteries = parts.fleet, FleetBatteries(parts.fleet)
+        off_s = batteries.off_s if batteries else None
+        sleeps = fleet.sleep_w != fleet.idle_w
+
+        def asleep_s(now_s: float) -> Arr:
+            return np.where(sleeps, parts.availability.off_s(now_s), 0.0)
+
+        self.ledger = EnergyLedger(
+            fleet.idle_w, server.idle, server.busy, off_s, fleet.sleep_w, asleep_s if sleeps.any() else None,
+            edge_power(scenario),
+        )  # fmt: skip
+        self.costs = CostLedger(parts.market, self.ledger) if parts.market else None
+        self.world = World(
+            fleet=fleet, ledger=self.ledger, availability=parts.availability, batteries=batteries,
+            key=Key(scenario.seed), shared=parts.shared, failures=parts.failures, costs=self.costs,
+        )  # fmt: skip
+        alone = not others
+        first = Training(self.world, parts, backend, observer, self._spent, checkpoint, answers, alone=alone)
+        more = [Training(self.world, *each, observer, self._spent, None, answers, alone=alone) for each in others]
+        self.trainings = (first, *more)
+        introduce([each.session for each in self.trainings])
+        self.learner, self.session, self.rounds = first.learner, first.session, first.rounds
+        self.tables, self.releasing = first.tables, first.releasing
+
+    def run(self) -> None:
+        """Run until stop rules have ended all trainings; jobs still in flight then are charged up to that moment.
+
+        Raises LedgerError if the joules do not add up or are not finite.
+        """
+        processes = [each.begin() for each in self.trainings]
+        with seldom_collecting():
+            run_all(processes)
+        self.totals = {"sim_time_s": self.world.now_s, **self.world.totals()._asdict()}
+        self._check_ledger()
+
+    @property
+    def released(self) -> Released:
+        """The rows before those that the tables hold, of the first training."""
+        return self.trainings[0].released
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the run goes on from a checkpoint and has not come there yet."""
+        return self.learner.memo.repeats
+
+    def devices(self, finished: bool = True) -> Mapping[str, Any]:
+        """Return the columns of the devices table, the server last.
+
+        Unless the run has finished they are as of the newest round that has all its answers, if it went on without.
+        """
+        fleet, n, edges = self.parts.fleet, len(self.parts.fleet), len(self.ledger.edge_busy_s)
+        alone = len(self.trainings) == 1  # else rounds are not settled in the order in which they are closed
+        spent = self.rounds.settled_spent if alone and not finished else None
+        counts = self._job_counts(committed_only=spent is not None)
+        return {
+            "device": np.concatenate([np.arange(n), FIRST_EDGE_ROW - np.arange(edges), [SERVER_ROW]]),
+            "kind": np.concatenate([np.array(fleet.kinds, dtype=object)[fleet.kind], ["edge"] * edges, ["server"]]),
+            "level": np.append(fleet.level, [0] * (edges + 1)),
+            "jobs": np.append(counts.jobs, [0] * (edges + 1)),
+            "ok_jobs": np.append(counts.ok_jobs, [0] * (edges + 1)),
+            **(spent or self._spent()),
+        }
+
+    def now(self) -> dict[str, Any]:
+        """Return what the fleet does at this moment, for those who watch: asking changes nothing.
+
+        Keys: now_s, devices, busy, away (that are not busy and cannot be reached), running (jobs).
+        """
+        world, presence = self.world, self.trainings[0].asks_devices.presence
+        idle = ~world.busy
+        away = 0 if presence.everybody else int((idle & ~presence.seen(world.now_s)).sum())
+        devices, busy = len(self.parts.fleet), int(world.busy.sum())
+        return {"now_s": world.now_s, "devices": devices, "busy": busy, "away": away, "running": len(world.running)}
+
+    def _spent(self) -> Mapping[str, Arr]:
+        """Return what the devices have spent so far, the server last: columns of the devices table."""
+        now_s = self.world.now_s
+        server_idle_j, server_busy_j = self.ledger.server_j(now_s)
+        edges_idle_j, edges_busy_j = self.ledger.edges_j(now_s)
+        joules, none = self.ledger.activity_j, np.zeros(len(edges_idle_j) + 1)
+        busy_s = self.ledger.edge_busy_s, [self.ledger.server_busy_s]
+        return {
+            "busy_s": np.concatenate([self.ledger.busy_s, *busy_s]),
+            "down_bytes": np.append(self.world.accounting.received_bytes, none.astype(np.int64)),
+            "up_bytes": np.append(self.world.accounting.sent_bytes, none.astype(np.int64)),
+            "down_j": np.append(joules[:, DOWNLOAD], none),
+            "compute_j": np.concatenate([joules[:, COMPUTATION], edges_busy_j, [server_busy_j]]),
+            "up_j": np.append(joules[:, UPLOAD], none),
+            "idle_j": np.concatenate([self.ledger.idle_j(now_s), edges_idle_j, [server_idle_j]]),
+            "sleep_j": np.append(self.ledger.sleep_j(now_s), none),
+            **self._costs(now_s),
+        }
+
+    def _costs(self, now_s: float) -> Mapping[str, Arr]:
+        """Return what the devices have cost so far, the server last."""
+        if self.costs is None:
+            rows = len(self.parts.fleet) + len(self.ledger.edge_busy_s) + 1
+            return dict.fromkeys(COLUMNS, np.broadcast_to(0.0, (rows,)))
+        costs = np.vstack([self.costs.devices(now_s), self.costs.edges(now_s), self.costs.server(now_s)])
+        return dict(zip(COLUMNS, costs.T, strict=True))
+
+    def _check_ledger(self) -> None:
+        now_s = self.world.now_s
+        devices_j = float(self.ledger.activity_j.sum()) + self.ledger.resting_j(now_s)
+        self.ledger.check(self._job_counts().joules, devices_j, now_s)
+
+    def _job_counts(self, committed_only: bool = False) -> JobCounts:
+        """Return the counts of the jobs of all trainings."""
+        n = len(self.parts.fleet)
+        counts = [each.released.job_counts(each.tables["jobs"], n, committed_only) for each in self.trainings]
+        return reduce(JobCounts.__add__, counts)
+
+
+@plain_where_loaded()
+def check(scenario: Scenario, load: Load = load_data, build: Build = build_network) -> Assembly:
+    """Return everything that a scenario names, and train nothing. Raises ConfigError or DataError where a run would.
+
+    `load` and `build`: what gives its data set and its network, as `assemble` asks.
+    """
+    return check_all(scenario, load, build)[0]
+
+
+def check_all(scenario: Scenario, load: Load = load_data, build: Build = build_network) -> tuple[Assembly, ...]:
+    """Return the same of each training of a scenario."""
+    first, *more = assemble_all(scenario, load, build)
+    Simulation(first, NullBackend(), Silent(), others=[(parts, NullBackend()) for parts in more])
+    return first, *more
+
+
+def simulate(
+    scenario: Scenario,
+    out: Path | None = None,
+    observer: Any = None,
+    checkpoint: Checkpoint | None = None,
+    *,
+    answers: Answers | None = None,
+    overwrite: bool = False,
+    command: Sequence[str] | None = None,
+    load: Load = load_data,
+    build: Build = build_network,
+    warnings: Sequence[str] = (),
+) -> Run:
+    """Run a scenario and return its run folder; `out` None: a temporary one, removed with the Run that is returned.
+
+    The folder is there from the start and grows; meanwhile no other run can have it. Ctrl-C, SIGTERM and SIGHUP still
+    write it, with the tables up to the last finished round and the status "interrupted"; the second gives up at once.
+    With a checkpoint the run saves itself to its file every so often, or goes on from it if there is one, also where
+    the folder of the run that was cut off is; if that was before it saved itself, the run begins anew there.
+    `overwrite`: a run that is there is replaced, and a checkpoint that does not fit removed. `answers`: what is known
+    there is not computed again, and what is found is added. `command`: the words of the command line, for the manifest.
+    `load` and `build`: as for `check`. `warnings`: about the scenario, for the manifest. Raises FolderBusy if another
+    process is at work in the folder, and ConfigError or DataError before anything is written, but for what cannot be
+    written.
+    """
+    if checkpoint is not None and scenario.edges is not None:
+        raise ConfigError("edges: a run with edge servers cannot be saved on the way; leave --checkpoint out")
+    if is_loading_main():
+        sys.exit(1)  # whoever started this process says why
+    if out is None:
+        return _simulate_for_now(scenario, observer, checkpoint, answers)
+    if checkpoint is not None:
+        refuse_sessions(scenario, "session: a checkpoint")
+    observer = observer or Silent()
+    goes_on = checkpoint is not None and _goes_on(scenario, out, checkpoint, overwrite)
+    settings = plain_torch() if scenario.backend.value.trains else plain_where_loaded()
+    with settings, interrupts() as signals, closing(observer), ExitStack() as backends:
+        check_writable(out, overwrite, goes_on)
+        started_s, facts = time.perf_counter(), provenance(command)
+        if hasattr(scenario.backend.value, "prepare"):
+            scenario.backend.value.prepare()
+        named_files = None if answers is None and checkpoint is None else _named_files(scenario)
+        first, *more = all_parts = tuple(
+            replace(parts, named_files=named_files) for parts in assemble_all(scenario, load, build)
+        )
+        backend, *others = open_backends(all_parts, backends)
+        with signals.leaving(), backends, taken(out, overwrite, goes_on) as folder:
+            if checkpoint and overwrite and not goes_on:
+                checkpoint.remove()
+            recording = Recording(folder, observer, {**facts, "warnings": list(warnings)}, started_s)
+            also = list(zip(more, others, strict=True))
+            _run(lambda: Simulation(first, backend, recording, checkpoint, answers, also), recording, signals)
+            run = open_run(out)
+            if backend.trains and run.manifest["status"] == FINISHED:
+                remove_checkpoint(checkpoint_of(out))
+    return run
+
+
+def _named_files(scenario: Scenario) -> str | None:
+    """Return the digest of the files that a scenario names, None if they cannot be read, which `facts_of` says."""
+    try:
+        return named_files_digest(scenario.canonical())
+    except Unidentified:
+        return None
+
+
+def _goes_on(scenario: Scenario, out: Path, checkpoint: Checkpoint, overwrite: bool) -> bool:
+    """Return whether a run that is there and did not finish may be gone on with: it is this one, or saved itself."""
+    if overwrite or checkpoint.file.exists():
+        return checkpoint.file.exists() and not (overwrite and checkpoint.is_unfit())
+    with suppress(ConfigError):  # there is none
+        return bool(read_manifest(out)["digest"] == scenario.digest())
+    return False
+
+
+def _run(prepare: Callable[[], Simulation], recording: Recording, signals: Interrupts) -> None:
+    """Run and record a simulation; one that stops while it repeats what a checkpoint holds leaves all as it was."""
+    with signals.writing():
+        with signals.working():
+            simulation = prepare()
+        recording.begin(simulation)
+        status, reason = "failed", None
+        try:
+            with signals.working():
+                simulation.run()
+            status = FINISHED
+        except KeyboardInterrupt:
+            if simulation.repeats:
+                raise
+            status, reason = "interrupted", signals.reason
+        finally:
+            if status == FINISHED or not simulation.repeats:  # until then there is nothing new
+                recording.write(status, reason)
+
+
+def _simulate_for_now(scenario: Scenario, observer: Any, checkpoint: Checkpoint | None, answers: Answers | None) -> Run:
+    scratch = tempfile.mkdtemp(prefix="edgesim-")
+    remove = partial(shutil.rmtree, scratch, ignore_errors=True)
+    try:
+        run = simulate(scenario, Path(scratch) / "run", observer, checkpoint, answers=answers)
+    except BaseException:
+        remove()
+        raise
+    weakref.finalize(run, remove)
+    return run

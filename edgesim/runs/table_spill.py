@@ -1,0 +1,190 @@
+"""Keeps a training's tables short: rows that are final go to the run folder, and what is asked of them later stays.
+
+That is: how many jobs each device had, their joules, and of a round whose jobs are gone its critical path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from edgesim.core.arrays import Ids
+from edgesim.core.errors import ConfigError
+from edgesim.core.job import DELIVERED
+from edgesim.engine.rounds import Observer
+from edgesim.records.schema import TABLES
+from edgesim.records.table import Table
+from edgesim.records.writer import PART_ROWS, Part, RunFolder
+from edgesim.reports.critical_path import attributed, round_limits_s
+
+if TYPE_CHECKING:
+    from edgesim.runs.training import Training
+
+
+@dataclass(frozen=True)
+class JobCounts:
+    """How many jobs devices were asked to do, how many of them delivered, and the joules of them all."""
+
+    jobs: Ids  # shape (devices,)
+    ok_jobs: Ids  # shape (devices,)
+    joules: float
+
+    @classmethod
+    def of(cls, jobs: Table, since: int, until: int | None, devices: int) -> JobCounts:
+        """Return the counts of the rows from `since` up to, not including, `until` (None: all)."""
+        device = jobs.column("device", since, until)
+        delivered = pd.Series(jobs.column("outcome", since, until)).isin(DELIVERED).to_numpy()
+        joules = sum(jobs.column(name, since, until).sum() for name in ("down_j", "compute_j", "up_j", "peer_j"))
+        asked, ok = (np.bincount(some, minlength=devices) for some in (device, device[delivered]))
+        return cls(asked, ok, float(joules))
+
+    def __add__(self, more: JobCounts) -> JobCounts:
+        return JobCounts(self.jobs + more.jobs, self.ok_jobs + more.ok_jobs, self.joules + more.joules)
+
+
+@dataclass(frozen=True)
+class Released:
+    """What became of rows that are no longer in the tables.
+
+    It is replaced as a whole, so that a run that is broken off at any instant has every row once.
+    """
+
+    parts: Mapping[str, tuple[Part, ...]] = field(default_factory=lambda: dict.fromkeys(TABLES, ()))
+    counts: JobCounts | None = None  # of the jobs in parts; None: there are none
+    # Rounds that no job can belong to any more, with their critical paths; they follow those in parts.
+    rounds: pd.DataFrame | None = None
+    jobs: pd.DataFrame | None = None  # those in parts that belong to a round after these
+    limit_s: float = -np.inf  # when the last of these rounds was closed: no later job belongs to it
+    round: int = -1  # its number
+
+    def rows(self, table: str) -> int:
+        """Return how many rows have been released."""
+        waiting = 0 if table != "rounds" or self.rounds is None else len(self.rounds)
+        return PART_ROWS * len(self.parts[table]) + waiting
+
+    def frames(self, tables: Mapping[str, Table], committed_only: bool) -> dict[str, pd.DataFrame]:
+        """Return the rows that follow those in parts, of rounds with their critical paths."""
+        rest = {name: table.frame(committed_only, since=self.rows(name)) for name, table in tables.items()}
+        rounds = attributed(self._open_jobs(rest["jobs"]), rest["rounds"])
+        return {**rest, "rounds": _joined(self.rounds, rounds)}
+
+    def job_counts(self, jobs: Table, devices: int, committed_only: bool = False) -> JobCounts:
+        """Return the counts of all jobs, released or not; on request without those after the last mark."""
+        until = jobs.committed if committed_only else None
+        held = JobCounts.of(jobs, self.rows("jobs"), until, devices)
+        return held if self.counts is None else self.counts + held
+
+    def with_part(self, table: str, part: Part) -> Released:
+        """Return this with another part."""
+        return replace(self, parts={**self.parts, table: (*self.parts[table], part)})
+
+    def with_jobs(self, part: Part, jobs: Table, devices: int) -> Released:
+        """Return this with a part of jobs, which are the next ones of this table."""
+        since = self.rows("jobs")
+        until = since + PART_ROWS
+        counts = JobCounts.of(jobs, since, until, devices)
+        counts = counts if self.counts is None else self.counts + counts
+        open_jobs = self._open_jobs(jobs.frame(since=since, until=until))
+        return replace(self.with_part("jobs", part), counts=counts, jobs=open_jobs)
+
+    def with_rounds(self, tables: Mapping[str, Table]) -> Released:
+        """Return this with the committed rounds that no later job can belong to."""
+        rounds = tables["rounds"].frame(committed_only=True, since=self.rows("rounds"))
+        limits_s = round_limits_s(rounds)
+        # Jobs end in the order of their rows, and all that ended before a round was closed are committed with it.
+        count = int(np.searchsorted(limits_s, rounds["now_s"].iloc[-1])) if len(rounds) else 0
+        if not count:
+            return self
+        jobs = self._open_jobs(tables["jobs"].frame(committed_only=True, since=self.rows("jobs")))
+        found = _joined(self.rounds, attributed(jobs, rounds[:count]))
+        now = replace(
+            self, rounds=found, limit_s=float(limits_s[count - 1]), round=int(rounds["round"].iloc[count - 1])
+        )
+        return replace(now, jobs=None if self.jobs is None else now._still_open(self.jobs))
+
+    def without_rounds(self, part: Part) -> Released:
+        """Return this with the first of the rounds in a part."""
+        assert self.rounds is not None
+        return replace(self.with_part("rounds", part), rounds=self.rounds[PART_ROWS:].reset_index(drop=True))
+
+    def _open_jobs(self, jobs: pd.DataFrame) -> pd.DataFrame:
+        """Return the released jobs of open rounds, and behind them those of these jobs, which are the next ones."""
+        return _joined(self.jobs, self._still_open(jobs))
+
+    def _still_open(self, jobs: pd.DataFrame) -> pd.DataFrame:
+        if self.round < 0:
+            return jobs
+        return jobs[(jobs["end_s"] > self.limit_s) | (jobs["round"] > self.round)]
+
+
+class Releasing:
+    """An observer that puts final rows into the run folder, part by part, and tells another observer of rounds."""
+
+    def __init__(self, training: Training, observer: Observer) -> None:
+        self.folder: RunFolder | None = None  # where rows go; None: they stay in memory
+        self._training = training
+        self._observer = observer
+        self._due = dict.fromkeys(training.tables, PART_ROWS)  # committed rows without a part: then it is time
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        """Release what fills a part; then tell the observer."""
+        if self.folder is not None:
+            for name in self._due:
+                if self._held(name) >= self._due[name]:
+                    self._release(name, self.folder)
+        self._observer.round_closed(info)
+
+    def _held(self, name: str) -> int:
+        return self._training.tables[name].committed - PART_ROWS * len(self._training.released.parts[name])
+
+    def _release(self, name: str, folder: RunFolder) -> None:
+        release = {"jobs": self._jobs, "rounds": self._rounds}.get(name, partial(self._rows, name))
+        with suppress(ConfigError):  # such as a full disk: then the rows stay here, and at its end the run says so
+            release(folder)
+        held = self._held(name)
+        self._due[name] = held + PART_ROWS // 4 if held >= PART_ROWS else PART_ROWS  # what must stay waits for more
+
+    def _jobs(self, folder: RunFolder) -> None:
+        self._settle_rounds()
+        training, jobs = self._training, self._training.tables["jobs"]
+        amendable = (training.tree or training.session.server_buffer).first_row
+        final = jobs.committed if amendable is None else min(jobs.committed, amendable)
+        while final - (since := training.released.rows("jobs")) >= PART_ROWS:
+            part = self._part(folder, "jobs", jobs.frame(since=since, until=since + PART_ROWS))
+            training.released = training.released.with_jobs(part, jobs, len(training.parts.fleet))
+            jobs.release(since + PART_ROWS)
+
+    def _rounds(self, folder: RunFolder) -> None:
+        self._settle_rounds()
+        training = self._training
+        while (rounds := training.released.rounds) is not None and len(rounds) >= PART_ROWS:
+            part = self._part(folder, "rounds", rounds[:PART_ROWS])
+            training.released = training.released.without_rounds(part)
+
+    def _part(self, folder: RunFolder, name: str, rows: pd.DataFrame) -> Part:
+        return folder.add_part(name, rows.assign(session=self._training.name))
+
+    def _settle_rounds(self) -> None:
+        training = self._training
+        training.released = training.released.with_rounds(training.tables)
+        training.tables["rounds"].release(training.released.rows("rounds"))
+
+    def _rows(self, name: str, folder: RunFolder) -> None:
+        training, table = self._training, self._training.tables[name]
+        amendable = training.session.server_buffer.first_row if name == training.session.held_in else None
+        final = table.committed if amendable is None else min(table.committed, amendable)
+        while final - (since := training.released.rows(name)) >= PART_ROWS:
+            part = self._part(folder, name, table.frame(since=since, until=since + PART_ROWS))
+            training.released = training.released.with_part(name, part)
+            table.release(since + PART_ROWS)
+
+
+def _joined(first: pd.DataFrame | None, second: pd.DataFrame) -> pd.DataFrame:
+    some = [frame for frame in (first, second) if frame is not None and len(frame)]
+    return pd.concat(some, ignore_index=True) if len(some) > 1 else (some or [second])[0]

@@ -1,0 +1,234 @@
+"""Trainings of a simulation: the parts of each, its tables, how it begins and how it ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from functools import partial
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from edgesim.config.plugin_fields import built
+from edgesim.config.scenario import Scenario, SessionTable
+from edgesim.core.arrays import Arr
+from edgesim.core.backend import Backend
+from edgesim.core.errors import ConfigError, EdgesimError
+from edgesim.engine.batteries import FleetBatteries
+from edgesim.engine.edges.cloud import CloudRounds
+from edgesim.engine.rounds import Observer, Rounds
+from edgesim.engine.session import Session, dispatcher_of
+from edgesim.engine.sessions import SessionProcess
+from edgesim.engine.world import World
+from edgesim.execution.async_peers import OwnClockLearner
+from edgesim.execution.hierarchical import CloudLearner
+from edgesim.execution.learner import FederatedLearner
+from edgesim.execution.memo import Memo, NewRounds
+from edgesim.files.loaded_code import Unidentified
+from edgesim.files.user_cache import warn_once
+from edgesim.records.table import Table, new_tables
+from edgesim.runs.assembly import Assembly, Build, Load, assemble, build_network, load_data, method_of_server
+from edgesim.runs.objectives import metrics_of
+from edgesim.runs.table_spill import Released, Releasing
+from edgesim.runs.tree import Tree
+
+if TYPE_CHECKING:
+    from edgesim.execution.checkpoint import Checkpoint
+    from edgesim.execution.result_cache import Answers
+
+
+_BACKEND = ("trains", "train", "evaluate", "evaluate_personal", "close")  # what a part of the kind "backend" opens
+_T = TypeVar("_T")
+
+
+def assemble_all(scenario: Scenario, load: Load = load_data, build: Build = build_network) -> tuple[Assembly, ...]:
+    """Return what each training of a scenario is made of; all are in the world of the first. Raises as `assemble`.
+
+    A data set that several sessions have is loaded once.
+    """
+    once = _remembering(load)
+    found: list[Assembly] = []
+    for place, alone in enumerate(scenario.trainings):
+        parts = _named(scenario, place, partial(assemble, alone, once, build))
+        if found:
+            world = found[0]
+            parts = replace(
+                parts, fleet=world.fleet, shared=world.shared, availability=world.availability,
+                failures=world.failures, market=world.market,
+            )  # fmt: skip
+        found.append(replace(parts, of_all=scenario))
+    _check_peers(found)
+    return tuple(found)
+
+
+def open_backends(all_parts: tuple[Assembly, ...], closes: ExitStack) -> list[Backend]:
+    """Return a backend for each training, which `closes` closes."""
+    found = (built(parts.scenario.backend, "backend", _BACKEND, parts.make_trainer, by="open") for parts in all_parts)
+    return [closes.enter_context(closing(each)) for each in found]
+
+
+def refuse_sessions(scenario: Scenario, what: str) -> None:
+    """Raise ConfigError if a scenario has several trainings; `what` begins the line: it works with one alone."""
+    if len(scenario.session) > 1:
+        count = len(scenario.session)
+        raise ConfigError(f"{what} works with one training, found {count} sessions; leave all but one out")
+
+
+def _remembering(load: Load) -> Load:
+    known: dict[str, object] = {}
+
+    def once(scenario: Scenario) -> object:
+        name = repr(scenario.data and scenario.data.table())
+        if name not in known:
+            known[name] = load(scenario)
+        return known[name]
+
+    return once  # type: ignore[return-value]
+
+
+def _named(scenario: Scenario, place: int, make: Callable[[], _T]) -> _T:
+    """Return what is made for a session; what is refused says of which, if there are several."""
+    try:
+        return make()
+    except EdgesimError as error:
+        if len(scenario.session) < 2:
+            raise
+        key = re.split(r"[.:]", str(error), maxsplit=1)[0]
+        raise type(error)(f"session.{place}{'.' if key in SessionTable.model_fields else ': '}{error}") from error
+
+
+def _check_peers(found: list[Assembly]) -> None:
+    """Raise ConfigError if a device of a training among peers is one of another, and cannot serve both.
+
+    It has one newest message to be fetched, and to a job of a server its battery is nobody else's.
+    """
+    for one, other in combinations(found, 2):
+        among_peers = [parts for parts in (one, other) if parts.scenario.peers is not None]
+        if not among_peers:
+            continue
+        both = np.intersect1d(one.setting.ids, other.setting.ids)
+        names = f"{one.scenario.session_name} and {other.scenario.session_name}"
+        if len(both) and len(among_peers) == 2:
+            raise ConfigError(
+                f"session: {names} exchange among peers and share device {both[0]}; give them disjoint devices"
+            )
+        batteries = FleetBatteries(one.fleet)
+        drained = next((device for device in both.tolist() if device in batteries), None)
+        if drained is not None:
+            name = among_peers[0].scenario.session_name
+            raise ConfigError(
+                f"session: {names} share device {drained}, which has a battery, and {name} exchanges among peers; "
+                "give them disjoint devices"
+            )
+
+
+class _Named:
+    """An observer that tells another one of rounds, and whose they are."""
+
+    def __init__(self, observer: Observer, session: str) -> None:
+        self._observer = observer
+        self._session = session
+
+    def round_closed(self, info: Mapping[str, Any]) -> None:
+        self._observer.round_closed({**info, "session": self._session})
+
+
+class Training:
+    """A training in a world: learner, session, rounds and tables."""
+
+    def __init__(
+        self,
+        world: World,
+        parts: Assembly,
+        backend: Backend,
+        observer: Observer,
+        spent: Callable[[], Mapping[str, Arr]],
+        checkpoint: Checkpoint | None = None,
+        answers: Answers | None = None,
+        *,
+        alone: bool = True,
+    ) -> None:
+        """`spent`: gives what the devices have spent so far; `alone`: there are no other trainings in the world.
+
+        For the others see `Simulation`.
+        """
+        scenario = parts.scenario
+        self.parts = parts
+        self.name = scenario.session_name
+        self.tables: dict[str, Table] = new_tables()
+        self.process: SessionProcess | None = None  # None: it has not begun
+        self.released = Released()  # the rows before those that the tables hold
+        self.learner = _learner(parts, backend, checkpoint, answers)
+        self.tree: Tree | None = None  # None: no edge servers
+        if isinstance(self.learner, CloudLearner):
+            self.tree = Tree(parts, world, self.learner, self.tables)
+        self.session = self._only_session(world, alone) if self.tree is None else self.tree.session
+        named: Observer = _Named(observer, self.name) if scenario.session else observer
+        self.releasing = Releasing(self, NewRounds(named, self.learner.memo))
+        self.rounds = (CloudRounds if self.tree else Rounds)(
+            self.session,
+            stop=scenario.stop,
+            evaluation=scenario.evaluation,
+            server=scenario.server,
+            observer=self.releasing,
+            spent=spent,
+            better=metrics_of(scenario),
+        )
+        start_s = scenario.session[0].start if scenario.session else 0.0
+        self._begin = partial(
+            SessionProcess, self.session, self.rounds, scenario.protocol.value, scenario.stop, start_s, self.tree
+        )
+
+    def _only_session(self, world: World, alone: bool) -> Session:
+        """Return the session of a server, or of peers, without edge servers."""
+        parts, scenario = self.parts, self.parts.scenario
+        return Session(
+            world,
+            learner=self.learner,
+            setting=parts.setting,
+            tables=self.tables,
+            selection=scenario.selection.value,
+            peers=None if scenario.peers is None else scenario.peers.value,
+            key=parts.session_key,
+            dispatcher=dispatcher_of(world, parts.setting, parts.session_word),
+            alone=alone,
+        )
+
+    @property
+    def asks_devices(self) -> Session:
+        """A session that asks devices: of the server, or with edge servers of the first of them."""
+        return self.session if self.tree is None else self.tree.sessions[0]
+
+    def begin(self) -> SessionProcess:
+        """Start the protocol and the timers of its stop rules in the world, whose clock has not started."""
+        self.process = self._begin()
+        return self.process
+
+
+def _learner(
+    parts: Assembly, backend: Backend, checkpoint: Checkpoint | None, answers: Answers | None
+) -> FederatedLearner:
+    method, key = method_of_server(parts.scenario), parts.session_key
+    own_clocks = getattr(parts.scenario.protocol.value, "own_clocks", False)
+    kind: type[FederatedLearner] = OwnClockLearner if own_clocks else FederatedLearner
+    kind = kind if parts.scenario.edges is None else CloudLearner
+    if not backend.trains:
+        return kind(method, backend, parts.setting, key, None)
+    from edgesim.execution.result_cache import SavedMemo
+    from edgesim.learning.models.build import model_state_of  # these load torch
+    from edgesim.runs.cache_identity import facts_of, world_of
+
+    memo = Memo()
+    try:
+        if checkpoint or answers:
+            memo = SavedMemo(facts_of(parts), world_of(parts), method, answers, checkpoint)
+    except Unidentified as error:
+        memo.not_kept = f"{error}: nothing is taken from earlier runs or kept for later ones"
+        warn_once(memo.not_kept)
+    learner = kind(method, backend, parts.setting, key, model_state_of(parts.module), parts.make_tools(), memo)
+    if checkpoint:
+        checkpoint.check(learner.state, method)
+    return learner

@@ -1,0 +1,70 @@
+"""What the cells of a study have in common: it is loaded and measured once in a process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from edgesim.config.scenario import Scenario
+from edgesim.execution.result_cache import Rows
+from edgesim.learning.data.dataset import Dataset
+from edgesim.runs.assembly import Assembly, Load, build_network, load_data
+from edgesim.runs.estimate import host_flops_per_s
+from edgesim.runs.network import Network, models_of
+
+
+class Common:
+    """What the cells of a study have in common, made once: a data set, networks, and how fast this host trains them."""
+
+    def __init__(self, load: Load = load_data, rows: Rows | None = None) -> None:
+        """`load`: what gives a data set. `rows`: where answers of cells are; None: in files, see Answers."""
+        self.rows = rows
+        self._load = load
+        self._wanted = text_of(None)  # the data set that is kept, as scenarios have it
+        self._data: Dataset | Exception | None = None
+        self._digest: str | None = None
+        self._profiles: dict[str, Any] = {}
+        self._speeds: dict[str, float] = {}
+
+    def load(self, scenario: Scenario) -> Dataset | None:
+        """Return the data set of a scenario. Raises what loading it raised, as often as it is asked."""
+        wanted = text_of(scenario.canonical()["data"])
+        if wanted != self._wanted:
+            self._wanted, self._data = wanted, None
+            try:
+                self._data = self._load(scenario)
+                self._digest = None if self._data is None else self._data.digest
+            except Exception as error:
+                self._data = error
+        if isinstance(self._data, Exception):
+            raise self._data
+        return self._data
+
+    def digest(self, scenario: Scenario) -> str | None:
+        """Return the digest of a scenario's data set, None without one. Raises as `load` does."""
+        return None if self.load(scenario) is None else self._digest
+
+    def build(self, scenario: Scenario, data: Dataset | None) -> Network:
+        """Return the network of a scenario and its cost profile; networks of one structure are measured once."""
+        shape = None if data is None else (data.input_shape, data.classes)
+        models = models_of(scenario)
+        if len(models) > 1:
+            return build_network(scenario, data)
+        wanted = text_of([models[0].table(), scenario.canonical()["objective"], shape])
+        network = build_network(scenario, data, self._profiles.get(wanted))
+        self._profiles[wanted] = network.cost_profile
+        return network
+
+    def flops_per_s(self, parts: Assembly) -> float:
+        """Return how fast this host trains the network of a scenario."""
+        table = parts.scenario.canonical()
+        models = [model.table() for model in models_of(parts.scenario)]
+        wanted = text_of([models, *(table[key] for key in ("data", "objective", "training", "backend"))])
+        if wanted not in self._speeds:
+            self._speeds[wanted] = host_flops_per_s(parts)
+        return self._speeds[wanted]
+
+
+def text_of(value: object) -> str:
+    """Return one text for equal values."""
+    return json.dumps(value, sort_keys=True)
