@@ -1,4 +1,4 @@
-"""Synchronous rounds with a deadline: fixed, or learnt from how long devices took before."""
+"""Synchronous rounds with a deadline: fixed, or learned from the durations of earlier jobs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from edgesim.engine.session import Session
 
 @dataclass(frozen=True, kw_only=True)
 class Deadline:
-    """A round ends when all have answered, at the latest `deadline` seconds after the model was sent out.
+    """A round ends when all devices have answered, at the latest `deadline` seconds after the model was sent out.
 
-    A completion exactly at the deadline counts. Later ones are cancelled and charged up to then (`late = "drop"`), or
-    go on and count in the next round with `late_weight` (1: like any other; 0: the same as "drop").
-    `rule`: "fixed"; or from the seconds that the jobs of the last `rounds` rounds took, "quantile" (the `quantile`-th,
-    jobs cancelled as longer than any other) or "mad" (median + `k` median absolute deviations); before there are any,
-    `deadline` if given, else none. A round that has fewer than `minimum` updates at its deadline, late ones of the last
-    round among them, is extended until it has them; if they never come, it brings nothing.
+    A completion exactly at the deadline counts. Later jobs are cancelled and charged up to then (`late = "drop"`), or
+    continue and count in the next round with `late_weight` (1: like any other; 0: the same as "drop").
+    `rule`: "fixed", or learned from the durations of jobs in the last `rounds` rounds: "quantile" (the `quantile`-th;
+    cancelled jobs count as longer than all others) or "mad" (median + `k` median absolute deviations). Before the first
+    durations are known, `deadline` applies if given. A round with fewer than `minimum` updates at its deadline, late
+    ones of the last round included, is extended until it has them. If they never come, the round brings nothing.
     Source: FedPMT paper, experiments "with constraint", for the fixed deadline.
     """
 
@@ -39,12 +39,12 @@ class Deadline:
     k: NonNegativeNumber = 3.0
     rounds: Count = 5
     minimum: CountOrZero = 0
-    late: Literal["drop", "keep"] = "drop"  # what becomes of jobs that miss the deadline
+    late: Literal["drop", "keep"] = "drop"  # fate of jobs that miss the deadline
     late_weight: Share = 1.0
 
     @property
     def deadline_s(self) -> float:
-        """Seconds of a round, at most; inf if it is not fixed."""
+        """Longest duration of a round in seconds; inf if it is not fixed."""
         return self.deadline if self.rule == "fixed" and self.deadline is not None else math.inf
 
     def check(self, devices: int, asked: int) -> None:
@@ -85,7 +85,7 @@ class _ByDeadline(Policy):
         return median_s + self._rule.k * float(np.median(np.abs(known_s - median_s)))
 
     def learn(self, completions: Sequence[Completion]) -> None:
-        """Remember how long the jobs of a round took."""
+        """Remember the durations of the jobs of a round."""
         took_s = [
             a.ended_s - a.job.sent_s if a.outcome in DELIVERED else math.inf
             for a in completions

@@ -1,4 +1,4 @@
-"""What round-based protocols share: the exchanges of a round, who is waited for, and what becomes of the late."""
+"""Shared parts of protocols with rounds: the exchanges of a round, how long the server waits, and late updates."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from edgesim.engine.watchdog import Watchdog
 
 
 class Policy:
-    """How a round is closed. This one waits for everybody; protocols override what they do otherwise."""
+    """Rules by which a round is closed. This policy waits for every device asked; protocols override its parts."""
 
-    late_weight = 0.0  # what an update counts that comes one round late; 0: it is cancelled
-    minimum = 0  # updates without which a round is extended, and brings nothing if they never come
+    late_weight = 0.0  # weight of an update that comes one round late; 0: it is cancelled
+    minimum = 0  # updates that a round waits for past its deadline; without them it brings nothing
 
     def within_s(self) -> float:
-        """Return how many seconds a round may take, from when it is sent out."""
+        """Return the longest duration of a round in seconds, from when it is sent out."""
         return inf
 
     def enough(self, asked: int) -> int:
-        """Return how many updates close a round before the others are there."""
+        """Return the number of updates that close a round before the others are there."""
         return asked
 
     def learn(self, completions: Sequence[Completion]) -> None:
-        """Look at how the jobs of a round ended."""
+        """Learn from the ended jobs of a round."""
 
 
 @dataclass
 class _Asked:
-    """Jobs, and where they arrive."""
+    """Jobs and the inboxes of their completions."""
 
     jobs: list[Job] = field(default_factory=list)
     inboxes: list[Inbox] = field(default_factory=list)
 
     def updates(self, session: Session) -> int:
-        """Return how many updates the server has of these jobs."""
+        """Return the number of updates of these jobs that the server has."""
         return sum(inbox.delivered for inbox in self.inboxes) - session.server_buffer.lost(self.jobs)
 
 
 class _Exchange(NamedTuple):
-    """What an exchange brought, whether another is to follow, and what ended it (None: it asked nobody)."""
+    """Completions of an exchange, whether another one follows, and what ended it (None: it asked no device)."""
 
     completions: list[Completion]
     more: bool
@@ -55,16 +55,16 @@ class _Exchange(NamedTuple):
 
 
 def run_rounds(session: Session, rounds: Rounds, policy: Policy) -> Generator[Any, Any, None]:
-    """Ask, wait as the policy says, aggregate; again until stopped.
+    """Ask devices, wait as the policy says, and aggregate; again until stopped.
 
     An aggregation gets the completions of all exchanges of its round; their tasks tell them apart. A method may look at
-    those of one exchange before it plans the next. Whoever is too late is cancelled untrained and charged up to then.
+    the completions of one exchange before it plans the next. A late job is cancelled untrained and charged up to then.
     Without completions the model stays as it is.
     """
     late, watchdog = _Asked(), Watchdog(rounds.end)
     while not rounds.stopped:
         session.presence.new_occasion()
-        yield from _wait_for_somebody(session, rounds, watchdog)
+        yield from _wait_for_a_device(session, rounds, watchdog)
         if rounds.stopped:
             return
         completions: list[Completion] = []
@@ -78,7 +78,7 @@ def run_rounds(session: Session, rounds: Rounds, policy: Policy) -> Generator[An
         completions += [each._replace(staleness=session.staleness(each.job)) for each in others]  # as of now
         late = still_late
         policy.learn(completions)
-        used = _enough(session, session.server_buffer.with_losses(completions), policy.minimum)
+        used = _merged(session, session.server_buffer.with_losses(completions), policy.minimum)
         watchdog.check_memory(session.nobody_fits)
         result = session.learner.aggregate(used, session.view())
         session.server_buffer.release(used)
@@ -89,8 +89,8 @@ def run_rounds(session: Session, rounds: Rounds, policy: Policy) -> Generator[An
             yield change  # as the next round would fail in the same way
 
 
-def _wait_for_somebody(session: Session, rounds: Rounds, watchdog: Watchdog) -> Generator[Any, Any, None]:
-    """Sleep until a device can be asked; end the run if none ever can again."""
+def _wait_for_a_device(session: Session, rounds: Rounds, watchdog: Watchdog) -> Generator[Any, Any, None]:
+    """Wait until a device can be asked; end the run if none ever can again."""
     while not rounds.stopped:
         yield from session.turn()
         if rounds.stopped or len(session.view().idle):
@@ -107,7 +107,7 @@ def _wait_for_somebody(session: Session, rounds: Rounds, watchdog: Watchdog) -> 
 
 
 def _next_change(session: Session) -> simpy.Event | None:
-    """Return an event that fires when a job ends or a device comes that is not there now; None: neither ever will."""
+    """Return an event that fires when a job ends or a device arrives, or None if neither will ever happen."""
     world = session.world
     wait_s = session.presence.wait_s(session.now_s)
     if wait_s < inf:
@@ -120,10 +120,8 @@ def _exchange(
 ) -> Generator[Any, Any, _Exchange]:
     """Carry out one exchange of a round; jobs that may come late are put into `still_late`.
 
-    `late`: those of the round before, whose updates count towards the minimum of this one.
-
-    An exchange that asks nobody closes the round, as all who answered the one before may have left since; only the
-    first one must ask somebody.
+    `late`: jobs of the round before, whose updates count towards the minimum of this round. A later exchange that asks
+    no device closes the round: all devices that answered the one before may have left since.
     """
     plan, inbox = session.learner.plan(session.view()), session.new_inbox()
     if session.exchange and not plan.orders:
@@ -131,9 +129,13 @@ def _exchange(
     jobs = session.dispatch(plan, to=inbox)
     session.learner.start(jobs)
     enough = policy.enough(len(jobs))
-    yield from _until(session, inbox, jobs, enough, closes_s)
+    # until all jobs have ended, the server has enough updates, or the deadline; a restart of the server loses updates
+    lost, before = session.server_buffer.lost(jobs), -1
+    while lost > before:
+        yield inbox.until(len(jobs), enough + lost, max(0.0, closes_s - session.now_s))
+        lost, before = session.server_buffer.lost(jobs), lost
     of_both = _Asked([*jobs, *late.jobs], [inbox, *late.inboxes])
-    needed = min(policy.minimum, enough) if session.exchange else policy.minimum  # a later one may ask fewer than that
+    needed = min(policy.minimum, enough) if session.exchange else policy.minimum  # it may ask fewer
     extended = False
     while of_both.updates(session) < needed and not all(job.ended for job in of_both.jobs):
         extended = True
@@ -143,9 +145,18 @@ def _exchange(
     if goes_on:
         still_late.jobs += [job for job in jobs if not job.ended]
         still_late.inboxes.append(inbox)
-    had_enough = enough < len(jobs) and _Asked(jobs, [inbox]).updates(session) >= enough
-    closed_by = _closed_by(extended, had_enough, bool(cancelled) or not all(job.ended for job in jobs))
-    ended = _first(session, inbox.take(), enough)
+    if extended:
+        closed_by = "minimum"
+    elif enough < len(jobs) and _Asked(jobs, [inbox]).updates(session) >= enough:
+        closed_by = "enough"
+    else:
+        closed_by = "deadline" if cancelled or not all(job.ended for job in jobs) else "all"
+    ended = inbox.take()
+    # updates beyond `enough` that came at the same instant are late
+    delivered = [each for each in session.server_buffer.with_losses(ended) if each.outcome in DELIVERED]
+    surplus = {each.job.id for each in delivered[enough:]}
+    session.server_buffer.release([each for each in ended if each.job.id in surplus], "late")
+    ended = [each._replace(outcome="late") if each.job.id in surplus else each for each in ended]
     session.learner.cancel([a for a in [*ended, *cancelled] if a.outcome not in DELIVERED])
     completions = ended + cancelled
     session.last = completions
@@ -155,36 +166,8 @@ def _exchange(
     return _Exchange(completions, plan.more, closed_by)
 
 
-def _closed_by(extended: bool, had_enough: bool, some_late: bool) -> str:
-    """Return what ended an exchange, as edgesim.records.schema.CLOSED_BY names it."""
-    if extended:
-        return "minimum"
-    if had_enough:
-        return "enough"
-    return "deadline" if some_late else "all"
-
-
-def _until(
-    session: Session, inbox: Inbox, jobs: Sequence[Job], enough: int, closes_s: float
-) -> Generator[Any, Any, None]:
-    """Wait until all jobs have ended, the server has `enough` updates, or `closes_s`, whatever comes first."""
-    lost, before = session.server_buffer.lost(jobs), -1
-    while lost > before:
-        yield inbox.until(len(jobs), enough + lost, max(0.0, closes_s - session.now_s))
-        lost, before = session.server_buffer.lost(jobs), lost
-
-
-def _first(session: Session, ended: list[Completion], enough: int) -> list[Completion]:
-    """Return completions with all but the first `enough` updates marked as late: they came at the same instant."""
-    surplus = {
-        a.job.id for a in [a for a in session.server_buffer.with_losses(ended) if a.outcome in DELIVERED][enough:]
-    }
-    session.server_buffer.release([a for a in ended if a.job.id in surplus], "late")
-    return [a._replace(outcome="late") if a.job.id in surplus else a for a in ended]
-
-
 def _collect_late(session: Session, late: _Asked, weight: float) -> list[Completion]:
-    """Return the completions of the last round's late jobs; those that are still not there are cancelled now."""
+    """Return the completions of the late jobs of the last round; jobs that still run are cancelled now."""
     cancelled = session.abort(late.jobs, "late")
     ended = [
         completion._replace(weight=weight * completion.weight) for inbox in late.inboxes for completion in inbox.take()
@@ -193,8 +176,8 @@ def _collect_late(session: Session, late: _Asked, weight: float) -> list[Complet
     return ended + cancelled
 
 
-def _enough(session: Session, completions: list[Completion], minimum: int) -> list[Completion]:
-    """Return the completions to merge; if fewer than `minimum` delivered, all of those are discarded as late."""
+def _merged(session: Session, completions: list[Completion], minimum: int) -> list[Completion]:
+    """Return the completions to merge; with fewer than `minimum` updates, all updates are discarded as late."""
     delivered = [a for a in completions if a.outcome in DELIVERED]
     lost = [a for a in completions if a.outcome == "lost"]
     session.learner.cancel(lost)

@@ -1,4 +1,4 @@
-"""Over-selection: more devices are asked than needed, and the slowest are not waited for."""
+"""Over-selection: the server asks more devices than it needs and does not wait for the slowest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from edgesim.engine.session import Session
 class OverSelection:
     """A round ends with the first `keep` updates; the other devices are cancelled, charged up to then.
 
-    The scenario's selection says how many are asked, commonly 1.3 times as many.
+    The scenario's selection sets the number of devices asked, commonly 1.3 times as many.
     Source: Bonawitz et al., "Towards Federated Learning at Scale: System Design" (2019), section 2.2.
     """
 
@@ -42,7 +42,7 @@ class _First(Policy):
         self._keep = keep
 
     def enough(self, asked: int) -> int:
-        """Return how many updates close a round."""
+        """Return the number of updates that close a round."""
         return self._keep
 
 

@@ -1,4 +1,4 @@
-"""The synchronous protocol: ask, wait for everybody, merge. Rounds among peers are synchronous too."""
+"""Synchronous protocol: the server waits for every device asked. Rounds among peers are synchronous, too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgesim.engine.session import Session
 
 @dataclass(frozen=True, kw_only=True)
 class Sync:
-    """Every round waits for all devices asked."""
+    """Every round waits for all devices that were asked."""
 
     protocol: ClassVar[str] = "sync"
     deadline_s: ClassVar[float] = float("inf")
