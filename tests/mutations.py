@@ -132,7 +132,9 @@ MUTATIONS = (
     Mutation("deviations shorten the deadline", "median_s + self._rule.k", "median_s - self._rule.k"),
     Mutation("staleness counts from 1", "(staleness + 1.0) ** -a", "(staleness + 2.0) ** -a", ("engine", "methods")),
     Mutation(
-        "updates of the highest staleness allowed go", "staleness > self._most_stale", "staleness >= self._most_stale"
+        "updates of the highest staleness allowed go",
+        "staleness > rule.max_staleness",
+        "staleness >= rule.max_staleness",
     ),
     Mutation(
         "the hinge bends at -b", "(staleness - self.b) + 1.0", "(staleness + self.b) + 1.0", ("engine", "methods")

@@ -17,7 +17,7 @@ from edgesim.world.prices.ledger import COMPUTE, NETWORK, RECEIVE, TRANSMIT, Cos
 
 
 class Usage(NamedTuple):
-    """What a job has spent; triples are of download, computation and upload."""
+    """Amounts that a job has spent; triples hold download, computation and upload."""
 
     seconds: tuple[float, float, float]
     shares: tuple[float, float, float]  # of each phase's work, done
@@ -33,7 +33,7 @@ NO_USAGE = Usage((0.0, 0.0, 0.0), (0.0, 0.0, 0.0))  # of a job that was refused
 
 
 def dedicated_usage(job: Job, elapsed_s: float) -> Usage:
-    """Return what a job over dedicated links has spent `elapsed_s` seconds after its start; inf: all of it."""
+    """Return the usage of a job over dedicated links `elapsed_s` seconds after its start; inf: of the whole job."""
     prices = job.prices
     if elapsed_s == inf:
         return Usage((prices.down_s, prices.compute_s, prices.up_s), (1.0, 1.0, 1.0))
@@ -109,12 +109,12 @@ class Totals(NamedTuple):
     co2e_high_g: float = 0.0
 
     def since(self, before: Totals) -> Totals:
-        """Return what has been spent since there were these totals."""
+        """Return the amounts spent since `before`."""
         return Totals(*(now - then for now, then in zip(self, before, strict=True)))  # type: ignore[arg-type]
 
 
 class Cost(NamedTuple):
-    """What a job has spent: FLOPs, bytes and joules of its row, and what each flow to it cost its sender."""
+    """Cost of a job: FLOPs, bytes and joules of its row, and the cost of each flow to it at the sender."""
 
     flops: float
     down_bytes: int
@@ -135,7 +135,7 @@ class Cost(NamedTuple):
 
 
 class FlowCost(NamedTuple):
-    """What a flow cost the device at its other end."""
+    """Cost of a flow to the device at its other end."""
 
     device: int
     nbytes: int
@@ -195,7 +195,7 @@ class Accounting:
         return cost
 
     def cost(self, job: Job, usage: Usage) -> Cost:
-        """Return what a job spent, in bytes, FLOPs and joules; nothing is charged."""
+        """Return the cost of a job in bytes, FLOPs and joules, without charging it."""
         prices, (down, compute, up) = job.prices, usage.shares
         down_bytes, up_bytes, peer_bytes, peer_j = int(down * prices.down_bytes), int(up * prices.up_bytes), 0, 0.0
         senders: list[FlowCost] = []
@@ -219,12 +219,12 @@ class Accounting:
         )
 
     def _sent(self, flow: Flow) -> FlowCost:
-        """Return what a flow cost the device that sent it."""
+        """Return the cost of a flow to its sender."""
         joules = flow.up_air_s * self._transmit_w[flow.source]
         return FlowCost(flow.source, int(flow.moved_bytes), joules, flow.begins_s, flow.ends_s)
 
     def _received(self, flow: Flow) -> FlowCost:
-        """Return what a flow cost the device that received it."""
+        """Return the cost of a flow to its receiver."""
         joules = flow.down_air_s * float(self._fleet.receive_w[flow.target])
         return FlowCost(flow.target, int(flow.moved_bytes), joules, flow.begins_s, flow.ends_s)
 

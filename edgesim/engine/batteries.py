@@ -1,4 +1,4 @@
-"""The batteries of a fleet as the engine sees them: who is on, how long a job lasts, and what it draws."""
+"""Batteries of a fleet as the engine sees them: which devices are on, how long a job lasts, and what it draws."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class FleetBatteries:
         return self._on
 
     def is_on(self, device: int, now_s: float) -> bool:
-        """Return whether a device is on; no other is looked at. `now_s` never goes back."""
+        """Return whether a device is on, without looking at others. `now_s` never goes back."""
         if now_s >= self._one_until_s[device]:
             self.look(np.array([device]), now_s)
         return bool(self._on[device])

@@ -1,4 +1,4 @@
-"""Where orders become jobs: numbered, priced, and with all that will happen to them on the way."""
+"""Turns orders into jobs: numbers and prices them, and draws what will happen to them on the way."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edgesim.world.fleet import Fleet
 
 
 class JobCounter:
-    """How many jobs of a simulation there were, and how many of each device, whoever sent them."""
+    """Counts of the jobs of a simulation and of each device, over all sessions."""
 
     def __init__(self, devices: int) -> None:
         self.jobs = 0
@@ -38,7 +38,7 @@ class JobCounter:
 
     @property
     def asked(self) -> np.ndarray:
-        """Which devices had a job so far, bool, shape (devices,)."""
+        """Devices that have had a job so far, bool, shape (devices,)."""
         asked: np.ndarray = self.of_device > 0
         return asked
 

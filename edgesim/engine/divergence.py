@@ -23,7 +23,7 @@ class Divergence:
     def notice(
         self, round_: int, metrics: Mapping[str, Any], came: int, losses: Sequence[float]
     ) -> dict[str, Any] | None:
-        """Return what was found if this is the round, else None.
+        """Return the description of a divergence that begins in this round, or None.
 
         `metrics`: of the merge, which may have left some of the updates that `came` out; `losses`: evaluated after it.
         """

@@ -1,6 +1,6 @@
-"""What the server learns of its devices in a run, for selection rules that look at it. Others leave no trace here.
+"""Knowledge of the server about its devices, kept only for selection rules that use it.
 
-Devices go by their places among those that the training may ask: to its rule there are no others.
+Devices have their places among those that the training may ask, because its rule knows no others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_CLOSED = 64  # rounds that wait until somebody chooses
 
 
 class _Now(NamedTuple):
-    """What holds at an instant, as far as the rule needs it."""
+    """Snapshot of time, round, channel and battery, as far as the rule needs it."""
 
     now_s: float
     round: int
@@ -36,7 +36,7 @@ class _Now(NamedTuple):
 
 
 class _Closed(NamedTuple):
-    """A closed round, whose reports may still be computed."""
+    """Closed round whose reports may still be computed."""
 
     now: _Now  # as it was closed
     round: int
@@ -75,16 +75,16 @@ class History:
             self._learn(self._closed.popleft())
 
     def choose(self, idle: Ids, round_: int, key: Key) -> Ids:
-        """Return whom the rule asks now, of `idle`, by place; waits for the reports of all closed rounds."""
+        """Return the places in `idle` that the rule asks now; waits for the reports of all closed rounds."""
         return self._rule.choose(idle, self._now_known(round_), key)
 
     @property
     def weighs(self) -> bool:
-        """Whether the rule says how much updates count."""
+        """True if the rule weights updates."""
         return self._rule.weighs
 
     def weights(self, idle: Ids, round_: int) -> Arr:
-        """Return what the update of each of `idle`, by place, would count."""
+        """Return the weight that an update of each place in `idle` would have."""
         return self._rule.weights(idle, self._now_known(round_))
 
     def _now_known(self, round_: int) -> Known:
@@ -143,14 +143,14 @@ class History:
 
 
 def _kept(column: Arr) -> Arr:
-    """Return a copy that nobody can change, as rules may keep it."""
+    """Return a read-only copy, because rules may keep it."""
     copy: Arr = column.copy()
     copy.setflags(write=False)
     return copy
 
 
 def expected_of(fleet: Fleet, setting: Setting, ids: Ids) -> Expected:
-    """Return what the server expects of a job that trains the whole model: at full speed, without any slow-down.
+    """Return the expected prices of a job that trains the whole model at full speed.
 
     `setting`: of no other devices than `ids`, which are those of the fleet, ascending.
     """

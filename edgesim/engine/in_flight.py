@@ -1,4 +1,4 @@
-"""What jobs that still run have spent up to an instant: nothing is charged, and nothing changes by asking."""
+"""Amounts that running jobs have spent up to an instant, without charging them or changing any answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FEW = 24  # jobs: of more it takes less time to work them out at once
 
 
 class _Columns(NamedTuple):
-    """What is kept of k running jobs: arrays of shape (k,), or (3, k) for download, computation and upload."""
+    """Columns of k running jobs: arrays of shape (k,), or (3, k) for download, computation and upload."""
 
     sent_s: Arr
     due_s: Arr
@@ -39,7 +39,7 @@ class Running(Protocol):
 
 
 class Spent(NamedTuple):
-    """What jobs have spent together: joules of devices above idle power, and those of the network apart."""
+    """Sums over jobs: joules of devices above idle power, and joules of the network apart."""
 
     flops: float = 0.0
     down_bytes: int = 0
@@ -71,7 +71,7 @@ class InFlight:
         self._kept = _Columns(one, one, one, three, three, three, three)
 
     def spent(self, running: Mapping[int, Running], now_s: float) -> Spent:
-        """Return what jobs have spent by `now_s`; `running`: all that run now, by their ids, ascending."""
+        """Return the sums over jobs at `now_s`; `running`: all jobs that run now, by id, ascending."""
         ids = np.fromiter(running, np.int64, len(running))
         seen = int(np.searchsorted(ids, self._ids[-1], side="right")) if len(self._ids) else 0
         new = [each.job for each in islice(running.values(), seen, None)]
@@ -87,7 +87,7 @@ class InFlight:
         return self._at_once(now_s)
 
     def uses(self, running: Mapping[int, Running]) -> list[Use]:
-        """Return what devices have used for the jobs that run, for the ledger of money and carbon."""
+        """Return the use of devices by running jobs, for the ledger of money and carbon."""
         found: list[Use] = []
         for each in running.values():
             usage = self._router.so_far(each.job)
@@ -95,7 +95,7 @@ class InFlight:
         return found
 
     def _columns(self, jobs: Sequence[Job]) -> _Columns:
-        """Return what is kept of jobs."""
+        """Return the columns of jobs."""
         shape = len(jobs), len(Prices._fields)
         numbers = np.fromiter(chain.from_iterable(job.prices for job in jobs), np.float64, shape[0] * shape[1])
         prices: Prices[Arr] = Prices(*numbers.reshape(shape).T)
@@ -115,7 +115,7 @@ class InFlight:
         )
 
     def _at_once(self, now_s: float) -> Spent:
-        """Return what jobs have spent over dedicated links, as `dedicated_usage` has it for one."""
+        """Return the sums over jobs on dedicated links; `dedicated_usage` gives the same for one job."""
         kept = self._kept
         due = kept.due_s - now_s <= ON_TIME_S  # who is due is through
         elapsed_s = np.where(due, np.inf, now_s - kept.sent_s)

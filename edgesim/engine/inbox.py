@@ -51,7 +51,7 @@ class Inbox:
 
     @property
     def delivered(self) -> int:
-        """How many completions here delivered something."""
+        """Number of completions here that delivered an update."""
         return self._delivered
 
     def _satisfied(self) -> bool:

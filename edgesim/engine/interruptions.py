@@ -1,4 +1,4 @@
-"""What can end a job before its time: its device leaves, or it crashes. Both are known when the job is sent."""
+"""Early ends of jobs: the device leaves, or it crashes. Both are known when the job is sent."""
 
 from __future__ import annotations
 

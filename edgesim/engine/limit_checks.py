@@ -19,7 +19,7 @@ from edgesim.world.fleet import Block, Fleet
 def check_finite(scenario: Scenario, fleet: Fleet, setting: Setting, shared: SharedNetwork | None) -> None:
     """Raise ConfigError if a job that trains the whole model, idle power meanwhile, or a merge would take too much.
 
-    Of each block the slowest devices are looked at, and those of the most power.
+    The slowest and the most powerful devices of each block are checked.
     """
     ids = np.unique([device for block in fleet.blocks for device in _extremes(fleet, block)])
     draws = Draws(Key(scenario.seed), ids, np.zeros_like(ids))

@@ -34,7 +34,7 @@ class _Trained(NamedTuple):
 
 
 class _KnownModels(NamedTuple):
-    """What is remembered of a task; the task too, so that its id stays its own."""
+    """Cached sizes of a task, with the task itself so that its id is not reused."""
 
     task: Task
     models: list[_Trained]
@@ -123,7 +123,7 @@ class _Work(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What is remembered of a task: its prices by chunk of devices, as far as asked."""
+    """Cached prices of a task by chunk of devices, as far as asked."""
 
     task: Task
     chunks: dict[int, list[Prices[float]]]
@@ -212,7 +212,7 @@ class Pricer:
         return known.chunks[chunk][place]
 
     def _known_of(self, task: Task) -> _Known:
-        """Return what is remembered of a task, or of an equal one: some methods make them anew for each order."""
+        """Return the cached prices of a task or of an equal task: some methods make a new one for each order."""
         if self._last is not None and task == self._last.task:
             return self._last._replace(task=task)
         local_sgd = tuple(replace(sgd, lr=0.0) for sgd in task.local_sgd)  # which changes from round to round
@@ -355,7 +355,7 @@ def _of_each(prices: Prices[Arr]) -> list[Prices[float]]:
 
 
 def _no_draws(ids: Ids) -> Draws:
-    """Return draws for jobs of whose prices none depends on any."""
+    """Return draws for jobs whose prices depend on none."""
     return Draws(Key(0), ids, np.zeros(len(ids), dtype=np.int64))
 
 

@@ -1,4 +1,4 @@
-"""Who can be reached: devices that are there, by their availability, and on, by their battery."""
+"""Reachability of devices: their availability and their battery decide."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from edgesim.world.availability.base import Availability
 
 
 class Presence:
-    """Which devices can be reached now, and when that changes."""
+    """Devices that can be reached now, and when that changes."""
 
     def __init__(
         self, availability: Availability, batteries: FleetBatteries | None, members: Ids | None = None
     ) -> None:
-        """`members`: the devices whose coming is waited for, ascending; None: all."""
+        """`members`: devices whose arrival counts for `wait_s`, ascending; None: all."""
         self._availability = availability
         self._batteries = batteries
         self._members = members
@@ -49,7 +49,7 @@ class Presence:
         return self._batteries.devices_on(now_s, enough) if self._batteries else self._availability.n
 
     def seen(self, now_s: float) -> np.ndarray:
-        """Return the same to an observer, who may ask at any moment: asking changes no answer."""
+        """Return the same as `reachable`, without side effects."""
         there = self._availability.on(now_s, self._occasion)
         return there & (self._batteries.on_from_s(now_s) <= now_s) if self._batteries else there
 
@@ -62,14 +62,14 @@ class Presence:
         return float(self._availability.until_s(np.array([device]), now_s)[0])
 
     def wait_s(self, now_s: float) -> float:
-        """Return seconds until somebody is there or on who is not now, inf if never; to be asked after waiting."""
+        """Return seconds until a device arrives or turns on, inf if never; to be asked again after waiting."""
         self.new_occasion()
         everybody = self._members is None and not self._batteries
         back_s = self._availability.next_on_s(now_s) if everybody else self._back_s(now_s)
         return back_s - now_s if back_s < inf else inf
 
     def _back_s(self, now_s: float) -> float:
-        """Return when the next device comes whose battery is on then, unless it empties before."""
+        """Return when the next device arrives with its battery on, unless the battery empties before."""
         on_s = self._batteries.on_from_s(now_s) if self._batteries else np.full(self._availability.n, now_s)
         ids = np.flatnonzero(on_s < inf)
         if self._members is not None:

@@ -41,7 +41,7 @@ _OF_ANSWERS = ("metrics", "evals")  # tables whose rows are written once answers
 
 
 class _Closed(NamedTuple):
-    """A closed round whose answers may be outstanding: all that its rows and its observer are told of it."""
+    """Closed round whose answers may be outstanding, with everything that its rows and its observer need."""
 
     facts: Answer[AggregationFacts]
     scores: Answer[Mapping[str, Score]] | None  # None: not evaluated
@@ -110,7 +110,7 @@ class Rounds:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop rule has ended the run."""
+        """True once a stop rule has ended the run."""
         return self.stop_reason is not None
 
     def close(
@@ -122,7 +122,7 @@ class Rounds:
     ) -> Iterator[simpy.Event]:
         """Charge the server's work, write the round's rows, evaluate when due and apply the stop rules.
 
-        `closed_by`: what ended the waiting, one of edgesim.records.schema.CLOSED_BY; `deadline_s`: that of the round,
+        `closed_by`: the end of the waiting, one of edgesim.records.schema.CLOSED_BY; `deadline_s`: of the round,
         in seconds since it was sent out.
         """
         check_closed_by(closed_by)

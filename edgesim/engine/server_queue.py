@@ -88,7 +88,7 @@ def worked_s(workers_s: Sequence[float], elapsed_s: float) -> list[float]:
 
 
 class ServerBuffer:
-    """The jobs whose updates the server holds, by their rows in the jobs table."""
+    """Jobs whose updates the server holds, by their rows in the jobs table."""
 
     def __init__(self, env: simpy.Environment, jobs: Table, failures: Failure | None) -> None:
         self._env = env

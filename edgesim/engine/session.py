@@ -36,7 +36,7 @@ from edgesim.world.failures.base import Failure
 
 @dataclass
 class Edge:
-    """What makes a session that of an edge server: its place, its devices, and what it shares with other edges."""
+    """Part of an edge server's session: its place, its devices, and what it shares with other edge servers."""
 
     index: int
     node: int  # of the topology
@@ -49,7 +49,7 @@ class Edge:
 
 
 def dispatcher_of(world: World, setting: Setting, session_word: int = 0) -> Dispatcher:
-    """Return what prices jobs of the devices of a world; `session_word` tells draws of sessions apart."""
+    """Return the dispatcher of a session; `session_word` tells the draws of sessions apart."""
     return Dispatcher(
         fleet=world.fleet,
         setting=setting,
@@ -146,7 +146,7 @@ class Session:
         return self.world.env.now
 
     def view(self, places: int | None = None, only: int | None = None, hidden: tuple[int, ...] = ()) -> FleetView:
-        """Return what a method may know now; `places`: how many devices may be asked at most (None: all).
+        """Return the knowledge of a method now; `places`: the largest number of devices it may ask (None: all).
 
         `only`: the one device that may be asked if it can; if it cannot, all others may. `hidden`: devices that may
         not be asked.
@@ -174,7 +174,7 @@ class Session:
 
     @property
     def others_at_work(self) -> bool:
-        """Whether devices that this session may ask have jobs of other sessions: they will be free again."""
+        """True if devices that this session may ask have jobs of other sessions, which will end."""
         if self._alone:
             return False
         busy = self.world.busy if self.members is None else self.world.busy & self.members
@@ -194,7 +194,7 @@ class Session:
         self.wants_devices = False
 
     def totals(self, costs: Arr | None = None) -> Totals:
-        """Return what has been spent up to now: FLOPs and bytes of this session, joules, money and carbon of the world.
+        """Return the totals up to now: FLOPs and bytes of this session, joules, money and carbon of the world.
 
         `costs`: as `World.totals`, which raises the same.
         """

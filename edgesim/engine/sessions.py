@@ -17,7 +17,7 @@ from edgesim.engine.session import Session
 
 
 class Beside(Protocol):
-    """What goes on beside the protocol of a session, such as edge servers."""
+    """Activity beside the protocol of a session, such as edge servers."""
 
     def start(self, rounds: Rounds) -> list[simpy.Process]:
         """Start it; return its processes. `rounds`: of the session."""
@@ -68,7 +68,7 @@ class SessionProcess:
 
     @property
     def failure(self) -> BaseException | None:
-        """What the protocol raised, or what goes on beside it; None: nothing."""
+        """Error raised by the protocol or by the activity beside it; None: none."""
         raised = (process.value for process in self._processes if process.triggered)
         return next((value for value in raised if isinstance(value, BaseException)), None)
 

@@ -1,4 +1,4 @@
-"""What a method may know at a moment."""
+"""Knowledge of a method at a moment."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_MISSES = 64  # draws of all devices in a row that hit no idle one, before 
 
 @dataclass(frozen=True)
 class PeerGraphs:
-    """Who hears whom in each round: the scenario's `peers`, with random streams of their own."""
+    """Peer graphs of each round: the scenario's `peers`, with random streams of their own."""
 
     peers: Any  # None: devices have no peers
     key: Key
@@ -41,9 +41,9 @@ class PeerGraphs:
 
 @dataclass
 class FleetView:
-    """What the server knows now; `edgesim.core.view.View` explains the fields.
+    """Knowledge of the server now; `edgesim.core.view.View` explains the fields.
 
-    Not to be kept: what costs work is worked out when it is asked for.
+    Do not keep it: expensive fields are computed when they are read.
     """
 
     setting: Setting
@@ -65,7 +65,7 @@ class FleetView:
 
     @cached_property
     def reachable(self) -> np.ndarray:
-        """Which devices are there and have no job, bool, shape (devices,)."""
+        """Devices that are reachable and have no job, bool, shape (devices,)."""
         mask: np.ndarray = self.presence.reachable(self.now_s) & ~self.busy
         if self.members is not None:
             mask = mask & self.members
@@ -83,7 +83,7 @@ class FleetView:
 
     @cached_property
     def places_of_idle(self) -> Ids:
-        """The idle devices by their places among those of the session, which are all that its selection knows."""
+        """Idle devices by their places among the devices of the session, the only ones that its selection knows."""
         members = self.setting.members
         return self.idle if members is None else np.searchsorted(members, self.idle)
 
@@ -94,7 +94,7 @@ class FleetView:
 
     @property
     def free_places(self) -> int:
-        """How many devices may still be asked now."""
+        """Number of devices that may still be asked now."""
         idle = self._idle_devices(self.places)
         return idle if self.places is None else min(self.places, idle)
 
@@ -118,11 +118,10 @@ class FleetView:
         return np.sort(key.at(_PLACES).numpy().choice(chosen, places, replace=False))
 
     def _some_idle(self, count: int, key: Key) -> Ids:
-        """Return so many of the idle devices at random, fewer than there are.
+        """Return `count` of the idle devices at random, fewer than there are.
 
-        They are the first idle ones among draws of all devices of the session, so that nobody need list the idle, which
-        would cost more than all else in a large fleet. Where draw after draw hits none, the rest is drawn from the idle
-        after all.
+        They are the first idle ones among draws of all devices of the session. Listing the idle would cost more than
+        all else in a large fleet. After many draws without a hit, the rest is drawn from the list.
         """
         members, busy, hidden = self.setting.members, self.busy, self.hidden
         there = None if self._unlisted else self.reachable
@@ -171,5 +170,5 @@ class FleetView:
 
     @property
     def _unlisted(self) -> bool:
-        """Whether a device that is on can be asked, unless it has a job or is hidden: the idle need not be listed."""
+        """True if every device that is on can be asked unless it has a job or is hidden, so no list is needed."""
         return self.only is None and self.members is None and self.presence.unbroken

@@ -1,4 +1,4 @@
-"""Ends runs that will never come to anything: all rules for that, whatever the protocol."""
+"""Rules that end runs without a future, for every protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_FILLS = 1_000  # times the jobs of all places or of the buffer, that took t
 
 
 class Watchdog:
-    """Counts what a session does in vain, and ends it with the reason when that will never change."""
+    """Counts fruitless steps of a session, and ends it with a reason once they cannot lead anywhere."""
 
     def __init__(self, end: Callable[[str], None]) -> None:
         """`end`: called with the reason; see `Rounds.end`."""
@@ -49,7 +49,7 @@ class Watchdog:
             self._tries += 1
 
     def time_passed(self) -> None:
-        """Forget who failed at an instant, as it is over."""
+        """Forget failures at an instant that has passed."""
         self._tries = 0
 
     def close_round(self, now_s: float, used: Sequence[Completion]) -> bool:

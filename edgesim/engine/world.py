@@ -1,4 +1,4 @@
-"""The physical side of a simulation: the clock, devices at work, links, batteries, failures, and what all that costs.
+"""Physical side of a simulation: clock, devices at work, links, batteries, failures, and their costs.
 
 It moves references and never sees a tensor. Idle devices own no process, event or object; a job over dedicated links is
 one SimPy timeout.
@@ -36,7 +36,7 @@ from edgesim.world.prices.market import COLUMNS
 
 
 class JobOwner(Protocol):
-    """Who sent a job, and is told what becomes of it."""
+    """Sender of a job, which is told how the job ends."""
 
     def price_compute(self, job: Job, start_s: float) -> None:
         """Set what a job's computation takes if it starts at `start_s`, where that depends on the time."""
@@ -49,7 +49,7 @@ class JobOwner(Protocol):
 
 
 class _Running(NamedTuple):
-    """A job at work, who sent it, and where its completion goes."""
+    """Running job, its sender, and the inbox of its completion."""
 
     job: Job
     owner: JobOwner
@@ -123,17 +123,17 @@ class World:
         return self.env.now
 
     def new_presence(self, members: Ids | None) -> Presence:
-        """Return who can be reached, for one who asks devices on occasions of his own; `members`: as for `Presence`."""
+        """Return the reachability for a caller with occasions of its own; `members`: as for `Presence`."""
         return Presence(self.availability, self.batteries, members)
 
     def new_in_flight(self) -> InFlight:
-        """Return what sums the spendings of running jobs, for one who asks of the same jobs again and again."""
+        """Return a cached accumulator of the cost of running jobs."""
         return InFlight(self.fleet, self.accounting, self._router, self._steady_links)
 
     def totals(self, costs: Arr | None = None) -> Totals:
-        """Return what has been spent up to now, by all that is in progress too; asking changes nothing.
+        """Return the totals up to now, work in progress included, without side effects.
 
-        `costs`: those of now by item, from who has asked for them already. Raises LedgerError if that is infinite or
+        `costs`: current costs by item, if the caller has them already. Raises LedgerError if a total is infinite or
         not a number.
         """
         booked = self.accounting
@@ -158,7 +158,7 @@ class World:
         return totals
 
     def costs_by_item(self) -> Arr:
-        """Return what all has cost up to now, what is in progress too, shape (items, 6); no row: no prices.
+        """Return the costs up to now, work in progress included, shape (items, 6); no row: no prices.
 
         Rows are edgesim.world.prices.ledger.ITEMS, columns edgesim.world.prices.market.COLUMNS.
         """

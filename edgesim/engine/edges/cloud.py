@@ -1,4 +1,4 @@
-"""The server above edge servers: its session, whose devices they are, and the rows of its orders and rounds."""
+"""Server above edge servers: its session has the edge servers as devices, and rows for its orders and rounds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgesim.records.table import EdgeJobRow
 
 
 class CloudSession(Session):
-    """A session whose jobs are orders to edge servers."""
+    """Session whose jobs are orders to edge servers."""
 
     held_in = "edges"
     world: EdgeTier  # type: ignore[assignment]

@@ -87,7 +87,7 @@ class EdgeServer:
             self._job = self._done = None
 
     def report(self) -> Report:
-        """Return what was done for the order at hand."""
+        """Return the work done for the current order."""
         return self._report
 
     def hand_in(self, job: Job) -> None:
@@ -113,7 +113,7 @@ class EdgeServer:
 
     @property
     def stopped(self) -> bool:
-        """Whether there is nothing more to do."""
+        """True once there is nothing more to do."""
         return self._gave_up or self._run_has_stopped()
 
     def close(

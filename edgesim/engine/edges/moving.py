@@ -16,7 +16,7 @@ from edgesim.world.mobility.base import Move
 
 
 class Moving:
-    """Lets devices move: who asks them, where they are wired, and what becomes of the job that they are at.
+    """Moves devices between edge servers: new owner, new wiring, and the fate of the current job.
 
     `handover` "old": the update goes to the edge server that asked for it, wherever the device is; "new": to the one
     where the device is when it begins to send; "lost": the job ends with the move.

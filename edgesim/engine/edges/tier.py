@@ -1,4 +1,4 @@
-"""The tier of edge servers as the server sees it: a world whose devices are the edge servers.
+"""Tier of edge servers as the server sees it: a world whose devices are the edge servers.
 
 An order goes down the links to an edge server, is worked on in rounds of the edge server's own, and its model comes
 back up. Links are shared with the devices' transfers.
@@ -33,7 +33,7 @@ _FLOWS = -(2**60)  # numbers of transfers from here downwards: those of jobs are
 
 
 class Report(NamedTuple):
-    """What an edge server did for an order so far."""
+    """Work of an edge server for an order so far."""
 
     rounds: int = 0
     asked: int = 0
@@ -53,17 +53,17 @@ class Worker(Protocol):
         """Begin with an order, as its model is there; `done` is called when the edge server's model may be sent."""
 
     def drop(self, job: Job) -> None:
-        """Forget an order: what the edge server is at it brings to an end, and nobody gets it."""
+        """Forget an order: the edge server finishes its current work, and its model goes nowhere."""
 
     def report(self) -> Report:
-        """Return what was done for the order it has."""
+        """Return the work done for its current order."""
 
     def hand_in(self, job: Job) -> None:
         """Give the model to the learner of the server."""
 
 
 class OrderOwner(Protocol):
-    """Who sent an order."""
+    """Sender of an order."""
 
     def order_ended(self, job: Job, outcome: Outcome, order: Order) -> Completion:
         """Take note of the end of an order; return its completion."""
@@ -87,7 +87,7 @@ class Order:
 
 
 class EdgePresence:
-    """Which edge servers can be asked: those that have not given up."""
+    """Reachability of edge servers: those that have not given up can be asked."""
 
     def __init__(self, edges: int) -> None:
         self._there = np.ones(edges, dtype=bool)
@@ -106,7 +106,7 @@ class EdgePresence:
         return self._there.copy()
 
     def wait_s(self, now_s: float) -> float:
-        """Return inf: who has given up never comes back."""
+        """Return inf: an edge server that has given up never comes back."""
         return inf
 
 
@@ -167,7 +167,7 @@ class EdgeTier:
         return self.env.now
 
     def totals(self, costs: Arr | None = None) -> Totals:
-        """Return what everything has spent up to now; see `World.totals`."""
+        """Return all amounts spent up to now; see `World.totals`."""
         return self._world.totals(costs)
 
     def new_presence(self, members: Ids | None) -> EdgePresence:
@@ -175,7 +175,7 @@ class EdgeTier:
         return self._presence
 
     def costs_by_item(self) -> Arr:
-        """Return what everything has cost up to now; see `World.costs_by_item`."""
+        """Return all costs up to now; see `World.costs_by_item`."""
         return self._world.costs_by_item()
 
     def begin_merge(self, workers_s: Sequence[float]) -> Merge:
@@ -222,7 +222,7 @@ class EdgeTier:
             self._after(latency_s, order, lambda: self._transfer(order))
 
     def _sends(self, order: Order) -> None:
-        """Let an edge server send its model, unless nobody waits for it any more."""
+        """Let an edge server send its model, unless the order was cancelled."""
         if order.job.ended:
             return
         worker = self._workers[order.job.device]

@@ -21,8 +21,8 @@ from edgesim.core.selection import Informed, Known, Want, highest
 class BatteryAware(Informed):
     """The devices whose battery is expected to be fullest after an undisturbed job, as a share of its capacity.
 
-    Devices that would then hold less than `reserve` are asked only if nobody else can be; those without a battery
-    count as full. Equal ones go by chance.
+    Devices that would then hold less than `reserve` are asked only if no other can be; devices without a battery
+    count as full. Chance decides between equal devices.
     Differs: EAFL adds Oort's utility to this; idle power during the job is not counted.
     """
 

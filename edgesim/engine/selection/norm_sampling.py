@@ -23,8 +23,8 @@ from edgesim.core.selection import Informed, Known, Want
 class NormSampling(Informed):
     """Draw `count` devices with probabilities p in proportion to data size times norm; an update counts 1 / p.
 
-    Norms are those of each device's newest update, the mean of the known ones for who has none. A share `floor` of
-    the mean is added to each, so that nobody's weight gets out of hand. With method `fedavg` and
+    The norm of a device is that of its newest update, or the mean of the known norms. A share `floor` of the mean is
+    added to each, so that no weight gets out of hand. With method `fedavg` and
     `aggregate_over = "all"` the new model's mean over draws is then exactly what averaging over all idle devices
     gives (Horvitz and Thompson's estimator). Any other mean by weights divides by the sum of the weights that came:
     that is right on average for many devices, but biased for few (Hajek's estimator), and of less variance.

@@ -1,4 +1,4 @@
-"""Oort: devices that bring much to learn from in little time, and now and then some that nobody has tried.
+"""Oort: devices with much to learn from in little time, and now and then devices that were never tried.
 
 Source: Lai, Zhu, Madhyastha, Chowdhury, "Oort: Efficient Federated Learning via Guided Participant Selection" (OSDI
 2021), section 4 with algorithm 1; the authors' released code (github.com/SymbioticLab/Oort) where the paper does not

@@ -23,9 +23,10 @@ _HIGHEST = 2  # stream below a rule's key, of equal losses; never renumber
 class PowerOfChoice(FromCandidates):
     """Draw `candidates` by data size, without replacement; ask the `count` of them with the highest loss.
 
-    The loss of a device is the mean over its newest job, as variant rpow-d has it, so that nobody is asked twice; who
-    never delivered comes first, as its loss counts as infinite. The variants pow-d and cpow-d, which ask all
-    candidates for their loss under the newest model before they choose, need a second exchange and are not here.
+    The loss of a device is the mean over its newest job, as variant rpow-d has it, so that no device is asked
+    twice. The loss of a device that never delivered counts as infinite, so it comes first. The
+    variants pow-d and cpow-d ask all candidates for their loss under the newest model before they choose. They need a
+    second exchange and are not here.
     """
 
     needs: ClassVar[frozenset[Want]] = frozenset({"reports"})

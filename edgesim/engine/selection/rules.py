@@ -1,4 +1,4 @@
-"""Who is asked: selection rules common to all methods."""
+"""Selection rules common to all methods."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Uniform:
 
 @dataclass(frozen=True, kw_only=True)
 class Poisson:
-    """Each idle device with the same probability, whoever else is asked: how many are asked is left to chance.
+    """Each idle device with the same probability, independently: the number of devices asked is random.
 
-    Accountants of differential privacy count on this draw. A round has to ask somebody: where nobody was drawn, one
+    Accountants of differential privacy rely on this draw. A round must ask a device: if none was drawn, one
     idle device is asked, each as likely as the others.
     Source: McMahan et al., "Learning Differentially Private Recurrent Language Models" (ICLR 2018), algorithm 1.
     """

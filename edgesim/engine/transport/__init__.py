@@ -1,1 +1,1 @@
-"""How a job gets from its dispatch to its end, over links of its own, over shared links, or among peers."""
+"""Transports of jobs from dispatch to end: over dedicated links, over shared links, or among peers."""

@@ -52,14 +52,14 @@ class DedicatedLinks:
         """Do nothing: jobs whose end is known need no settling."""
 
     def end(self, job: Job, through: bool) -> Usage:
-        """Return what a job that is through, or was broken off now, has spent."""
+        """Return the usage of a job that is complete, or that ends early now."""
         usage = dedicated_usage(job, inf) if through else self.so_far(job)
         if self._batteries:
             self._batteries.draw_job(job, usage, joules_of(job, usage, self._fleet))
         return usage
 
     def so_far(self, job: Job) -> Usage:
-        """Return what a job has spent that is broken off now; asking changes nothing."""
+        """Return the usage of a job if it ended now, without side effects."""
         in_time = job.due_s - self._env.now <= ON_TIME_S
         usage = dedicated_usage(job, inf if in_time else self._env.now - job.sent_s)
         if self._links_up is not None:

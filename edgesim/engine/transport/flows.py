@@ -61,7 +61,7 @@ class Flow:
 
 
 class Flows(Protocol):
-    """Starts flows and returns them. `there` is called at the end of those whose end is not known when they start."""
+    """Starts flows and returns them. `there` is called at the end of each flow whose end is unknown at its start."""
 
     def together(self, sources: Ids, targets: Ids, sizes: Arr, occasion: int, there: There) -> list[Flow]:
         """Start flows of existing messages now, of arrays of shape (k,); those to one target share its link."""
@@ -70,7 +70,7 @@ class Flows(Protocol):
         """Start the flow of a fresh message now."""
 
     def stop(self, flows: Iterable[Flow]) -> None:
-        """Break off those of these flows that have not ended; book what they moved."""
+        """End the flows that still run; book the bytes that they moved."""
 
     def so_far(self, flows: Iterable[Flow]) -> list[Flow]:
         """Return these flows as they would be if they were broken off now; asking changes nothing."""
@@ -137,7 +137,7 @@ class DedicatedFlows:
         return flow
 
     def stop(self, flows: Iterable[Flow]) -> None:
-        """Break off those of these flows that have not ended; book what they moved."""
+        """End the flows that still run; book the bytes that they moved."""
         for flow in flows:
             if not flow.over:
                 flow.stop(self._env.now, self._moved_share(flow))
@@ -255,7 +255,7 @@ class SharedFlows:
         return self._start(source, target, nbytes, occasion, True, there)
 
     def stop(self, flows: Iterable[Flow]) -> None:
-        """Break off those of these flows that have not ended; book what they moved."""
+        """End the flows that still run; book the bytes that they moved."""
         for flow in flows:
             if flow in self._on_air:
                 moved_bytes = flow.moved_bytes + self._transfers.drop(self._on_air[flow]) / flow.sendings
@@ -357,7 +357,7 @@ class _Radios:
         self._on: dict[int, tuple[int, float, float]] = {}  # device -> messages, seconds of each so far, until when
 
     def each_s(self, device: int, change: int) -> float:
-        """Let one message more (1) or less (-1) pass; return what each has had that was there since the radio is on."""
+        """Change the number of active messages by 1 or -1; return the air time of each since the radio turned on."""
         each_s = self.so_far_s(device)
         before = self._on.pop(device, _OFF)[0]
         messages = before + change
@@ -370,6 +370,6 @@ class _Radios:
         return each_s
 
     def so_far_s(self, device: int) -> float:
-        """Return what each message has had up to now; asking changes nothing."""
+        """Return the air time of each message up to now, without side effects."""
         messages, each_s, until_s = self._on.get(device, _OFF)
         return each_s + (self._env.now - until_s) / messages if messages else each_s

@@ -21,7 +21,7 @@ from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, SENT, UPLOAD
 
 
 class Owner(Protocol):
-    """Who sent a job: the training that its peers take part in."""
+    """Sender of a job: the training of its peers."""
 
     def there_until_s(self, device: int) -> float:
         """Return until when a device can be reached, asked now; -inf: it cannot. Asking changes nothing."""
@@ -57,7 +57,7 @@ class Trades:
         arrive: Callable[[Job], None],
         fail: Callable[[Job, Outcome], None],
     ) -> None:
-        """`owner_of`: who sent a job that is at work."""
+        """`owner_of`: gives the sender of a running job."""
         self._env = env
         self._flows = flows
         self._owner_of = owner_of
@@ -91,7 +91,7 @@ class Trades:
         return usage
 
     def so_far(self, job: Job) -> Usage:
-        """Return what a job would have spent if it were broken off now; asking changes nothing."""
+        """Return the usage of a job if it ended now, without side effects."""
         trade = self._jobs[job.device]
         return self._usage(trade, self._flows.so_far(trade.flows))
 
@@ -126,7 +126,7 @@ class Trades:
             self._begin_trades(trade.owner)
 
     def _begin_trades(self, owner: Owner) -> None:
-        """Begin the trades of all who wait in a training, the first to ask first, as far as both devices are free."""
+        """Begin the waiting trades of a training in the order of asking, where both devices are free."""
         own = [each for each in self._waiting if each.owner is owner]
         for trade in sorted(own, key=lambda each: (each.computed_s, each.job.device)):
             if trade not in self._waiting:
@@ -153,7 +153,7 @@ class Trades:
         self._at(until_s, lambda: self._go_on_without(trade))
 
     def _there(self, trade: _Trade) -> None:
-        """Take note of the end of a flow whose end was not known."""
+        """Record the end of a flow whose end was unknown."""
         trade.arrived += 1
         if trade.arrived == len(trade.flows):
             self._traded(trade)
@@ -168,7 +168,7 @@ class Trades:
         self._arrive(trade.job)
 
     def _go_on_without(self, trade: _Trade) -> None:
-        """Break off a trade whose peer cannot go on; the job is through without it."""
+        """End a trade whose peer cannot continue; the job completes without it."""
         if trade.job.ended or self._trading.get(trade.job.device) is not trade:
             return
         if self._ends_now(trade):

@@ -1,4 +1,4 @@
-"""Jobs of peers: a device fetches messages of others, waits for those still to come, computes, and its message exists.
+"""Jobs of peers: a device fetches messages of others, waits for messages still to come, and computes a new one.
 
 All inputs start to flow when the round does. Computing begins once they are there and the wait is settled. A message
 that others wait for flows to them as soon as it exists. A device whose battery empties ends like one that leaves.
@@ -29,7 +29,7 @@ _UNTRAINED = -1  # version of the message that a device has before it ever train
 
 @dataclass(slots=True, eq=False)
 class _PeerJob:
-    """Where a job of a peer is."""
+    """State of a peer's job."""
 
     job: Job
     interruption: Interruption
@@ -99,7 +99,7 @@ class PeerExchange:
             self._consider(self._jobs[job.device])
 
     def end(self, job: Job, through: bool) -> Usage:
-        """Forget a job, through or broken off, and tell those who wait for it; return what it spent up to now."""
+        """Forget a job that is complete or ends early, tell the jobs that wait for it, and return its usage."""
         peer_job = self._jobs.pop(job.device)
         self._flows.stop(peer_job.flows)
         self._loads.end(job.device, job)
@@ -121,12 +121,12 @@ class PeerExchange:
             self._go(peer_job, "battery")
 
     def so_far(self, job: Job) -> Usage:
-        """Return what a job would have spent if it were broken off now; asking changes nothing."""
+        """Return the usage of a job if it ended now, without side effects."""
         peer_job = self._jobs[job.device]
         return self._usage(peer_job, self._flows.so_far(peer_job.flows))
 
     def _usage(self, peer_job: _PeerJob, flows: Sequence[Flow]) -> Usage:
-        """Return what a job has spent up to now; `flows`: to it, as of now."""
+        """Return the usage of a job up to now; `flows`: to it, as of now."""
         job, now_s = peer_job.job, self._env.now
         fetched_s, start_s = (
             now_s if peer_job.missing else min(peer_job.fetched_s, now_s),
@@ -246,7 +246,7 @@ class PeerExchange:
             self._fail(peer_job.job, "crashed")
 
     def _go(self, peer_job: _PeerJob, outcome: Outcome) -> None:
-        """Let a device go, which may have done its job, be it at this very instant, and be sending what it made."""
+        """Release a device. Its job may already be complete (even at this instant) and its model still in transit."""
         if peer_job.starts_s + peer_job.job.prices.compute_s <= self._env.now + ON_TIME_S:
             self._computed(peer_job)
         if peer_job.job.ended:
@@ -255,7 +255,7 @@ class PeerExchange:
             self._fail(peer_job.job, outcome)
 
     def _cut_off(self, device: int) -> None:
-        """Break off what a device is sending; whoever would have received it goes on without."""
+        """End the messages that a device is sending; their receivers continue without them."""
         now_s = self._env.now
         under_way = [flow for flow in self._sent.pop(device, ()) if not flow.over and flow.ends_s > now_s]
         for flow in under_way:

@@ -1,4 +1,4 @@
-"""Routes jobs to what transports them, from being sent to their end, as their links and their task ask for."""
+"""Routes each job to its transport, by its links and its task."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ class Router:
         self._server.settle(within_s)
 
     def end(self, job: Job, through: bool) -> Usage:
-        """Forget a job, through or broken off; return what it spent up to now."""
+        """Forget a job that is complete or ends early; return its usage."""
         return self._of(job).end(job, through)
 
     def so_far(self, job: Job) -> Usage:
-        """Return what a job would have spent if it were broken off now; asking changes nothing."""
+        """Return the usage of a job if it ended now, without side effects."""
         return self._of(job).so_far(job)
 
     def _of(self, job: Job) -> DedicatedLinks | ContendedLinks | PeerExchange | Trades:

@@ -26,7 +26,7 @@ from edgesim.world.processes.on_off import OnOff
 
 @dataclass(slots=True, eq=False)
 class _Progress:
-    """Where a job is: its phase, since when, and the seconds and shares of its phases so far."""
+    """State of a job: its phase, since when, and the seconds and shares of its phases so far."""
 
     job: Job
     interruption: Interruption
@@ -97,7 +97,7 @@ class ContendedLinks:
         return usage._replace(link_wait_s=max(0.0, waited_s), rest_s=rest_s)
 
     def so_far(self, job: Job) -> Usage:
-        """Return what a job has spent up to now, but for `link_wait_s`; asking changes nothing."""
+        """Return the usage of a job up to now without `link_wait_s`; no side effects."""
         progress = self._under_way[job.id]
         seconds, shares, down_s = list(progress.seconds), list(progress.shares), list(progress.down_s)
         if progress.phase <= UPLOAD:
@@ -138,7 +138,7 @@ class ContendedLinks:
             self._after(progress.latency_s[phase], progress, phase, lambda: self._send(progress))
 
     def _latency_s(self, job: Job, phase: int) -> float:
-        """Return the latency of a transfer: that of its path, in which the device's access has the one drawn."""
+        """Return the latency of a transfer: of its path, with the drawn latency of the device's access link."""
         latency_s = self._paths.latency_s(*_ends(job, phase))
         if self._fleet.impaired:
             drawn_s = job.prices.down_latency_s if phase == DOWNLOAD else job.prices.up_latency_s
