@@ -124,22 +124,17 @@ class History:
         return Known(setting=self._setting, expected=self._expected, state=self._state, **now._asdict(), **self._facts)
 
     def _moment(self, round_: int) -> _Now:
-        now_s, needs = self._world.now_s, self._rule.needs
-        up_bps = self._up_bps(now_s) if "channel" in needs else None
-        return _Now(now_s, round_, up_bps, self._batteries(now_s) if "battery" in needs else None)
-
-    def _up_bps(self, now_s: float) -> Arr:
-        """Return bits a second at which each device's next job would send the model if it began to now."""
-        fleet, ids = self._world.fleet, self._ids
-        model_bytes = np.full(len(ids), float(_model_bytes(self._setting, up=True)))
-        draws = Draws(self._world.job_key, ids, self._draws_of_device[ids])
-        _, air_s = fleet.transfer_s(ids, model_bytes, True, np.full(len(ids), now_s), draws)
-        rates: Arr = np.divide(8.0 * model_bytes, air_s, out=np.full(len(ids), np.inf), where=air_s > 0)
-        return rates
-
-    def _batteries(self, now_s: float) -> Battery:
-        stored_j, capacity_j = self._world.batteries.stored_j(now_s)
-        return Battery(stored_j[self._ids], capacity_j[self._ids])
+        fleet, ids, now_s, needs = self._world.fleet, self._ids, self._world.now_s, self._rule.needs
+        up_bps, battery = None, None
+        if "channel" in needs:  # bits a second at which each device's next job would send the model, if sent now
+            model_bytes = np.full(len(ids), float(_model_bytes(self._setting, up=True)))
+            draws = Draws(self._world.job_key, ids, self._draws_of_device[ids])
+            _, air_s = fleet.transfer_s(ids, model_bytes, True, np.full(len(ids), now_s), draws)
+            up_bps = np.divide(8.0 * model_bytes, air_s, out=np.full(len(ids), np.inf), where=air_s > 0)
+        if "battery" in needs:
+            stored_j, capacity_j = self._world.batteries.stored_j(now_s)
+            battery = Battery(stored_j[ids], capacity_j[ids])
+        return _Now(now_s, round_, up_bps, battery)
 
 
 def _kept(column: Arr) -> Arr:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from edgesim.config.scenario import Scenario
-from edgesim.core.arrays import Ids
 from edgesim.core.limits import check_amount
 from edgesim.core.rng import Draws, Key
 from edgesim.core.task import Order, Task
@@ -13,7 +12,7 @@ from edgesim.core.view import Setting
 from edgesim.engine.pricing import Pricer, averaging_flops
 from edgesim.engine.server_queue import check_merge_s
 from edgesim.world.contention.network import SharedNetwork
-from edgesim.world.fleet import Block, Fleet
+from edgesim.world.fleet import Fleet
 
 
 def check_finite(scenario: Scenario, fleet: Fleet, setting: Setting, shared: SharedNetwork | None) -> None:
@@ -21,7 +20,14 @@ def check_finite(scenario: Scenario, fleet: Fleet, setting: Setting, shared: Sha
 
     The slowest and the most powerful devices of each block are checked.
     """
-    ids = np.unique([device for block in fleet.blocks for device in _extremes(fleet, block)])
+    extremes = []
+    for block in fleet.blocks:
+        own = slice(block.first, block.first + block.count)
+        extremes += [
+            block.first + np.argmin(column[own]) for column in (fleet.flops_per_s, fleet.up_bps, fleet.down_bps)
+        ]
+        extremes += [block.first + np.argmax(column[own]) for column in (fleet.transmit_w, fleet.receive_w)]
+    ids = np.unique(np.array(extremes, dtype=np.int64))
     draws = Draws(Key(scenario.seed), ids, np.zeros_like(ids))
     plain = Task(local_sgd=(scenario.training.local_sgd(0),))
     orders = [Order(device, plain) for device in ids.tolist()]
@@ -31,30 +37,19 @@ def check_finite(scenario: Scenario, fleet: Fleet, setting: Setting, shared: Sha
     if scenario.edges is not None:
         check_merge_s("edges", merge_flops / scenario.edges.flops_per_s)
     with np.errstate(all="ignore"):
-        job_s = prices.down_s + prices.compute_s + prices.up_s
-        _check_powers(scenario, fleet, float(job_s.max()), float((prices.down_bytes + prices.message_bytes).max()))
+        job_s = float((prices.down_s + prices.compute_s + prices.up_s).max())
+        for key, watts in {
+            "energy.idle": fleet.idle_w.sum(),
+            "energy.sleep": fleet.sleep_w.sum(),
+            "server.idle": scenario.server.idle,
+            "server.busy": scenario.server.busy,
+        }.items():
+            check_amount(key, f"the power of {job_s:g} s, as long as a job,", float(watts * job_s), "J")
+        job_bytes = float((prices.down_bytes + prices.message_bytes).max())
+        joules = float(8.0 * fleet.j_per_bit.max() * job_bytes)
+        check_amount("network.energy_per_bit", f"carrying the {job_bytes:g} bytes of a job", joules, "J")
         if shared is not None and scenario.peers is None:
             most_bits = 8.0 * max(prices.down_bytes.max(), prices.up_bytes.max())
             for device in ids.tolist():
                 slowest_bps = min(shared.alone_bps(0, 1 + device), shared.alone_bps(1 + device, 0))
                 check_amount("topology", "a transfer", float(most_bits / slowest_bps), "s")
-
-
-def _extremes(fleet: Fleet, block: Block) -> Ids:
-    own = slice(block.first, block.first + block.count)
-    least = [np.argmin(column[own]) for column in (fleet.flops_per_s, fleet.up_bps, fleet.down_bps)]
-    most = [np.argmax(column[own]) for column in (fleet.transmit_w, fleet.receive_w)]
-    return block.first + np.array([*least, *most], dtype=np.int64)
-
-
-def _check_powers(scenario: Scenario, fleet: Fleet, job_s: float, job_bytes: float) -> None:
-    server = scenario.server
-    for key, watts in {
-        "energy.idle": fleet.idle_w.sum(),
-        "energy.sleep": fleet.sleep_w.sum(),
-        "server.idle": server.idle,
-        "server.busy": server.busy,
-    }.items():
-        check_amount(key, f"the power of {job_s:g} s, as long as a job,", float(watts * job_s), "J")
-    joules = float(8.0 * fleet.j_per_bit.max() * job_bytes)
-    check_amount("network.energy_per_bit", f"carrying the {job_bytes:g} bytes of a job", joules, "J")

@@ -64,12 +64,10 @@ class Presence:
     def wait_s(self, now_s: float) -> float:
         """Return seconds until a device arrives or turns on, inf if never; to be asked again after waiting."""
         self.new_occasion()
-        everybody = self._members is None and not self._batteries
-        back_s = self._availability.next_on_s(now_s) if everybody else self._back_s(now_s)
-        return back_s - now_s if back_s < inf else inf
-
-    def _back_s(self, now_s: float) -> float:
-        """Return when the next device arrives with its battery on, unless the battery empties before."""
+        if self._members is None and not self._batteries:
+            arrives_s = self._availability.next_on_s(now_s)
+            return arrives_s - now_s if arrives_s < inf else inf
+        # the next arrival with the battery on, unless the battery empties before
         on_s = self._batteries.on_from_s(now_s) if self._batteries else np.full(self._availability.n, now_s)
         ids = np.flatnonzero(on_s < inf)
         if self._members is not None:
@@ -79,4 +77,4 @@ class Presence:
         if self._availability.retry_s < inf:
             again_s = np.maximum(on_s[ids], now_s + self._availability.retry_s)
             back_s = min(back_s, self._availability.on_from_s(ids, again_s).min(initial=inf))
-        return float(back_s)
+        return float(back_s) - now_s if back_s < inf else inf

@@ -63,15 +63,6 @@ def dispatcher_of(world: World, setting: Setting, session_word: int = 0) -> Disp
     )
 
 
-def _mask_of(setting: Setting) -> np.ndarray | None:
-    """Return which devices the training may ask, bool, shape (devices,); None: all."""
-    if setting.members is None:
-        return None
-    mask = np.zeros(len(setting.samples), dtype=bool)
-    mask[setting.members] = True
-    return mask
-
-
 class _AtWork(NamedTuple):
     """A job at work."""
 
@@ -121,7 +112,11 @@ class Session:
         self.server_buffer = ServerBuffer(
             world.env, tables[self.held_in], world.failures if edge is None else edge.failures
         )
-        self.members = _mask_of(setting) if edge is None else edge.members  # who may be asked, bool; None: all
+        self.members: np.ndarray | None = None  # devices that may be asked, bool, shape (devices,); None: all
+        if edge is not None:
+            self.members = edge.members
+        elif setting.members is not None:
+            self.members = np.isin(np.arange(len(setting.samples)), setting.members)
         self._selection = selection
         self._weights: dict[int, float] = {}  # of running jobs whose updates do not count 1, by id
         self._graphs = PeerGraphs(peers, key.at(Purpose.PEERS), setting.members)
