@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 DECISIONS := how_many_phones which_deadline which_method when_to_train chips_or_links
 
-.PHONY: demo decision decisions test test-rest test-all test-nightly check format lint types tests golden studies-quick studies-page \
+.PHONY: demo decision decisions test test-rest test-all test-nightly durations check format lint types tests golden studies-quick studies-page \
 	methods-page validation performance docs clean
 
 demo: .venv/demo  ## Install, run the quickstart, print its table and draw its plot
@@ -36,6 +36,10 @@ test-all: .venv/dev  ## Run every test at full size
 
 test-nightly: .venv/dev  ## Search for hours: random examples by the thousand, mutated scenarios, damaged files
 	EDGESIM_TEST_SIZE=nightly $(PYTEST) --timeout 0
+
+durations: .venv/dev  ## Run the short tests and write how long each file of them takes, tests/durations.csv
+	EDGESIM_TEST_SIZE=short $(PYTEST) --junitxml runs/short.xml
+	$(BIN)/python -m tests.durations runs/short.xml
 
 check: .venv/dev lint types tests  ## What has to hold before a commit
 
