@@ -16,7 +16,7 @@ from edgesim.core.errors import ConfigError, EdgesimError
 
 if TYPE_CHECKING:
     from edgesim.studies.check import Checked
-    from edgesim.studies.golden import Golden, Numbers
+    from edgesim.studies.golden import Golden, GoldenNumbers
     from edgesim.studies.rerun import Outcome, Verdict
 
 _HOME = Path("golden")  # of the project in the current folder
@@ -195,7 +195,7 @@ def _report(verdict: Verdict) -> None:
         _print_differences(outcome.golden, checked)
 
 
-def _amount(golden: Golden, found: Numbers) -> str:
+def _amount(golden: Golden, found: GoldenNumbers) -> str:
     cells = len(found.cells)
     return f"{cells} cells, {cells * len(golden.study.columns)} numbers, {sum(map(len, found.jobs.values()))} jobs"
 

@@ -11,7 +11,7 @@ from edgesim.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from edgesim.reports.load import Run
-    from edgesim.studies.study import Cell, Study
+    from edgesim.studies.study import Study, StudyCell
 
 ACCURACY = "accuracy"
 
@@ -21,7 +21,7 @@ class Wanted:
     """What a picture is made of: runs of a study with their cells; columns or axes by name, "" for the usual ones."""
 
     study: Study
-    runs: Sequence[tuple[Cell, Run]]
+    runs: Sequence[tuple[StudyCell, Run]]
     x: str
     y: str
     column: str

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from edgesim.execution.processes import Pool
     from edgesim.reports.load import Run
     from edgesim.studies.runs import Planned
-    from edgesim.studies.study import Cell, Study
+    from edgesim.studies.study import Study, StudyCell
 
 _EQUAL = 1e-9  # of a number; a mean of equal ones may be off by a last bit
 
@@ -203,7 +203,7 @@ class Made(NamedTuple):
     """The runs of a study that there are, of how many cells, and the names of those that are missing."""
 
     study: Study
-    runs: Sequence[tuple[Cell, Run]]
+    runs: Sequence[tuple[StudyCell, Run]]
     cells: int
     missing: Sequence[str]
 
@@ -284,11 +284,11 @@ def _run_missing(
 ) -> list[str]:
     """Run cells and say how far that is; return a line for each that failed, its name and why."""
     from edgesim.cli.show import print_note
-    from edgesim.studies.eta import Tally
+    from edgesim.studies.eta import StudyProgress
     from edgesim.studies.order import apart
     from edgesim.studies.runs import run_all
 
-    tally = Tally(apart(missing) if fresh else missing, done, workers)
+    tally = StudyProgress(apart(missing) if fresh else missing, done, workers)
     try:
         with opening as pool:
             for step in run_all(missing, workers, checkpoint_s, fresh, pool):

@@ -12,7 +12,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.records.manifest import MANIFEST
 from edgesim.records.schema import TABLES
 from edgesim.reports.load import Run, open_run
-from edgesim.studies.golden import JOB, Golden, Job, Numbers
+from edgesim.studies.golden import JOB, Golden, GoldenNumbers, Job
 from edgesim.studies.runs import Planned
 
 EQUAL = "equal"
@@ -71,7 +71,7 @@ class Checked:
         return Checked([each for each in self.columns if each[0] == cell], [j for j in self.jobs if j.cell == cell])
 
 
-def compare(golden: Golden, stored: Numbers, found: Numbers) -> Checked:
+def compare(golden: Golden, stored: GoldenNumbers, found: GoldenNumbers) -> Checked:
     """Return where the cells that were found differ from the stored ones."""
     columns = [
         (cell, Difference(column, was, row[column], str(golden.file.tolerances.get(column, EQUAL))))

@@ -50,7 +50,7 @@ class HostTimes:
         return float(np.mean(times)) if times else 0.0
 
 
-class Tally:
+class StudyProgress:
     """What has become of the cells that were missing. `failed`: a line for each that failed, its name and why."""
 
     def __init__(self, missing: Sequence[Planned], done: Iterable[Planned], workers: int) -> None:

@@ -24,7 +24,7 @@ from edgesim.reports.compare import Tolerance, parse_tolerance
 from edgesim.reports.load import Run
 from edgesim.studies.column import parse_column
 from edgesim.studies.runs import Planned, plan
-from edgesim.studies.study import SEED, USUAL, Cell, FixedKeys, Study, load_study, read_fixed
+from edgesim.studies.study import SEED, USUAL, FixedKeys, Study, StudyCell, load_study, read_fixed
 
 SCHEMA = 1
 CELLS, JOBS = "cells.csv", "jobs.csv"
@@ -33,14 +33,14 @@ Job: TypeAlias = Mapping[Any, Any]  # column -> value
 
 
 @dataclass(frozen=True)
-class Numbers:
+class GoldenNumbers:
     """What golden tables hold, by the names of cells: column -> number (None: not reached), and jobs as they end."""
 
     cells: Mapping[str, Mapping[str, float | None]]
     jobs: Mapping[str, Sequence[Job]]
 
 
-def numbers_of(golden: Golden, runs: Iterable[tuple[Cell, Run]]) -> Numbers:
+def numbers_of(golden: Golden, runs: Iterable[tuple[StudyCell, Run]]) -> GoldenNumbers:
     """Return the numbers of runs of a golden's cells."""
     cells: dict[str, Mapping[str, float | None]] = {}
     jobs: dict[str, Sequence[Job]] = {}
@@ -48,13 +48,13 @@ def numbers_of(golden: Golden, runs: Iterable[tuple[Cell, Run]]) -> Numbers:
         cells[cell.name] = {column: parse_column(column).of(run) for column in golden.study.columns}
         table = run.jobs if golden.file.rounds is None else run.jobs[run.jobs["round"] < golden.file.rounds]
         jobs[cell.name] = table[list(JOB)].to_dict("records")
-    return Numbers(cells, jobs)
+    return GoldenNumbers(cells, jobs)
 
 
 # --- into files -------------------------------------------------------------------------------------------------
 
 
-def write_numbers(golden: Golden, numbers: Numbers) -> None:
+def write_numbers(golden: Golden, numbers: GoldenNumbers) -> None:
     """Write the tables of a golden, over those it has.
 
     Raises DataError, with nothing written, if an exact column has no number, and ConfigError if a file cannot be.
@@ -95,7 +95,7 @@ def _first_line(golden: Golden) -> str:
 # --- from files -------------------------------------------------------------------------------------------------
 
 
-def read_numbers(golden: Golden) -> Numbers:
+def read_numbers(golden: Golden) -> GoldenNumbers:
     """Return the stored numbers of a golden. Raises DataError that names the file, line and column at fault."""
     known = [cell.name for cell in golden.cells]
     cells: dict[str, Mapping[str, float | None]] = {}
@@ -113,7 +113,7 @@ def read_numbers(golden: Golden) -> Numbers:
         if job["job"] in jobs[cell]:
             raise DataError(f"{where}: job {job['job']} of cell {cell} has a row already")
         jobs[cell][job["job"]] = job
-    return Numbers(cells, {cell: list(of_cell.values()) for cell, of_cell in jobs.items()})
+    return GoldenNumbers(cells, {cell: list(of_cell.values()) for cell, of_cell in jobs.items()})
 
 
 def _rows(
@@ -228,7 +228,7 @@ class Golden:
     study_file: Path  # or that of the scenario, where there is no study
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[StudyCell]:
         """Return the cells whose numbers are kept."""
         return self.study.cells(self.file.size, self.file.only)
 

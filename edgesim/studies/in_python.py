@@ -20,7 +20,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.reports.format import html_table, rich_table
 from edgesim.reports.load import Run
 from edgesim.studies.runs import Planned, claim, folder_of, owner_of, plan
-from edgesim.studies.study import USUAL, Cell, Study, load_study, study_of, with_trials
+from edgesim.studies.study import USUAL, Study, StudyCell, load_study, study_of, with_trials
 from edgesim.studies.values import compared, pivoted, summarised, tabulate, values_of
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class StudyInPython:
         workers: int = 1,
         size: str | None = None,
         only: Sequence[str] = (),
-        on_cell: Callable[[Cell, Run], None] | None = None,
+        on_cell: Callable[[StudyCell, Run], None] | None = None,
         fresh: bool = False,
     ) -> StudyResult:
         """Run the cells that are missing and return all of them.

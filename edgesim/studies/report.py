@@ -23,7 +23,7 @@ from edgesim.reports.participation import participation
 from edgesim.runs.warnings import once
 from edgesim.studies.column import parse_column
 from edgesim.studies.settings import label_of, with_middle, with_setting
-from edgesim.studies.study import Cell, Study
+from edgesim.studies.study import Study, StudyCell
 from edgesim.studies.tradeoffs.pareto import front
 from edgesim.studies.values import axes_of, compared, summarised, values_of
 
@@ -35,7 +35,7 @@ _LEFT_OUT = ("seed", "name", "backend", "weights", "fleet")  # what does not mak
 
 def findings_of(
     study: Study,
-    runs: Sequence[tuple[Cell, Run]],
+    runs: Sequence[tuple[StudyCell, Run]],
     commands: Sequence[str],
     baseline: Mapping[str, str] | None = None,
     title: str = "",

@@ -11,9 +11,9 @@ from edgesim.core.errors import ConfigError, DataError
 from edgesim.reports.compare import Tolerance
 from edgesim.reports.load import Run, open_run
 from edgesim.studies.check import Checked, compare, given_runs
-from edgesim.studies.golden import CELLS, Golden, Numbers, numbers_of, read_numbers, write_numbers
+from edgesim.studies.golden import CELLS, Golden, GoldenNumbers, numbers_of, read_numbers, write_numbers
 from edgesim.studies.runs import Planned, run_all
-from edgesim.studies.study import Cell
+from edgesim.studies.study import StudyCell
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Outcome:
     """
 
     golden: Golden
-    found: Numbers
+    found: GoldenNumbers
     host_s: Mapping[str, float]
     faults: Mapping[str, str] = field(default_factory=dict)
 
@@ -96,7 +96,7 @@ def _moved(outcome: Outcome) -> tuple[Checked | None, str]:
         return None, str(error)
 
 
-def verdict_on(outcome: Outcome, stored: Numbers) -> Verdict:
+def verdict_on(outcome: Outcome, stored: GoldenNumbers) -> Verdict:
     """Return how what came out compares with stored tables."""
     return Verdict(outcome, compare(outcome.golden, stored, outcome.found))
 
@@ -120,6 +120,6 @@ def _outcome(golden: Golden, cells: Sequence[Planned], fault_of: Mapping[Path, s
     return _of_runs(golden, ran, {each.cell.name: fault for each in cells if (fault := fault_of[each.folder])})
 
 
-def _of_runs(golden: Golden, runs: Sequence[tuple[Cell, Run]], faults: Mapping[str, str]) -> Outcome:
+def _of_runs(golden: Golden, runs: Sequence[tuple[StudyCell, Run]], faults: Mapping[str, str]) -> Outcome:
     host_s = {cell.name: float(run.manifest["host_s"]) for cell, run in runs}
     return Outcome(golden, numbers_of(golden, runs), host_s, faults)

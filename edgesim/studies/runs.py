@@ -35,7 +35,7 @@ from edgesim.reports.load import Run, open_run
 from edgesim.runs.fingerprint import common_stamp, stamp_of
 from edgesim.runs.warnings import of_text
 from edgesim.studies.order import Turns, apart, learning_of
-from edgesim.studies.study import Cell, Study, with_trials
+from edgesim.studies.study import Study, StudyCell, with_trials
 
 if TYPE_CHECKING:
     from edgesim.studies.shared import Common
@@ -92,7 +92,7 @@ class Planned:
     `warnings`: about the scenario, as `validate` gives them.
     """
 
-    cell: Cell
+    cell: StudyCell
     folder: Path
     scenario: dict[str, Any]
     stamp: dict[str, Any]

@@ -10,14 +10,14 @@ from edgesim.core.errors import ConfigError
 from edgesim.reports.curves import groups, mark
 from edgesim.reports.load import Run
 from edgesim.studies.statistics import ENOUGH_RUNS
-from edgesim.studies.study import SEED, Cell, Study
+from edgesim.studies.study import SEED, Study, StudyCell
 from edgesim.studies.tradeoffs.cheapest import typical
 from edgesim.studies.values import axes_of
 
 CONFIGURATION = "configuration"  # the axis of runs that belong to no study
 
 
-def label_of(study: Study, cell: Cell) -> str:
+def label_of(study: Study, cell: StudyCell) -> str:
     """Return the label of a setting; a number bears the name of its axis."""
     named = cell.group or {"study": study.name}
     return ", ".join(
@@ -31,7 +31,7 @@ def with_setting(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
     axes = axes_of(frame)
     rows = zip(*(frame[axis].astype(str) for axis in axes), strict=True)
     labels = [dict(zip(axes, row, strict=True)) for row in rows] if axes else [{} for _ in range(len(frame))]
-    settings = [label_of(study, Cell(each, ())) for each in labels]
+    settings = [label_of(study, StudyCell(each, ())) for each in labels]
     return frame.assign(setting=settings)
 
 
@@ -52,7 +52,7 @@ def with_middle(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     return rows.join(pd.DataFrame(shown, columns=names, index=rows.index))
 
 
-def study_of(runs: Sequence[Run]) -> tuple[Study, list[tuple[Cell, Run]]]:
+def study_of(runs: Sequence[Run]) -> tuple[Study, list[tuple[StudyCell, Run]]]:
     """Return runs as if they were a study: those alike but for seed, name and backend are one configuration.
 
     Its columns are what each target took, the highest first, and what was spent and reached at the end. Raises
@@ -73,7 +73,7 @@ def study_of(runs: Sequence[Run]) -> tuple[Study, list[tuple[Cell, Run]]]:
     axes = {CONFIGURATION: dict.fromkeys(names.values(), ()), SEED: dict.fromkeys(str(run.seed) for run in runs)}
     title = " and ".join(dict.fromkeys(str(run.manifest.get("name") or run.name) for run in runs))
     study = Study.model_construct(name=title, question="", base="", axes=axes, columns=tuple(_columns(runs)))
-    return study, [(Cell({CONFIGURATION: names[run], SEED: str(run.seed)}, ()), run) for run in runs]
+    return study, [(StudyCell({CONFIGURATION: names[run], SEED: str(run.seed)}, ()), run) for run in runs]
 
 
 def _columns(runs: Sequence[Run]) -> Iterator[str]:

@@ -13,14 +13,14 @@ from scipy import stats
 from edgesim.core.rng import Key, Purpose
 
 CONFIDENCE = 0.95
-ENOUGH_RUNS = 30  # from which on BCa intervals of means cover 93 % or more: docs/explanation/statistics.md
-RESAMPLES = 9999  # as SciPy has it; the ends of an interval then lie within a few thousandths of its width
+ENOUGH_RUNS = 30  # with so many runs BCa intervals of means cover 93 % or more: docs/explanation/statistics.md
+RESAMPLES = 9999  # default of SciPy. The ends of an interval then vary by a few thousandths of its width
 
-Statistic: TypeAlias = Callable[..., np.ndarray]  # of samples, shape (..., n) each, over their last axis
+Statistic: TypeAlias = Callable[..., np.ndarray]  # function of samples, shape (..., n) each, over their last axis
 
 
 class Interval(NamedTuple):
-    """The ends of a confidence interval, in the unit of the numbers; NaN: there is none."""
+    """Ends of a confidence interval, in the unit of the numbers; NaN if there is no interval."""
 
     low: float
     high: float
@@ -35,11 +35,12 @@ def mean_of(sample: np.ndarray, axis: int = -1) -> np.ndarray:
 
 
 def bootstrap_interval(samples: Sequence[np.ndarray], statistic: Statistic = mean_of) -> Interval:
-    """Return the 95 % BCa interval of a statistic of samples, shape (n,) each, whose places are drawn together.
+    """Return the 95 % BCa interval of a statistic of samples, shape (n,) each, whose places are resampled together.
 
-    Of one place there is none; where all places are alike it is the statistic itself. It is none also where the
-    statistic has no value in some resample. Few places cover less than 95 %: docs/explanation/statistics.md says how
-    much less. Source: Efron, "Better bootstrap confidence intervals" (JASA 82(397), 1987), as scipy.stats.bootstrap.
+    With one place there is no interval. If all places are equal, both ends are the statistic itself. There is no
+    interval either if the statistic has no value in some resample. With few places the interval covers less than 95 %:
+    docs/explanation/statistics.md says how much.
+    Source: Efron, "Better bootstrap confidence intervals" (JASA 82(397), 1987), as scipy.stats.bootstrap.
     """
     places = np.array(samples, dtype=float)
     if places.shape[1] < 2:
@@ -62,7 +63,7 @@ def bootstrap_interval(samples: Sequence[np.ndarray], statistic: Statistic = mea
 
 
 def student_interval(sample: np.ndarray) -> Interval:
-    """Return the 95 % interval of a mean by Student's t, shape (n,): right for normal numbers however few; none of one.
+    """Return the 95 % interval of a mean by Student's t, shape (n,). Exact for normal numbers. One number has none.
 
     Source: Student, "The probable error of a mean" (Biometrika 6(1), 1908).
     """
@@ -76,7 +77,7 @@ def student_interval(sample: np.ndarray) -> Interval:
 
 
 def share_interval(count: int, of: int) -> Interval:
-    """Return the exact 95 % interval of the share that `count` of `of` runs stand for; none of no run.
+    """Return the exact 95 % interval of a share, estimated by `count` of `of` runs. Without a run there is no interval.
 
     Source: Clopper and Pearson, "The use of confidence or fiducial limits" (Biometrika 26(4), 1934).
     """
@@ -87,9 +88,9 @@ def share_interval(count: int, of: int) -> Interval:
 
 
 def share_at_least(count: int, of: int, confidence: float) -> float:
-    """Return the share that is reached with this confidence, one-sided and exact, if `count` of `of` runs did.
+    """Return the exact one-sided lower bound of a share with this confidence, if `count` of `of` runs succeeded.
 
-    It is 0 of no run.
+    Without a run it is 0.
     Source: as `share_interval`.
     """
     if not of:
@@ -99,18 +100,20 @@ def share_at_least(count: int, of: int, confidence: float) -> float:
 
 
 class Readings(NamedTuple):
-    """Numbers of one configuration by pair, shape (n,), and whether they are numbers or what bounds them from below."""
+    """Values of one configuration by pair, shape (n,). If `observed` is False, the value is a lower bound."""
 
     values: np.ndarray
     observed: np.ndarray
 
 
 class Comparison(NamedTuple):
-    """One configuration against another, the baseline; NaN: there is no such number.
+    """Comparison of a configuration with a baseline; NaN: there is no such number.
 
-    difference, ratio: of the means up to restricted_to (NaN: nothing was cut off), the one less the baseline and over
-    it, with 95 % BCa intervals over pairs; t_low, t_high: of the difference by Student's t. p_better: share of pairs
-    that it wins, a tie is half a pair. p_value: of Wilcoxon's two-sided signed-rank test that neither tends to win.
+    unsure: number of pairs in which one side reached the target after the other side's run had ended without it.
+    difference, ratio: the mean minus the mean of the baseline, and the mean divided by it, with 95 % BCa intervals over
+    pairs. Values are cut at restricted_to (NaN: nothing was cut). t_low, t_high: the interval of the difference by
+    Student's t. p_better: share of pairs that the configuration wins, where a tie counts as half a pair. p_value:
+    Wilcoxon's two-sided signed-rank test of the hypothesis that neither side tends to win.
     """
 
     wins: int
@@ -131,11 +134,14 @@ class Comparison(NamedTuple):
 
 
 def compare(one: Readings, baseline: Readings, higher_is_better: bool = False, bound: float = math.inf) -> Comparison:
-    """Return how one configuration does against another over pairs of runs, none of whose values is NaN.
+    """Compare a configuration with a baseline over pairs of runs, none of whose values is NaN.
 
-    `bound`: where values are cut at the latest; see `least_bound`.
+    `bound`: the largest value at which values are cut; see `least_bound`.
     """
-    gains = _gains(one, baseline) * (1 if higher_is_better else -1)
+    # infinite if only one side reached the target, 0 if neither did
+    mine, theirs = (np.where(each.observed, each.values, math.inf) for each in (one, baseline))
+    with np.errstate(invalid="ignore"):
+        gains = np.where(one.observed | baseline.observed, mine - theirs, 0.0) * (1 if higher_is_better else -1)
     wins, losses, pairs = int((gains > 0).sum()), int((gains < 0).sum()), len(gains)
     ties = pairs - wins - losses
     if not pairs:
@@ -148,23 +154,26 @@ def compare(one: Readings, baseline: Readings, higher_is_better: bool = False, b
     ratio = bootstrap_interval(cut, ratio_of_means)
     with np.errstate(all="ignore"):
         means = float(np.mean(cut[0] - cut[1])), float(ratio_of_means(*cut))
+    after = one.observed & ~baseline.observed & (one.values > baseline.values)
+    before = ~one.observed & baseline.observed & (baseline.values > one.values)
     return Comparison(
-        *(wins, losses, ties, _unsure(one, baseline)),
+        *(wins, losses, ties, int((after | before).sum())),
         *(means[0], *difference, *student, means[1] if math.isfinite(means[1]) else math.nan, *ratio, told(bound)),
         *((wins + ties / 2) / pairs, signed_rank(gains)),
     )
 
 
 def ratio_of_means(one: np.ndarray, other: np.ndarray, axis: int = -1) -> np.ndarray:
-    """Return the mean of one sample over that of the other, over the last axis."""
-    with np.errstate(divide="ignore", invalid="ignore"):  # over 0 there is no ratio
+    """Return the ratio of the means of two samples over the last axis."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # division by 0 gives no ratio
         return np.asarray(np.mean(one, axis=axis) / np.mean(other, axis=axis))
 
 
 def signed_rank(differences: np.ndarray) -> float:
-    """Return the two-sided p-value of Wilcoxon's signed-rank test, shape (n,); infinite ones have the highest ranks.
+    """Return the two-sided p-value of Wilcoxon's signed-rank test of differences, shape (n,).
 
-    Differences of 0 are left out, as Wilcoxon does; if nothing is left it is 1. See `least_p`.
+    Infinite differences have the highest ranks. Differences of 0 are left out, as in Wilcoxon's paper. If no difference
+    is left, the p-value is 1. See `least_p`.
     """
     kept = differences[differences != 0]
     if not len(kept):
@@ -174,15 +183,16 @@ def signed_rank(differences: np.ndarray) -> float:
 
 
 def least_p(pairs: int) -> float:
-    """Return the p-value that `signed_rank` cannot go below with so many pairs."""
+    """Return the smallest p-value that `signed_rank` can give with this number of pairs."""
     return min(1.0, 2.0 * 0.5**pairs)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for being many, so that all hold at once; NaN is no test.
+    """Return Holm-corrected p-values; NaN stands for no test.
 
     Source: Holm, "A simple sequentially rejective multiple test procedure" (Scandinavian Journal of Statistics 6(2),
-    1979): the i-th smallest of m, from 0, times m - i, at least as large as those before it, at most 1. SciPy has none.
+    1979): the i-th smallest of m p-values, i from 0, is multiplied by m - i, raised to the largest value before it, and
+    limited to 1. SciPy has no such function.
     """
     given = np.array(p_values, dtype=float)
     order = [place for place in np.argsort(given, kind="stable") if not math.isnan(given[place])]
@@ -192,24 +202,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in found]
 
 
-def _gains(one: Readings, baseline: Readings) -> np.ndarray:
-    """Return value less value, infinite if only one arrived, 0 if neither did."""
-    mine, theirs = (np.where(each.observed, each.values, math.inf) for each in (one, baseline))
-    with np.errstate(invalid="ignore"):
-        return np.where(one.observed | baseline.observed, mine - theirs, 0.0)
+class MedianEstimate(NamedTuple):
+    """Estimate of a median with its 95 % interval; inf: more than any run has spent.
 
-
-def _unsure(one: Readings, baseline: Readings) -> int:
-    """Return how many pairs have an arrival that came after the other's end."""
-    after = one.observed & ~baseline.observed & (one.values > baseline.values)
-    before = ~one.observed & baseline.observed & (baseline.values > one.values)
-    return int((after | before).sum())
-
-
-class Median(NamedTuple):
-    """What half of all runs need at most, with its 95 % interval; inf: more than any run has spent.
-
-    low is NaN if none arrived: then nothing says how far away the median may be.
+    low is NaN if no run reached the target, because then nothing bounds the median from below.
     """
 
     value: float
@@ -217,55 +213,51 @@ class Median(NamedTuple):
     high: float
 
 
-def median(values: np.ndarray, observed: np.ndarray) -> Median:
-    """Return the Kaplan-Meier median of what runs needed, shape (n,), or had spent without arriving.
+def median(values: np.ndarray, observed: np.ndarray) -> MedianEstimate:
+    """Return the Kaplan-Meier median of the amounts that runs needed to reach a target, shape (n,).
 
-    It is the least number that at most half of all runs exceed, its interval all numbers that are a median by the 95 %
-    band (log-minus-log) of the share that exceeds them. Where that band is not defined, as after the last arrival, the
-    interval has no end.
+    If `observed` is False, the value is censored: the run had spent it without reaching the target. The median is the
+    least number that at most half of all runs exceed. Its interval has all numbers that are a median by the 95 % band
+    (log-minus-log) of the share of runs that exceed them. Where the band is not defined, for example after the last
+    observed value, the interval has no end.
     Source: Kaplan and Meier, "Nonparametric estimation from incomplete observations" (JASA 53(282), 1958); Brookmeyer
     and Crowley, "A confidence interval for the median survival time" (Biometrics 38(1), 1982); as scipy.stats.ecdf.
     """
-    if not observed.any():  # the band starts at the first arrival
-        return Median(math.inf, math.nan, math.inf)
+    if not observed.any():  # the band starts at the first observed value
+        return MedianEstimate(math.inf, math.nan, math.inf)
     exceeding = stats.ecdf(stats.CensoredData.right_censored(values, ~observed)).sf
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # where it is not defined
+        warnings.simplefilter("ignore", RuntimeWarning)  # where the band is not defined
         band = exceeding.confidence_interval(CONFIDENCE, method="log-log")
-    # the band is not defined where all exceed a number, or none does
+    # the band is not defined where the share is 0 or 1
     inside = (exceeding.probabilities > 0) & (exceeding.probabilities < 1)
     lower = np.where(inside, band.low.probabilities, exceeding.probabilities)
     upper = np.where(inside, band.high.probabilities, 1.0)
     shares = (exceeding.probabilities, lower, upper)
-    return Median(*(_first(exceeding.quantiles, share) for share in shares))
-
-
-def _first(places: np.ndarray, shares: np.ndarray) -> float:
-    """Return the first place at which at most half exceed it, inf if there is none; rounding does not count."""
-    reached = places[shares <= 0.5 + 1e-12]
-    return float(reached[0]) if len(reached) else math.inf
+    at_most_half = [exceeding.quantiles[share <= 0.5 + 1e-12] for share in shares]  # 1e-12: rounding
+    return MedianEstimate(*(float(places[0]) if len(places) else math.inf for places in at_most_half))
 
 
 def least_bound(values: np.ndarray, observed: np.ndarray) -> float:
-    """Return up to what all runs, shape (n,), are known: the least spent without arriving; inf if all arrived."""
+    """Return the smallest censored value of runs, shape (n,): all values are known up to it. inf: none is censored."""
     bounds = values[~observed & ~np.isnan(values)]
     return float(bounds.min()) if len(bounds) else math.inf
 
 
 class RestrictedMean(NamedTuple):
-    """The mean of what runs had spent on arrival or, if they had not arrived by then, at `bound`; 95 % interval."""
+    """Mean of the amounts spent until a target, where larger amounts count as `bound`, with its 95 % interval."""
 
     value: float
     low: float
     high: float
-    bound: float  # NaN: nothing was cut off, it is the mean
+    bound: float  # NaN: nothing was cut, so it is the ordinary mean
 
 
 def restricted_mean(values: np.ndarray, bound: float) -> RestrictedMean:
-    """Return the mean of values, shape (n,), each at most `bound`, up to which all have to be known; see `least_bound`.
+    """Return the mean of values, shape (n,), cut at `bound`. No value below the bound is censored: see `least_bound`.
 
-    Nothing is censored before the bound, so it is the area under the Kaplan-Meier curve up to there. Where none arrived
-    before it nothing is known of how they scatter, and there is no interval.
+    So the mean equals the area under the Kaplan-Meier curve up to the bound. If no value lies below the bound, their
+    spread is unknown and there is no interval.
     Source: Royston and Parmar, "Restricted mean survival time" (BMC Medical Research Methodology 13:152, 2013).
     """
     cut = np.minimum(values, bound)
@@ -274,5 +266,5 @@ def restricted_mean(values: np.ndarray, bound: float) -> RestrictedMean:
 
 
 def told(bound: float) -> float:
-    """Return a bound as tables have it: NaN if nothing was cut off."""
+    """Return a bound for tables: NaN if nothing was cut."""
     return math.nan if math.isinf(bound) else bound

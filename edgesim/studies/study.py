@@ -46,13 +46,13 @@ from edgesim.runs.warnings import effective
 from edgesim.studies.column import parse_column
 
 LABEL = re.compile(r"[\w.+-]+")  # labels become names of folders and words of --only
-_NO_LABEL = re.compile(r"[^\w.+-]+")  # what stands in values, such as the blank of "30 s"
+_NO_LABEL = re.compile(r"[^\w.+-]+")  # characters of values that labels cannot have, such as the blank of "30 s"
 
 Changes: TypeAlias = Mapping[str, tuple[str, ...]]  # label -> overrides
 
 
 class FixedKeys(BaseModel):
-    """A table of fixed keys; any other is refused with the one that may be meant."""
+    """A table with fixed keys. An unknown key is refused, and the error offers the nearest known one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -65,14 +65,14 @@ class FixedKeys(BaseModel):
 
 
 def as_label(value: str) -> str:
-    """Return the label of a value: the same, with _ for each stretch of characters that labels do not have."""
+    """Return a value as a label: each run of characters that labels cannot have becomes "_"."""
     return _NO_LABEL.sub("_", value.strip())
 
 
 def labelled(key: str, items: list[Any]) -> dict[str, tuple[str, ...]]:
-    """Return the labels of values of a key, and the overrides that they stand for.
+    """Return the overrides of each value of a key, by the label of the value.
 
-    Raises ValidationError for what is no value, and for two with one label.
+    Raises ValidationError for an item that is no value, and for two values with the same label.
     """
     changes: dict[str, tuple[str, ...]] = {}
     for item in items:
@@ -87,17 +87,17 @@ def labelled(key: str, items: list[Any]) -> dict[str, tuple[str, ...]]:
 
 
 def as_toml(value: str | float) -> str:
-    """Return a value as TOML has it, inf among them."""
+    """Return a value in TOML syntax, including inf."""
     return repr(value) if isinstance(value, float) else json.dumps(value)
 
 
 def check_axes(
-    axes: Mapping[str, Changes], size: str, cells: Sequence[Cell], scenario_of: Callable[[Cell], Scenario]
+    axes: Mapping[str, Changes], size: str, cells: Sequence[StudyCell], scenario_of: Callable[[StudyCell], Scenario]
 ) -> None:
-    """Raise ConfigError, which says why, if an axis changes nothing in the cells of a size.
+    """Raise ConfigError with the reason if an axis changes nothing in the cells of a size.
 
-    It changes something if two cells that differ in its label alone differ in a key that has an effect. An axis of
-    which no two such cells are there, as `only` pairs its labels with those of others, is not judged.
+    An axis changes something if two cells that differ only in its label also differ in a key that has an effect. An
+    axis without two such cells is not checked. That happens where `only` ties its labels to labels of other axes.
     """
     runs = [sha256(json.dumps(effective(scenario_of(cell))[0], sort_keys=True).encode()).digest() for cell in cells]
     for axis in axes:
@@ -108,22 +108,21 @@ def check_axes(
         several = [group for group in groups.values() if len(group) > 1]
         if several and all(len(set(group.values())) == 1 for group in several):
             labels = ", ".join(dict.fromkeys(label for group in several for label in group))
-            why = _why(axes[axis], effective(scenario_of(cells[0]))[1])
+            void = effective(scenario_of(cells[0]))[1]  # key without effect -> reason
+            written = [tuple(path) for overrides in axes[axis].values() for path, _ in read_overrides(overrides)]
+            reasons = (
+                f"{'.'.join(key)} has no effect{why}"
+                for path, (key, why) in itertools.product(written, void.items())
+                if key[: len(path)] == path or path[: len(key)] == key
+            )
+            keys = ", ".join(dict.fromkeys(".".join(path) for path in written))
+            replaced = f"{keys} has these values without it, or the size, [[where]] or a later axis replaces them"
+            why = next(reasons, replaced)
             raise ConfigError(f"axes.{axis}: changes nothing, as in size {size} {labels} are the same run: {why}")
 
 
-def _why(changes: Changes, void: Mapping[tuple[str, ...], str]) -> str:
-    written = [tuple(path) for overrides in changes.values() for path, _ in read_overrides(overrides)]
-    for path in written:
-        for key, why in void.items():
-            if key[: len(path)] == path or path[: len(key)] == key:
-                return f"{'.'.join(key)} has no effect{why}"
-    keys = ", ".join(dict.fromkeys(".".join(path) for path in written))
-    return f"{keys} has these values without it, or the size, [[where]] or a later axis replaces them"
-
-
-TRIAL = "trial"  # the axis of a study that its trials make
-MILESTONES = "stop.milestones"  # the key by which trials are pruned
+TRIAL = "trial"  # the axis that the trials of a search add to their study
+MILESTONES = "stop.milestones"  # the scenario key that prunes trials
 _FILE = "trials.json"
 _TRIALS = TypeAdapter(dict[Annotated[str, StringConstraints(pattern=r"^[0-9]+$")], tuple[str, ...]])  # names of folders
 
@@ -131,7 +130,7 @@ _PLAIN = re.compile(r"-?\d+(\.\d+)?(e[-+]\d+)?")  # a number as Python writes it
 
 
 def _number(given: Any) -> int | float:
-    """Return a number as it is written: 1 asks for whole numbers, 1.0 for any."""
+    """Return a number with its type: 1 stands for whole numbers, 1.0 for real ones."""
     if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
         raise refusal(f"must be a finite number, got {quoted(given)}")
     return given
@@ -141,10 +140,11 @@ _Number: TypeAlias = Annotated[Any, BeforeValidator(_number)]
 
 
 class Dimension(FixedKeys):
-    """What a key may be: a number from `low` to `high`, whole if both are written so, or one of some choices.
+    """Possible values of a scenario key: a number from `low` to `high`, or one of several choices.
 
-    `log`: equal ratios are equally likely. `step`: only low, low + step, ... `unit`: what is written behind the number,
-    such as "Mbit/s". `choices`: labels with their overrides; a list of values, and a table of labels alone, are such.
+    The number is whole if `low` and `high` are both written as whole numbers. `log`: equal ratios are equally likely.
+    `step`: only the values low, low + step, ... `unit`: the text behind the number, such as "Mbit/s". `choices`: labels
+    with their overrides. A list of values, or a table with labels alone, also counts as `choices`.
     """
 
     low: _Number = None
@@ -172,7 +172,7 @@ class Dimension(FixedKeys):
 
     @property
     def is_whole(self) -> bool:
-        """Return whether it is a range of whole numbers."""
+        """True if the dimension is a range of whole numbers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def ends(self) -> list[Any]:
@@ -180,40 +180,37 @@ class Dimension(FixedKeys):
         return [*self.choices] if self.choices else [self.low, self.high]
 
     def overrides(self, key: str, value: Any) -> tuple[str, ...]:
-        """Return the overrides that a number, or the label of a choice, stands for."""
+        """Return the overrides for a number, or for the label of a choice."""
         if self.choices:
             return self.choices[value]
         return (f"{key}={as_toml(f'{value!r} {self.unit}' if self.unit else value)}",)
 
     def allows(self, key: str, override: str) -> bool:
-        """Return whether an override is one that a choice or a number stands for."""
+        """Return True if an override belongs to one of the choices, or sets the key to a number with the unit."""
         if self.choices:
             return any(override in each for each in self.choices.values())
         value = override.removeprefix(f"{key}=").strip('"').removesuffix(f" {self.unit}")
         return override.startswith(f"{key}=") and bool(_PLAIN.fullmatch(value))
 
 
-def _ascending(times_s: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(sorted(set(times_s)))
-
-
 class Prune(FixedKeys):
-    """When a trial is given up: at simulated times `at` if its accuracy is below what others had by then.
+    """Early stopping of trials whose accuracy falls behind at one of the simulated times `at`.
 
-    That is the best accuracy so far, the mean over seeds; it must be at least the `quantile` of the trials before it
-    that were not pruned, once there are `after` of them. `quantile` 0.5, the median, is the usual one.
+    The accuracy compared is the best so far, averaged over seeds. It must be at least the `quantile` of the earlier
+    trials that were not pruned, once there are `after` of them. The default `quantile` 0.5 is their median.
     """
 
-    at: Annotated[tuple[Seconds, ...], MinLen(1), AfterValidator(_ascending)]
+    at: Annotated[tuple[Seconds, ...], MinLen(1), AfterValidator(lambda times_s: tuple(sorted(set(times_s))))]
     after: Count = 5
     quantile: Annotated[float, Gt(0), Lt(1)] = 0.5
 
 
 class Search(FixedKeys):
-    """What is searched for, and where: columns of the study to be made small or large, and a space of scenario keys.
+    """Search of a study: a space of scenario keys, and the columns of the study to minimise or maximise.
 
-    `batch`: so many trials are drawn together, each by all before the batch, however many run at a time. `startup`: so
-    many are drawn at random. `seed`: of these draws; those of the runs are the axis seed.
+    `batch`: number of trials that are drawn together, from all trials before the batch. It does not depend on how many
+    trials run in parallel. `startup`: number of trials that are drawn at random. `seed`: seed of these draws. The seeds
+    of the runs are the axis seed.
     """
 
     space: Annotated[Mapping[str, Dimension], MinLen(1)]
@@ -227,7 +224,15 @@ class Search(FixedKeys):
     @field_validator("space", mode="before")
     @classmethod
     def _choices(cls, given: Any) -> Any:
-        return {key: _dimension(key, item) for key, item in given.items()} if isinstance(given, Mapping) else given
+        if not isinstance(given, Mapping):
+            return given
+        space = dict(given)
+        for key, item in given.items():
+            if isinstance(item, list):
+                space[key] = {"choices": labelled(key, item)}
+            elif isinstance(item, Mapping) and item and all(isinstance(each, list) for each in item.values()):
+                space[key] = {"choices": item}
+        return space
 
     @validator(mode="after")
     def _objectives(self) -> Search:
@@ -236,42 +241,33 @@ class Search(FixedKeys):
         if len(set(self.objectives)) < len(self.objectives):
             raise refusal("minimise and maximise name a column twice")
         if self.prune and len(self.objectives) > 1:
-            raise refusal("prune goes with one objective: who is late at one may be the best at another")
+            raise refusal("prune goes with one objective: a trial that is late at one may be the best at another")
         return self
 
     @property
     def objectives(self) -> tuple[str, ...]:
-        """Return the columns wanted, first those to be made small."""
+        """Columns to optimise: those to minimise, then those to maximise."""
         return (*self.minimise, *self.maximise)
 
     def overrides(self, point: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the overrides of a point of the space, key -> number or label, in the order of the space."""
+        """Return the overrides of a point of the space (key -> number or label), in the order of the space."""
         return tuple(text for key, each in self.space.items() for text in each.overrides(key, point[key]))
 
     def corners(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-        """Yield each key with both ends of its range, or each of its choices, and the overrides."""
+        """Yield each key with each end of its range, or each of its choices, and the overrides of that value."""
         for key, each in self.space.items():
             for end in each.ends():
                 yield key, str(end), each.overrides(key, end)
-
-
-def _dimension(key: str, given: Any) -> Any:
-    """Return a dimension as a table; lists of values, and tables of labels with lists of overrides, become choices."""
-    if isinstance(given, list):
-        return {"choices": labelled(key, given)}
-    if isinstance(given, Mapping) and given and all(isinstance(item, list) for item in given.values()):
-        return {"choices": given}
-    return given
 
 
 # --- trials ---------------------------------------------------------------------------------------------------
 
 
 def with_trials(study: Study, folder: Path) -> Study:
-    """Return a study with the trials of its search, as they stand in the folder of its runs, as its first axis.
+    """Return a study with the trials of its search as the first axis, read from the folder of its runs.
 
-    One without a search, or that has them, is returned as it is. Raises ConfigError if no trial was drawn, or they are
-    those of another search.
+    A study without a search, or with this axis, is returned unchanged. Raises ConfigError if no trial was drawn, or if
+    the trials belong to another search.
     """
     if study.search is None or TRIAL in study.axes:
         return study
@@ -284,9 +280,9 @@ def with_trials(study: Study, folder: Path) -> Study:
 
 
 def read_trials(search: Search, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Return the trials in a folder, label -> overrides; none if there are none, or they are of another search.
+    """Return the trials in a folder, label -> overrides. They are empty if the file is missing or of another search.
 
-    Raises ConfigError if the file is damaged.
+    Raises ConfigError if the file is damaged, or has an override that the search does not draw.
     """
     file = folder / _FILE
     if not file.exists():
@@ -295,26 +291,22 @@ def read_trials(search: Search, folder: Path) -> dict[str, tuple[str, ...]]:
         table = from_json(read_text(file, ConfigError))
         trials = _TRIALS.validate_python(table["trials"])
         same = to_json(table["search"]) == to_json(search.model_dump(mode="json"))
-        if same:
-            _check_drawn(search, trials)
+        for label, override in ((label, each) for label, overrides in trials.items() for each in overrides):
+            drawn = override.startswith(f"{MILESTONES}=[") or any(
+                dimension.allows(key, override) for key, dimension in search.space.items()
+            )
+            if same and not drawn:  # the file may come from elsewhere, and an override may name any class to import
+                raise ValueError(f"trial {label} has {quoted(override)}, which the search does not draw")
     except (ValueError, TypeError, LookupError) as error:
         raise ConfigError(f"{file}: is damaged; remove it, the runs stay: {in_short(error)}") from error
     return trials if same else {}
 
 
-def _check_drawn(search: Search, trials: Changes) -> None:
-    """Raise ValueError for an override that the search does not draw: somebody else may have named any class."""
-    for label, overrides in trials.items():
-        for each in (each for each in overrides if not each.startswith(f"{MILESTONES}=[")):
-            if not any(dimension.allows(key, each) for key, dimension in search.space.items()):
-                raise ValueError(f"trial {label} has {quoted(each)}, which the search does not draw")
-
-
 def write_trials(search: Search, trials: Changes, folder: Path) -> None:
-    """Write the trials of a search, whole or not at all. Raises ConfigError if that is not possible."""
+    """Write the trials of a search atomically. Raises ConfigError if the file cannot be written."""
     file = folder / _FILE
     table = {"search": search.model_dump(mode="json"), "trials": trials}
-    with hold(file, wait=True):  # of two commands at work on one search
+    with hold(file, wait=True):  # two commands may work on one search
         try:
             with whole_file(file) as growing:
                 growing.write_bytes(to_json(table, indent=1))
@@ -322,28 +314,28 @@ def write_trials(search: Search, trials: Changes, folder: Path) -> None:
             raise ConfigError(f"{file}: cannot be written: {error.strerror}") from error
 
 
-SEED = "seed"  # the axis that statistics are taken over
-USUAL = "quick"  # the size that is meant if none is named
-_COLUMN, _VALUE, _SOURCE = "column", "value", "source"  # the header of a CSV of published numbers, beside axes
+SEED = "seed"  # the axis over which statistics are computed
+USUAL = "quick"  # the default size
+_COLUMN, _VALUE, _SOURCE = "column", "value", "source"  # header of a CSV file of published numbers, beside axes
 _NUMBER = TypeAdapter(FiniteFloat)
 
 _Kind = TypeVar("_Kind", bound=FixedKeys)
 
 
 class Size(FixedKeys):
-    """What makes a study small or large: overrides that come last, and the cells it keeps (none named: all)."""
+    """Size of a study: overrides that are applied last, and the cells to keep (all if none are named)."""
 
     overrides: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
 
 
-Labels: TypeAlias = Mapping[str, Annotated[str, AfterValidator(as_label)]]  # axis -> label, or the value it stands for
+Labels: TypeAlias = Mapping[str, Annotated[str, AfterValidator(as_label)]]  # axis -> label, or its value
 
 
-class Published(FixedKeys):
+class PublishedValue(FixedKeys):
     """A published number in the unit of its column, for all cells that have the labels of `cell`.
 
-    The seed is none of them; of several numbers for one cell and column the first holds.
+    `cell` cannot name the seed. Where several numbers fit one cell and column, the first one counts.
     """
 
     cell: Labels
@@ -352,40 +344,41 @@ class Published(FixedKeys):
 
 
 class Where(FixedKeys):
-    """Overrides of all cells that have the labels of `cell`: what no axis says alone, such as tuned rates."""
+    """Overrides of all cells with the labels of `cell`, for values that depend on several axes, such as tuned rates."""
 
     cell: Annotated[Labels, MinLen(1)]
     overrides: Annotated[tuple[str, ...], MinLen(1)]
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One run of a study: a label for each axis, and the overrides that the labels stand for."""
+class StudyCell:
+    """One run of a study: a label for each axis, and the overrides of these labels."""
 
     labels: Mapping[str, str]
     overrides: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """The labels as `--only` takes them, such as "method=fedavg,seed=1"."""
+        """Labels in the form of `--only`, such as "method=fedavg,seed=1"."""
         return ",".join(f"{axis}={label}" for axis, label in self.labels.items())
 
     @property
     def group(self) -> dict[str, str]:
-        """The labels of all axes but the seed."""
+        """Labels of all axes except the seed."""
         return {axis: label for axis, label in self.labels.items() if axis != SEED}
 
 
 class Study(FixedKeys):
-    """A study as its file has it. `base` is meant from the folder of the file, paths in overrides from the current one.
+    """Contents of a study file.
 
-    `without`: keys of the base that the study drops, such as the data set where only times are wanted. `overrides`:
-    those of all cells. An axis is a table of labels with their overrides, or a list of values of the key that it is
-    named after. Of overrides of one key the last one holds: the study's, the axes' in their order, those of `where` in
-    theirs, the size's. `only`: the cells that make sense, if not all products of the axes do. `published`: the file may
-    name a CSV with these numbers instead, see `read_published`. `base` may also be the scenario itself, as a table, or
-    one that comes with edgesim: "edgesim:quickstart". `search`: its trials are an axis, see `with_trials`. `question`:
-    what the study's report answers.
+    `base`: path of the base scenario relative to the study file, a scenario as a table, or a scenario that comes with
+    edgesim, such as "edgesim:quickstart". Paths in overrides are relative to the current folder. `without`: keys of the
+    base that the study drops, such as the data set where only times are wanted. `overrides`: overrides of all cells.
+    `axes`: each is a table of labels with their overrides, or a list of values of the key that the axis is named after.
+    If one key is overridden several times, the last override counts: first those of the study, then of the axes in
+    their order, of `where` in its order, and of the size. `only`: the cells to keep where not every combination of
+    labels makes sense. `published`: numbers to compare with, or a CSV file with them (see `read_published`). `search`:
+    a search whose trials become an axis (see `with_trials`). `question`: the question that the report answers.
     """
 
     name: str
@@ -398,7 +391,7 @@ class Study(FixedKeys):
     only: tuple[str, ...] = ()
     sizes: Annotated[Mapping[str, Size], MinLen(1)] = Field(default_factory=lambda: {USUAL: Size()})
     columns: Annotated[tuple[str, ...], MinLen(1)]
-    published: tuple[Published, ...] = ()
+    published: tuple[PublishedValue, ...] = ()
     search: Search | None = None
 
     @field_validator("axes", mode="before")
@@ -414,8 +407,8 @@ class Study(FixedKeys):
             raise refusal("needs axes, or a search")
         return self
 
-    def cells(self, size: str, only: Sequence[str] = ()) -> list[Cell]:
-        """Return the cells of a size; `only` keeps those that have all labels of one of its "axis=label,axis=label".
+    def cells(self, size: str, only: Sequence[str] = ()) -> list[StudyCell]:
+        """Return the cells of a size. `only` keeps those with all labels of one of its texts "axis=label,axis=label".
 
         Raises ConfigError for a size or a label that the study does not have.
         """
@@ -424,15 +417,19 @@ class Study(FixedKeys):
         filters = (self.only, self.sizes[size].only, only)
         for text in itertools.chain(*filters):
             self._check_labels(_pairs(text), f"only {text!r}")
-        products = itertools.product(*(changes.items() for changes in self.axes.values()))
-        cells = [self._cell(chosen) for chosen in products]
-        kept = [cell for cell in cells if all(_kept(cell, texts) for texts in filters)]
+        kept = []
+        for chosen in itertools.product(*(changes.items() for changes in self.axes.values())):
+            labels = {axis: label for axis, (label, _) in zip(self.axes, chosen, strict=True)}
+            changes = [overrides for _, overrides in chosen]
+            changes += [change.overrides for change in self.where if change.cell.items() <= labels.items()]
+            if all(not texts or any(set(_pairs(text)) <= labels.items() for text in texts) for texts in filters):
+                kept.append(StudyCell(labels, tuple(itertools.chain(*changes))))
         if not kept:
             raise ConfigError(f"--only: size {size} has no cell {' or '.join(itertools.chain(*reversed(filters)))}")
         return kept
 
     def check(self, folder: Path) -> None:
-        """Raise ConfigError at the first thing that does not fit together; `folder` is that of the study's file."""
+        """Raise ConfigError at the first contradiction in the study. `folder`: the folder of the study's file."""
         for axis, changes in self.axes.items():
             wrong = [label for label in (axis, *changes) if not LABEL.fullmatch(label)]
             if wrong:
@@ -455,19 +452,19 @@ class Study(FixedKeys):
             self._check_search(self.search, folder)
 
     def check_column(self, column: str, where: str) -> None:
-        """Raise ConfigError, offering the nearest, if the study has no such column."""
+        """Raise ConfigError, which offers the nearest name, if the study has no such column."""
         if column not in self.columns:
             offer = meant(column, self.columns)
             raise ConfigError(f"{where}: {column!r} is no column of the study{offer} ({', '.join(self.columns)})")
 
-    def check_published(self, entry: Published, cell_at: str, column_at: str) -> None:
-        """Raise ConfigError, which names these places, if a published number is of no column or cell of the study."""
+    def check_published(self, entry: PublishedValue, cell_at: str, column_at: str) -> None:
+        """Raise ConfigError, which names `cell_at` or `column_at`, if a published number fits no cell or no column."""
         self.check_column(entry.column, column_at)
         if SEED in entry.cell:
             raise ConfigError(f"{cell_at}: a published value belongs to no seed")
         self._check_labels(entry.cell.items(), cell_at)
 
-    def scenario(self, folder: Path, cell: Cell, size: str) -> Scenario:
+    def scenario(self, folder: Path, cell: StudyCell, size: str) -> Scenario:
         """Return the scenario of a cell. Raises ConfigError that names the cell and the key at fault."""
         try:
             base = {**self._base(folder), **dict.fromkeys(self.without)}
@@ -475,11 +472,11 @@ class Study(FixedKeys):
         except ConfigError as error:
             raise ConfigError(f"size {size}, cell {cell.name}: {error}") from error
 
-    def layers(self, folder: Path, cell: Cell, size: str) -> Layers:
-        """Return the layers in which the scenario of a cell is written. Raises ConfigError as `load_scenario` does."""
+    def layers(self, folder: Path, cell: StudyCell, size: str) -> Layers:
+        """Return the layers of files and overrides that make up a cell's scenario. Raises as `load_scenario` does."""
         return Layers.of(self._base(folder), self._overrides(cell, size), self.without)
 
-    def _overrides(self, cell: Cell, size: str) -> list[str]:
+    def _overrides(self, cell: StudyCell, size: str) -> list[str]:
         return [*self.overrides, *cell.overrides, *self.sizes[size].overrides]
 
     def _base(self, folder: Path) -> dict[str, Any]:
@@ -488,7 +485,7 @@ class Study(FixedKeys):
         return dict(located(self.base, folder.resolve(), "base"))
 
     def _check_search(self, search: Search, folder: Path) -> None:
-        """Raise ConfigError unless objectives are columns, and each key may be what the space says that it may."""
+        """Raise ConfigError unless objectives are columns, and the scenario accepts the values of the space."""
         if others := [axis for axis in self.axes if axis != SEED]:
             raise ConfigError(
                 f"axes.{others[0]}: beside a search there is the axis seed alone; put it into search.space"
@@ -500,22 +497,16 @@ class Study(FixedKeys):
                 self._check_overrides(key, label, overrides, "search.space")
         for size in self.sizes:
             for key, end, overrides in search.corners():
-                self.scenario(folder, Cell({key: end}, overrides), size)
-            backend = self.scenario(folder, Cell({}, ()), size).backend
+                self.scenario(folder, StudyCell({key: end}, overrides), size)
+            backend = self.scenario(folder, StudyCell({}, ()), size).backend
             if search.prune and not backend.value.trains:
                 raise ConfigError(f"search.prune: goes by accuracy, and backend {backend.name} trains nothing")
-            objective = self.scenario(folder, Cell({}, ()), size).objective
+            objective = self.scenario(folder, StudyCell({}, ()), size).objective
             if search.prune and ACCURACY not in objective.value.metrics:
                 raise ConfigError(f"search.prune: goes by accuracy, which objective {objective.name} does not have")
 
-    def _cell(self, chosen: Sequence[tuple[str, tuple[str, ...]]]) -> Cell:
-        labels = {axis: label for axis, (label, _) in zip(self.axes, chosen, strict=True)}
-        changes = [overrides for _, overrides in chosen]
-        changes += [change.overrides for change in self.where if change.cell.items() <= labels.items()]
-        return Cell(labels, tuple(itertools.chain(*changes)))
-
     def _check_overrides(self, axis: str, label: str, overrides: Sequence[str], section: str = "axes") -> None:
-        """Raise ConfigError if a label has values in place of overrides, as TOML takes dots of a key for tables."""
+        """Raise ConfigError if a label has values, not overrides: TOML reads dots in an unquoted key as tables."""
         wrong = [text for text in overrides if "=" not in text]
         if wrong:
             raise ConfigError(
@@ -533,7 +524,7 @@ class Study(FixedKeys):
 
 
 def load_study(path: Path) -> Study:
-    """Return the study of a TOML file, all of its scenarios tried. Raises ConfigError, one line that names the file."""
+    """Return the study of a TOML file, after building all its scenarios. Raises ConfigError, one line with the file."""
     table = read_toml(path)
     if table.keys() & {*Scenario.model_fields, "extends"} - {"name"} and not table.keys() & {"base", "axes", "columns"}:
         raise ConfigError(f"{path}: is a scenario, not a study; run it with: edgesim run {path}")
@@ -549,9 +540,9 @@ def load_study(path: Path) -> Study:
 
 
 def study_of(table: Mapping[str, Any], folder: Path) -> Study:
-    """Return the study of a table, all of its scenarios tried. Raises ConfigError, one line that begins with "study".
+    """Return the study of a table, after building all its scenarios. Raises ConfigError, one line from "study" on.
 
-    `folder`: from which the base is meant.
+    `folder`: the folder to which the path of the base is relative.
     """
     study = _as_kind("study", table, Study)
     try:
@@ -567,24 +558,19 @@ def read_fixed(path: Path, kind: type[_Kind]) -> _Kind:
 
 
 def read_labels(option: str, text: str) -> dict[str, str]:
-    """Return the labels of a text such as "method=fedavg,deadline=30 s" by axis. Raises ConfigError if it is none."""
+    """Return the labels in a text such as "method=fedavg,deadline=30 s" by axis. Raises ConfigError for other texts."""
     if not all("=" in word for word in text.split(",")):
         raise ConfigError(f"{option}: must be labels such as method=fedavg,deadline=30_s, got {quoted(text)}")
     return dict(_pairs(text))
 
 
-def read_published(path: Path, study: Study) -> tuple[Published, ...]:
+def read_published(path: Path, study: Study) -> tuple[PublishedValue, ...]:
     """Return the published numbers of a study's CSV file, in the order of its rows.
 
-    Its header has names of axes, `column` and `value`, and may have `source`, a text for readers. An empty label: all
-    cells, whatever label of that axis they have. Raises ConfigError, one line that names the file and its line.
+    Its header has names of axes, `column` and `value`, and may have `source`, a text for readers. An empty label stands
+    for all labels of its axis. Raises ConfigError, one line that names the file and its line.
     """
     header, records = csv_records(path, ConfigError)
-    _check_header(path, header, study)
-    return tuple(_published(row, f"{path} line {line}", study) for line, row in records)
-
-
-def _check_header(path: Path, header: Sequence[str], study: Study) -> None:
     words = (_COLUMN, _VALUE, _SOURCE)
     if taken := [axis for axis in study.axes if axis in words]:
         raise ConfigError(f"{path}: {taken[0]!r} is a name of its own there; rename the axis of the study")
@@ -593,17 +579,18 @@ def _check_header(path: Path, header: Sequence[str], study: Study) -> None:
         found = in_short(", ".join(header)) or "nothing"
         needs = f"the header needs {_COLUMN} and {_VALUE}, no name twice (allowed: {', '.join(allowed)})"
         raise ConfigError(f"{path} line 1: {needs}, got {found}")
-
-
-def _published(row: Mapping[str, str], where: str, study: Study) -> Published:
-    try:
-        value = _NUMBER.validate_python(row[_VALUE].strip())
-    except ValidationError as error:
-        raise ConfigError(f"{where}: {_VALUE}: must be a finite number, got {quoted(row[_VALUE])}") from error
-    labels = {axis: label for axis, label in row.items() if axis in study.axes and label.strip()}
-    entry = Published(cell=labels, column=row[_COLUMN].strip(), value=value)
-    study.check_published(entry, where, f"{where}: {_COLUMN}")
-    return entry
+    entries = []
+    for line, row in records:
+        where = f"{path} line {line}"
+        try:
+            value = _NUMBER.validate_python(row[_VALUE].strip())
+        except ValidationError as error:
+            raise ConfigError(f"{where}: {_VALUE}: must be a finite number, got {quoted(row[_VALUE])}") from error
+        labels = {axis: label for axis, label in row.items() if axis in study.axes and label.strip()}
+        entry = PublishedValue(cell=labels, column=row[_COLUMN].strip(), value=value)
+        study.check_published(entry, where, f"{where}: {_COLUMN}")
+        entries.append(entry)
+    return tuple(entries)
 
 
 def _as_kind(path: Path | str, table: Mapping[str, Any], kind: type[_Kind]) -> _Kind:
@@ -619,7 +606,3 @@ def _as_kind(path: Path | str, table: Mapping[str, Any], kind: type[_Kind]) -> _
 def _pairs(text: str) -> list[tuple[str, str]]:
     pairs = (word.partition("=") for word in text.split(","))
     return [(axis.strip(), as_label(label)) for axis, _, label in pairs]
-
-
-def _kept(cell: Cell, only: Sequence[str]) -> bool:
-    return not only or any(set(_pairs(text)) <= cell.labels.items() for text in only)

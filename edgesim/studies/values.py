@@ -1,6 +1,6 @@
-"""Numbers of a study's runs, statistics over its seeds, and its table beside published numbers.
+"""Numbers of the runs of a study, statistics over seeds, and the table of a study with published numbers.
 
-Runs that never reach a target bound its number from below.
+A run that never reaches a target bounds its number from below: the number is censored.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from edgesim.studies.statistics import (
     share_interval,
     student_interval,
 )
-from edgesim.studies.study import SEED, Cell, Study
+from edgesim.studies.study import SEED, Study, StudyCell
 
-_OWN = (SEED, "column", "value", "observed")  # behind the axes, in this order
+_OWN = (SEED, "column", "value", "observed")  # columns after the axes, in this order
 
-# What `summarised` adds to the axes, all in the unit of the column but counts and shares.
+# Columns that `summarised` adds to the axes, in the unit of the study column except for counts and shares.
 STATISTICS = (
     *("column", "runs", "reached", "mean", "median", "sd", "low", "high", "t_low", "t_high", "most"),
     *("km_median", "km_low", "km_high", "restricted_mean", "restricted_low", "restricted_high", "restricted_to"),
@@ -42,12 +42,15 @@ STATISTICS = (
 )
 
 
-def values_of(study: Study, runs: Iterable[tuple[Cell, Run]], columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Return a row a run and column, by default of the columns of the study.
+def values_of(
+    study: Study, runs: Iterable[tuple[StudyCell, Run]], columns: Sequence[str] | None = None
+) -> pd.DataFrame:
+    """Return a row for each run and column, by default for the columns of the study.
 
-    Columns: the axes but the seed, as texts; seed, the label of that axis, "" if there is none; column; value;
-    observed. What a run did not reach is not observed, and its value is what had been spent at the end of the run. What
-    a run does not have at all is NaN and not observed. Raises ConfigError for an axis with the name of another column.
+    Columns: the axes except the seed, as texts; seed, the label of that axis, "" without such an axis; column; value;
+    observed. If a run did not reach a target, its value is the amount spent at the end of the run, and observed is
+    False. If a run has no such number at all, its value is NaN and observed is False. Raises ConfigError if an axis has
+    the name of another column.
     """
     if taken := [axis for axis in study.axes if axis in (*STATISTICS, *_OWN) and axis != SEED]:
         raise ConfigError(f"axes.{taken[0]}: is a name of its own in tables; rename the axis of the study")
@@ -63,36 +66,49 @@ def values_of(study: Study, runs: Iterable[tuple[Cell, Run]], columns: Sequence[
 
 
 def axes_of(frame: pd.DataFrame) -> list[str]:
-    """Return the axes of a table of values, or of statistics over them, without the seed."""
+    """Return the axes, without the seed, of a table of values or of statistics."""
     names = list(map(str, frame.columns))
     return names[: names.index(SEED if SEED in names else "column")]
 
 
 def summarised(values: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each combination of labels of all axes but the seed, and column, from `values_of`.
+    """Return a row for each column and combination of labels (all axes except the seed) of a table from `values_of`.
 
-    Columns: the axes, and STATISTICS: runs; reached, how many of them have a number; mean, median and sd (of a
-    sample), NaN where a run has none; low and high, the 95 % BCa interval of the mean; t_low and t_high, the same by
-    Student's t; most, the largest number, reached or spent without; of what is spent until a target km_median, km_low
-    and km_high (inf: more than any run has spent), and the mean up to restricted_to, the least that any run of the
-    table had spent without arriving (NaN: all arrived), with its BCa interval; share of runs that have a number, with
-    its exact 95 % interval.
+    Columns: the axes, and STATISTICS: runs; reached, the number of runs with a number; mean, median and sd (of a
+    sample), NaN if any run has no number; low and high, the 95 % BCa interval of the mean; t_low and t_high, the same
+    interval by Student's t; most, the largest value, whether or not the target was reached. For amounts spent until a
+    target: km_median, km_low and km_high (inf: more than any run has spent), and the restricted mean with its BCa
+    interval. It is restricted to restricted_to, the least that any run of the table had spent without reaching the
+    target (NaN: all runs reached it). share: the share of runs with a number, with its exact 95 % interval.
     """
     bounds = bounds_of(values)
-    rows = [
-        {**labels, "column": name, **_statistics(part, bounds[name], parse_column(name).accumulates)}
-        for labels, name, part in parts_of(values)
-    ]
+    rows = []
+    for labels, name, part in parts_of(values):
+        numbers, observed = _readings(part)
+        runs, reached = len(numbers), int(observed.sum())
+        row: dict[str, Any] = {**labels, "column": name, "runs": runs, "reached": reached, "share": reached / runs}
+        row |= _named("share", share_interval(reached, runs))
+        if reached == runs:
+            deviation = float(np.std(numbers, ddof=1)) if runs > 1 else math.nan
+            row |= {"mean": float(np.mean(numbers)), "median": float(np.median(numbers)), "sd": deviation}
+            row |= _named("", bootstrap_interval([numbers])) | _named("t", student_interval(numbers))
+        if not np.isnan(numbers).all():
+            row["most"] = float(np.nanmax(numbers))
+        if parse_column(name).accumulates and not np.isnan(numbers).any():
+            middle, cut = median(numbers, observed), restricted_mean(numbers, bounds[name])
+            row |= {"km_median": middle.value, "restricted_mean": cut.value, "restricted_to": cut.bound}
+            row |= _named("km", middle[1:]) | _named("restricted", cut[1:3])
+        rows.append(row)
     return pd.DataFrame(rows, columns=[*axes_of(values), *STATISTICS])
 
 
 def bounds_of(values: pd.DataFrame) -> dict[str, float]:
-    """Return for each column the least that any run of a table had spent without arriving; inf if all arrived."""
+    """Return for each column the least that a run had spent without reaching its target; inf if all reached it."""
     return {str(name): least_bound(*_readings(part)) for name, part in values.groupby("column", sort=False)}
 
 
 def few_runs(rows: pd.DataFrame) -> str:
-    """Return what to know of BCa intervals in a table from `summarised` or `compared`; "": there are enough runs."""
+    """Return a warning about BCa intervals of a table from `summarised` or `compared`; "" with enough runs."""
     counts = "runs" if "runs" in rows else "pairs"
     runs = [int(count) for count in rows[counts][rows["low"].notna()]]
     if not runs or min(runs) >= ENOUGH_RUNS:
@@ -109,13 +125,13 @@ def compared(
     column: str | Sequence[str],
     better: Mapping[str, Better] | None = None,
 ) -> pd.DataFrame:
-    """Return how each combination of labels does, seed by seed, against that with the labels of `baseline` instead.
+    """Compare each combination of labels, paired by seed, with the combination that has the labels of `baseline`.
 
-    Labels that `baseline` does not name are the same on both sides, so that an axis may be held against its baseline
-    everywhere. Columns: the axes; column; pairs; unpaired, the seeds that only one side has a number for, as text; all
-    of `Comparison`, each up to the bound of its own pairs; p_holm, corrected over all rows. `better`: by column, of
-    those that do not say so themselves.
-    Raises ConfigError if no run has these labels, or which numbers are better is not known.
+    Labels that `baseline` does not name are the same on both sides. So a baseline of one axis is compared within every
+    combination of the other axes. Columns: the axes; column; pairs; unpaired, the seeds for which only one side has a
+    number, as text; all fields of `Comparison`, each up to the bound of its own pairs; p_holm, Holm-corrected over all
+    rows. `better`: the better direction of columns that do not define it.
+    Raises ConfigError if no run has these labels, or if the better direction of a column is unknown.
     """
     names = [column] if isinstance(column, str) else list(column)
     parts = {(*labels.values(), name): part.set_index(SEED) for labels, name, part in parts_of(values)}
@@ -135,7 +151,7 @@ def compared(
 
 
 def check_labels(values: pd.DataFrame, labels: Mapping[str, str], where: str) -> None:
-    """Raise ConfigError, which begins with `where`, if no run of a table of values has one of these labels."""
+    """Raise ConfigError, which begins with `where`, if a table of values has no run with one of these labels."""
     axes = axes_of(values)
     for axis, label in labels.items():
         if axis not in axes:
@@ -148,9 +164,9 @@ def check_labels(values: pd.DataFrame, labels: Mapping[str, str], where: str) ->
 def against(
     one: pd.DataFrame, other: pd.DataFrame | None, higher_is_better: bool, bound: float = math.inf
 ) -> dict[str, Any]:
-    """Return pairs, unpaired and a `Comparison` over the seeds, the index, of two parts of a table of values.
+    """Return pairs, unpaired and the fields of `Comparison` for two parts of a table of values, indexed by seed.
 
-    `other` is None if there is no such part.
+    `other` is None if the second part is missing.
     """
     mine = one[one["value"].notna()]
     theirs = mine.iloc[:0] if other is None else other[other["value"].notna()]
@@ -173,67 +189,48 @@ def _readings(part: pd.DataFrame) -> Readings:
     return Readings(part["value"].to_numpy(dtype=float), part["observed"].to_numpy(dtype=bool))
 
 
-def _statistics(part: pd.DataFrame, bound: float, accumulates: bool) -> dict[str, Any]:
-    values, observed = _readings(part)
-    reached = int(observed.sum())
-    share = {"share": reached / len(values), **_named("share", share_interval(reached, len(values)))}
-    found: dict[str, Any] = {"runs": len(values), "reached": reached, **share}
-    if reached == len(values):
-        found |= {"mean": float(np.mean(values)), "median": float(np.median(values)), "sd": _deviation(values)}
-        found |= _named("", bootstrap_interval([values])) | _named("t", student_interval(values))
-    if not np.isnan(values).all():
-        found["most"] = float(np.nanmax(values))
-    if accumulates and not np.isnan(values).any():
-        middle, cut = median(values, observed), restricted_mean(values, bound)
-        found |= {"km_median": middle.value, "restricted_mean": cut.value, "restricted_to": cut.bound}
-        found |= _named("km", middle[1:]) | _named("restricted", cut[1:3])
-    return found
-
-
-def _deviation(values: np.ndarray) -> float:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
-
-
 def _named(of: str, interval: Sequence[float]) -> dict[str, float]:
     return dict(zip([f"{of}_low".lstrip("_"), f"{of}_high".lstrip("_")], interval, strict=True))
 
 
-def tabulate(study: Study, runs: Iterable[tuple[Cell, Run]]) -> pd.DataFrame:
-    """Return a row for each column of the study and combination of labels of all axes but the seed.
+def tabulate(study: Study, runs: Iterable[tuple[StudyCell, Run]]) -> pd.DataFrame:
+    """Return a row for each column of the study and combination of labels (all axes except the seed).
 
-    Columns: those of `summarised`, all in the unit of the column; published, and ratio: mean over published. NaN: there
-    is no such number. Raises ConfigError as `values_of`.
+    Columns: those of `summarised`; published, in the unit of the column; ratio, the mean over published. NaN: there is
+    no such number. Raises ConfigError as `values_of`.
     """
     rows = summarised(values_of(study, runs))
     axes = axes_of(rows)
-    published = [
-        _published(study, {axis: row[axis] for axis in axes}, row["column"]) for row in rows.to_dict("records")
-    ]
+    published = []
+    for row in rows.to_dict("records"):
+        group = {axis: row[axis] for axis in axes}
+        fits = (p.value for p in study.published if p.column == row["column"] and p.cell.items() <= group.items())
+        published.append(next(fits, math.nan))
     rows = rows.assign(published=published)
     return rows.assign(ratio=rows["mean"] / rows["published"].where(rows["published"] != 0))
 
 
 def pivoted(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a table from `tabulate` as texts: a row for each combination of labels, a column for each of ours.
+    """Return a table from `tabulate` as texts: a row for each combination of labels, a column for each study column.
 
-    Means over the seeds, with the standard deviation where there is one and in brackets what was published. Where some
-    runs never got there, the Kaplan-Meier median, or what it is above of, and how many did. Columns that no run has are
-    left out.
+    A text has the mean over seeds, the standard deviation if there is one, and the published number in brackets. Where
+    some runs never reached the target, it has the Kaplan-Meier median, or its lower bound, and the number of runs that
+    reached it. Columns without a number in any run are left out.
     """
     labels = axes_of(rows)
     found = set(rows["column"][rows["most"].notna()])
     names = [name for name in rows["column"].unique() if name in found]
     lines: dict[tuple[str, ...], dict[str, str]] = {}
     for row in rows.to_dict("records"):
-        lines.setdefault(tuple(row[label] for label in labels), {})[row["column"]] = _cell(row)
+        lines.setdefault(tuple(row[label] for label in labels), {})[row["column"]] = _cell_text(row)
     table = [[*group, *(cells[name] for name in names)] for group, cells in lines.items()]
     return pd.DataFrame(table, columns=[*labels, *names])
 
 
 def numbers(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the numbers that `pivoted` shows: a row for each combination of labels, a column for each of ours.
+    """Return the numbers that `pivoted` shows: a row for each combination of labels, a column for each study column.
 
-    Means; Kaplan-Meier medians, inf among them, where some runs never got there.
+    They are means, or Kaplan-Meier medians (which may be inf) where some runs never reached the target.
     """
     names = list(rows["column"].unique())
     labels = rows[axes_of(rows)].iloc[:: len(names)].reset_index(drop=True)
@@ -242,36 +239,26 @@ def numbers(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def reordered(rows: pd.DataFrame, places: Sequence[int]) -> pd.DataFrame:
-    """Return a table from `tabulate` with its combinations of labels in another order, given by their old places."""
+    """Return a table from `tabulate` with its combinations of labels in the order `places` of their old positions."""
     size = rows["column"].nunique()
     return rows.iloc[[place * size + i for place in places for i in range(size)]].reset_index(drop=True)
 
 
-def _cell(row: Mapping[Any, Any]) -> str:
+def _cell_text(row: Mapping[Any, Any]) -> str:
     if math.isnan(row["most"]):
         return ""
     published = "" if math.isnan(row["published"]) else f" ({_short(row['published'])})"
     if row["reached"] == row["runs"]:
         spread = "" if math.isnan(row["sd"]) else f" ± {plain(row['sd'], 2)}"
         return _short(row["mean"]) + spread + published
-    return f"{_middle(row)}{row['reached']} of {row['runs']} runs{published}"
-
-
-def _middle(row: Mapping[Any, Any]) -> str:
-    """Return what is known of the middle of runs of which some never got there."""
-    if math.isnan(row["km_median"]):
-        return ""
-    above = math.isinf(row["km_median"])
-    return f"> {_short(row['most'])}, " if above else f"median {_short(row['km_median'])}, "
+    middle = "" if math.isnan(row["km_median"]) else f"median {_short(row['km_median'])}, "
+    if math.isinf(row["km_median"]):
+        middle = f"> {_short(row['most'])}, "
+    return f"{middle}{row['reached']} of {row['runs']} runs{published}"
 
 
 def _short(value: float) -> str:
-    """Return whole numbers as they are, four digits of what is small, six of bytes and operations."""
+    """Return a whole number as it is, else four digits of a number below 10,000 and six of larger ones."""
     if value.is_integer() and abs(value) < 1e12:
         return f"{value:.0f}"
     return plain(value, 4 if abs(value) < 1e4 else 6)
-
-
-def _published(study: Study, group: Mapping[str, str], column: str) -> float:
-    fits = (p.value for p in study.published if p.column == column and p.cell.items() <= group.items())
-    return next(fits, math.nan)

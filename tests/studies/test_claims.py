@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgesim.studies.claims.claim import Claim, ClaimsFile, Studies, load_claims, read_results
-from edgesim.studies.claims.judge import Judgement, Verdict, cells_for, judge
+from edgesim.studies.claims.judge import ClaimVerdict, Judgement, cells_for, judge
 from edgesim.studies.study import Study, read_fixed, study_of
 from tests.calling import TINY, Done, call
 from tests.sizes import full
@@ -226,15 +226,15 @@ ORDER = "order = { column = 'COLUMN', first = { method = 'a' }, than = { method 
 @pytest.mark.parametrize(
     ("numbers", "verdict", "low"),
     [
-        ("0.62 0.71 0.83", Verdict.REPRODUCED, 0.12 - 4.302653 * 0.01 / 3**0.5),  # differences 0.12 0.11 0.13
-        ("0.6 0.6 0.59", Verdict.UNDECIDED, -0.0033333 - 4.302653 * 0.1050397 / 3**0.5),  # 0.1 0 -0.11
-        ("0.6 0.7 0.71", Verdict.ORDER, 0.07 - 4.302653 * (0.0027 / 3) ** 0.5),  # 0.1 0.1 0.01
-        ("0.4 0.5 0.61", Verdict.REFUTED, -0.0966667 - 4.302653 * 0.0057735 / 3**0.5),  # -0.1 -0.1 -0.09
-        ("0.6", Verdict.ORDER, None),  # one seed: no interval
-        ("0.4", Verdict.UNDECIDED, None),
+        ("0.62 0.71 0.83", ClaimVerdict.REPRODUCED, 0.12 - 4.302653 * 0.01 / 3**0.5),  # differences 0.12 0.11 0.13
+        ("0.6 0.6 0.59", ClaimVerdict.UNDECIDED, -0.0033333 - 4.302653 * 0.1050397 / 3**0.5),  # 0.1 0 -0.11
+        ("0.6 0.7 0.71", ClaimVerdict.ORDER, 0.07 - 4.302653 * (0.0027 / 3) ** 0.5),  # 0.1 0.1 0.01
+        ("0.4 0.5 0.61", ClaimVerdict.REFUTED, -0.0966667 - 4.302653 * 0.0057735 / 3**0.5),  # -0.1 -0.1 -0.09
+        ("0.6", ClaimVerdict.ORDER, None),  # one seed: no interval
+        ("0.4", ClaimVerdict.UNDECIDED, None),
     ],
 )
-def test_an_order_goes_by_paired_differences(numbers: str, verdict: Verdict, low: float | None) -> None:
+def test_an_order_goes_by_paired_differences(numbers: str, verdict: ClaimVerdict, low: float | None) -> None:
     of = found(
         ORDER.replace("COLUMN", "best_accuracy"),
         {("a", "best_accuracy"): numbers, ("b", "best_accuracy"): "0.5 0.6 0.7"},
@@ -254,7 +254,7 @@ def test_seeds_are_paired_by_name() -> None:
 def test_who_never_arrives_is_not_called_faster() -> None:
     """Neither arrives in the 300 rounds of each: nothing is known of who would be first."""
     of = found(ORDER.replace("COLUMN", "rounds@0.9"), {("a", "rounds@0.9"): "300+", ("b", "rounds@0.9"): "300+"})
-    assert of.verdict == Verdict.UNDECIDED and of.effects[0].bound
+    assert of.verdict == ClaimVerdict.UNDECIDED and of.effects[0].bound
 
 
 @pytest.mark.parametrize(
@@ -269,25 +269,41 @@ def test_of_who_was_cut_off_no_size_of_a_lead_is_known(rule: str) -> None:
     """Of b one run did not arrive: a's share of b's rounds is 0.5 at most, and may be any less."""
     sides = " column = 'rounds@0.9', first = { method = 'a' }, than = { method = 'b' } }"
     of = found(rule + sides, {("a", "rounds@0.9"): "100 150", ("b", "rounds@0.9"): "200 300+"})
-    assert of.verdict == Verdict.UNDECIDED and of.effects[0].bound
+    assert of.verdict == ClaimVerdict.UNDECIDED and of.effects[0].bound
 
 
 @pytest.mark.parametrize(
     ("rule", "numbers", "verdict"),
     [
-        ("columns = ['best_accuracy'], within = 0.1", "0.46 0.46 0.47", Verdict.REPRODUCED),
-        ("columns = ['best_accuracy'], within = 0.01", "0.46 0.46 0.47", Verdict.REFUTED),
-        ("columns = ['best_accuracy'], within = 0.01", "0.3 0.5 0.6", Verdict.UNDECIDED),
-        ("columns = ['best_accuracy'], within = 0.01", "0.3", Verdict.UNDECIDED),  # one seed refutes nothing learned
-        ("cell = { method = 'a' }, columns = ['rounds@0.9'], value = 100, within = 0.1", "120+ 130+", Verdict.REFUTED),
-        ("cell = { method = 'a' }, columns = ['rounds@0.9'], value = 100, within = 0.1", "100+ 90", Verdict.UNDECIDED),
-        ("cell = { method = 'a' }, columns = ['rounds@0.9'], value = 100, within = 0.1", "90 300+", Verdict.UNDECIDED),
-        ("cell = { method = 'a' }, columns = ['best_accuracy'], above = 0.4", "0.5 0.51", Verdict.REPRODUCED),
-        ("cell = { method = 'a' }, columns = ['best_accuracy'], above = 0.4", "0.3 0.6", Verdict.ORDER),
-        ("cell = { method = 'a' }, columns = ['best_accuracy'], below = 0.4", "0.5 0.51", Verdict.REFUTED),
+        ("columns = ['best_accuracy'], within = 0.1", "0.46 0.46 0.47", ClaimVerdict.REPRODUCED),
+        ("columns = ['best_accuracy'], within = 0.01", "0.46 0.46 0.47", ClaimVerdict.REFUTED),
+        ("columns = ['best_accuracy'], within = 0.01", "0.3 0.5 0.6", ClaimVerdict.UNDECIDED),
+        (
+            "columns = ['best_accuracy'], within = 0.01",
+            "0.3",
+            ClaimVerdict.UNDECIDED,
+        ),  # one seed refutes nothing learned
+        (
+            "cell = { method = 'a' }, columns = ['rounds@0.9'], value = 100, within = 0.1",
+            "120+ 130+",
+            ClaimVerdict.REFUTED,
+        ),
+        (
+            "cell = { method = 'a' }, columns = ['rounds@0.9'], value = 100, within = 0.1",
+            "100+ 90",
+            ClaimVerdict.UNDECIDED,
+        ),
+        (
+            "cell = { method = 'a' }, columns = ['rounds@0.9'], value = 100, within = 0.1",
+            "90 300+",
+            ClaimVerdict.UNDECIDED,
+        ),
+        ("cell = { method = 'a' }, columns = ['best_accuracy'], above = 0.4", "0.5 0.51", ClaimVerdict.REPRODUCED),
+        ("cell = { method = 'a' }, columns = ['best_accuracy'], above = 0.4", "0.3 0.6", ClaimVerdict.ORDER),
+        ("cell = { method = 'a' }, columns = ['best_accuracy'], below = 0.4", "0.5 0.51", ClaimVerdict.REFUTED),
     ],
 )
-def test_a_number_goes_by_its_mean_and_interval(rule: str, numbers: str, verdict: Verdict) -> None:
+def test_a_number_goes_by_its_mean_and_interval(rule: str, numbers: str, verdict: ClaimVerdict) -> None:
     column = "rounds@0.9" if "rounds" in rule else "best_accuracy"
     assert found(f"number = {{ {rule} }}", {("a", column): numbers}).verdict == verdict
 
@@ -297,7 +313,7 @@ def test_one_pair_that_fails_refutes_a_claim_about_all() -> None:
         "order = { column = 'best_accuracy', first = { method = 'a' }, than = [{ method = 'b' }], first_is = 'lower' }"
     )
     of = found(rule, {("a", "best_accuracy"): "0.9 0.8", ("b", "best_accuracy"): "0.5 0.4"})
-    assert (of.verdict, of.as_claimed) == (Verdict.REFUTED, 0)
+    assert (of.verdict, of.as_claimed) == (ClaimVerdict.REFUTED, 0)
 
 
 def test_cells_that_are_left_out_are_no_part_of_a_claim() -> None:
@@ -306,7 +322,10 @@ def test_cells_that_are_left_out_are_no_part_of_a_claim() -> None:
         f"number = {{ columns = ['best_accuracy'], above = 0.4{more} }}"
         for more in ("", ", leave_out = { method = 'b' }")
     )
-    assert (found(all_, numbers).verdict, found(some, numbers).verdict) == (Verdict.REFUTED, Verdict.REPRODUCED)
+    assert (found(all_, numbers).verdict, found(some, numbers).verdict) == (
+        ClaimVerdict.REFUTED,
+        ClaimVerdict.REPRODUCED,
+    )
     assert {cell.labels["method"] for cell in cells_for(*claim_of(some), "full")} == {"a"}
     order = ORDER.replace("COLUMN", "best_accuracy")
     without = order.replace("first_is", "leave_out = { method = 'b' }, first_is")

@@ -11,7 +11,7 @@ import pytest
 from edgesim.learning.models.base import Conv
 from edgesim.learning.models.chains import CnnDigits
 from edgesim.reports.compare import Tolerance
-from edgesim.studies.golden import Numbers, load_golden, read_numbers, same, write_numbers
+from edgesim.studies.golden import GoldenNumbers, load_golden, read_numbers, same, write_numbers
 from tests.calling import Done, call
 from tests.records.written import seal_again
 from tests.runs.test_scenarios import skip_without_data
@@ -177,7 +177,7 @@ def test_floats_come_back_to_the_last_digit(here: Path) -> None:
     times = {name: 0.1 + 0.2 for name in ("end_s", "flops", "down_j", "compute_j", "up_j", "peer_j", "link_j")}
     row = {"energy_j": 1 / 3, "flops": 1e23, "sim_time_s": 5e-324, "rounds@0.3": None}
     names = [cell.name for cell in golden.cells]
-    numbers = Numbers(dict.fromkeys(names, row), {name: [job | times] for name in names})
+    numbers = GoldenNumbers(dict.fromkeys(names, row), {name: [job | times] for name in names})
     write_numbers(golden, numbers)
     assert read_numbers(golden) == numbers
 

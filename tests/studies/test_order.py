@@ -11,7 +11,7 @@ import pytest
 import edgesim
 from edgesim.studies.order import Turns, learning_of
 from edgesim.studies.runs import Planned
-from edgesim.studies.study import Cell
+from edgesim.studies.study import StudyCell
 from tests.calling import TINY
 
 BUFFERED: dict[str, Any] = {"protocol": {"name": "buffered", "concurrency": 2}, "method": "fedasync"}
@@ -60,7 +60,9 @@ def test_who_trains_nothing_shares_nothing() -> None:
 
 def test_the_first_of_its_kind_ends_before_the_others_begin() -> None:
     """Cells of two kinds, and one that is alone in its kind, on as many processes as they like."""
-    cells = [Planned(Cell({}, ()), Path(str(n)), {}, {}, kind) for n, kind in enumerate(["a", "a", "b", "", "b", "a"])]
+    cells = [
+        Planned(StudyCell({}, ()), Path(str(n)), {}, {}, kind) for n, kind in enumerate(["a", "a", "b", "", "b", "a"])
+    ]
     turns = Turns(cells)
 
     def all_now() -> list[int]:
@@ -79,7 +81,7 @@ def test_the_first_of_its_kind_ends_before_the_others_begin() -> None:
 
 def test_what_another_command_trains_is_left_to_it() -> None:
     """The first and the third cell train the same, and so do the second and the fourth."""
-    turns = Turns([Planned(Cell({}, ()), Path(str(n)), {}, {}, kind) for n, kind in enumerate("abab")])
+    turns = Turns([Planned(StudyCell({}, ()), Path(str(n)), {}, {}, kind) for n, kind in enumerate("abab")])
     assert (turns.next(), turns.next(), turns.next()) == (0, 1, None)
     turns.end(0, elsewhere=True)
     assert (turns.next(), turns.left_alone) == (None, [0, 2])

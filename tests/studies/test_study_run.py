@@ -20,7 +20,7 @@ from edgesim.records.lock import hold
 from edgesim.studies.eta import HostTimes
 from edgesim.studies.plan import outlook
 from edgesim.studies.runs import Planned, plan, run_all
-from edgesim.studies.study import Cell, load_study
+from edgesim.studies.study import StudyCell, load_study
 from tests.calling import TINY, call, names
 from tests.records.written import seal_again
 from tests.sizes import full
@@ -213,7 +213,7 @@ def test_time_left_is_that_of_other_seeds_or_of_all(tmp_path: Path) -> None:
             known = {**manifest["known"], "jobs": jobs}
             (folder / "manifest.json").write_text(json.dumps({**manifest, "host_s": host_s, "known": known}))
             seal_again(folder)
-        return Planned(Cell({"kind": kind, "seed": str(seed)}, ()), folder, {}, {}, learning)
+        return Planned(StudyCell({"kind": kind, "seed": str(seed)}, ()), folder, {}, {}, learning)
 
     done = edgesim.run({**edgesim.load(tmp_path / scenario(tmp_path)).canonical(), "backend": "null"})
     times = HostTimes([cell("fast", 1, 2.0), cell("fast", 2, 4.0), cell("slow", 1, 18.0)])

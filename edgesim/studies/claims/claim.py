@@ -17,12 +17,12 @@ from edgesim.core.errors import ConfigError
 from edgesim.files.reading import csv_records, in_short, quoted
 from edgesim.reports.load import Run
 from edgesim.studies.column import parse_column
-from edgesim.studies.study import SEED, Cell, FixedKeys, Labels, Study, load_study, read_fixed
+from edgesim.studies.study import SEED, FixedKeys, Labels, Study, StudyCell, load_study, read_fixed
 
 Within: TypeAlias = Annotated[FiniteFloat, Gt(0)]
 
 
-class Number(FixedKeys):
+class NumberRule(FixedKeys):
     """Means over the seeds of `columns`, in every cell with the labels of `cell` but not all of `leave_out`.
 
     `within`: they are `value`, or where that is not given what the study has as published, to this share of it.
@@ -38,7 +38,7 @@ class Number(FixedKeys):
     below: FiniteFloat | None = None
 
     @validator(mode="after")
-    def _one_way(self) -> Number:
+    def _one_way(self) -> NumberRule:
         if sum(each is not None for each in (self.within, self.above, self.below)) != 1:
             raise refusal("needs one of within, above and below")
         if self.value is not None and self.within is None:
@@ -46,7 +46,7 @@ class Number(FixedKeys):
         return self
 
 
-class Pair(FixedKeys):
+class PairRule(FixedKeys):
     """Two sides that are compared seed by seed: `column` of cells with the labels of `first`, and of `than`.
 
     Several of `than` are compared one by one; labels of other axes are the same on both sides, and those of `cell` are
@@ -72,7 +72,7 @@ class Pair(FixedKeys):
         return self.column, self.than_column or self.column
 
     @validator(mode="after")
-    def _two_sides(self) -> Pair:
+    def _two_sides(self) -> PairRule:
         if self.columns[0] == self.columns[1] and any(
             set(other) != set(self.first) or not other for other in self.others
         ):
@@ -80,20 +80,20 @@ class Pair(FixedKeys):
         return self
 
 
-class Order(Pair):
+class OrderRule(PairRule):
     """`first` is higher, or lower, than each of `than`."""
 
     first_is: Literal["higher", "lower"]
 
 
-class Difference(Pair):
+class DifferenceRule(PairRule):
     """`first` less `than` is `value`, give or take `within`, in the unit of the column."""
 
     value: FiniteFloat
     within: Within
 
 
-class Ratio(Pair):
+class RatioRule(PairRule):
     """The mean of `first` over that of `than` is `value`, give or take the share `within` of it."""
 
     value: FiniteFloat
@@ -127,10 +127,10 @@ class Claim(FixedKeys):
     study: str | None = None
     size: str = "full"
     smaller: tuple[Smaller, ...] = ()
-    number: Number | None = None
-    order: Order | None = None
-    difference: Difference | None = None
-    ratio: Ratio | None = None
+    number: NumberRule | None = None
+    order: OrderRule | None = None
+    difference: DifferenceRule | None = None
+    ratio: RatioRule | None = None
     needs: str = ""
     cannot: str = ""
     elsewhere: str = ""
@@ -153,7 +153,7 @@ class Claim(FixedKeys):
         return self.model_copy(update={way: rule.model_copy(update=changes)})
 
     @property
-    def rule(self) -> Number | Order | Difference | Ratio | None:
+    def rule(self) -> NumberRule | OrderRule | DifferenceRule | RatioRule | None:
         """Return how it is judged."""
         return self.number or self.order or self.difference or self.ratio
 
@@ -220,11 +220,11 @@ def _check(claim: Claim, test: Smaller, study: Study, smaller: bool) -> None:
     rule = claim.rule
     if rule is None:
         return
-    if test.column and (isinstance(rule, Number) or rule.than_column):
+    if test.column and (isinstance(rule, NumberRule) or rule.than_column):
         raise ConfigError(f"smaller.column: goes with a claim about one column of several cells, found {test.column!r}")
     for column in rule.columns:
         parse_column(column)
-    sides = [rule.cell, rule.leave_out] + ([] if isinstance(rule, Number) else [rule.first, *rule.others])
+    sides = [rule.cell, rule.leave_out] + ([] if isinstance(rule, NumberRule) else [rule.first, *rule.others])
     for labels in sides:
         for axis, label in (fitting(labels, study) if smaller else labels).items():
             if axis == SEED or label not in study.axes.get(axis, ()):
@@ -236,7 +236,7 @@ _NUMBER = TypeAdapter(FiniteFloat)
 _OBSERVED = {"yes": True, "no": False}
 
 
-class Result(NamedTuple):
+class RecordedResult(NamedTuple):
     """A number of a run: `column` of the cell of a study in a size.
 
     `observed`: no for what had been spent without getting there. `revision` and `date`: of the code and the run; "":
@@ -265,25 +265,27 @@ class Result(NamedTuple):
         return dict(word.split("=", 1) for word in self.cell.split(",") if word)
 
 
-def read_results(path: Path) -> list[Result]:
+def read_results(path: Path) -> list[RecordedResult]:
     """Return the numbers of a file of results. Raises ConfigError, one line that names the file and its line."""
     header, records = csv_records(path, ConfigError)
-    if header != list(Result._fields):
-        raise ConfigError(f"{path} line 1: the header must be {', '.join(Result._fields)}, got {in_short(header)}")
+    if header != list(RecordedResult._fields):
+        raise ConfigError(
+            f"{path} line 1: the header must be {', '.join(RecordedResult._fields)}, got {in_short(header)}"
+        )
     return [_result(row, f"{path} line {line}") for line, row in records]
 
 
-def written(results: Iterable[Result]) -> str:
+def written(results: Iterable[RecordedResult]) -> str:
     """Return the text of a file of results, in the order of studies, sizes, cells, seeds and columns."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(Result._fields)
+    lines.writerow(RecordedResult._fields)
     for each in sorted(results, key=lambda one: one.key):
         lines.writerow(each._replace(value=repr(each.value), observed="yes" if each.observed else "no"))  # type: ignore[arg-type]
     return text.getvalue()
 
 
-def results_of(study: str, size: str, cell: Cell, run: Run, columns: Iterable[str]) -> list[Result]:
+def results_of(study: str, size: str, cell: StudyCell, run: Run, columns: Iterable[str]) -> list[RecordedResult]:
     """Return the numbers of a run by columns; those that it does not have are left out."""
     about = run.manifest
     group = ",".join(f"{axis}={label}" for axis, label in cell.group.items())
@@ -292,11 +294,11 @@ def results_of(study: str, size: str, cell: Cell, run: Run, columns: Iterable[st
     for column in columns:
         value, observed = parse_column(column).reading(run)
         if value == value:  # no number is not kept
-            found.append(Result(study, size, group, cell.labels.get(SEED, ""), column, value, observed, *made))
+            found.append(RecordedResult(study, size, group, cell.labels.get(SEED, ""), column, value, observed, *made))
     return found
 
 
-def _result(row: dict[str, str], where: str) -> Result:
+def _result(row: dict[str, str], where: str) -> RecordedResult:
     try:
         value = _NUMBER.validate_python(row["value"])
     except ValidationError as error:
@@ -310,7 +312,7 @@ def _result(row: dict[str, str], where: str) -> Result:
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
     observed = _OBSERVED[row["observed"]]
-    return Result(
+    return RecordedResult(
         *(row["study"], row["size"], row["cell"], row["seed"], row["column"], value, observed),
         *(row["revision"], row["date"], row["source"]),
     )

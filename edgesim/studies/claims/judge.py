@@ -17,12 +17,12 @@ from edgesim.reports.load import Run
 from edgesim.studies.claims.claim import (
     Claim,
     ClaimsFile,
-    Difference,
-    Number,
-    Order,
-    Pair,
-    Ratio,
-    Result,
+    DifferenceRule,
+    NumberRule,
+    OrderRule,
+    PairRule,
+    RatioRule,
+    RecordedResult,
     Smaller,
     Studies,
     fitting,
@@ -32,11 +32,11 @@ from edgesim.studies.claims.claim import (
 from edgesim.studies.column import parse_column
 from edgesim.studies.runs import Planned, plan
 from edgesim.studies.statistics import Interval, Readings, compare, student_interval
-from edgesim.studies.study import SEED, Cell, Study, as_label
+from edgesim.studies.study import SEED, Study, StudyCell, as_label
 from edgesim.studies.values import axes_of, values_of
 
 
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     """What runs say, of one effect or of all that a claim is about."""
 
     REPRODUCED = "reproduced"
@@ -45,7 +45,7 @@ class Verdict(StrEnum):
     REFUTED = "refuted"
 
 
-class Effect(NamedTuple):
+class ClaimEffect(NamedTuple):
     """One number, or one pair. `about`: the labels; `value`: the mean, difference or ratio over `seeds`, their labels.
 
     low, high: its 95 % interval, NaN if there is none; `claimed`: what was published, NaN where only an order is.
@@ -59,20 +59,20 @@ class Effect(NamedTuple):
     high: float
     claimed: float
     bound: bool
-    verdict: Verdict
+    verdict: ClaimVerdict
 
 
 class Judgement(NamedTuple):
     """The effects that there are, of how many, and the verdict on all; None: nothing was run."""
 
-    effects: Sequence[Effect]
+    effects: Sequence[ClaimEffect]
     of: int
-    verdict: Verdict | None
+    verdict: ClaimVerdict | None
 
     @property
     def as_claimed(self) -> int:
         """Return how many effects are as the claim has them, if only on the mean."""
-        return sum(each.verdict in (Verdict.REPRODUCED, Verdict.ORDER) for each in self.effects)
+        return sum(each.verdict in (ClaimVerdict.REPRODUCED, ClaimVerdict.ORDER) for each in self.effects)
 
 
 def judge(claim: Claim, study: Study, size: str, values: pd.DataFrame) -> Judgement:
@@ -80,7 +80,7 @@ def judge(claim: Claim, study: Study, size: str, values: pd.DataFrame) -> Judgem
     rule = claim.rule
     assert rule is not None, "a claim with a study has a rule"
     groups = {tuple(cell.group.items()): cell.group for cell in study.cells(size)}.values()
-    if isinstance(rule, Number):
+    if isinstance(rule, NumberRule):
         cells = [(group, name) for group in groups if _is_meant(group, rule, study) for name in rule.columns]
         effects = [_number(rule, study, values, *each) for each in cells if _claimed(rule, study, *each) is not None]
     else:
@@ -89,13 +89,13 @@ def judge(claim: Claim, study: Study, size: str, values: pd.DataFrame) -> Judgem
     return Judgement(found, len(effects), _of_all(found))
 
 
-def cells_for(claim: Claim, study: Study, size: str) -> list[Cell]:
+def cells_for(claim: Claim, study: Study, size: str) -> list[StudyCell]:
     """Return the cells of a size that a claim is judged by."""
     rule = claim.rule
     if rule is None:
         return []
     cells = [cell for cell in study.cells(size) if _is_meant(cell.group, rule, study)]
-    if isinstance(rule, Number):
+    if isinstance(rule, NumberRule):
         if rule.within is None or rule.value is not None:
             return cells
         return [each for each in cells if any(_published(study, each.group, name) is not None for name in rule.columns)]
@@ -103,25 +103,27 @@ def cells_for(claim: Claim, study: Study, size: str) -> list[Cell]:
     return [cell for cell in cells if any(side.items() <= cell.labels.items() for side in sides)]
 
 
-def _of_all(effects: Sequence[Effect]) -> Verdict | None:
+def _of_all(effects: Sequence[ClaimEffect]) -> ClaimVerdict | None:
     """Return the verdict on all effects: the least favourable, as a claim is about all of them."""
-    order = [Verdict.REPRODUCED, Verdict.ORDER, Verdict.UNDECIDED, Verdict.REFUTED]
+    order = [ClaimVerdict.REPRODUCED, ClaimVerdict.ORDER, ClaimVerdict.UNDECIDED, ClaimVerdict.REFUTED]
     return max((each.verdict for each in effects), key=order.index, default=None)
 
 
-def _is_meant(group: Mapping[str, str], rule: Number | Pair, study: Study) -> bool:
+def _is_meant(group: Mapping[str, str], rule: NumberRule | PairRule, study: Study) -> bool:
     """Return whether a claim is about the cells of a group."""
     return fitting(rule.cell, study).items() <= group.items() and not _is_left_out(group, rule)
 
 
-def _is_left_out(group: Mapping[str, str], rule: Number | Pair) -> bool:
+def _is_left_out(group: Mapping[str, str], rule: NumberRule | PairRule) -> bool:
     return bool(rule.leave_out) and rule.leave_out.items() <= group.items()
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------
 
 
-def _number(rule: Number, study: Study, values: pd.DataFrame, group: Mapping[str, str], column: str) -> Effect | None:
+def _number(
+    rule: NumberRule, study: Study, values: pd.DataFrame, group: Mapping[str, str], column: str
+) -> ClaimEffect | None:
     part = _part(values, group, column)
     if part.empty:
         return None
@@ -141,10 +143,10 @@ def _number(rule: Number, study: Study, values: pd.DataFrame, group: Mapping[str
     else:
         side = 1 if rule.above is not None else -1
         verdict = _beyond(side * (mean - claimed), *_turned(Interval(*interval), side, claimed))
-    return Effect(about, tuple(part[SEED]), mean, *interval, claimed, not reached, verdict)
+    return ClaimEffect(about, tuple(part[SEED]), mean, *interval, claimed, not reached, verdict)
 
 
-def _claimed(rule: Number, study: Study, group: Mapping[str, str], column: str) -> float | None:
+def _claimed(rule: NumberRule, study: Study, group: Mapping[str, str], column: str) -> float | None:
     for told in (rule.value, rule.above, rule.below):
         if told is not None:
             return told
@@ -169,7 +171,7 @@ def _interval(numbers: np.ndarray, column: str) -> Interval:
 
 
 def _pairs(
-    rule: Pair, study: Study, groups: Iterable[Mapping[str, str]]
+    rule: PairRule, study: Study, groups: Iterable[Mapping[str, str]]
 ) -> list[tuple[Mapping[str, str], Mapping[str, str]]]:
     """Return the groups of both sides of each pair, those of the study."""
     known = [dict(group) for group in groups if not _is_left_out(group, rule)]
@@ -184,8 +186,11 @@ def _pairs(
 
 
 def _pair(
-    rule: Order | Difference | Ratio, values: pd.DataFrame, group: Mapping[str, str], other: Mapping[str, str]
-) -> Effect | None:
+    rule: OrderRule | DifferenceRule | RatioRule,
+    values: pd.DataFrame,
+    group: Mapping[str, str],
+    other: Mapping[str, str],
+) -> ClaimEffect | None:
     one, two = (
         _part(values, side, column).set_index(SEED) for side, column in zip((group, other), rule.columns, strict=True)
     )
@@ -194,24 +199,24 @@ def _pair(
         return None
     found = compare(_readings(one.loc[seeds]), _readings(two.loc[seeds]))
     bound = not math.isnan(found.restricted_to)
-    if isinstance(rule, Ratio):
+    if isinstance(rule, RatioRule):
         value, interval = found.ratio, Interval(found.ratio_low, found.ratio_high)
     else:
         value, interval = found.difference, Interval(found.t_low, found.t_high)
     about = _of_pair(rule, group, other)
-    claimed = math.nan if isinstance(rule, Order) else rule.value
-    if isinstance(rule, Order):
+    claimed = math.nan if isinstance(rule, OrderRule) else rule.value
+    if isinstance(rule, OrderRule):
         side = 1 if rule.first_is == "higher" else -1
         verdict = _beyond(side * value, *_turned(interval, side, 0.0))
     elif bound:  # of runs that were cut off the size of a difference is not known, only whose is larger
-        verdict = Verdict.UNDECIDED
+        verdict = ClaimVerdict.UNDECIDED
     else:
-        room = abs(claimed) * rule.within if isinstance(rule, Ratio) else rule.within
+        room = abs(claimed) * rule.within if isinstance(rule, RatioRule) else rule.within
         verdict = _inside(value, interval, claimed - room, claimed + room)
-    return Effect(about, tuple(seeds), value, *interval, claimed, bound, verdict)
+    return ClaimEffect(about, tuple(seeds), value, *interval, claimed, bound, verdict)
 
 
-def _of_pair(rule: Pair, group: Mapping[str, str], other: Mapping[str, str]) -> str:
+def _of_pair(rule: PairRule, group: Mapping[str, str], other: Mapping[str, str]) -> str:
     """Return what a pair is about: the labels that it shares and the claim leaves open, and who stands against whom."""
     shared = [f"{axis}={label}" for axis, label in group.items() if other[axis] == label and axis not in rule.cell]
     sides = [
@@ -230,20 +235,20 @@ def _turned(interval: Interval, side: int, zero: float) -> Interval:
 # --- both -------------------------------------------------------------------------------------------------------
 
 
-def _beyond(value: float, low: float, high: float) -> Verdict:
+def _beyond(value: float, low: float, high: float) -> ClaimVerdict:
     """Return the verdict on a number that is claimed to be above 0, and its interval; NaN: there is none."""
     if low > 0:
-        return Verdict.REPRODUCED
+        return ClaimVerdict.REPRODUCED
     if high < 0:
-        return Verdict.REFUTED
-    return Verdict.ORDER if value > 0 else Verdict.UNDECIDED
+        return ClaimVerdict.REFUTED
+    return ClaimVerdict.ORDER if value > 0 else ClaimVerdict.UNDECIDED
 
 
-def _inside(value: float, interval: Interval, low: float, high: float) -> Verdict:
+def _inside(value: float, interval: Interval, low: float, high: float) -> ClaimVerdict:
     """Return the verdict on a number that is claimed to lie between two others."""
     if low <= value <= high:
-        return Verdict.REPRODUCED
-    return Verdict.REFUTED if interval.high < low or interval.low > high else Verdict.UNDECIDED
+        return ClaimVerdict.REPRODUCED
+    return ClaimVerdict.REFUTED if interval.high < low or interval.low > high else ClaimVerdict.UNDECIDED
 
 
 def _part(values: pd.DataFrame, group: Mapping[str, str], column: str) -> pd.DataFrame:
@@ -300,7 +305,7 @@ class Chapter(NamedTuple):
 class Court:
     """Judges claims. `runs`: the folder with a folder for each study; `results`: numbers of runs that are not there."""
 
-    def __init__(self, runs: Path, results: Sequence[Result] = ()) -> None:
+    def __init__(self, runs: Path, results: Sequence[RecordedResult] = ()) -> None:
         self._folder = runs
         self._results = results
         self._studies = Studies()
@@ -317,7 +322,7 @@ class Court:
             for path, file in loaded
         ]
 
-    def results(self, files: Iterable[Path]) -> list[Result]:
+    def results(self, files: Iterable[Path]) -> list[RecordedResult]:
         """Return the numbers that claims are judged by, of all runs that are there, and the others that were given."""
         found = {each.key: each for each in self._results}
         for path in files:
@@ -344,7 +349,7 @@ class Court:
                 return Judged(claim, test, found._replace(of=of), smaller, _made(fresh.values()), recorded)
         return Judged(claim, hours=self._hours(claim, folder) if hours and claim.study and not claim.needs else None)
 
-    def _fresh(self, claim: Claim, file: Path, size: str) -> Iterator[Result]:
+    def _fresh(self, claim: Claim, file: Path, size: str) -> Iterator[RecordedResult]:
         """Yield the numbers of runs that are there."""
         assert claim.rule is not None, "a claim with a study has a rule"
         for cell in cells_for(claim, self._studies.load(file), size):
@@ -352,7 +357,7 @@ class Court:
             if run is not None:
                 yield from results_of(file.stem, size, cell, run, dict.fromkeys(claim.rule.columns))
 
-    def _kept(self, claim: Claim, study: Study, file: Path, size: str) -> Iterator[Result]:
+    def _kept(self, claim: Claim, study: Study, file: Path, size: str) -> Iterator[RecordedResult]:
         """Yield what the results have of the cells of a claim."""
         assert claim.rule is not None, "a claim with a study has a rule"
         groups = [cell.group for cell in cells_for(claim, study, size)]
@@ -417,13 +422,13 @@ def verdicts(chapters: Iterable[Chapter]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _made(results: Iterable[Result]) -> tuple[str, ...]:
+def _made(results: Iterable[RecordedResult]) -> tuple[str, ...]:
     """Return which revisions made results, when, and which pages have them."""
     texts = (", ".join(filter(None, [each.revision, each.date, each.source])) for each in results)
     return tuple(dict.fromkeys(texts))
 
 
-def _frame(study: Study, results: Iterable[Result]) -> pd.DataFrame:
+def _frame(study: Study, results: Iterable[RecordedResult]) -> pd.DataFrame:
     """Return a table of values as `values_of` does."""
     empty = values_of(study, ())
     rows = [

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from os.path import normpath
 
-from edgesim.studies.claims.claim import Claim, Number, Ratio, Smaller
-from edgesim.studies.claims.judge import Chapter, Effect, Judged, Verdict, verdicts
+from edgesim.studies.claims.claim import Claim, NumberRule, RatioRule, Smaller
+from edgesim.studies.claims.judge import Chapter, ClaimEffect, ClaimVerdict, Judged, verdicts
 
 _MOST_SHOWN = 4  # effects of a claim; of more the two ends are shown
 _HEADINGS = ("where", "claim", "status", "effect", "runs", "what explains it")
@@ -82,14 +82,14 @@ def _not_judged(claim: Claim, hours: float | None) -> str:
     return "not run" if hours is None else f"not run: needs about {float(f'{hours / 2:.2g}'):,g} hours on 2 cores"
 
 
-def _tolerance(claim: Claim, verdict: Verdict) -> str:
+def _tolerance(claim: Claim, verdict: ClaimVerdict) -> str:
     rule = claim.rule
-    if verdict not in (Verdict.REPRODUCED, Verdict.REFUTED, Verdict.UNDECIDED) or rule is None:
+    if verdict not in (ClaimVerdict.REPRODUCED, ClaimVerdict.REFUTED, ClaimVerdict.UNDECIDED) or rule is None:
         return ""
     within = getattr(rule, "within", None)
     if within is None:
         return ""
-    shown = f"{within:.2g}" if not isinstance(rule, Number | Ratio) else f"{100 * within:.2g} %"
+    shown = f"{within:.2g}" if not isinstance(rule, NumberRule | RatioRule) else f"{100 * within:.2g} %"
     return f" within {shown}" if within > 1e-6 else " exactly"
 
 
@@ -113,7 +113,7 @@ def _command(claim: Claim, test: Smaller, chapter: Chapter) -> str:
     return f"edgesim study run {file} --size {test.size}{f' --only {only}' if only else ''}"
 
 
-def effects(found: Sequence[Effect]) -> str:
+def effects(found: Sequence[ClaimEffect]) -> str:
     """Return effects in words: all of a few, of many the two ends."""
     if len(found) <= _MOST_SHOWN:
         return "<br>".join(map(_effect, found))
@@ -121,11 +121,11 @@ def effects(found: Sequence[Effect]) -> str:
     return f"from {_effect(ends[0])}<br>to {_effect(ends[-1])}"
 
 
-def _relative(effect: Effect) -> bool:
+def _relative(effect: ClaimEffect) -> bool:
     return math.isfinite(effect.claimed) and effect.claimed != 0
 
 
-def _effect(effect: Effect) -> str:
+def _effect(effect: ClaimEffect) -> str:
     interval = (
         f" [{effect.low:.4g}, {effect.high:.4g}]" if math.isfinite(effect.low) and math.isfinite(effect.high) else ""
     )
