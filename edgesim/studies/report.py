@@ -1,4 +1,4 @@
-"""Gathers what a report says of a study, or of runs that belong to none: statistics, and facts from the run folders."""
+"""Collects the contents of a report on a study, or on runs without one: statistics and facts from run folders."""
 
 from __future__ import annotations
 
@@ -24,13 +24,20 @@ from edgesim.runs.warnings import once
 from edgesim.studies.column import parse_column
 from edgesim.studies.settings import label_of, with_middle, with_setting
 from edgesim.studies.study import Study, StudyCell
+from edgesim.studies.tradeoffs.cheapest import name_of
 from edgesim.studies.tradeoffs.pareto import front
 from edgesim.studies.values import axes_of, compared, summarised, values_of
 
 _MOST_CONTESTS = 4
-_MOST_EFFECTS = 2  # columns for which it is said what an axis does
+_MOST_EFFECTS = 2  # columns for which the effect of an axis is reported
 _KINDS = ("method", "protocol", "selection", "partition", "data", "model", "network", "topology", "energy", "peers")
-_LEFT_OUT = ("seed", "name", "backend", "weights", "fleet")  # what does not make a setting, or has a table of its own
+_LEFT_OUT = (
+    "seed",
+    "name",
+    "backend",
+    "weights",
+    "fleet",
+)  # keys that define no setting, or have their own table
 
 
 def findings_of(
@@ -42,10 +49,10 @@ def findings_of(
     question: str = "",
     notes: Sequence[str] = (),
 ) -> Findings:
-    """Return all that a report says of the runs of a study, see `study_of` for others.
+    """Return the contents of a report on the runs of a study. `study_of` makes a study of other runs.
 
-    `baseline`: labels of the configuration that the table compares with, by default the first one; `title` and
-    `question` stand for those of the study. Raises ConfigError if no run has the labels of the baseline.
+    `baseline`: labels of the configuration to compare with, by default the first one. `title` and `question` replace
+    the title and question of the study. Raises ConfigError if no run has the labels of the baseline.
     """
     labels = {run: label_of(study, cell) for cell, run in runs}
     groups_of = {label_of(study, cell): cell.group for cell, _ in runs}
@@ -55,9 +62,42 @@ def findings_of(
     lower = {name: (better := parse_column(name).better) and better == "lower" for name in known}
     summary = with_setting(with_middle(rows, known), study)
     compares = [name for name in known if lower[name] is not None]
-    held = _baseline(groups_of, baseline)
+    wanted = baseline or {}
+    held = next((label for label, group in groups_of.items() if wanted.items() <= group.items()), None)
+    if held is None:
+        raise ConfigError(
+            f"--baseline: no configuration is {', '.join(f'{axis}={label}' for axis, label in wanted.items())} "
+            f"(known: {'; '.join(name_of(group) for group in groups_of.values())})"
+        )
     against = pd.concat([_against(values, study, groups_of[held], name) for name in compares] or [pd.DataFrame()])
+    nothing = pd.DataFrame(columns=["setting", "column", "pairs", "difference", "ratio", "low", "high", "p_holm"])
     contests = list(_contests(study, values, summary, groups_of, lower))
+    currencies = {currency_of(run) for run in labels}
+    currency = currencies.pop() if len(currencies) == 1 else ""
+    scenarios = [run.manifest["scenario"] for run in labels]
+    common = {key: value for key, value in scenarios[0].items() if all(each.get(key) == value for each in scenarios)}
+    empty: tuple[Any, ...] = (None, [], (), {}, "")
+    parts = []
+    sections = ((kind, each.get(kind)) for kind in _KINDS for each in scenarios)
+    named = ((kind, str(part["name"])) for kind, part in sections if isinstance(part, Mapping) and "name" in part)
+    for kind, name in dict.fromkeys(named):
+        if name and not is_outside(kind, name):  # a report does not import classes from outside
+            with suppress(ConfigError):  # the run may come from a version with another catalogue
+                facts = describe(kind, name)
+                parts.append(Part(kind=kind, name=name, what=facts.what, source=facts.source))
+    made = [
+        Made(
+            run=run.name,
+            setting=label,
+            seed=str(run.seed),
+            status=run.status,
+            date=str(run.manifest.get("date", "")),
+            digest=str(run.manifest.get("digest", "")),
+            command=" ".join(run.manifest.get("command") or []),
+            versions=run.manifest.get("versions", {}),
+        )
+        for run, label in labels.items()
+    ]
     return Findings(
         title=title or study.name,
         question=question or study.question,
@@ -68,7 +108,7 @@ def findings_of(
         baseline=held,
         values=with_setting(values, study),
         summary=summary,
-        compared=against if len(against) else _nothing_compared(),
+        compared=against if len(against) else nothing,
         contests=contests,
         effects=list(_effects(values, [contest.of for contest in contests[:_MOST_EFFECTS]])),
         tradeoffs=list(_tradeoffs(study, summary, lower)),
@@ -80,14 +120,14 @@ def findings_of(
         lengths=frames.lengths_of_rounds(labels),
         costs=frames.cost_points(labels),
         cost_items=frames.cost_by_item(labels),
-        currency=_currency(labels),
+        currency=currency,
         slowest=_slowest(labels),
         fleet=participation(next(iter(labels))),
-        scenario=_in_common([run.manifest["scenario"] for run in labels]),
-        parts=list(_parts([run.manifest["scenario"] for run in labels])),
-        made=[_made(run, label) for run, label in labels.items()],
+        scenario=[(key, _plain(v)) for key, v in common.items() if key not in _LEFT_OUT and v not in empty],
+        parts=parts,
+        made=made,
         commands=tuple(commands),
-        notes=tuple([*notes, *_notes(labels)]),
+        notes=tuple([*notes, *_notes(labels, currency)]),
     )
 
 
@@ -98,20 +138,6 @@ def _against(values: pd.DataFrame, study: Study, group: Mapping[str, str], colum
     return with_setting(compared(values, group, column), study)
 
 
-def _nothing_compared() -> pd.DataFrame:
-    return pd.DataFrame(columns=["setting", "column", "pairs", "difference", "ratio", "low", "high", "p_holm"])
-
-
-def _baseline(groups_of: Mapping[str, Mapping[str, str]], wanted: Mapping[str, str] | None) -> str:
-    for label, group in groups_of.items():
-        if (wanted or {}).items() <= group.items():
-            return label
-    raise ConfigError(
-        f"--baseline: no configuration is {', '.join(f'{k}={v}' for k, v in (wanted or {}).items())} "
-        f"(known: {'; '.join(','.join(f'{k}={v}' for k, v in group.items()) for group in groups_of.values())})"
-    )
-
-
 def _contests(
     study: Study,
     values: pd.DataFrame,
@@ -119,7 +145,7 @@ def _contests(
     groups_of: Mapping[str, Mapping[str, str]],
     lower: Mapping[str, bool | None],
 ) -> Iterator[Contest]:
-    """Yield who is best in the first columns, one of each quantity; those that nobody reached come last."""
+    """Yield the ranking in the first columns, one for each quantity. Columns that no run reached come last."""
     known = {name: summary["middle"][summary["column"] == name].map(math.isfinite).any() for name in lower}
     until = any("@" in name for name in lower)
     order = sorted(lower, key=lambda name: (until and "@" not in name, not known[name]))
@@ -130,14 +156,14 @@ def _contests(
             continue
         ranking = ranked(summary, name, less)
         if len(ranking) > 1 and ranking["middle"].nunique(dropna=False) == 1 and known[name]:
-            continue  # all are equal: there is no contest
+            continue  # all settings are equal
         seen.add(quantity)
         best = groups_of[ranking["setting"].iloc[0]]
         yield Contest(of=name, lower=less, ranking=ranking, against=_against(values, study, best, name))
 
 
 def _effects(values: pd.DataFrame, columns: Sequence[str]) -> Iterator[Effect]:
-    """Yield what each axis of two values does to some columns, if the settings differ in another axis too."""
+    """Yield the effect of each axis with two labels on the columns, if the settings also differ in another axis."""
     axes = axes_of(values)
     for axis in axes:
         labels = list(dict.fromkeys(map(str, values[axis])))
@@ -153,7 +179,7 @@ def _effects(values: pd.DataFrame, columns: Sequence[str]) -> Iterator[Effect]:
 
 
 def _tradeoffs(study: Study, summary: pd.DataFrame, lower: Mapping[str, bool | None]) -> Iterator[Tradeoff]:
-    """Yield two pairs of columns at most: of what it takes, and what is reached for it; one column a quantity."""
+    """Yield at most two pairs of columns: two costs, and a cost with a gain. Each quantity has one column."""
     there = {name: summary["middle"][summary["column"] == name].map(math.isfinite).sum() > 1 for name in lower}
     order = sorted(filter(there.get, lower), key=lambda name: "@" not in name)
     of_quantity = {name.partition("@")[0]: name for name in reversed(order) if lower[name] is not None}
@@ -168,9 +194,10 @@ def _tradeoffs(study: Study, summary: pd.DataFrame, lower: Mapping[str, bool | N
 
 
 def front_points(study: Study, summary: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
-    """Return the settings that have a number in two columns: setting, both with _low and _high, and front.
+    """Return the settings with a number in both columns `x` and `y`.
 
-    `summary`: from `with_middle`. Raises ConfigError if it is not known which numbers are better.
+    Columns: setting; x and y, each also with _low and _high; front. `summary`: a table from `with_middle`. Raises
+    ConfigError if the better direction of a column is unknown.
     """
     axes = axes_of(summary)
     found = front(summary, [x, y]).assign(column="")[[*axes, "column", "on_front"]]
@@ -187,7 +214,7 @@ def front_points(study: Study, summary: pd.DataFrame, x: str, y: str) -> pd.Data
 
 
 def _slowest(labels: Mapping[Run, str]) -> SlowestRound | None:
-    """Return the longest round of all; None if no run has closed one."""
+    """Return the longest round of all runs; None if no run has closed a round."""
     longest = [
         (float(lengths.max()), run, int(run.rounds["round"].iloc[int(lengths.to_numpy().argmax())]) + 1)
         for run in labels
@@ -204,15 +231,8 @@ def _slowest(labels: Mapping[Run, str]) -> SlowestRound | None:
     )  # fmt: skip
 
 
-def _in_common(scenarios: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the keys of scenarios whose values are the same in all, as TOML, but for empty ones."""
-    first = scenarios[0]
-    alike = [key for key in first if key not in _LEFT_OUT and all(each.get(key) == first[key] for each in scenarios)]
-    return [(key, _plain(first[key])) for key in alike if first[key] not in (None, [], (), {}, "")]
-
-
 def _plain(value: Any) -> str:
-    """Return a value of a scenario in a line; a part by its name, its other keys behind it."""
+    """Return a value of a scenario as one line. A part is its name, followed by its other keys."""
     if isinstance(value, Mapping) and "name" in value:
         rest = {key: each for key, each in value.items() if key != "name" and each is not None}
         return f"{value['name']}{f': {_pairs(rest)}' if rest else ''}"
@@ -223,40 +243,8 @@ def _pairs(table: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} = {toml(each)}" for key, each in table.items() if each is not None)
 
 
-def _parts(scenarios: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
-    """Yield each part of the catalogue that scenarios name, once; a class from outside is not imported for that."""
-    named = {(kind, name): None for kind in _KINDS for each in scenarios if (name := _name(each.get(kind)))}
-    for kind, name in (each for each in named if not is_outside(*each)):
-        with suppress(ConfigError):  # the catalogue of another version
-            facts = describe(kind, name)
-            yield Part(kind=kind, name=name, what=facts.what, source=facts.source)
-
-
-def _name(section: Any) -> str:
-    return str(section["name"]) if isinstance(section, Mapping) and "name" in section else ""
-
-
-def _made(run: Run, label: str) -> Made:
-    manifest = run.manifest
-    return Made(
-        run=run.name,
-        setting=label,
-        seed=str(run.seed),
-        status=run.status,
-        date=str(manifest.get("date", "")),
-        digest=str(manifest.get("digest", "")),
-        command=" ".join(manifest.get("command") or []),
-        versions=manifest.get("versions", {}),
-    )
-
-
-def _currency(labels: Mapping[Run, str]) -> str:
-    found = {currency_of(run) for run in labels}
-    return found.pop() if len(found) == 1 else ""
-
-
-def _notes(labels: Mapping[Run, str]) -> Iterator[str]:
-    if currency := _currency(labels):
+def _notes(labels: Mapping[Run, str], currency: str) -> Iterator[str]:
+    if currency:
         yield f"Costs are in {currency}."
     for learned, charged in dict.fromkeys((run.learned_by, run.charged_as) for run in labels if run.charged_as):
         yield f"Accuracy is what {learned} learns; time, energy, traffic and cost are those of {charged}."

@@ -1,4 +1,4 @@
-"""Claims of papers, and the results that each is compared with."""
+"""Claims of papers, and recorded results to judge them by."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Within: TypeAlias = Annotated[FiniteFloat, Gt(0)]
 
 
 class NumberRule(FixedKeys):
-    """Means over the seeds of `columns`, in every cell with the labels of `cell` but not all of `leave_out`.
+    """Rule about means over seeds of `columns`, in cells with the labels of `cell` but not all labels of `leave_out`.
 
-    `within`: they are `value`, or where that is not given what the study has as published, to this share of it.
-    `above`, `below`: they lie on this side of a number.
+    `within`: the mean differs from `value` by at most this share of it. Without `value` the published number of the
+    study is used. `above`, `below`: the mean is larger, or smaller, than this number.
     """
 
     columns: Annotated[tuple[str, ...], MinLen(1)]
@@ -47,11 +47,11 @@ class NumberRule(FixedKeys):
 
 
 class PairRule(FixedKeys):
-    """Two sides that are compared seed by seed: `column` of cells with the labels of `first`, and of `than`.
+    """Rule about a comparison, paired by seed, of `column` in cells with the labels of `first` and of `than`.
 
-    Several of `than` are compared one by one; labels of other axes are the same on both sides, and those of `cell` are
-    kept; a cell with all labels of `leave_out` is on no side. `than_column`: the column of the other side, if it is
-    another one.
+    If `than` is a list, each item is compared separately. Labels of other axes are the same on both sides. Only cells
+    with the labels of `cell` take part, and no cell with all labels of `leave_out`. `than_column`: the column of the
+    other side, if it differs from `column`.
     """
 
     column: str
@@ -63,12 +63,12 @@ class PairRule(FixedKeys):
 
     @property
     def others(self) -> tuple[Mapping[str, str], ...]:
-        """Return the labels of the other sides."""
+        """Labels of each other side."""
         return (self.than,) if isinstance(self.than, Mapping) else self.than
 
     @property
     def columns(self) -> tuple[str, str]:
-        """Return the columns of both sides."""
+        """Columns of both sides."""
         return self.column, self.than_column or self.column
 
     @validator(mode="after")
@@ -81,30 +81,31 @@ class PairRule(FixedKeys):
 
 
 class OrderRule(PairRule):
-    """`first` is higher, or lower, than each of `than`."""
+    """Rule that `first` is higher, or lower, than each of `than`."""
 
     first_is: Literal["higher", "lower"]
 
 
 class DifferenceRule(PairRule):
-    """`first` less `than` is `value`, give or take `within`, in the unit of the column."""
+    """Rule that `first` minus `than` is `value` plus or minus `within`, both in the unit of the column."""
 
     value: FiniteFloat
     within: Within
 
 
 class RatioRule(PairRule):
-    """The mean of `first` over that of `than` is `value`, give or take the share `within` of it."""
+    """Rule that the mean of `first` divided by the mean of `than` is `value`, plus or minus its share `within`."""
 
     value: FiniteFloat
     within: Within
 
 
 class Smaller(FixedKeys):
-    """A study and size that test a claim on a smaller scale; labels of axes that it does not have are left out.
+    """A study and size that test a claim on a smaller scale.
 
-    `cell`: labels of axes of its own, in whose cells the claim is tested. `column`: what is compared there in place of
-    the claim's column, such as the seconds to an accuracy that can be reached there.
+    Labels of the claim whose axes the study lacks are ignored. `cell`: labels of axes of this study; only cells with
+    them are tested. `column`: the column to compare instead of the claim's column, such as the seconds to an accuracy
+    that the smaller study can reach.
     """
 
     study: str
@@ -114,11 +115,13 @@ class Smaller(FixedKeys):
 
 
 class Claim(FixedKeys):
-    """What a paper says. `where`: its table, figure or section; `says`: in our words, with the numbers.
+    """A claim of a paper.
 
-    `study`, from the folder of the file, in `size` tests it on the paper's scale, by one of number, order, difference
-    and ratio; `smaller` stand in where that was not run. `needs`: what is missing here to run it. `cannot`: why no run
-    can test it. `elsewhere`: the command that tests it, where no study does. `why`: what explains a difference.
+    `where`: the table, figure or section of the paper. `says`: the claim in our words, with its numbers. `study`: path,
+    relative to the claims file, of the study that tests the claim in `size` on the paper's scale. `number`, `order`,
+    `difference`, `ratio`: the rule to judge by, one of them. `smaller`: studies to use if `study` was not run. `needs`:
+    hardware or data that this machine lacks. `cannot`: the reason why no run can test the claim. `elsewhere`: the
+    command that tests it without a study. `why`: the explanation of a difference.
     """
 
     id: str
@@ -138,23 +141,23 @@ class Claim(FixedKeys):
 
     @property
     def tests(self) -> tuple[Smaller, ...]:
-        """Return the studies that test it, the paper's scale first."""
+        """Studies that test the claim, the one on the paper's scale first."""
         return (*([Smaller(study=self.study, size=self.size)] if self.study else []), *self.smaller)
 
     def by(self, test: Smaller) -> Claim:
-        """Return the claim as a test has it: about cells with the labels of the test, too, and about its column."""
-        way = next((name for name in ("number", "order", "difference", "ratio") if getattr(self, name)), None)
-        if way is None or not (test.cell or test.column):
-            return self
-        rule = getattr(self, way)
-        changes: dict[str, Any] = {"cell": {**rule.cell, **test.cell}}
-        if test.column:
-            changes |= {"column": test.column}
-        return self.model_copy(update={way: rule.model_copy(update=changes)})
+        """Return the claim as `test` judges it: the rule also has the labels and the column of the test."""
+        rules = {"number": self.number, "order": self.order, "difference": self.difference, "ratio": self.ratio}
+        for name, rule in rules.items():
+            if rule is not None and (test.cell or test.column):
+                changes: dict[str, Any] = {"cell": {**rule.cell, **test.cell}}
+                if test.column:
+                    changes |= {"column": test.column}
+                return self.model_copy(update={name: rule.model_copy(update=changes)})
+        return self
 
     @property
     def rule(self) -> NumberRule | OrderRule | DifferenceRule | RatioRule | None:
-        """Return how it is judged."""
+        """Rule by which the claim is judged; None without a study."""
         return self.number or self.order or self.difference or self.ratio
 
     @validator(mode="after")
@@ -169,7 +172,7 @@ class Claim(FixedKeys):
 
 
 class ClaimsFile(FixedKeys):
-    """The claims of a paper. `paper`: the heading, `source`: who wrote it, when and where."""
+    """The claims of a paper. `paper`: heading. `source`: authors, year and place of publication."""
 
     paper: str
     source: str
@@ -177,7 +180,7 @@ class ClaimsFile(FixedKeys):
 
 
 class Studies:
-    """The studies that claims name, each loaded once."""
+    """Cache of the studies that claims name."""
 
     def __init__(self) -> None:
         self._loaded: dict[Path, Study] = {}
@@ -190,7 +193,7 @@ class Studies:
 
 
 def load_claims(path: Path, studies: Studies) -> ClaimsFile:
-    """Return the claims of a file, each of which fits its studies. Raises ConfigError, one line that names the file."""
+    """Return the claims of a file, checked against their studies. Raises ConfigError, one line that names the file."""
     found = read_fixed(path, ClaimsFile)
     seen: set[str] = set()
     for claim in found.claims:
@@ -206,7 +209,7 @@ def load_claims(path: Path, studies: Studies) -> ClaimsFile:
 
 
 def fitting(labels: Mapping[str, str], study: Study) -> dict[str, str]:
-    """Return those labels whose axes a study has."""
+    """Return the labels whose axes the study has."""
     return {axis: label for axis, label in labels.items() if axis in study.axes}
 
 
@@ -237,10 +240,11 @@ _OBSERVED = {"yes": True, "no": False}
 
 
 class RecordedResult(NamedTuple):
-    """A number of a run: `column` of the cell of a study in a size.
+    """A number of a run: the value of `column` in a cell of a study and size.
 
-    `observed`: no for what had been spent without getting there. `revision` and `date`: of the code and the run; "":
-    unknown. `source`: the page that has it, "" of a run whose folder was there.
+    `observed`: False if the run did not reach the target, so that the value is only the amount it spent. `revision`:
+    revision of the code, `date`: day of the run, "" if unknown. `source`: the page with the number, "" if the number
+    was read from a run folder.
     """
 
     study: str
@@ -256,12 +260,12 @@ class RecordedResult(NamedTuple):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return what it is a number of."""
+        """Identity of the number: study, size, cell, seed and column."""
         return self.study, self.size, self.cell, self.seed, self.column
 
     @property
     def labels(self) -> dict[str, str]:
-        """Return the labels of all axes but the seed."""
+        """Labels of all axes except the seed."""
         return dict(word.split("=", 1) for word in self.cell.split(",") if word)
 
 
@@ -272,11 +276,28 @@ def read_results(path: Path) -> list[RecordedResult]:
         raise ConfigError(
             f"{path} line 1: the header must be {', '.join(RecordedResult._fields)}, got {in_short(header)}"
         )
-    return [_result(row, f"{path} line {line}") for line, row in records]
+    results = []
+    for line, row in records:
+        where = f"{path} line {line}"
+        try:
+            value = _NUMBER.validate_python(row["value"])
+        except ValidationError as error:
+            raise ConfigError(f"{where}: value: must be a finite number, got {quoted(row['value'])}") from error
+        if row["observed"] not in _OBSERVED:
+            raise ConfigError(f"{where}: observed: must be yes or no, got {quoted(row['observed'])}")
+        if not all("=" in word for word in row["cell"].split(",") if word):
+            raise ConfigError(f"{where}: cell: must be labels such as method=fedavg,x=1, got {quoted(row['cell'])}")
+        try:
+            parse_column(row["column"])
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from error
+        observed = _OBSERVED[row["observed"]]
+        results.append(RecordedResult(**{**row, "value": value, "observed": observed}))  # type: ignore[arg-type]
+    return results
 
 
 def written(results: Iterable[RecordedResult]) -> str:
-    """Return the text of a file of results, in the order of studies, sizes, cells, seeds and columns."""
+    """Return the text of a file of results, sorted by study, size, cell, seed and column."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(RecordedResult._fields)
@@ -286,33 +307,13 @@ def written(results: Iterable[RecordedResult]) -> str:
 
 
 def results_of(study: str, size: str, cell: StudyCell, run: Run, columns: Iterable[str]) -> list[RecordedResult]:
-    """Return the numbers of a run by columns; those that it does not have are left out."""
+    """Return the numbers of a run for the columns; columns without a number are left out."""
     about = run.manifest
     group = ",".join(f"{axis}={label}" for axis, label in cell.group.items())
     made = (str((about.get("git") or {}).get("revision") or "")[:7], str(about.get("date", ""))[:10])
     found = []
     for column in columns:
         value, observed = parse_column(column).reading(run)
-        if value == value:  # no number is not kept
+        if value == value:  # NaN is left out
             found.append(RecordedResult(study, size, group, cell.labels.get(SEED, ""), column, value, observed, *made))
     return found
-
-
-def _result(row: dict[str, str], where: str) -> RecordedResult:
-    try:
-        value = _NUMBER.validate_python(row["value"])
-    except ValidationError as error:
-        raise ConfigError(f"{where}: value: must be a finite number, got {quoted(row['value'])}") from error
-    if row["observed"] not in _OBSERVED:
-        raise ConfigError(f"{where}: observed: must be yes or no, got {quoted(row['observed'])}")
-    if not all("=" in word for word in row["cell"].split(",") if word):
-        raise ConfigError(f"{where}: cell: must be labels such as method=fedavg,x=1, got {quoted(row['cell'])}")
-    try:
-        parse_column(row["column"])
-    except ConfigError as error:
-        raise ConfigError(f"{where}: {error}") from error
-    observed = _OBSERVED[row["observed"]]
-    return RecordedResult(
-        *(row["study"], row["size"], row["cell"], row["seed"], row["column"], value, observed),
-        *(row["revision"], row["date"], row["source"]),
-    )

@@ -6,11 +6,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from edgesim.reports.load import Run
@@ -37,7 +35,7 @@ from edgesim.studies.values import axes_of, values_of
 
 
 class ClaimVerdict(StrEnum):
-    """What runs say, of one effect or of all that a claim is about."""
+    """Verdict of runs on one effect, or on all effects of a claim."""
 
     REPRODUCED = "reproduced"
     ORDER = "same order"
@@ -46,10 +44,11 @@ class ClaimVerdict(StrEnum):
 
 
 class ClaimEffect(NamedTuple):
-    """One number, or one pair. `about`: the labels; `value`: the mean, difference or ratio over `seeds`, their labels.
+    """One number or one pair of a claim, with its verdict.
 
-    low, high: its 95 % interval, NaN if there is none; `claimed`: what was published, NaN where only an order is.
-    `bound`: the value is one that runs had spent without getting there, so that it is more.
+    about: labels. value: mean, difference or ratio over the seeds with the labels `seeds`. low, high: its 95 %
+    interval, NaN if there is none. claimed: the published number, NaN if only an order was published. bound: some runs
+    ended before they reached the target, so the value is only a bound.
     """
 
     about: str
@@ -63,7 +62,7 @@ class ClaimEffect(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """The effects that there are, of how many, and the verdict on all; None: nothing was run."""
+    """Effects that were run, the number of all effects (`of`), and the verdict; None if nothing was run."""
 
     effects: Sequence[ClaimEffect]
     of: int
@@ -71,12 +70,12 @@ class Judgement(NamedTuple):
 
     @property
     def as_claimed(self) -> int:
-        """Return how many effects are as the claim has them, if only on the mean."""
+        """Number of effects that agree with the claim, at least on the mean."""
         return sum(each.verdict in (ClaimVerdict.REPRODUCED, ClaimVerdict.ORDER) for each in self.effects)
 
 
 def judge(claim: Claim, study: Study, size: str, values: pd.DataFrame) -> Judgement:
-    """Return what a table from `values_of`, of the columns of a claim, says of it; see `cells_for` for its cells."""
+    """Judge a claim by a table from `values_of` with its columns. `cells_for` gives the cells of the table."""
     rule = claim.rule
     assert rule is not None, "a claim with a study has a rule"
     groups = {tuple(cell.group.items()): cell.group for cell in study.cells(size)}.values()
@@ -84,13 +83,23 @@ def judge(claim: Claim, study: Study, size: str, values: pd.DataFrame) -> Judgem
         cells = [(group, name) for group in groups if _is_meant(group, rule, study) for name in rule.columns]
         effects = [_number(rule, study, values, *each) for each in cells if _claimed(rule, study, *each) is not None]
     else:
-        effects = [_pair(rule, values, *each) for each in _pairs(rule, study, groups)]
+        known = [dict(group) for group in groups if not _is_left_out(group, rule)]
+        first = fitting(rule.first, study)
+        effects = [
+            _pair(rule, values, group, other)
+            for group in known
+            if _is_meant(group, rule, study) and first.items() <= group.items()
+            for side in rule.others
+            if (other := {**group, **fitting(side, study)}) in known
+        ]
     found = [each for each in effects if each is not None]
-    return Judgement(found, len(effects), _of_all(found))
+    order = [ClaimVerdict.REPRODUCED, ClaimVerdict.ORDER, ClaimVerdict.UNDECIDED, ClaimVerdict.REFUTED]
+    least_favourable = max((each.verdict for each in found), key=order.index, default=None)
+    return Judgement(found, len(effects), least_favourable)
 
 
 def cells_for(claim: Claim, study: Study, size: str) -> list[StudyCell]:
-    """Return the cells of a size that a claim is judged by."""
+    """Return the cells of a size whose runs the claim is judged by."""
     rule = claim.rule
     if rule is None:
         return []
@@ -103,14 +112,7 @@ def cells_for(claim: Claim, study: Study, size: str) -> list[StudyCell]:
     return [cell for cell in cells if any(side.items() <= cell.labels.items() for side in sides)]
 
 
-def _of_all(effects: Sequence[ClaimEffect]) -> ClaimVerdict | None:
-    """Return the verdict on all effects: the least favourable, as a claim is about all of them."""
-    order = [ClaimVerdict.REPRODUCED, ClaimVerdict.ORDER, ClaimVerdict.UNDECIDED, ClaimVerdict.REFUTED]
-    return max((each.verdict for each in effects), key=order.index, default=None)
-
-
 def _is_meant(group: Mapping[str, str], rule: NumberRule | PairRule, study: Study) -> bool:
-    """Return whether a claim is about the cells of a group."""
     return fitting(rule.cell, study).items() <= group.items() and not _is_left_out(group, rule)
 
 
@@ -128,11 +130,14 @@ def _number(
     if part.empty:
         return None
     reached = bool(part["observed"].all())
-    about = _about(group, study, rule.cell, column if len(rule.columns) > 1 else "")
+    words = [f"{axis}={label}" for axis, label in group.items() if axis not in rule.cell and len(study.axes[axis]) > 1]
+    about = ", ".join([*words, column] if len(rule.columns) > 1 else words)
     numbers = part["value"].to_numpy(dtype=float)
     mean = float(numbers.mean())
-    interval = _interval(numbers, column)
-    if not reached:  # each run that got there may be an early one; if none did, none of them is below
+    interval = student_interval(numbers)
+    if len(numbers) == 1 and not parse_column(column).is_learned:  # one run determines a number that is not learned
+        interval = Interval(mean, mean)
+    if not reached:  # runs that reached the target may be the early ones; if none did, all of them are above
         low = interval.low if part["observed"].any() else mean
         interval = Interval(low, math.inf)
     claimed = _claimed(rule, study, group, column)
@@ -160,29 +165,7 @@ def _published(study: Study, group: Mapping[str, str], column: str) -> float | N
     return None
 
 
-def _interval(numbers: np.ndarray, column: str) -> Interval:
-    """Return the interval of a mean; one run says all of a number that does not follow from training."""
-    if len(numbers) == 1 and not parse_column(column).is_learned:
-        return Interval(float(numbers[0]), float(numbers[0]))
-    return student_interval(numbers)
-
-
 # --- pairs ------------------------------------------------------------------------------------------------------
-
-
-def _pairs(
-    rule: PairRule, study: Study, groups: Iterable[Mapping[str, str]]
-) -> list[tuple[Mapping[str, str], Mapping[str, str]]]:
-    """Return the groups of both sides of each pair, those of the study."""
-    known = [dict(group) for group in groups if not _is_left_out(group, rule)]
-    first = fitting(rule.first, study)
-    return [
-        (group, other)
-        for group in known
-        if _is_meant(group, rule, study) and first.items() <= group.items()
-        for side in rule.others
-        if (other := {**group, **fitting(side, study)}) in known
-    ]
 
 
 def _pair(
@@ -203,12 +186,17 @@ def _pair(
         value, interval = found.ratio, Interval(found.ratio_low, found.ratio_high)
     else:
         value, interval = found.difference, Interval(found.t_low, found.t_high)
-    about = _of_pair(rule, group, other)
+    shared = [f"{axis}={label}" for axis, label in group.items() if other[axis] == label and axis not in rule.cell]
+    names = [
+        " ".join(label for axis, label in side.items() if axis in rule.first) or column
+        for side, column in zip((group, other), rule.columns, strict=True)
+    ]
+    about = ", ".join([*shared, f"{names[0]} against {names[1]}"])
     claimed = math.nan if isinstance(rule, OrderRule) else rule.value
     if isinstance(rule, OrderRule):
         side = 1 if rule.first_is == "higher" else -1
         verdict = _beyond(side * value, *_turned(interval, side, 0.0))
-    elif bound:  # of runs that were cut off the size of a difference is not known, only whose is larger
+    elif bound:  # the size of a difference of censored runs is unknown, only its sign
         verdict = ClaimVerdict.UNDECIDED
     else:
         room = abs(claimed) * rule.within if isinstance(rule, RatioRule) else rule.within
@@ -216,18 +204,8 @@ def _pair(
     return ClaimEffect(about, tuple(seeds), value, *interval, claimed, bound, verdict)
 
 
-def _of_pair(rule: PairRule, group: Mapping[str, str], other: Mapping[str, str]) -> str:
-    """Return what a pair is about: the labels that it shares and the claim leaves open, and who stands against whom."""
-    shared = [f"{axis}={label}" for axis, label in group.items() if other[axis] == label and axis not in rule.cell]
-    sides = [
-        " ".join(label for axis, label in side.items() if axis in rule.first) or column
-        for side, column in zip((group, other), rule.columns, strict=True)
-    ]
-    return ", ".join([*shared, f"{sides[0]} against {sides[1]}"])
-
-
 def _turned(interval: Interval, side: int, zero: float) -> Interval:
-    """Return an interval from a number on, so that the claimed side is above 0."""
+    """Return an interval relative to `zero`, with its sign turned so that the claimed side is above 0."""
     ends = sorted(side * (each - zero) for each in interval)
     return Interval(*ends)
 
@@ -236,7 +214,7 @@ def _turned(interval: Interval, side: int, zero: float) -> Interval:
 
 
 def _beyond(value: float, low: float, high: float) -> ClaimVerdict:
-    """Return the verdict on a number that is claimed to be above 0, and its interval; NaN: there is none."""
+    """Return the verdict on a claim that a number is above 0. low, high: its interval, NaN if there is none."""
     if low > 0:
         return ClaimVerdict.REPRODUCED
     if high < 0:
@@ -245,14 +223,14 @@ def _beyond(value: float, low: float, high: float) -> ClaimVerdict:
 
 
 def _inside(value: float, interval: Interval, low: float, high: float) -> ClaimVerdict:
-    """Return the verdict on a number that is claimed to lie between two others."""
+    """Return the verdict on a claim that a number lies between `low` and `high`."""
     if low <= value <= high:
         return ClaimVerdict.REPRODUCED
     return ClaimVerdict.REFUTED if interval.high < low or interval.low > high else ClaimVerdict.UNDECIDED
 
 
 def _part(values: pd.DataFrame, group: Mapping[str, str], column: str) -> pd.DataFrame:
-    """Return the rows of a group and column that have a number."""
+    """Return the rows of a group and column, without rows that are NaN."""
     chosen = (values["column"] == column) & values["value"].notna()
     for axis in axes_of(values):
         chosen &= values[axis] == as_label(group[axis])
@@ -263,26 +241,19 @@ def _readings(part: pd.DataFrame) -> Readings:
     return Readings(part["value"].to_numpy(dtype=float), part["observed"].to_numpy(dtype=bool))
 
 
-def _about(group: Mapping[str, str], study: Study, fixed: Mapping[str, str], column: str) -> str:
-    """Return the labels of a group that a claim leaves open, and the column if there are several."""
-    open_axes = [f"{axis}={label}" for axis, label in group.items() if axis not in fixed and len(study.axes[axis]) > 1]
-    return ", ".join([*open_axes, *filter(None, [column])])
+# (study file, size) -> name of a cell -> the cell and its run
+Runs = dict[tuple[Path, str], Mapping[str, tuple[Planned, Run | None]]]
 
-
-Runs = dict[
-    tuple[Path, str], Mapping[str, tuple[Planned, Run | None]]
-]  # of a study file and size, by the names of cells
-
-NOTHING = Judgement((), 0, None)  # of a claim that was not run
+NOTHING = Judgement((), 0, None)  # judgement of a claim that was not run
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, the study that it was judged by, and what was found.
+    """A claim, the study that it was judged by, and the judgement.
 
-    `smaller`: on a smaller scale than the paper's. `made`: which code made the runs that are there, and `recorded`
-    those that are not, of which results are kept. `hours`: what its runs would take in one process of this host; None:
-    unknown.
+    `smaller`: the study is on a smaller scale than the paper. `made`: revisions and dates of the run folders used.
+    `recorded`: the same of recorded results, whose run folders are gone. `hours`: estimated hours of the runs in one
+    process of this host, None if unknown.
     """
 
     claim: Claim
@@ -295,7 +266,7 @@ class Judged:
 
 
 class Chapter(NamedTuple):
-    """A paper and its claims, judged; `folder`: from which they name studies."""
+    """A paper with its judged claims. `folder`: the folder to which paths of studies are relative."""
 
     file: ClaimsFile
     folder: Path
@@ -303,18 +274,19 @@ class Chapter(NamedTuple):
 
 
 class Court:
-    """Judges claims. `runs`: the folder with a folder for each study; `results`: numbers of runs that are not there."""
+    """Judges claims. `runs`: folder with a folder for each study. `results`: recorded numbers of runs that are gone."""
 
     def __init__(self, runs: Path, results: Sequence[RecordedResult] = ()) -> None:
         self._folder = runs
         self._results = results
         self._studies = Studies()
         self._runs: Runs = {}
+        self._costs = Costs()
 
     def chapters(self, files: Iterable[Path], hours: bool = False) -> list[Chapter]:
-        """Return the claims of files with what their runs say; with `hours` also what those not run would take.
+        """Return the claims of files with their judgements. `hours`: also estimate the hours of runs that are missing.
 
-        Raises ConfigError for a file that is not right, before anything is judged.
+        Raises ConfigError for an invalid file, before anything is judged.
         """
         loaded = [(path, load_claims(path, self._studies)) for path in files]
         return [
@@ -323,7 +295,7 @@ class Court:
         ]
 
     def results(self, files: Iterable[Path]) -> list[RecordedResult]:
-        """Return the numbers that claims are judged by, of all runs that are there, and the others that were given."""
+        """Return the numbers of all run folders that claims are judged by, and the other recorded results."""
         found = {each.key: each for each in self._results}
         for path in files:
             for claim in load_claims(path, self._studies).claims:
@@ -340,34 +312,39 @@ class Court:
             study = self._studies.load(file)
             tested = claim.by(test)
             fresh = {each.key: each for each in self._fresh(tested, file, test.size)}
-            kept = {each.key: each for each in self._kept(tested, study, file, test.size)} | fresh
-            found = judge(tested, study, test.size, _frame(study, kept.values()))
-            of = max(of, found.of)  # a smaller study may leave out what the paper has
+            groups = [cell.group for cell in cells_for(tested, study, test.size)]
+            columns = tested.rule.columns if tested.rule else ()
+            recorded_for = (each for each in self._results if (each.study, each.size) == (file.stem, test.size))
+            kept = {each.key: each for each in recorded_for if each.column in columns and each.labels in groups} | fresh
+            values = values_of(study, ())  # empty, with the columns
+            if kept:
+                axes = values.columns[:-4]
+                rows = [
+                    (*map(each.labels.get, axes), each.seed, each.column, each.value, each.observed)
+                    for each in kept.values()
+                ]
+                values = pd.DataFrame(rows, columns=values.columns)
+            found = judge(tested, study, test.size, values)
+            of = max(of, found.of)  # a smaller study may lack some pairs of the paper
             if found.verdict is not None:
                 recorded = _made([each for key, each in kept.items() if key not in fresh])
                 smaller = test != claim.tests[0]
                 return Judged(claim, test, found._replace(of=of), smaller, _made(fresh.values()), recorded)
-        return Judged(claim, hours=self._hours(claim, folder) if hours and claim.study and not claim.needs else None)
+        if not (hours and claim.study and not claim.needs):
+            return Judged(claim)
+        test = claim.tests[0]
+        file = folder / test.study
+        cells = cells_for(claim, self._studies.load(file), test.size)
+        planned = self._of_size(file, test.size)
+        return Judged(claim, hours=self._costs.hours([planned[cell.name][0] for cell in cells]))
 
     def _fresh(self, claim: Claim, file: Path, size: str) -> Iterator[RecordedResult]:
-        """Yield the numbers of runs that are there."""
+        """Yield the numbers of existing runs."""
         assert claim.rule is not None, "a claim with a study has a rule"
         for cell in cells_for(claim, self._studies.load(file), size):
             _, run = self._of_size(file, size)[cell.name]
             if run is not None:
                 yield from results_of(file.stem, size, cell, run, dict.fromkeys(claim.rule.columns))
-
-    def _kept(self, claim: Claim, study: Study, file: Path, size: str) -> Iterator[RecordedResult]:
-        """Yield what the results have of the cells of a claim."""
-        assert claim.rule is not None, "a claim with a study has a rule"
-        groups = [cell.group for cell in cells_for(claim, study, size)]
-        for each in self._results:
-            if (
-                (each.study, each.size) == (file.stem, size)
-                and each.column in claim.rule.columns
-                and each.labels in groups
-            ):
-                yield each
 
     def _of_size(self, file: Path, size: str) -> Mapping[str, tuple[Planned, Run | None]]:
         key = file, size
@@ -376,26 +353,15 @@ class Court:
             self._runs[key] = {each.cell.name: (each, each.kept()) for each in planned}
         return self._runs[key]
 
-    def _hours(self, claim: Claim, folder: Path) -> float | None:
-        """Return what the runs of a claim take in one process; those of one cell, times the seeds."""
-        test = claim.tests[0]
-        file = folder / test.study
-        cells = cells_for(claim, self._studies.load(file), test.size)
-        return self._costs.hours([self._of_size(file, test.size)[cell.name][0] for cell in cells])
-
-    @cached_property
-    def _costs(self) -> Costs:
-        return Costs()
-
 
 class Costs:
-    """What runs take in one process of this host, each estimated once."""
+    """Estimated hours of runs in one process of this host. Each run is estimated once."""
 
     def __init__(self) -> None:
         self._known: dict[Path, float | None] = {}
 
     def hours(self, planned: Sequence[Planned]) -> float | None:
-        """Return the hours of runs, those of one seed in the place of all; None if they cannot be estimated here."""
+        """Return the hours of runs; one seed is estimated for all seeds. None if they cannot be estimated here."""
         from edgesim.studies.plan import outlook
 
         first = {tuple(each.cell.group.items()): each for each in reversed(planned)}
@@ -409,7 +375,7 @@ class Costs:
 
 
 def verdicts(chapters: Iterable[Chapter]) -> dict[str, int]:
-    """Return how many claims have each verdict, and how many none."""
+    """Return the number of claims by verdict, including claims without a verdict."""
     counts = dict[str, int]()
     for chapter in chapters:
         for each in chapter.claims:
@@ -423,16 +389,6 @@ def verdicts(chapters: Iterable[Chapter]) -> dict[str, int]:
 
 
 def _made(results: Iterable[RecordedResult]) -> tuple[str, ...]:
-    """Return which revisions made results, when, and which pages have them."""
+    """Return the revisions, dates and pages of results, each combination once."""
     texts = (", ".join(filter(None, [each.revision, each.date, each.source])) for each in results)
     return tuple(dict.fromkeys(texts))
-
-
-def _frame(study: Study, results: Iterable[RecordedResult]) -> pd.DataFrame:
-    """Return a table of values as `values_of` does."""
-    empty = values_of(study, ())
-    rows = [
-        (*map(each.labels.get, empty.columns[:-4]), each.seed, each.column, each.value, each.observed)
-        for each in results
-    ]
-    return pd.DataFrame(rows, columns=empty.columns) if rows else empty

@@ -1,15 +1,15 @@
-"""The page of claims: a table for each paper, a row for each claim, written for people to check."""
+"""The page of claims: a table for each paper and a row for each claim."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from os.path import normpath
 
-from edgesim.studies.claims.claim import Claim, NumberRule, RatioRule, Smaller
+from edgesim.studies.claims.claim import NumberRule, OrderRule, RatioRule
 from edgesim.studies.claims.judge import Chapter, ClaimEffect, ClaimVerdict, Judged, verdicts
 
-_MOST_SHOWN = 4  # effects of a claim; of more the two ends are shown
+_MOST_SHOWN = 4  # effects of a claim. Of more effects only the smallest and the largest are shown
 _HEADINGS = ("where", "claim", "status", "effect", "runs", "what explains it")
 HEAD = """# Claims
 
@@ -42,23 +42,48 @@ many pairs or numbers the two ends are shown.
 
 
 def page(chapters: Sequence[Chapter], command: str) -> str:
-    """Return the page as Markdown. `command`: the one that writes it."""
+    """Return the page as Markdown. `command`: the command line that writes the page."""
     counts = verdicts(chapters)
     total = f"{sum(counts.values())} claims: " + ", ".join(f"{count} {name}" for name, count in counts.items())
     parts = [HEAD.format(command=command), f"{total}.\n"]
     for chapter in chapters:
         parts.append(f"## {chapter.file.paper}\n\n{chapter.file.source}\n")
-        parts.append(_table([_HEADINGS, ["---"] * len(_HEADINGS), *(_row(each, chapter) for each in chapter.claims)]))
+        rows: list[Sequence[str]] = [_HEADINGS, ["---"] * len(_HEADINGS)]
+        for judged in chapter.claims:
+            claim = judged.claim
+            test = judged.test or next(iter(claim.tests), None)
+            command = ""
+            if test is not None:
+                file = normpath(chapter.folder / test.study)
+                labels = test.cell if claim.rule is None or test != claim.tests[0] else claim.rule.cell
+                only = ",".join(f"{axis}={label}" for axis, label in labels.items())
+                command = f"`edgesim study run {file} --size {test.size}{f' --only {only}' if only else ''}`"
+            where = f"{claim.where} <a id='{claim.id}'></a>"
+            rows.append((where, claim.says, status(judged), effects(judged.found.effects), command, claim.why))
+        lines = (" | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) for row in rows)
+        parts.append("\n".join(f"| {line} |" for line in lines) + "\n")
     return "\n".join(parts)
 
 
 def status(judged: Judged) -> str:
-    """Return the status of a claim as the page has it."""
+    """Return the status of a claim for the page."""
     claim, found = judged.claim, judged.found
     if found.verdict is None:
-        return _not_judged(claim, judged.hours)
+        if claim.cannot:
+            return f"cannot be run here: {claim.cannot}"
+        if claim.elsewhere:
+            return f"elsewhere: `{claim.elsewhere}`"
+        if claim.needs:
+            return f"not run: needs {claim.needs}"
+        hours = judged.hours
+        return "not run" if hours is None else f"not run: needs about {float(f'{hours / 2:.2g}'):,g} hours on 2 cores"
+    tolerance, rule = "", claim.rule
+    within = None if rule is None or isinstance(rule, OrderRule) else rule.within
+    if within is not None and found.verdict != ClaimVerdict.ORDER:
+        shown = f"{100 * within:.2g} %" if isinstance(rule, NumberRule | RatioRule) else f"{within:.2g}"
+        tolerance = f" within {shown}" if within > 1e-6 else " exactly"
     partly = " so far" if len(found.effects) < found.of else ""
-    words = [f"**{found.verdict}**{_tolerance(claim, found.verdict)}{partly}"]
+    words = [f"**{found.verdict}**{tolerance}{partly}"]
     if found.of > 1:
         words.append(f"{found.as_claimed} of {len(found.effects)} as claimed")
     if partly:
@@ -72,57 +97,15 @@ def status(judged: Judged) -> str:
     return "; ".join(words)
 
 
-def _not_judged(claim: Claim, hours: float | None) -> str:
-    if claim.cannot:
-        return f"cannot be run here: {claim.cannot}"
-    if claim.elsewhere:
-        return f"elsewhere: `{claim.elsewhere}`"
-    if claim.needs:
-        return f"not run: needs {claim.needs}"
-    return "not run" if hours is None else f"not run: needs about {float(f'{hours / 2:.2g}'):,g} hours on 2 cores"
-
-
-def _tolerance(claim: Claim, verdict: ClaimVerdict) -> str:
-    rule = claim.rule
-    if verdict not in (ClaimVerdict.REPRODUCED, ClaimVerdict.REFUTED, ClaimVerdict.UNDECIDED) or rule is None:
-        return ""
-    within = getattr(rule, "within", None)
-    if within is None:
-        return ""
-    shown = f"{within:.2g}" if not isinstance(rule, NumberRule | RatioRule) else f"{100 * within:.2g} %"
-    return f" within {shown}" if within > 1e-6 else " exactly"
-
-
-def _row(judged: Judged, chapter: Chapter) -> list[str]:
-    claim = judged.claim
-    test = judged.test or next(iter(claim.tests), None)
-    return [
-        f"{claim.where} <a id='{claim.id}'></a>",
-        claim.says,
-        status(judged),
-        effects(judged.found.effects),
-        "" if test is None else f"`{_command(claim, test, chapter)}`",
-        claim.why,
-    ]
-
-
-def _command(claim: Claim, test: Smaller, chapter: Chapter) -> str:
-    file = normpath(chapter.folder / test.study)
-    labels = test.cell if claim.rule is None or test != claim.tests[0] else claim.rule.cell
-    only = ",".join(f"{axis}={label}" for axis, label in labels.items())
-    return f"edgesim study run {file} --size {test.size}{f' --only {only}' if only else ''}"
-
-
 def effects(found: Sequence[ClaimEffect]) -> str:
-    """Return effects in words: all of a few, of many the two ends."""
+    """Return all effects in words, or the smallest and the largest of many."""
     if len(found) <= _MOST_SHOWN:
         return "<br>".join(map(_effect, found))
-    ends = sorted(found, key=lambda each: each.value / each.claimed if _relative(each) else each.value)
+    ends = sorted(
+        found,
+        key=lambda each: each.value / (each.claimed if math.isfinite(each.claimed) and each.claimed != 0 else 1),
+    )
     return f"from {_effect(ends[0])}<br>to {_effect(ends[-1])}"
-
-
-def _relative(effect: ClaimEffect) -> bool:
-    return math.isfinite(effect.claimed) and effect.claimed != 0
 
 
 def _effect(effect: ClaimEffect) -> str:
@@ -130,16 +113,8 @@ def _effect(effect: ClaimEffect) -> str:
         f" [{effect.low:.4g}, {effect.high:.4g}]" if math.isfinite(effect.low) and math.isfinite(effect.high) else ""
     )
     claimed = f", claimed {effect.claimed:.4g}" if math.isfinite(effect.claimed) else ""
-    seeds = f"{len(effect.seeds)} seeds" if len(effect.seeds) > 1 else _seed(effect.seeds[0])
+    seeds = f"{len(effect.seeds)} seeds"
+    if len(effect.seeds) == 1:  # a range stands for seeds of which only the mean is known
+        seeds = f"mean of seeds {effect.seeds[0]}" if "-" in effect.seeds[0] else "1 seed"
     more = "more than " if effect.bound and not interval else ""
     return f"{f'{effect.about}: ' if effect.about else ''}{more}{effect.value:.4g}{interval}{claimed} ({seeds})"
-
-
-def _seed(label: str) -> str:
-    """Return a seed, or those of which only the mean is known."""
-    return f"mean of seeds {label}" if "-" in label else "1 seed"
-
-
-def _table(rows: Iterable[Sequence[str]]) -> str:
-    lines = (" | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in row) for row in rows)
-    return "\n".join(f"| {line} |" for line in lines) + "\n"
