@@ -1,4 +1,4 @@
-"""Where runs differ from golden tables."""
+"""Comparison of runs with golden tables."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from edgesim.studies.golden import JOB, Golden, GoldenNumbers, Job
 from edgesim.studies.runs import Planned
 
 EQUAL = "equal"
-_FILES = {"extends", "fleet", "profile"}  # keys of files that are read as parts of a scenario; no manifest has them
+_FILES = {"extends", "fleet", "profile"}  # keys that name files to read into a scenario. No manifest has them
 
 
 class Difference(NamedTuple):
-    """A number that is not what it was."""
+    """A number that differs from the stored one."""
 
     column: str
     stored: Any
@@ -29,17 +29,17 @@ class Difference(NamedTuple):
 
     @property
     def change(self) -> float | None:
-        """Return by which share of the stored number the found one is larger; None unless both are numbers."""
+        """Relative increase over the stored number; None unless both are numbers."""
         both = all(isinstance(value, int | float) for value in (self.stored, self.found))
         return (self.found - self.stored) / abs(self.stored) if both and self.stored else None
 
 
 @dataclass(frozen=True)
 class FirstJob:
-    """The first job of a cell, as they ended when the tables were written, that is not what it was.
+    """First job of a cell that differs, in the order of the stored table.
 
-    `stored`, `found`: None if there was, or is, no such job. `differences`: the columns that differ; none if there is
-    only one side. `jobs`: how many of the cell differ.
+    `stored`, `found`: the job, None if it is missing. `differences`: the columns that differ, none if one side is
+    missing. `jobs`: number of jobs of the cell that differ.
     """
 
     cell: str
@@ -50,46 +50,45 @@ class FirstJob:
 
     @property
     def label(self) -> Job:
-        """The job as it was stored, or as it was found if it is new."""
+        """The stored job, or the found one if it is new."""
         return self.stored or self.found or {}
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What a check of a golden found: differing columns by cell, and the first differing job of every cell with one."""
+    """Result of a check: columns that differ, with their cells, and the first differing job of each cell."""
 
     columns: Sequence[tuple[str, Difference]]
     jobs: Sequence[FirstJob]
 
     @property
     def agrees(self) -> bool:
-        """Return whether nothing differs."""
+        """True if nothing differs."""
         return not (self.columns or self.jobs)
 
     def of(self, cell: str) -> Checked:
-        """Return what was found of one cell."""
+        """Return the differences of one cell."""
         return Checked([each for each in self.columns if each[0] == cell], [j for j in self.jobs if j.cell == cell])
 
 
 def compare(golden: Golden, stored: GoldenNumbers, found: GoldenNumbers) -> Checked:
-    """Return where the cells that were found differ from the stored ones."""
+    """Return the differences between the found cells and the stored ones."""
     columns = [
         (cell, Difference(column, was, row[column], str(golden.file.tolerances.get(column, EQUAL))))
         for cell, row in found.cells.items()
         for column, was in stored.cells[cell].items()
         if not golden.allows(column, was, row[column])
     ]
-    jobs = (_first_job(golden, cell, stored.jobs[cell], found.jobs[cell]) for cell in found.cells)
-    return Checked(columns, [first for first in jobs if first is not None])
-
-
-def _first_job(golden: Golden, cell: str, stored: Sequence[Job], found: Sequence[Job]) -> FirstJob | None:
-    was, now = ({job["job"]: job for job in jobs} for jobs in (stored, found))
-    both = ((was.get(number), now.get(number)) for number in was | now)
-    different = [
-        (a, b, differing) for a, b in both if (differing := _differing(golden, a, b)) or a is None or b is None
-    ]
-    return FirstJob(cell, *different[0], len(different)) if different else None
+    first_jobs = []
+    for cell in found.cells:
+        was, now = ({job["job"]: job for job in numbers.jobs[cell]} for numbers in (stored, found))
+        both = ((was.get(number), now.get(number)) for number in was | now)
+        different = [
+            (a, b, differing) for a, b in both if (differing := _differing(golden, a, b)) or a is None or b is None
+        ]
+        if different:
+            first_jobs.append(FirstJob(cell, *different[0], len(different)))
+    return Checked(columns, first_jobs)
 
 
 def _differing(golden: Golden, stored: Job | None, found: Job | None) -> list[Difference]:
@@ -103,7 +102,7 @@ def _differing(golden: Golden, stored: Job | None, found: Job | None) -> list[Di
 
 
 def given_runs(planned: Sequence[Planned], folder: Path) -> list[tuple[Planned, Run]]:
-    """Return the runs of a folder as runs of cells: the folder of one run, or that of a whole study's.
+    """Return the cells with their runs from a folder, which is a run folder or the folder of runs of a study.
 
     Raises ConfigError if a run is missing, half-written, or of another scenario.
     """
@@ -113,15 +112,13 @@ def given_runs(planned: Sequence[Planned], folder: Path) -> list[tuple[Planned, 
         if not cells:
             raise ConfigError(f"{folder}: is a run of none of the {len(planned)} cells")
         return [(cells[0], run)]
-    return list(_by_name(planned, folder))
-
-
-def _by_name(planned: Sequence[Planned], folder: Path) -> Iterator[tuple[Planned, Run]]:
+    runs = []
     for each in planned:
         run = _whole(folder / each.cell.name)
         if not _answers(each, run):
             raise ConfigError(f"{run.folder}: is a run of another scenario than that of cell {each.cell.name}")
-        yield each, run
+        runs.append((each, run))
+    return runs
 
 
 def _whole(folder: Path) -> Run:
@@ -135,7 +132,7 @@ def _whole(folder: Path) -> Run:
 
 
 def _outside(table: Any) -> Iterator[str]:
-    """Yield all that a table says which may be the name of a class from outside, or of a file that names one."""
+    """Yield the texts of a table that may name a class from outside, or a file that names one."""
     if isinstance(table, Mapping):
         for key, value in table.items():
             yield from [str(value)] if key in _FILES and isinstance(value, str) else _outside(value)
@@ -148,7 +145,7 @@ def _outside(table: Any) -> Iterator[str]:
 
 def _answers(planned: Planned, run: Run) -> bool:
     table = run.manifest["scenario"]
-    # a run may be somebody else's: no class is imported but those that the study names itself
+    # the run may come from elsewhere: import only classes that the study itself names
     if not (isinstance(table, Mapping) and set(_outside(table)) <= set(_outside(planned.scenario))):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What a check of golden tables found: in words, as JUnit XML, as JSON, and as Markdown for a pull request."""
+"""Results of a check of golden tables in words, as JUnit XML, as JSON, and as Markdown for a pull request."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from edgesim.studies.check import Checked, Difference, FirstJob
 from edgesim.studies.golden import as_text
 from edgesim.studies.rerun import Verdict
 
-SCHEMA = 1  # of the JSON object
-_NAMED = 3  # columns in a message of one line
-_ROWS = 50  # differing columns of a golden in a summary, which services cut off where it is too long
+SCHEMA = 1  # version of the JSON object
+_NAMED = 3  # columns in a one-line message
+_ROWS = 50  # differing columns of a golden in a summary. Services cut long summaries
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # Source: XML 1.0, production 2
 
 
@@ -26,13 +26,13 @@ _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # 
 
 
 def where_of(first: FirstJob) -> str:
-    """Return which job the first that differs is, such as "job 3 (device 1, round 0, submodel full)"."""
+    """Return the identity of the job, such as "job 3 (device 1, round 0, submodel full)"."""
     job = first.label
     return f"job {job['job']} (device {job['device']}, round {job['round']}, submodel {job['submodel']})"
 
 
 def side_of(first: FirstJob) -> str:
-    """Return what there is of a job without a partner; "" where both sides have it."""
+    """Return the side that has the job, in words; "" if both sides have it."""
     if first.found is not None and first.stored is not None:
         return ""
     return "is stored but was not found" if first.stored else "was found but is not stored"
@@ -47,12 +47,12 @@ def in_words(difference: Difference) -> str:
 
 
 def change_of(difference: Difference) -> str:
-    """Return by how much a number has changed, such as "+20 %"; "" where that says nothing."""
+    """Return the relative change of a number, such as "+20 %"; "" if it is undefined."""
     return "" if difference.change is None else f"{100 * difference.change:+.3g} %"
 
 
 def message_on(verdict: Verdict, cell: str) -> str:
-    """Return on one line where a cell differs: its scenario, columns with both values, the first job; "": nowhere."""
+    """Return one line with the scenario, differing columns and first differing job of a cell; "" if nothing differs."""
     checked = verdict.checked.of(cell) if verdict.checked else Checked([], [])
     if checked.agrees:
         return ""
@@ -76,13 +76,22 @@ def _on_jobs(verdict: Verdict, checked: Checked) -> str:
 
 
 def junit(verdicts: Sequence[Verdict], broken: EdgesimError | None = None) -> str:
-    """Return a JUnit XML file: a suite for each golden, a case for each of its cells.
+    """Return a JUnit XML file with a suite for each golden and a case for each of its cells.
 
-    A cell that differs has a failure, one that could not be run an error. `broken`: what kept the check from its
-    start, or goldens that could not be compared, which is a case of its own.
+    A cell that differs has a failure, and a cell that could not run has an error. `broken`: the error that stopped the
+    check or prevented a comparison. It becomes a case in a suite of its own.
     """
     root = ElementTree.Element("testsuites", {"name": "edgesim check"})
-    suites = [_suite(verdict) for verdict in verdicts]
+    suites = []
+    for verdict in verdicts:
+        outcome, name = verdict.outcome, str(verdict.outcome.golden.folder)
+        cases = []
+        for cell in [each.name for each in outcome.golden.cells]:
+            if cell in outcome.faults:
+                cases.append(_case(name, cell, 0.0, ("error", f"cell {cell}: {outcome.faults[cell]}", "")))
+            elif cell in outcome.found.cells:
+                cases.append(_case(name, cell, outcome.host_s[cell], _said(verdict, cell)))
+        suites.append(_counted(name, cases))
     if broken is not None:
         suites.append(
             _counted("edgesim check", [_case("edgesim check", "input", 0.0, ("error", one_line(broken), ""))])
@@ -96,31 +105,19 @@ def junit(verdicts: Sequence[Verdict], broken: EdgesimError | None = None) -> st
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def _suite(verdict: Verdict) -> ElementTree.Element:
-    outcome, name = verdict.outcome, str(verdict.outcome.golden.folder)
-    cases = []
-    for cell in [each.name for each in outcome.golden.cells]:
-        if cell in outcome.faults:
-            cases.append(_case(name, cell, 0.0, ("error", f"cell {cell}: {outcome.faults[cell]}", "")))
-        elif cell in outcome.found.cells:
-            cases.append(_case_that_ran(verdict, name, cell))
-    return _counted(name, cases)
-
-
-def _case_that_ran(verdict: Verdict, suite: str, cell: str) -> ElementTree.Element:
+def _said(verdict: Verdict, cell: str) -> tuple[str, str, str] | None:
     message = message_on(verdict, cell)
+    if not message:
+        return None
+    if verdict.written:
+        return "system-out", "", f"written anew: {message}"
     checked = verdict.checked.of(cell) if verdict.checked else Checked([], [])
     lines = "\n".join(in_words(difference) for _, difference in checked.columns)
-    host_s = verdict.outcome.host_s[cell]
-    if not message:
-        return _case(suite, cell, host_s)
-    if verdict.written:
-        return _case(suite, cell, host_s, ("system-out", "", f"written anew: {message}"))
-    return _case(suite, cell, host_s, ("failure", message, f"{message}\n\n{lines}".rstrip()))
+    return "failure", message, f"{message}\n\n{lines}".rstrip()
 
 
 def _case(suite: str, cell: str, host_s: float, said: tuple[str, str, str] | None = None) -> ElementTree.Element:
-    """Return a case; `said`: the tag of what it has to say, its message and its text."""
+    """Return a case. `said`: tag, message and text of the element inside it."""
     case = ElementTree.Element("testcase", {"classname": _xml(suite), "name": _xml(cell), "time": f"{host_s:.3f}"})
     if said:
         tag, message, text = said
@@ -147,87 +144,84 @@ def _xml(text: str) -> str:
 
 
 def as_json(verdicts: Sequence[Verdict], broken: EdgesimError | None = None) -> str:
-    """Return all that was found as one JSON object."""
+    """Return all results as one JSON object."""
+    goldens = []
+    for verdict in verdicts:
+        golden, outcome = verdict.outcome.golden, verdict.outcome
+        cells: list[dict[str, Any]] = []
+        for cell in [each.name for each in golden.cells]:
+            if cell not in outcome.faults and cell not in outcome.found.cells:
+                continue
+            checked = verdict.checked.of(cell) if verdict.checked else Checked([], [])
+            first = checked.jobs[0] if checked.jobs else None
+            first_job = first and {
+                "stored": first.stored,
+                "found": first.found,
+                "differences": [_as_table(each) for each in first.differences],
+                "jobs": first.jobs,
+            }
+            cells.append(
+                {
+                    "cell": cell,
+                    "fault": outcome.faults.get(cell),
+                    "agrees": cell not in outcome.faults and verdict.checked is not None and checked.agrees,
+                    "host_s": outcome.host_s.get(cell),
+                    "numbers": outcome.found.cells.get(cell),
+                    "differences": [_as_table(difference) for _, difference in checked.columns],
+                    "first_job": first_job,
+                }
+            )
+        goldens.append(
+            {
+                "folder": str(golden.folder),
+                "study": golden.study.name,
+                "scenario": os.path.normpath(golden.base),
+                "size": golden.file.size,
+                "agrees": verdict.agrees,
+                "written": verdict.written,
+                "why": verdict.why or None,
+                "cells": cells,
+            }
+        )
     return plain_json(
         {
             "schema": SCHEMA,
             "edgesim": version("edgesim"),
             "agrees": broken is None and all(verdict.agrees for verdict in verdicts),
             "error": None if broken is None else one_line(broken),
-            "goldens": [_golden(verdict) for verdict in verdicts],
+            "goldens": goldens,
         }
     )
-
-
-def _golden(verdict: Verdict) -> dict[str, Any]:
-    golden = verdict.outcome.golden
-    return {
-        "folder": str(golden.folder),
-        "study": golden.study.name,
-        "scenario": os.path.normpath(golden.base),
-        "size": golden.file.size,
-        "agrees": verdict.agrees,
-        "written": verdict.written,
-        "why": verdict.why or None,
-        "cells": [_cell(verdict, cell.name) for cell in golden.cells if _is_told(verdict, cell.name)],
-    }
-
-
-def _is_told(verdict: Verdict, cell: str) -> bool:
-    return cell in verdict.outcome.faults or cell in verdict.outcome.found.cells
-
-
-def _cell(verdict: Verdict, cell: str) -> dict[str, Any]:
-    outcome = verdict.outcome
-    checked = verdict.checked.of(cell) if verdict.checked else Checked([], [])
-    return {
-        "cell": cell,
-        "fault": outcome.faults.get(cell),
-        "agrees": cell not in outcome.faults and verdict.checked is not None and checked.agrees,
-        "host_s": outcome.host_s.get(cell),
-        "numbers": outcome.found.cells.get(cell),
-        "differences": [_as_table(difference) for _, difference in checked.columns],
-        "first_job": _first_job(checked.jobs[0]) if checked.jobs else None,
-    }
 
 
 def _as_table(difference: Difference) -> Mapping[str, Any]:
     return {**difference._asdict(), "change": difference.change}
 
 
-def _first_job(first: FirstJob) -> dict[str, Any]:
-    sides = {"stored": first.stored, "found": first.found}
-    return {**sides, "differences": [_as_table(each) for each in first.differences], "jobs": first.jobs}
-
-
 # --- Markdown ---------------------------------------------------------------------------------------------------
 
 
 def as_markdown(verdicts: Sequence[Verdict], broken: EdgesimError | None = None) -> str:
-    """Return a summary for a pull request: a line each golden, then what differs, and the first job of each cell."""
-    return "\n".join(_markdown(verdicts, broken)) + "\n"
-
-
-def _markdown(verdicts: Sequence[Verdict], broken: EdgesimError | None) -> Iterator[str]:
+    """Return a summary for a pull request: a row for each golden, then all differences and first differing jobs."""
     good = sum(verdict.agrees for verdict in verdicts)
     written = any(verdict.written for verdict in verdicts)
-    yield f"## Golden tables: {good} of {len(verdicts)} {'written anew' if written else 'as stored'}"
-    yield ""
+    lines = [f"## Golden tables: {good} of {len(verdicts)} {'written anew' if written else 'as stored'}", ""]
     if broken is not None:
-        yield f"**{'Not everything' if verdicts else 'Nothing'} was compared:** {_cell_of(one_line(broken))}"
-        yield ""
+        compared = "Not everything" if verdicts else "Nothing"
+        lines += [f"**{compared} was compared:** {_cell_of(one_line(broken))}", ""]
     if verdicts:
-        yield "| golden | study | cells | result |"
-        yield "|---|---|---|---|"
+        lines += ["| golden | study | cells | result |", "|---|---|---|---|"]
     for verdict in verdicts:
         golden, cells = verdict.outcome.golden, len(verdict.outcome.found.cells)
-        yield f"| `{_cell_of(str(golden.folder))}` | {_cell_of(golden.study.name)} | {cells} | {result_of(verdict)} |"
+        words = (f"`{_cell_of(str(golden.folder))}`", _cell_of(golden.study.name), str(cells), result_of(verdict))
+        lines.append(f"| {' | '.join(words)} |")
     for verdict in verdicts:
-        yield from _details(verdict)
+        lines += _details(verdict)
+    return "\n".join(lines) + "\n"
 
 
 def result_of(verdict: Verdict) -> str:
-    """Return what became of a golden in a few words."""
+    """Return the result of a golden in a few words."""
     if verdict.outcome.faults:
         return f"{len(verdict.outcome.faults)} cells could not be run"
     if verdict.checked is None:
@@ -273,5 +267,5 @@ def _details(verdict: Verdict) -> Iterator[str]:
 
 
 def _cell_of(text: str) -> str:
-    """Return text in which nothing is taken for the edge of a cell or for a tag."""
+    """Escape text for a cell of a Markdown table."""
     return text.replace("|", "\\|").replace("<", "&lt;")

@@ -1,4 +1,4 @@
-"""Golden tables: results of a study or a scenario that are kept in a folder, to compare with later results."""
+"""Golden tables: stored results of a study or a scenario, to compare with later results."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Job: TypeAlias = Mapping[Any, Any]  # column -> value
 
 @dataclass(frozen=True)
 class GoldenNumbers:
-    """What golden tables hold, by the names of cells: column -> number (None: not reached), and jobs as they end."""
+    """Contents of golden tables by cell name: column -> number (None: not reached), and jobs as they ended."""
 
     cells: Mapping[str, Mapping[str, float | None]]
     jobs: Mapping[str, Sequence[Job]]
 
 
 def numbers_of(golden: Golden, runs: Iterable[tuple[StudyCell, Run]]) -> GoldenNumbers:
-    """Return the numbers of runs of a golden's cells."""
+    """Return the numbers of runs of the cells of a golden."""
     cells: dict[str, Mapping[str, float | None]] = {}
     jobs: dict[str, Sequence[Job]] = {}
     for cell, run in runs:
@@ -55,9 +55,10 @@ def numbers_of(golden: Golden, runs: Iterable[tuple[StudyCell, Run]]) -> GoldenN
 
 
 def write_numbers(golden: Golden, numbers: GoldenNumbers) -> None:
-    """Write the tables of a golden, over those it has.
+    """Write the tables of a golden and replace existing ones.
 
-    Raises DataError, with nothing written, if an exact column has no number, and ConfigError if a file cannot be.
+    Raises DataError, before anything is written, if an exact column has no number. Raises ConfigError if a file cannot
+    be written.
     """
     for cell, row in numbers.cells.items():
         for column, value in row.items():
@@ -75,7 +76,7 @@ def write_numbers(golden: Golden, numbers: GoldenNumbers) -> None:
 
 
 def as_text(value: Any) -> str:
-    """Return a value as the tables have it: nothing for None; numbers with as many digits as make them that number."""
+    """Return a value as text for the tables: "" for None, numbers with the fewest digits that identify them."""
     return "" if value is None else repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
@@ -103,13 +104,22 @@ def read_numbers(golden: Golden) -> GoldenNumbers:
     for where, cell, row in _rows(golden, path, golden.study.columns, known):
         if cell in cells:
             raise DataError(f"{where}: cell {cell} has a row already")
-        cells[cell] = {column: _stored(golden, column, text, where) for column, text in row.items()}
+        numbers: dict[str, float | None] = {}
+        for column, text in row.items():
+            numbers[column] = _number(text, float, f"{where}: {column}") if text else None
+            _check_number(golden, column, numbers[column], where)
+        cells[cell] = numbers
     lost = [name for name in known if name not in cells]
     if lost:
         raise DataError(f"{path}: has no row of cell {lost[0]}; {_anew(golden)}")
+    kinds: Mapping[str, Callable[[str], Any]] = {INT: int, REAL: float, TEXT: str}
     jobs: dict[str, dict[int, Job]] = {name: {} for name in known}
     for where, cell, row in _rows(golden, golden.folder / JOBS, JOB, known):
-        job = {column: _job_value(column, text, where) for column, text in row.items()}
+        job = {}
+        for column, text in row.items():
+            job[column] = value = _number(text, kinds[TABLES["jobs"][column]], f"{where}: {column}")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise DataError(f"{where}: {column} must be a finite number, got {value}")
         if job["job"] in jobs[cell]:
             raise DataError(f"{where}: job {job['job']} of cell {cell} has a row already")
         jobs[cell][job["job"]] = job
@@ -119,7 +129,7 @@ def read_numbers(golden: Golden) -> GoldenNumbers:
 def _rows(
     golden: Golden, path: Path, columns: Sequence[str], known: Sequence[str]
 ) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Yield where each row stands, its cell and its other values. Raises DataError if it is not such a table."""
+    """Yield the place (file and line), the cell and the other values of each row. Raises DataError for other tables."""
     if not path.exists():
         raise DataError(f"{path}: not there yet; {_anew(golden)}")
     rows = csv_rows(path)
@@ -141,25 +151,11 @@ def _anew(golden: Golden) -> str:
     return f"to write it anew: edgesim check {golden.folder} --update"
 
 
-def _stored(golden: Golden, column: str, text: str, where: str) -> float | None:
-    value = _number(text, float, f"{where}: {column}") if text else None
-    _check_number(golden, column, value, where)
-    return value
-
-
 def _check_number(golden: Golden, column: str, value: float | None, where: str) -> None:
     if value is None and column not in golden.file.tolerances:
         raise DataError(f"{where}: {column} has no number, and no tolerance in golden.toml that would allow for it")
     if value is not None and not math.isfinite(value):
         raise DataError(f"{where}: {column} must be a finite number, got {value}")
-
-
-def _job_value(column: str, text: str, where: str) -> Any:
-    kinds: Mapping[str, Callable[[str], Any]] = {INT: int, REAL: float, TEXT: str}
-    value = _number(text, kinds[TABLES["jobs"][column]], f"{where}: {column}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise DataError(f"{where}: {column} must be a finite number, got {value}")
-    return value
 
 
 def _number(text: str, kind: Callable[[str], Any], where: str) -> Any:
@@ -171,7 +167,7 @@ def _number(text: str, kind: Callable[[str], Any], where: str) -> Any:
 
 FILE = "golden.toml"
 
-# Which job it is, and all that a job spends.
+# Columns of jobs.csv: the identity of a job, and the amounts that it spends.
 JOB = (
     *("job", "device", "round", "submodel", "outcome", "end_s", "flops", "down_bytes", "up_bytes"),
     *("down_j", "compute_j", "up_j", "peer_j", "link_j"),
@@ -179,13 +175,13 @@ JOB = (
 _WHICH_JOB = ("job", "device", "round")
 _OF_JOBS = tuple(f"jobs.{name}" for name in JOB if name not in _WHICH_JOB and TABLES["jobs"][name] != TEXT)
 
-# Between CPUs and versions of Python the last bits of sums, exponentials and logarithms may differ.
+# The last bits of sums, exponentials and logarithms may differ between CPUs and versions of Python.
 _SAME = 1e-12
-_OF_A_SCENARIO = ("sim_time_s", "energy_j", "down_bytes", "up_bytes", "flops")  # columns, where none are named
+_OF_A_SCENARIO = ("sim_time_s", "energy_j", "down_bytes", "up_bytes", "flops")  # default columns
 
 
 def same(stored: Any, found: Any) -> bool:
-    """Return whether two values are equal; real numbers may differ by 1e-12 of them, whole ones (FLOPs) by nothing."""
+    """True if two values are equal. Real numbers may differ by a share of 1e-12, whole ones (FLOPs) not at all."""
     if stored == found or not (isinstance(stored, float) and isinstance(found, float)):
         return bool(stored == found)
     whole = stored.is_integer() and found.is_integer()
@@ -200,13 +196,13 @@ def _tolerance(given: Any) -> Tolerance:
 
 
 class GoldenFile(FixedKeys):
-    """golden.toml. `study`: its file, from the folder of golden.toml; `size`: of the study; `only`: the cells to keep
-    (none named: all).
+    """Contents of golden.toml.
 
-    In the place of a study a file may name a `scenario`, which is run as it is, and the `columns` to keep of it.
-    `tolerances`: how far a number may lie from the stored one, by column of the study, or of a job as in jobs.end_s; in
-    the unit of the column, or as a share such as "5 %", or one of both as in "5 % or 0.1". What has no tolerance must
-    be equal. `rounds`: the jobs of so many first rounds are kept, all if not given.
+    `study`: path of the study file, relative to golden.toml. `size`: size of the study. `only`: the cells to keep (all
+    if none are named). Instead of a study, `scenario` may name a scenario, which runs unchanged, and `columns` the
+    columns to keep of it. `tolerances`: allowed deviation from the stored number, by column of the study, or of a job
+    as in jobs.end_s. It is in the unit of the column, or a share such as "5 %", or either of both as in "5 % or 0.1".
+    Columns without a tolerance must be equal. `rounds`: number of first rounds whose jobs are kept, by default all.
     """
 
     study: str | None = None
@@ -220,93 +216,83 @@ class GoldenFile(FixedKeys):
 
 @dataclass(frozen=True)
 class Golden:
-    """Golden tables in a folder, with the study that they belong to."""
+    """Golden tables in a folder, with their study."""
 
     folder: Path
     file: GoldenFile
     study: Study
-    study_file: Path  # or that of the scenario, where there is no study
+    study_file: Path  # without a study, the file of the scenario
 
     @property
     def cells(self) -> list[StudyCell]:
-        """Return the cells whose numbers are kept."""
+        """Cells whose numbers are kept."""
         return self.study.cells(self.file.size, self.file.only)
 
     @property
     def base(self) -> Path:
-        """Return the file of the scenario that all cells build on; a study may hold it itself."""
+        """File of the base scenario: the study file itself if it contains the scenario as a table."""
         base = self.study.base
         return scenario_file(base, self.study_file.parent) if isinstance(base, str) else self.study_file
 
     def plan(self, out: Path) -> list[Planned]:
-        """Return the runs of these cells, in folders below `out`."""
+        """Return the cells as planned runs, in folders below `out`."""
         return plan(self.study, self.study_file, self.file.size, self.file.only, out)
 
     def allows(self, column: str, stored: float | None, found: float | None) -> bool:
-        """Return whether a number of a run agrees with the stored one; None: the run has no such number."""
+        """True if a number of a run agrees with the stored one. None stands for no such number."""
         tolerance = self.file.tolerances.get(column)
         if tolerance is None or stored is None or found is None:
             return same(stored, found)
         return bool(tolerance.allows(stored, found))
 
     def allows_job(self, column: str, stored: Any, found: Any) -> bool:
-        """Return whether a value of a job agrees with the stored one."""
+        """True if a value of a job agrees with the stored one."""
         tolerance = self.file.tolerances.get(f"jobs.{column}")
         return same(stored, found) or (tolerance is not None and bool(tolerance.allows(stored, found)))
 
     def knows(self, column: str) -> bool:
-        """Return whether a tolerance may name a column."""
+        """True if a tolerance may name this column."""
         return column in self.study.columns or column in _OF_JOBS
 
     def exact(self) -> Golden:
-        """Return this without tolerances."""
+        """Return a copy without tolerances."""
         return replace(self, file=self.file.model_copy(update={"tolerances": {}}))
 
     def with_tolerances(self, more: Mapping[str, Tolerance]) -> Golden:
-        """Return this with other tolerances, of the columns that it knows, over those of its file."""
+        """Return a copy in which `more` overrides the tolerances of the file, for the columns that the golden knows."""
         own = {column: tolerance for column, tolerance in more.items() if self.knows(column)}
         return replace(self, file=self.file.model_copy(update={"tolerances": {**self.file.tolerances, **own}}))
 
 
 def load_golden(folder: Path) -> Golden:
-    """Return the golden tables of a folder, which may not have been written yet.
+    """Return the golden of a folder, whose tables may not exist yet.
 
     Raises ConfigError, one line that names golden.toml or the study's file and the key.
     """
     path = folder / FILE
     file = read_fixed(path, GoldenFile)
-    fault = _fault_of_source(file)
-    if fault:
-        raise ConfigError(f"{path}: {fault}")
+    if (file.study is None) == (file.scenario is None):
+        key = "scenario" if file.study else "study"
+        raise ConfigError(f"{path}: {key}: give a study or a scenario, one of them")
+    wrong = sorted(file.model_fields_set & ({"size", "only"} if file.study is None else {"columns"}))
+    if wrong:
+        owner = "study" if file.study is None else "scenario; a study names its own"
+        raise ConfigError(f"{path}: {wrong[0]}: belongs to a {owner}")
     source = folder / str(file.scenario if file.study is None else file.study)
-    study = load_study(source) if file.study is not None else None
+    if file.study is not None:
+        study = load_study(source)
+    else:  # a study of one cell: the scenario with its own seed
+        try:
+            seed = str(load_scenario(source).seed)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: scenario: {error}") from error
+        axes = {SEED: {seed: (f"{SEED}={seed}",)}}
+        study = Study(name=source.stem, base=source.name, axes=axes, columns=file.columns)
     try:
-        study = study or _study_of(source, file.columns)
         _check(file, study)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     return Golden(folder, file, study, source)
-
-
-def _fault_of_source(file: GoldenFile) -> str:
-    """Return what is wrong with where a golden's runs come from; "": nothing."""
-    given = file.model_fields_set
-    if (file.study is None) == (file.scenario is None):
-        return f"{'scenario' if file.study else 'study'}: give a study or a scenario, one of them"
-    wrong = sorted(given & ({"size", "only"} if file.study is None else {"columns"}))
-    if wrong:
-        return f"{wrong[0]}: belongs to a {'study' if file.study is None else 'scenario; a study names its own'}"
-    return ""
-
-
-def _study_of(scenario: Path, columns: tuple[str, ...]) -> Study:
-    """Return a study of one cell: the scenario of a file, with its own seed."""
-    try:
-        seed = str(load_scenario(scenario).seed)
-    except ConfigError as error:
-        raise ConfigError(f"scenario: {error}") from error
-    axes = {SEED: {seed: (f"{SEED}={seed}",)}}
-    return Study(name=scenario.stem, base=scenario.name, axes=axes, columns=columns)
 
 
 def _check(file: GoldenFile, study: Study) -> None:

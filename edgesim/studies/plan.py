@@ -1,9 +1,10 @@
-"""What is to be done of a study: every cell that is missing is built once, and nothing is trained."""
+"""Plan of a study: builds every missing cell once and trains nothing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -19,14 +20,15 @@ from edgesim.studies.runs import Planned, fault_of
 from edgesim.studies.shared import Common, text_of
 
 State: TypeAlias = Literal["done", "to run", "running", "bad"]
-Speed: TypeAlias = Callable[[Assembly], float]  # FLOP/s of this host
+Speed: TypeAlias = Callable[[Assembly], float]  # returns FLOP/s of this host
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """A cell, its stamp with the digest of its data, and whether it is done, is missing, or cannot be run.
+    """A cell with its state. Its stamp includes the digest of its data.
 
-    `fault`: why it is bad. `host_s` and `disk_bytes`: of a run that is missing; None: unknown, or not asked for.
+    `fault`: the reason of the state "bad". `host_s`, `disk_bytes`: estimated host seconds and size of a missing run;
+    None if unknown or not wanted.
     """
 
     planned: Planned
@@ -36,22 +38,24 @@ class Outlook:
     disk_bytes: int | None = None
 
     def told(self) -> dict[str, Any]:
-        """Return what is to be told of the cell, by name."""
-        return {name: getattr(self, name) for name in ("state", "fault", "host_s", "disk_bytes")}
+        """Return state, fault, host seconds and bytes by name."""
+        return {"state": self.state, "fault": self.fault, "host_s": self.host_s, "disk_bytes": self.disk_bytes}
 
 
 def outlook(planned: Sequence[Planned], costs: bool = False) -> list[Outlook]:
-    """Return what is to be done of cells, in their order; with `costs` also what that takes, in seconds and bytes.
+    """Return the state of cells in their order, with `costs` also their estimated host seconds and bytes.
 
-    A cell that was run stays done where its data are no longer there, as nothing says that they have changed. One
-    that is likely to train what a cell before it does takes the time of simulating it.
+    A finished cell stays done if its data set is gone, because nothing indicates that the data have changed. A cell
+    that is likely to train the same as an earlier one takes only the time of the simulation.
     """
     common = Common()
-    by_data = sorted(planned, key=lambda each: text_of(each.scenario["data"]))  # only one data set is kept at a time
+    by_data = sorted(planned, key=lambda each: text_of(each.scenario["data"]))  # `common` keeps one data set at a time
     found: dict[Path, Outlook] = {}
     learned = set[str]()
     for each in by_data:
-        speed = _without_training if each.learning in learned else common.flops_per_s
+        speed: Speed = common.flops_per_s
+        if each.learning in learned:  # the answers of the training are known
+            speed = lambda parts: math.inf  # noqa: E731
         cell = found[each.folder] = _look(each, common, speed if costs else None)
         if each.learning and cell.state != "bad":
             learned.add(each.learning)
@@ -59,7 +63,7 @@ def outlook(planned: Sequence[Planned], costs: bool = False) -> list[Outlook]:
 
 
 def bad(cells: Iterable[Outlook]) -> list[str]:
-    """Return a line for each cell that cannot be run: its name and why."""
+    """Return a line with name and reason for each cell that cannot be run."""
     return [f"{each.planned.cell.name}: {each.fault}" for each in cells if each.state == "bad"]
 
 
@@ -77,22 +81,13 @@ def _look(planned: Planned, common: Common, speed: Speed | None) -> Outlook:
     try:
         parts, *others = check_all(scenario, common.load, common.build)
         planned = replace(planned, warnings=(*planned.warnings, *of_parts(scenario, (parts, *others))))
-        alone = len(scenario.session) < 2  # what several cost together nobody foresees
-        spent = _costs(parts, speed) if speed and alone else (None, None)
+        alone = len(scenario.session) < 2  # there is no estimate for several sessions together
+        host_s = disk_bytes = None
+        if speed and alone:
+            with suppress(ConfigError):  # it can run, but would end before its first round
+                totals = estimate_of(parts, speed).totals
+                minutes, disk_bytes = totals["host_minutes"], totals["disk_bytes"]
+                host_s = None if minutes is None else 60.0 * minutes
     except Exception as error:
         return Outlook(planned, "bad", fault_of(error))
-    return Outlook(planned, "running" if is_held(planned.folder) else "to run", "", *spent)
-
-
-def _without_training(parts: Assembly) -> float:
-    """Return the FLOP/s of this host for a run whose training is answered."""
-    return math.inf
-
-
-def _costs(parts: Assembly, speed: Speed) -> tuple[float | None, int | None]:
-    try:
-        totals = estimate_of(parts, speed).totals
-    except ConfigError:  # it can be run, but would end before its first round
-        return None, None
-    minutes = totals["host_minutes"]
-    return None if minutes is None else 60.0 * minutes, totals["disk_bytes"]
+    return Outlook(planned, "running" if is_held(planned.folder) else "to run", "", host_s, disk_bytes)

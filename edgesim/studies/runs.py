@@ -1,6 +1,6 @@
-"""Runs the missing cells of a study, each in its own folder that appears complete or not at all.
+"""Runs the missing cells of a study, each in its own folder, which appears only when it is complete.
 
-A folder of runs remembers its study, so that no other study of the same name replaces its runs.
+A mark in the folder of runs names the study, so that another study of the same name cannot replace the runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic_core import from_json
 
 from edgesim.config.load import load_scenario
-from edgesim.config.scenario import Scenario
 from edgesim.core.errors import ConfigError, FolderBusy
 from edgesim.execution.processes import Pool, ProcessPool
 from edgesim.files.atomic import whole_file
@@ -41,22 +40,25 @@ if TYPE_CHECKING:
     from edgesim.studies.shared import Common
 
 
-_MARK = ".study"  # a file in the folder of runs that names their study
+_MARK = ".study"  # file in the folder of runs that names the study
 
 
 def owner_of(file: Path, folder: Path) -> str:
-    """Return the name of a study file in a folder of runs: its path from there, so that both may move together."""
+    """Return the path of a study file relative to a folder of runs, so that both may move together."""
     return os.path.relpath(file.resolve(), folder.resolve())
 
 
 def check_owner(folder: Path, owner: str) -> None:
-    """Raise ConfigError if a folder has the runs of another study."""
+    """Raise ConfigError if a folder contains the runs of another study."""
     mark = folder / _MARK
     if not mark.exists():
         return
     found = read_text(mark, ConfigError).strip()
     if found != owner:
-        ours, theirs = (_shown(folder, each) for each in (owner, found))
+        ours, theirs = (
+            in_short(os.path.relpath(folder.resolve() / each)) if each.endswith(".toml") else quoted(each)
+            for each in (owner, found)
+        )
         raise ConfigError(
             f"{folder}: has the runs of {theirs}, which those of {ours} could replace; choose another folder with "
             f"--runs, or another name for the study. If the study has moved, remove {mark}"
@@ -64,9 +66,9 @@ def check_owner(folder: Path, owner: str) -> None:
 
 
 def claim(folder: Path, owner: str) -> None:
-    """Let a folder remember its study. Raises ConfigError if it has the runs of another one, or cannot be written."""
+    """Mark a folder with its study. Raises ConfigError if it has runs of another study, or cannot be written."""
     mark = folder / _MARK
-    with hold(mark, wait=True):  # of two commands that start at once
+    with hold(mark, wait=True):  # two commands may start at once
         check_owner(folder, owner)
         if mark.exists():
             return
@@ -77,49 +79,44 @@ def claim(folder: Path, owner: str) -> None:
             raise ConfigError(f"{mark}: cannot be written: {error.strerror}") from error
 
 
-def _shown(folder: Path, owner: str) -> str:
-    study = owner.endswith(".toml")
-    return in_short(os.path.relpath(folder.resolve() / owner)) if study else quoted(owner)
-
-
-_QUESTION = ("scenario", "trains")  # what a run answers; the rest of a stamp is by what means it did
+_QUESTION = ("scenario", "trains")  # keys of a stamp that identify the question; the others tell code and data
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell, its run folder, its scenario as a table that processes can hand on, and what the run depends on.
+    """A cell with its run folder, its scenario as a table, and the stamp of all that the run depends on.
 
-    `warnings`: about the scenario, as `validate` gives them.
+    `warnings`: the warnings that `validate` gives about the scenario.
     """
 
     cell: StudyCell
     folder: Path
     scenario: dict[str, Any]
     stamp: dict[str, Any]
-    learning: str = ""  # equal in cells that are likely to train the same; "": it shares nothing
+    learning: str = ""  # equal in cells that are likely to train the same; "": shares nothing
     warnings: tuple[str, ...] = ()
 
     def kept(self) -> Run | None:
-        """Return the run that answers this cell, by whatever code or data; None if it is missing, other or broken."""
+        """Return the existing run of this scenario, made by any code or data; None if it is missing or broken."""
         found = _stamp_in(self.folder)
         same = found is not None and all(found.get(key) == self.stamp[key] for key in _QUESTION)
         return open_run(self.folder).views[0] if same else None
 
     def is_done(self) -> bool:
-        """Return whether the folder holds this run, all of it, and nothing that its stamp names has changed."""
+        """True if the folder has this complete run and nothing in its stamp has changed."""
         found = _stamp_in(self.folder)
         return found is not None and self.stamp.items() <= found.items()
 
 
 def folder_of(file: Path, size: str) -> Path:
-    """Return where the runs of a study lie if nobody says otherwise, below the current folder."""
+    """Return the default folder for the runs of a study, below the current folder."""
     return Path("runs") / "studies" / file.stem / size
 
 
 def plan(study: Study, file: Path, size: str, only: Sequence[str], out: Path) -> list[Planned]:
-    """Return the cells of a study in this size with their run folders below `out`; no data set is loaded.
+    """Return the cells of a study in this size, with run folders below `out`, without loading any data set.
 
-    Those of a search are the trials that stand there. Raises ConfigError if there are none.
+    Cells of a search are the trials recorded in `out`. Raises ConfigError if there are none.
     """
     planned = []
     study = with_trials(study, out)
@@ -127,14 +124,18 @@ def plan(study: Study, file: Path, size: str, only: Sequence[str], out: Path) ->
         scenario = study.scenario(file.parent, cell, size)
         stamp, learning = stamp_of(scenario), learning_of(scenario)
         warnings = tuple(of_text(scenario, study.layers(file.parent, cell, size)))
-        planned.append(Planned(cell, out / cell.name, _alone(scenario), stamp, learning, warnings))
+        backend = scenario.backend.value
+        table = scenario.canonical()
+        if hasattr(backend, "alone"):  # cells run in parallel, so each one trains in a single process
+            table |= {"backend": backend.alone()}
+        planned.append(Planned(cell, out / cell.name, table, stamp, learning, warnings))
     return planned
 
 
 class Step(NamedTuple):
-    """A cell that has ended, None at the start, with what went wrong ("": nothing); and those at work from then on.
+    """A step of running a study: the cell that ended (None at the start), its fault ("" if none), and running cells.
 
-    `elsewhere`: it has not ended, another process is at it.
+    `elsewhere`: the cell has not ended, because another process is running it.
     """
 
     ended: Planned | None
@@ -150,13 +151,13 @@ def run_all(
     fresh: bool = False,
     pool: Pool | None = None,
 ) -> Iterator[Step]:
-    """Run cells in so many processes, one thread each; yield a step at the start and as each cell ends.
+    """Run cells in `workers` processes with one thread each. Yield a step at the start and whenever a cell ends.
 
-    `pool`: the processes, which have called `share`; None: this one, or some of this machine that end with the cells.
-    A cell that another process is at is waited for at the end, and run if that has not made it. With `checkpoint_s` a
-    cell is saved every so many seconds of the host; one that was cut off goes on, if nothing that its stamp names has
-    changed. What cells have in common is computed once, unless they are to be `fresh`. Raises EdgesimError if a process
-    died.
+    `pool`: processes that have called `share`. With None, this process or new processes of this machine run the cells.
+    If another process is running a cell, this one waits for it after all other cells, and runs the cell if the other
+    process has not completed it. `checkpoint_s`: host seconds between checkpoints of a cell. An interrupted cell
+    continues from its checkpoint if nothing in its stamp has changed. Without `fresh`, shared results are computed
+    once. Raises EdgesimError if a process died.
     """
     _COMMON.clear()
     step = partial(_run, checkpoint_s=checkpoint_s, fresh=fresh)
@@ -165,7 +166,7 @@ def run_all(
 
 
 def fault_of(error: Exception) -> str:
-    """Return what went wrong as one line; what no user is told of otherwise, such as an error of a part, is shown."""
+    """Return an error as one line. The traceback of an unexpected error, such as one in a part, is printed."""
     if found := told(error):
         print(found.frames, end="", file=sys.stderr)
         return one_line(found.line)
@@ -176,20 +177,19 @@ def fault_of(error: Exception) -> str:
 def _steps(
     cells: Sequence[Planned], workers: int, pool: Pool | None, run: Callable[[Planned], str | None]
 ) -> Generator[Step, None, list[Planned]]:
-    """Yield the steps of one pass over cells, and return those that were left alone.
+    """Yield the steps of one pass over cells; return the cells that another process is running.
 
-    `run` returns None for a cell that another process is at.
+    `run` returns None for such a cell.
     """
     if not cells:
         return []
     if pool is None and workers > 1:
         pool = ProcessPool("--workers", workers, doing=name_of)
     turns = Turns(cells)
-    yield from _in_turn(cells, turns, run) if pool is None else _at_once(cells, turns, pool, run)
-    return [cells[place] for place in turns.left_alone]
-
-
-def _in_turn(cells: Sequence[Planned], turns: Turns, run: Callable[[Planned], str | None]) -> Iterator[Step]:
+    if pool is not None:
+        with closing(pool):
+            yield from _in_parallel(cells, turns, pool, run)
+        return [cells[place] for place in turns.left_alone]
     place = turns.next()
     yield Step(None, "", False, cells[:1])
     while place is not None:
@@ -197,9 +197,10 @@ def _in_turn(cells: Sequence[Planned], turns: Turns, run: Callable[[Planned], st
         turns.end(place, elsewhere=fault is None)
         place = turns.next()
         yield Step(ended, fault or "", fault is None, [] if place is None else [cells[place]])
+    return [cells[place] for place in turns.left_alone]
 
 
-def _at_once(
+def _in_parallel(
     cells: Sequence[Planned], turns: Turns, pool: Pool, run: Callable[[Planned], str | None]
 ) -> Iterator[Step]:
     running: dict[int, Planned] = {}
@@ -210,34 +211,20 @@ def _at_once(
             pool.give(place, run, cells[place])
         return list(running.values())
 
-    try:
-        yield Step(None, "", False, hand_out())
-        for place, fault in _ends(pool):
-            turns.end(place, elsewhere=fault is None)
-            yield Step(running.pop(place), fault or "", fault is None, hand_out())
-    finally:
-        pool.close()
-
-
-def _ends(pool: Pool) -> Iterator[tuple[int, str | None]]:
+    yield Step(None, "", False, hand_out())
     while ended := pool.take(wait=True):
         for place, fault in ended:
             if isinstance(fault, Exception):
                 raise fault
-            yield place, fault
-
-
-def _alone(scenario: Scenario) -> dict[str, Any]:
-    """Return a scenario as a table, whose training is done by one process: cells are what runs side by side."""
-    backend = scenario.backend.value
-    return scenario.canonical() | ({"backend": backend.alone()} if hasattr(backend, "alone") else {})
+            turns.end(place, elsewhere=fault is None)
+            yield Step(running.pop(place), fault or "", fault is None, hand_out())
 
 
 def _run(planned: Planned, checkpoint_s: float | None, fresh: bool, wait: bool = False) -> str | None:
-    """Return what went wrong with a cell ("": nothing), None if another process is at it and was not waited for."""
+    """Run a cell and return its fault, "" if there is none. None: another process runs it, and `wait` is False."""
     try:
         with hold(planned.folder, wait):
-            if fresh or not planned.is_done():  # else another process has made it meanwhile
+            if fresh or not planned.is_done():  # another process may have completed it
                 _make(planned, checkpoint_s, fresh)
         return ""
     except FolderBusy:
@@ -249,12 +236,12 @@ def _run(planned: Planned, checkpoint_s: float | None, fresh: bool, wait: bool =
 
 
 def growing_folder(folder: Path) -> Path:
-    """Return where the run of a cell is written until it is done and takes its place, which may hold an older one."""
+    """Return the folder where a run is written before it replaces the run folder."""
     return folder.parent / f".{folder.name}.growing"
 
 
 def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:
-    from edgesim.execution.checkpoint import Checkpoint  # these load torch, which a look at finished runs does not need
+    from edgesim.execution.checkpoint import Checkpoint  # these load torch; finished runs do not need it
     from edgesim.execution.result_cache import Answers
     from edgesim.runs.simulate import simulate
 
@@ -270,7 +257,7 @@ def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:
             if checkpoint.is_outdated():
                 checkpoint.remove()
         common, scenario = _common(), load_scenario(planned.scenario)
-        before = stamp_of(scenario)  # of the code that this process has
+        before = stamp_of(scenario)  # the code that this process has loaded
         with made_anew(fresh), closing(Answers(folder.parent, reads=not fresh, rows=common.rows)) as answers:
             run = simulate(
                 scenario, growing, checkpoint=checkpoint, answers=answers, load=common.load, build=common.build,
@@ -292,11 +279,11 @@ def _make(planned: Planned, checkpoint_s: float | None, fresh: bool) -> None:
         shutil.rmtree(growing, ignore_errors=True)
 
 
-_COMMON: list[Common] = []  # what the cells of one `run_all` have in common, in each of its processes
+_COMMON: list[Common] = []  # shared by the cells of one `run_all` in this process
 
 
 def share(common: Common) -> None:
-    """Let the cells that this process runs have this in common."""
+    """Set the data and networks that cells in this process share."""
     _COMMON[:] = [common]
 
 
@@ -314,11 +301,11 @@ def _common() -> Common:
 
 
 def _stamp_in(folder: Path) -> dict[str, Any] | None:
-    """Return the stamp of a finished run, None where a run is missing or half-written: no table is taken on trust."""
+    """Return the stamp of a finished run; None if the run is missing or incomplete. All its tables are read."""
     try:
         stamp = dict(from_json(read_text(folder / STAMP, ConfigError)))
         run = open_run(folder)
         whole = run.manifest["status"] == "finished" and all(run.table(table) is not None for table in TABLES)
-    except (ValueError, TypeError, ConfigError):  # no JSON, no table, no whole run
+    except (ValueError, TypeError, ConfigError):  # invalid JSON, no table, or an incomplete run
         return None
     return stamp if whole else None
