@@ -1,4 +1,4 @@
-"""Studies of notebooks and scripts: made of Python's own values or a study file, run, and read as data frames."""
+"""Studies in notebooks and scripts: made from Python values or a study file, with results as data frames."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from edgesim.studies.optimise import Trial
 
 Axis: TypeAlias = Mapping[str, Overrides] | Iterable[Any]
-_SPENT = ("sim_time_s", "energy_j", "traffic_bytes")  # of every run
+_SPENT = ("sim_time_s", "energy_j", "traffic_bytes")  # columns of every run
 
 
 class StudyInPython:
-    """A study that can be planned, run and searched. `study`: what it consists of.
+    """A study that can be planned, run and searched. `study`: its contents.
 
-    `size` in what follows: None means "quick", or the first where there is none of that name.
+    For `size` of all methods None means "quick", or the first size if there is no "quick".
     """
 
     def __init__(
         self, study: Study, file: Path, folder: Callable[[str], Path | None], owner: Callable[[Path], str]
     ) -> None:
-        """`file`: that of the study, or one that it might be; `folder` gives that of a size, None: a temporary one.
+        """`file`: study file, which need not exist. `folder`: returns the folder of a size, None for a temporary one.
 
-        `owner`: how a folder of runs names the study.
+        `owner`: returns the name of the study for a folder of runs.
         """
         self.study = study
         self._owner = owner
@@ -54,7 +54,7 @@ class StudyInPython:
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """Return the names of its sizes."""
+        """Names of the sizes."""
         return tuple(self.study.sizes)
 
     def __repr__(self) -> str:
@@ -63,7 +63,7 @@ class StudyInPython:
         return f"<study {self.study.name!r}; {axes or 'no axes'}; columns {', '.join(self.study.columns)}{search}>"
 
     def plan(self, size: str | None = None, only: Sequence[str] = ()) -> pd.DataFrame:
-        """Build all cells and train nothing; return a row a cell: cell, state, fault, host_s, disk_bytes.
+        """Build all cells and train nothing. Return a row for each cell: cell, state, fault, host_s, disk_bytes.
 
         `only`: cells such as "method=fedavg,seed=1". Raises ConfigError.
         """
@@ -81,12 +81,11 @@ class StudyInPython:
         on_cell: Callable[[StudyCell, Run], None] | None = None,
         fresh: bool = False,
     ) -> StudyResult:
-        """Run the cells that are missing and return all of them.
+        """Run the missing cells and return all cells.
 
-        `workers`: so many at a time, in processes of their own; a script then has to start below `if __name__ ==
-        "__main__":`. `on_cell` is called with a cell and its run as each ends. `fresh`: all cells are
-        run again, and replace what was kept in the folder. Raises ConfigError, and EdgesimError if cells cannot be run
-        or have failed.
+        `workers`: number of cells to run in parallel, each in its own process. A script then needs
+        `if __name__ == "__main__":`. `on_cell`: called with each cell and its run when it ends. `fresh`: run all cells
+        again and replace existing runs. Raises ConfigError, and EdgesimError if cells cannot be run or have failed.
         """
         from edgesim.studies.missing import run_missing
         from edgesim.studies.plan import outlook
@@ -107,10 +106,10 @@ class StudyInPython:
         size: str | None = None,
         on_trial: Callable[[Trial], None] | None = None,
     ) -> StudyResult:
-        """Search its space with so many trials, those that are there among them, and return them as cells.
+        """Search the space until there are `trials` trials, including existing ones, and return them as cells.
 
-        `on_trial` is called with each `edgesim.studies.optimise.Trial`. Raises as `run`, and ConfigError without a
-        search, or without optuna.
+        `on_trial`: called with each `edgesim.studies.optimise.Trial`. Raises as `run`, and ConfigError without a
+        search or without optuna.
         """
         from edgesim.studies.optimise import Optimisation, Trial
 
@@ -123,7 +122,7 @@ class StudyInPython:
         return StudyResult(self._with_trials(folder), planned, folder, search.best)
 
     def open(self, size: str | None = None, only: Sequence[str] = ()) -> StudyResult:
-        """Return the cells that have been run. Raises ConfigError if there are none."""
+        """Return the cells that have runs. Raises ConfigError if there are none."""
         folder = self._folder(size)
         result = StudyResult(self._with_trials(folder), self._planned(size, only, folder), folder)
         if not result.runs:
@@ -136,7 +135,7 @@ class StudyInPython:
         return size
 
     def _folder(self, size: str | None) -> _Folder:
-        """Return where the runs of a size are, the same as long as this study is held."""
+        """Return the folder of a size. It stays the same for the lifetime of this object."""
         name = self._size(size)
         if name not in self._folders:
             self._folders[name] = _Folder(self._folder_of(name))
@@ -150,7 +149,7 @@ class StudyInPython:
 
 
 class StudyResult:
-    """The runs of a study. `runs`: by the names of their cells; `best`: what a search has found, else nothing.
+    """The runs of a study. `best`: the best trials of a search, else empty.
 
     Notebooks and rich show the table of means over the seeds.
     """
@@ -164,25 +163,26 @@ class StudyResult:
 
     @property
     def runs(self) -> dict[str, Run]:
-        """Return the runs by the names of their cells, such as "method=fedavg,seed=1"."""
+        """Runs by the names of their cells, such as "method=fedavg,seed=1"."""
         return {cell.name: run for cell, run in self._cells}
 
     def frame(self) -> pd.DataFrame:
-        """Return a row a run: the labels of its axes, and each column of the study.
+        """Return a row for each run: the labels of its axes, and each column of the study.
 
-        Labels of an axis that are all numbers, or all true or false, are such values, else texts. NaN stands where
-        a run did not get there, and must not be left out of a mean; `values` says what was spent.
+        If all labels of an axis are numbers, or true and false, they become such values. NaN: the run did not reach
+        the target. Do not leave such runs out of a mean: `values` tells the amount that they spent.
         """
         values = self.values()
+        by_run = values.groupby(values.index // len(self.study.columns), sort=False)  # rows of a run are adjacent
         wide = [
             {**cell.labels, **dict(zip(part["column"], part["value"].where(part["observed"]), strict=True))}
-            for (cell, _), (_, part) in zip(self._cells, self._by_run(values), strict=True)
+            for (cell, _), (_, part) in zip(self._cells, by_run, strict=True)
         ]
         found = pd.DataFrame(wide, columns=[*self.study.axes, *self.study.columns])
         return found.assign(**{axis: _typed(found[axis]) for axis in self.study.axes})
 
     def values(self) -> pd.DataFrame:
-        """Return a row a run and column, with what was spent where it did not get there: see `values_of`."""
+        """Return a row for each run and column, including censored values: see `values_of`."""
         return values_of(self.study, self._cells)
 
     def summary(self) -> pd.DataFrame:
@@ -190,15 +190,15 @@ class StudyResult:
         return summarised(self.values())
 
     def compare(self, baseline: Mapping[str, str], column: str) -> pd.DataFrame:
-        """Return paired differences to a baseline, seed by seed: see `edgesim.studies.values.compared`."""
+        """Return differences to a baseline, paired by seed: see `edgesim.studies.values.compared`."""
         return compared(self.values(), baseline, column)
 
     def table(self) -> pd.DataFrame:
-        """Return means over the seeds beside published numbers, as `edgesim study table` prints them."""
+        """Return means over the seeds and published numbers, as `edgesim study table` prints them."""
         return tabulate(self.study, self._cells)
 
     def plot(self, against: Sequence[str] = ("time", "energy", "rounds"), title: str = "") -> Drawing:
-        """Return a figure of accuracy against each of `against`: of several seeds their mean and range."""
+        """Return a figure of accuracy against each of `against`, with mean and range over seeds."""
         from edgesim.reports.plots import draw_runs
 
         return draw_runs([run for _, run in self._cells], against, title=title)
@@ -221,14 +221,9 @@ class StudyResult:
         missing = f"{self._missing} of {self._missing + len(self)} cells are missing" if self._missing else ""
         return self.study.name, list(map(str, table.columns)), rows, missing
 
-    def _by_run(self, values: pd.DataFrame) -> Iterable[tuple[Any, pd.DataFrame]]:
-        """Return the values of each run, which stand below each other, in the order of the runs."""
-        columns = len(self.study.columns)
-        return values.groupby(values.index // columns, sort=False)
-
 
 class _Folder:
-    """A folder of runs. A temporary one is removed when nothing that lies in it is held any more."""
+    """A folder of runs. A temporary folder is removed once no object refers to it or its runs."""
 
     def __init__(self, path: Path | None) -> None:
         if path is None:
@@ -237,7 +232,7 @@ class _Folder:
         self.path = path
 
     def opened(self, planned: Planned) -> Run | None:
-        """Return the run of a cell, which keeps the folder, None if it is missing."""
+        """Return the run of a cell, which keeps the folder alive; None if it is missing."""
         run = planned.kept()
         if run is not None:
             vars(run)["_kept_in"] = self
@@ -253,7 +248,7 @@ def make_study(
     out: str | Path | None = None,
     name: str = "study",
 ) -> StudyInPython:
-    """Return a study of Python's values, or of a study file: see `edgesim.study`. Raises ConfigError."""
+    """Return a study from Python values or a study file: see `edgesim.study`. Raises ConfigError."""
     given = None if out is None else Path(out)
     if isinstance(base, str | Path) and (file := Path(base)).is_file() and "columns" in read_toml(file):
         if axes or columns or overrides or search:
@@ -262,11 +257,19 @@ def make_study(
         return StudyInPython(loaded, file, lambda size: given or folder_of(file, size), partial(owner_of, file))
     texts = _texts(overrides)
     scenario = load_scenario(base, texts)
+    usual = list(_SPENT)  # default columns: the best accuracy, the amounts spent, and the amounts until each target
+    if scenario.backend.value.trains:
+        until = [f"{column}@{target:g}" for target in scenario.evaluation.targets for column in _SPENT[:2]]
+        usual = ["best_accuracy", *until, *_SPENT]
+    given_axes: dict[str, Any] = {}
+    for axis, values in (axes or {}).items():
+        by_label = isinstance(values, Mapping)
+        given_axes[axis] = {str(label): _texts(each) for label, each in values.items()} if by_label else list(values)
     table: dict[str, Any] = {
         "name": name,
         "base": str(scenario_file(base).absolute()) if isinstance(base, str | Path) else scenario.canonical(),
-        "axes": {axis: _axis(values) for axis, values in (axes or {}).items()},
-        "columns": list(columns) or _usual_columns(scenario),
+        "axes": given_axes,
+        "columns": list(columns) or usual,
         "overrides": texts,
     }
     if search:
@@ -276,25 +279,11 @@ def make_study(
 
 
 def _typed(labels: pd.Series) -> pd.Series:
-    """Return the labels of an axis as numbers or bools if all of them are, else as the texts that they are."""
+    """Return the labels of an axis as numbers or bools if all of them are, else as texts."""
     if len(labels) and labels.isin(["true", "false"]).all():
         return labels == "true"
     as_numbers = pd.to_numeric(labels, errors="coerce")
     return as_numbers if len(labels) and as_numbers.notna().all() else labels
-
-
-def _usual_columns(scenario: Scenario) -> list[str]:
-    """Return the columns of a study that names none: the best accuracy, what was spent, and that to each target."""
-    if not scenario.backend.value.trains:
-        return [*_SPENT]
-    targets = [f"{column}@{target:g}" for target in scenario.evaluation.targets for column in _SPENT[:2]]
-    return ["best_accuracy", *targets, *_SPENT]
-
-
-def _axis(values: Axis) -> Any:
-    if isinstance(values, Mapping):
-        return {str(label): _texts(overrides) for label, overrides in values.items()}
-    return list(values)
 
 
 def _texts(overrides: Overrides) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs the cells that are missing, and ends with one error if some cannot be run."""
+"""Runs missing cells, and raises one error if some cannot be run."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from edgesim.studies.runs import Step, run_all
 def run_missing(
     cells: Sequence[Outlook], workers: int = 1, checkpoint_s: float | None = None, fresh: bool = False
 ) -> Iterator[Step]:
-    """Run those cells that are missing as `run_all` does, and yield its steps.
+    """Run the missing cells with `run_all` and yield its steps.
 
-    `fresh`: finished cells are run again too.
-    Raises EdgesimError if some cannot be run, before the first is, or have failed, after the last has.
+    `fresh`: also run finished cells again. Raises EdgesimError before the first cell if some cannot be run, and after
+    the last one if some have failed.
     """
     if faults := bad(cells):
         raise EdgesimError(f"{len(faults)} of {len(cells)} cells cannot be run, so none was; {faults[0]}")

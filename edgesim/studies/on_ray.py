@@ -21,16 +21,22 @@ from edgesim.studies.shared import Common, text_of
 
 @contextmanager
 def ray_pool(planned: Sequence[Planned], workers: int, address: str | None) -> Iterator[RayPool]:
-    """Give processes of a cluster that run cells, so many at a time, for `run_all`; leave the cluster in the end.
+    """Context of `workers` processes of a cluster that run cells for `run_all`. At its end the cluster is left.
 
-    `planned`: one or more, their folders absolute and in one folder, which all machines have to see: EdgesimError is
-    raised for one that does not. Data sets lie in the memory of the cluster, each once. Raises ConfigError as
-    RayCluster does.
+    `planned`: one or more cells with absolute run folders in one common folder. All machines have to see this folder,
+    else EdgesimError is raised. The memory of the cluster holds each data set once. Raises ConfigError as RayCluster.
     """
     with closing(RayCluster("--backend ray", workers, address)):
         folder = planned[0].folder.parent
         with _mark(folder) as mark, rows_here(folder) as rows:
-            given = mark, _data_of(planned), rows
+            import ray
+
+            scenarios = {text_of(each.scenario["data"]): each.scenario for each in planned}
+            data = {}
+            for name, scenario in scenarios.items():
+                with suppress(EdgesimError):  # the cell itself reports the error
+                    data[name] = ray.put(load_data(load_scenario(scenario)))
+            given = mark, data, rows
             with closing(RayPool("--backend ray", workers, start, given, name_of)) as pool:
                 pool.begin()
                 yield pool
@@ -38,7 +44,7 @@ def ray_pool(planned: Sequence[Planned], workers: int, address: str | None) -> I
 
 @contextmanager
 def _mark(folder: Path) -> Iterator[Path]:
-    """Give a file in a folder by which other machines can tell that they see the same one."""
+    """Context of a file that shows other machines whether they see the same folder."""
     mark = folder / f".seen-{os.urandom(16).hex()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,23 +57,11 @@ def _mark(folder: Path) -> Iterator[Path]:
         mark.unlink(missing_ok=True)
 
 
-def _data_of(planned: Sequence[Planned]) -> dict[str, Any]:
-    """Lay the data sets of cells into the memory of the cluster; return what refers to them, by what names them."""
-    import ray
-
-    scenarios = {text_of(each.scenario["data"]): each.scenario for each in planned}
-    found = {}
-    for name, scenario in scenarios.items():
-        with suppress(EdgesimError):  # the cell says it where it is run
-            found[name] = ray.put(load_data(load_scenario(scenario)))
-    return found
-
-
 # --- in a process of the cluster --------------------------------------------------------------------------------------
 
 
 def start(mark: Path, data: Mapping[str, Any], rows: RayRows) -> None:
-    """Check that this machine sees the folder of the runs; let its cells share data sets and answers with all."""
+    """Check that this machine sees the folder of the runs, and share data sets and cached results with the cluster."""
     if not mark.exists():
         raise EdgesimError(
             f"{mark.parent}: machine {platform.node()} does not see this folder; runs of a study on Ray lie on a file "

@@ -1,8 +1,8 @@
 """Searches the space of a study with optuna: trials are drawn in batches, run as cells of the study, and scored.
 
-Which point a trial is follows from the seed of the search, the trial's number and what the trials before its batch
-reached. So nothing has to be saved but the runs: a search that was killed is drawn again, finds the runs that are
-there, and comes to the same trials.
+The point of a trial follows from the seed of the search, the number of the trial, and the results of all trials before
+its batch. So only the runs have to be saved: an interrupted search is drawn again, finds the existing runs, and comes
+to the same trials.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import Trial as Drawn
 
-_SMALLEST_GAP = 1e-6  # of a trial that has missed its aim by nothing to speak of: optuna takes 0 for met
-_WHOLE_GAP = 1.0  # of one that has no such number at all
-_SEEDS = 2**32  # that optuna takes
+_SMALLEST_GAP = 1e-6  # smallest gap of a trial that missed its target: optuna reads 0 as reached
+_WHOLE_GAP = 1.0  # gap of a trial without such a number
+_SEEDS = 2**32  # number of seeds of optuna
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A point of the space and what its runs reached.
+    """A point of the space and the results of its runs.
 
-    `values`: of each objective the mean over the seeds; None where one of them did not get there, or has no such
-    number, and of a trial that was pruned. `behind`: by how much accuracy, at most, it fell short of its targets, and
-    of the milestones at which it was pruned. `accuracies`: its best ones by the times at which trials are pruned.
+    `values`: the mean over seeds of each objective; None if a run did not reach the target or has no such number, or if
+    the trial was pruned. `behind`: the largest gap in accuracy to its targets, or to the milestones at which it was
+    pruned. `accuracies`: its best accuracy by each of the times at which trials are pruned.
     """
 
     number: int
@@ -55,18 +55,19 @@ class Trial:
 
     @property
     def got_there(self) -> bool:
-        """Return whether it has a value of every objective, so that it may be the best."""
+        """True if the trial has a value of every objective, so that it may be the best."""
         return None not in self.values
 
 
 class Optimisation:
-    """The search of a study, from its first trial on. `trials`: those that have been scored, in their order.
+    """The search of a study, from its first trial on.
 
-    `warnings`: about the scenario of each cell of the batch at work, as `validate` gives them.
+    `trials`: the scored trials in their order. `warnings`: the warnings that `validate` gives about each cell of the
+    current batch.
     """
 
     def __init__(self, study: Study, file: Path, size: str, out: Path, owner: str = "") -> None:
-        """`file`: that of the study; `out`: the folder of its runs, which names it `owner`, by default by its file.
+        """`file`: study file. `out`: folder of the runs. `owner`: name of the study in that folder, default its file.
 
         Raises ConfigError for a study without a search.
         """
@@ -84,18 +85,21 @@ class Optimisation:
         self._space = {key: _distribution(each) for key, each in study.search.space.items()}
         wanted = optuna.study.StudyDirection
         ways = [wanted.MINIMIZE] * len(study.search.minimise) + [wanted.MAXIMIZE] * len(study.search.maximise)
-        self._optuna = optuna.create_study(directions=ways)  # in memory: it is drawn again from the runs
+        self._optuna = optuna.create_study(directions=ways)  # in memory, rebuilt from the runs
 
     def run(
         self, trials: int, workers: int = 1, checkpoint_s: float | None = None, fresh: bool = False
     ) -> Iterator[Step | Trial]:
-        """Draw and run trials until there are so many; yield the steps of their cells, and each trial when scored.
+        """Draw and run trials until there are `trials` of them. Yield the steps of cells, and each scored trial.
 
-        Runs that are there are taken, as `run_missing` does. Raises EdgesimError if cells cannot be run or failed.
+        Existing runs are reused, as `run_missing` does. Raises EdgesimError if cells cannot be run or failed.
         """
         claim(self._out, self._owner)
         while len(self.trials) < trials:
-            drawn = self._batch(trials)
+            first, milestones = len(self.trials), self._milestones()
+            numbers = range(first, min(first + self._search.batch, trials))
+            asked = [self._draw(number) for number in numbers]
+            drawn = [(one, (*self._search.overrides(one.params), *milestones)) for one in asked]
             known = {**self._changes(self.trials), **{str(one.number): texts for one, texts in drawn}}
             self._keep(known)
             batch = self._study.model_copy(
@@ -112,23 +116,16 @@ class Optimisation:
 
     @property
     def best(self) -> list[Trial]:
-        """Return the best trial, or with several objectives those that none beats in all, by the first objective.
+        """Best trial, or with several objectives the Pareto front, sorted by the first objective.
 
-        None of those that did not get there; with one objective several are returned only if they are equal.
+        Trials that missed a target are left out. With one objective there are several only if they are equal.
         """
         found = [self.trials[one.number] for one in self._optuna.best_trials] if self.trials else []
         sign = 1 if self._search.minimise else -1
         return sorted(found, key=lambda trial: (sign * (trial.values[0] or 0.0), trial.number))
 
-    def _batch(self, trials: int) -> list[tuple[Drawn, tuple[str, ...]]]:
-        """Return the trials of the next batch, or those of it that are wanted, with their overrides."""
-        first = len(self.trials)
-        milestones = self._milestones()
-        drawn = [self._draw(number) for number in range(first, min(first + self._search.batch, trials))]
-        return [(one, (*self._search.overrides(one.params), *milestones)) for one in drawn]
-
     def _draw(self, number: int) -> Drawn:
-        """Return a trial, by its number and all that optuna was told; those that it knows to be drawn are avoided."""
+        """Draw the trial with this number from all results so far. Points like those of pending trials are avoided."""
         from optuna.samplers import TPESampler
 
         seed = Key(self._search.seed).at(Purpose.SEARCH, number).word() % _SEEDS
@@ -138,7 +135,7 @@ class Optimisation:
         return self._optuna.ask(self._space)
 
     def _milestones(self) -> tuple[str, ...]:
-        """Return the override that ends a run which is behind those before it at some simulated time; none at first."""
+        """Return the override that ends runs that fall behind earlier trials; none until there are enough trials."""
         prune = self._search.prune
         before = [trial.accuracies for trial in self.trials if not trial.pruned]
         if prune is None or len(before) < prune.after:
@@ -149,11 +146,20 @@ class Optimisation:
         return (f"{MILESTONES}=[{tables}]",)
 
     def _scored(self, drawn: Drawn, overrides: tuple[str, ...], planned: Sequence[Planned]) -> Trial:
-        """Return a trial that has been run, and tell optuna. Its sampler prefers those that got nearer."""
+        """Score a trial from its runs and tell optuna, whose sampler prefers smaller gaps."""
         cells = [each for each in planned if each.cell.labels[TRIAL] == str(drawn.number)]
         runs = [open_run(each.folder).views[0] for each in cells]
-        missed = max(_missed(each, run) for each, run in zip(cells, runs, strict=True))
-        values = [_mean([column.of(run) for run in runs]) if not missed else None for column in self._columns]
+        missed = 0.0  # largest gap in accuracy to a milestone at which a run ended
+        for each, run in zip(cells, runs, strict=True):
+            ends_s = summary(run)["sim_time_s"]
+            milestones = [(one["sim_time"], one["accuracy"]) for one in each.scenario["stop"]["milestones"]]
+            short = [accuracy - _best_by(run, time_s) for time_s, accuracy in milestones if time_s <= ends_s]
+            missed = max([missed, *short])
+        values: list[float | None] = []
+        for column in self._columns:
+            reached = [] if missed else [column.of(run) for run in runs]
+            found = [value for value in reached if value is not None and math.isfinite(value)]
+            values.append(float(np.mean(found)) if len(found) == len(runs) else None)
         gaps = [
             0.0 if value is not None else _gap(column, runs)
             for column, value in zip(self._columns, values, strict=True)
@@ -171,16 +177,16 @@ class Optimisation:
         return {str(trial.number): trial.overrides for trial in trials}
 
     def _keep(self, trials: dict[str, tuple[str, ...]], all_of_them: bool = False) -> None:
-        """Write the trials of the study, unless they are the first of those that are there; or unless these are all."""
+        """Write the trials, unless the file begins with them already, or with `all_of_them` has exactly these."""
         there = read_trials(self._search, self._out)
         if trials != (there if all_of_them else dict([*there.items()][: len(trials)])):
             write_trials(self._search, trials, self._out)
 
 
 def check_installed() -> None:
-    """Raise ConfigError where optuna is not installed. It is not loaded."""
+    """Raise ConfigError if optuna is not installed, without importing it."""
     spec = find_spec("optuna")
-    if spec is None or spec.origin is None:  # a folder of that name is no module
+    if spec is None or spec.origin is None:  # a folder of this name is no module
         raise ConfigError('study optimise: optuna is not installed; pip install "edgesim[optimise]"')
 
 
@@ -195,14 +201,8 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
     return distributions.FloatDistribution(float(low), float(high), log=log, step=step)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of the runs of all seeds; None if one has no such number, or one that is not finite."""
-    found = [value for value in values if value is not None and math.isfinite(value)]
-    return float(np.mean(found)) if len(found) == len(values) else None
-
-
 def _gap(column: Column, runs: Sequence[Run]) -> float:
-    """Return by how much accuracy, or share of another target, runs fell short of it, the mean; 1 without a target."""
+    """Return the mean gap of runs to a target, in accuracy or as a share of another target; 1 without a target."""
     if column.target is None:
         return _WHOLE_GAP
     if column.metric != ACCURACY:
@@ -213,7 +213,7 @@ def _gap(column: Column, runs: Sequence[Run]) -> float:
 
 
 def _share_short(column: Column, run: Run) -> float:
-    """Return by which share of a target the best value of a metric falls short of it, at most 1."""
+    """Return the gap between a target and the best value of a metric, as a share of the target, at most 1."""
     assert column.target is not None
     points, better = curve(run), run.better.get(column.metric)
     best = None if better is None else last_and_best(points, column.metric, better)[f"best_{column.metric}"]
@@ -224,15 +224,7 @@ def _share_short(column: Column, run: Run) -> float:
 
 
 def _best_by(run: Run, time_s: float) -> float:
-    """Return the best test accuracy by a simulated time, 0 if none was measured or it is not a number."""
+    """Return the best test accuracy up to a simulated time; 0 if none was measured or it is not a number."""
     points = curve(run)
     best = points["accuracy"][points["sim_time_s"] <= time_s].max()
     return float(best) if math.isfinite(best) else 0.0
-
-
-def _missed(planned: Planned, run: Run) -> float:
-    """Return by how much accuracy a run has missed the milestone at which it ended, 0 if at none."""
-    ends_s = summary(run)["sim_time_s"]
-    milestones = [(each["sim_time"], each["accuracy"]) for each in planned.scenario["stop"]["milestones"]]
-    gaps = [accuracy - _best_by(run, time_s) for time_s, accuracy in milestones if time_s <= ends_s]
-    return max(gaps, default=0.0) if any(gap > 0 for gap in gaps) else 0.0

@@ -1,4 +1,4 @@
-"""In which order the cells of a study are handed to processes, so that those that train the same do so once."""
+"""Order of the cells of a study among processes, so that cells that train the same train once."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from edgesim.runs.fingerprint import REPORTING
 if TYPE_CHECKING:
     from edgesim.studies.runs import Planned
 
-# Keys of a scenario that decide how long things take and what they cost, and those of a block of its fleet.
+# Keys of a scenario, and of a block of its fleet, that determine only times and costs.
 _WORLD = frozenset({"network", "topology", "energy", "slowdown", "server"})
 _WORLD_OF_DEVICES = frozenset({"name", "cpu", "network", "energy", "slowdown", "zone", "link"})
-# Those that decide no more than that where times say who learns from whom, and the protocols under which they do not: a
-# device learns the same, however long it takes, if it is in time.
+# Keys that determine only costs even if training depends on times, and protocols under which it does not: there a
+# device learns the same, however long it takes, unless it is late.
 _ENERGY = frozenset({"energy"})
 _ROUNDS = ("sync", "deadline")
 
 
 def learning_of(scenario: Scenario) -> str:
-    """Return a text that is equal for scenarios that are likely to train the same; "" if one can share nothing.
+    """Return a text that is equal for scenarios that are likely to train the same; "" if they share nothing.
 
-    It is a guess, for who is late is found out by simulating. A wrong one costs time and changes no result.
+    It is a guess, because only the simulation shows which devices are late. A wrong guess costs time but changes no
+    result.
     """
     if not scenario.backend.value.trains:
         return ""
@@ -41,15 +42,15 @@ def learning_of(scenario: Scenario) -> str:
 
 
 def apart(cells: Sequence[Planned]) -> list[Planned]:
-    """Return cells as they are where none reads what another one has found out."""
+    """Return the cells as if no cell reads results of another one."""
     return [replace(each, learning="") for each in cells]
 
 
 class Turns:
-    """Cells that wait for a process. Of those that are likely to train the same, the first one ends before the others.
+    """Queue of cells. Of cells that are likely to train the same, the first ends before the others start.
 
-    They would train side by side otherwise, at one pace, so that none found the answers of another. `left_alone`: the
-    places of cells that another command is at, and of those that are likely to train what it is training.
+    Otherwise they would train in parallel at the same pace, and none could reuse results of another. `left_alone`:
+    places of cells that another command is running, and of cells that are likely to train the same as those.
     """
 
     def __init__(self, cells: Sequence[Planned]) -> None:
@@ -60,7 +61,7 @@ class Turns:
         self.left_alone: list[int] = []
 
     def next(self) -> int | None:
-        """Take and return the place of a cell whose turn it is, None while there is none."""
+        """Remove and return the place of the next cell; None if no cell may start now."""
         for n in self._waiting:
             if self._first[n] == n or self._first[n] not in self._open:
                 self._waiting.remove(n)
@@ -68,7 +69,7 @@ class Turns:
         return None
 
     def end(self, place: int, elsewhere: bool = False) -> None:
-        """Take note that a cell has ended, or that it is `elsewhere`: another command is at it."""
+        """Mark a cell as ended, or as `elsewhere`: another command is running it."""
         self._open.discard(place)
         if elsewhere:
             alike = [n for n in self._waiting if self._first[n] == place]

@@ -82,7 +82,8 @@ def _look(planned: Planned, common: Common, speed: Speed | None) -> Outlook:
         parts, *others = check_all(scenario, common.load, common.build)
         planned = replace(planned, warnings=(*planned.warnings, *of_parts(scenario, (parts, *others))))
         alone = len(scenario.session) < 2  # there is no estimate for several sessions together
-        host_s = disk_bytes = None
+        host_s: float | None = None
+        disk_bytes: int | None = None
         if speed and alone:
             with suppress(ConfigError):  # it can run, but would end before its first round
                 totals = estimate_of(parts, speed).totals

@@ -1,8 +1,8 @@
-"""Settings: runs alike but for their seed, under one label; runs that belong to no study as if they were one."""
+"""Settings: groups of runs that differ only in the seed. Runs without a study are treated as a study."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -14,11 +14,11 @@ from edgesim.studies.study import SEED, Study, StudyCell
 from edgesim.studies.tradeoffs.cheapest import typical
 from edgesim.studies.values import axes_of
 
-CONFIGURATION = "configuration"  # the axis of runs that belong to no study
+CONFIGURATION = "configuration"  # the axis of runs without a study
 
 
 def label_of(study: Study, cell: StudyCell) -> str:
-    """Return the label of a setting; a number bears the name of its axis."""
+    """Return the label of a setting. A label that begins with a digit follows the name of its axis."""
     named = cell.group or {"study": study.name}
     return ", ".join(
         f"{axis.rpartition('.')[2]} {label}" if label[:1].isdigit() and axis != CONFIGURATION else label
@@ -27,7 +27,7 @@ def label_of(study: Study, cell: StudyCell) -> str:
 
 
 def with_setting(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
-    """Return a frame with the labels of all its axes as one, `setting`."""
+    """Return a frame with a column `setting` that joins the labels of all axes."""
     axes = axes_of(frame)
     rows = zip(*(frame[axis].astype(str) for axis in axes), strict=True)
     labels = [dict(zip(axes, row, strict=True)) for row in rows] if axes else [{} for _ in range(len(frame))]
@@ -36,9 +36,9 @@ def with_setting(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
 
 
 def with_middle(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Return a summary with the middle that the report shows of each row and its interval.
+    """Return a summary with the mean or median that the report shows for each row, and its interval.
 
-    Of few runs the interval of a mean is Student's, as the bootstrap's is too short then.
+    With few runs the interval of a mean is Student's, because the bootstrap interval is then too short.
     """
     statistics = typical(rows, columns).statistics
     shown = []
@@ -53,10 +53,10 @@ def with_middle(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 
 def study_of(runs: Sequence[Run]) -> tuple[Study, list[tuple[StudyCell, Run]]]:
-    """Return runs as if they were a study: those alike but for seed, name and backend are one configuration.
+    """Return runs as a study. Runs that differ only in seed, name and backend are one configuration.
 
-    Its columns are what each target took, the highest first, and what was spent and reached at the end. Raises
-    ConfigError if two runs of a configuration have one seed, as they could not be paired.
+    Columns: time and energy to each target, the highest first, then the amounts spent and the best accuracy. Raises
+    ConfigError if two runs of a configuration have the same seed, because they cannot be paired.
     """
     labels = groups(runs)
     members: dict[str, list[Run]] = {}
@@ -72,13 +72,10 @@ def study_of(runs: Sequence[Run]) -> tuple[Study, list[tuple[StudyCell, Run]]]:
     names = {run: label + mark(members[label]) for run, label in labels.items()}
     axes = {CONFIGURATION: dict.fromkeys(names.values(), ()), SEED: dict.fromkeys(str(run.seed) for run in runs)}
     title = " and ".join(dict.fromkeys(str(run.manifest.get("name") or run.name) for run in runs))
-    study = Study.model_construct(name=title, question="", base="", axes=axes, columns=tuple(_columns(runs)))
-    return study, [(StudyCell({CONFIGURATION: names[run], SEED: str(run.seed)}, ()), run) for run in runs]
-
-
-def _columns(runs: Sequence[Run]) -> Iterator[str]:
-    for target in sorted({target for run in runs for target in run.targets}, reverse=True):
-        yield from (f"{name}@{target:g}" for name in ("sim_time_s", "energy_j") if 0 < target < 1)
-    yield from ("sim_time_s", "energy_j", "traffic_bytes")
+    targets = sorted({target for run in runs for target in run.targets if 0 < target < 1}, reverse=True)
+    columns = [f"{name}@{target:g}" for target in targets for name in ("sim_time_s", "energy_j")]
+    columns += ["sim_time_s", "energy_j", "traffic_bytes"]
     if any(len(run.evals) for run in runs):
-        yield "best_accuracy"
+        columns.append("best_accuracy")
+    study = Study.model_construct(name=title, question="", base="", axes=axes, columns=tuple(columns))
+    return study, [(StudyCell({CONFIGURATION: names[run], SEED: str(run.seed)}, ()), run) for run in runs]

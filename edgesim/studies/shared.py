@@ -1,4 +1,4 @@
-"""What the cells of a study have in common: it is loaded and measured once in a process."""
+"""Data sets, networks and speeds that cells of a study share within a process."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from edgesim.runs.network import Network, models_of
 
 
 class Common:
-    """What the cells of a study have in common, made once: a data set, networks, and how fast this host trains them."""
+    """Cache of a data set, cost profiles of networks, and the training speed of this host."""
 
     def __init__(self, load: Load = load_data, rows: Rows | None = None) -> None:
-        """`load`: what gives a data set. `rows`: where answers of cells are; None: in files, see Answers."""
+        """`load`: function that loads a data set. `rows`: store of cached results; None: in files, see Answers."""
         self.rows = rows
         self._load = load
-        self._wanted = text_of(None)  # the data set that is kept, as scenarios have it
+        self._wanted = text_of(None)  # key of the cached data set: the section of the scenario
         self._data: Dataset | Exception | None = None
         self._digest: str | None = None
         self._profiles: dict[str, Any] = {}
         self._speeds: dict[str, float] = {}
 
     def load(self, scenario: Scenario) -> Dataset | None:
-        """Return the data set of a scenario. Raises what loading it raised, as often as it is asked."""
+        """Return the data set of a scenario. If loading it failed, each call raises that error."""
         wanted = text_of(scenario.canonical()["data"])
         if wanted != self._wanted:
             self._wanted, self._data = wanted, None
@@ -45,7 +45,7 @@ class Common:
         return None if self.load(scenario) is None else self._digest
 
     def build(self, scenario: Scenario, data: Dataset | None) -> Network:
-        """Return the network of a scenario and its cost profile; networks of one structure are measured once."""
+        """Return the network of a scenario with its cost profile. Networks of one structure are measured once."""
         shape = None if data is None else (data.input_shape, data.classes)
         models = models_of(scenario)
         if len(models) > 1:
@@ -56,7 +56,7 @@ class Common:
         return network
 
     def flops_per_s(self, parts: Assembly) -> float:
-        """Return how fast this host trains the network of a scenario."""
+        """Return the FLOP/s at which this host trains the network of a scenario."""
         table = parts.scenario.canonical()
         models = [model.table() for model in models_of(parts.scenario)]
         wanted = text_of([models, *(table[key] for key in ("data", "objective", "training", "backend"))])
@@ -66,5 +66,5 @@ class Common:
 
 
 def text_of(value: object) -> str:
-    """Return one text for equal values."""
+    """Return a text that is the same for equal values."""
     return json.dumps(value, sort_keys=True)

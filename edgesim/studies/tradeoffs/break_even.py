@@ -21,10 +21,11 @@ _NUMBER = re.compile(r"(?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)_?(?P<u
 
 
 class BreakEven(NamedTuple):
-    """Where two configurations cost the same, with its 95 % BCa interval over the seeds that both have.
+    """Value at which two configurations cost the same, with its 95 % BCa interval over the seeds that both have.
 
-    NaN: there is no such place, and the one named cheaper is so everywhere; or no interval, as it has no end if the
-    seeds do not agree who spends more. cheaper_below, cheaper_above: "one", "other", or "same".
+    at is NaN if there is no such value; the cheaper configuration is then cheaper everywhere. low and high are NaN if
+    the seeds disagree on which configuration spends more, because the interval then has no end. cheaper_below,
+    cheaper_above: "one", "other", or "same".
     """
 
     at: float
@@ -35,9 +36,10 @@ class BreakEven(NamedTuple):
 
 
 def break_even(fixed: np.ndarray, rate: np.ndarray) -> BreakEven:
-    """Return the price at which fixed + price x rate is 0 on the mean; one's less the other's, by seed, shape (n,).
+    """Return the price at which fixed + price x rate is 0 on the mean. The price may be negative.
 
-    Any price is meant, also one below 0. fixed and rate are in the units of their columns.
+    fixed, rate: differences of the first configuration minus the second by seed, shape (n,), in the units of their
+    columns.
     """
     with np.errstate(all="ignore"):
         at = float(_price(fixed, rate))
@@ -55,9 +57,9 @@ def over_price(
 ) -> pd.DataFrame:
     """Return the price of a unit of `rate` at which two configurations of a table from `values_of` cost the same.
 
-    Cost is column `fixed` + price x column `rate`. The labels of `one` and `other` tell the two apart; those of other
-    axes are the same, with a row for each. Columns: these axes, pairs, and `BreakEven`. Raises ConfigError if a run of
-    the two never got there, as a cost then has no mean, or they have no seed in common.
+    Cost is column `fixed` + price x column `rate`. `one` and `other` are the labels in which the configurations differ.
+    There is a row for each combination of the other axes. Columns: these axes, pairs, and `BreakEven`. Raises
+    ConfigError if a run never reached its target, because a cost then has no mean, or if no seed is common to both.
     """
     rows = []
     for group, parts in _pairs(values, one, other, (fixed, rate)):
@@ -72,14 +74,19 @@ def over_axis(
 ) -> pd.DataFrame:
     """Return the values of an axis at which a column is the same for two configurations of a table from `values_of`.
 
-    The labels of the axis are numbers, all in one unit; between two neighbours the column is a straight line. Columns:
-    the other axes that the two have in common; pairs; between, the labels; `BreakEven`, in the unit of the labels. No
-    row: they never cross. Raises ConfigError as `over_price`, and for an axis whose labels are no numbers.
+    The labels of the axis must be numbers in one unit. Between neighbours the column is interpolated linearly. Columns:
+    the other axes that both have in common; pairs; between, the labels; `BreakEven`, in the unit of the labels. Without
+    a crossing there is no row. Raises ConfigError as `over_price`, and for an axis whose labels are no numbers.
     """
     if axis not in axes_of(values) or axis in {*one, *other}:
         allowed = ", ".join(name for name in axes_of(values) if name not in {*one, *other})
         raise ConfigError(f"--over: {axis!r} is no axis that the two have in common (allowed: {allowed or 'none'})")
-    places = _places(axis, list(map(str, dict.fromkeys(values[axis]))))
+    labels = list(map(str, dict.fromkeys(values[axis])))
+    matches = {label: _NUMBER.fullmatch(label) for label in labels}
+    units = {match["unit"] if match else None for match in matches.values()}
+    if None in units or len(units) > 1:
+        raise ConfigError(f"--over: labels of axis {axis!r} must be numbers, all in one unit, got {', '.join(labels)}")
+    places = {label: float(match["number"]) for label, match in matches.items() if match}
     lines: dict[tuple[tuple[str, str], ...], dict[str, pd.Series]] = {}
     for group, parts in _pairs(values, one, other, (column,)):
         label = group.pop(axis)
@@ -107,7 +114,7 @@ _Parts = dict[str, tuple[pd.DataFrame, pd.DataFrame]]
 def _pairs(
     values: pd.DataFrame, one: Mapping[str, str], other: Mapping[str, str], columns: tuple[str, ...]
 ) -> list[tuple[dict[str, str], _Parts]]:
-    """Return the two sides of every column, for each combination of the labels that both have in common."""
+    """Return both sides of each column, for each combination of labels that both configurations have."""
     for labels, where in ((one, "--between"), (other, "--and")):
         check_labels(values, labels, where)
     if one.keys() != other.keys() or one == other:
@@ -132,7 +139,7 @@ def _pairs(
 
 
 def _difference(one: pd.DataFrame, other: pd.DataFrame, group: Mapping[str, str]) -> pd.Series:
-    """Return one's values less the other's, by the seeds that both have."""
+    """Return the differences of two parts by the seeds that both have."""
     seeds = [seed for seed in one.index if seed in other.index]
     where = f" of {name_of(group)}" if group else ""
     if not seeds:
@@ -148,30 +155,20 @@ def _difference(one: pd.DataFrame, other: pd.DataFrame, group: Mapping[str, str]
     return mine - theirs
 
 
-def _places(axis: str, labels: list[str]) -> dict[str, float]:
-    """Return the numbers that labels stand for."""
-    matches = {label: _NUMBER.fullmatch(label) for label in labels}
-    units = {match["unit"] if match else None for match in matches.values()}
-    if None in units or len(units) > 1:
-        raise ConfigError(f"--over: labels of axis {axis!r} must be numbers, all in one unit, got {', '.join(labels)}")
-    return {label: float(match["number"]) for label, match in matches.items() if match}
-
-
 def _crossings(line: Mapping[str, pd.Series], places: Mapping[str, float]) -> list[dict[str, object]]:
-    """Return where a line through the means of differences, at places that ascend, crosses 0 between two of them."""
+    """Return the places at which the line through the means of differences, in ascending order, crosses 0."""
     labels, found = list(line), []
     for left, right in pairwise(labels):
         seeds = [seed for seed in line[left].index if seed in line[right].index]
         before, after = (line[label].loc[seeds].to_numpy(dtype=float) for label in (left, right))
-        if not len(seeds) or not _meet(float(np.mean(before)), float(np.mean(after)), is_first=left == labels[0]):
+        if not len(seeds):
+            continue
+        starts, ends = float(np.mean(before)), float(np.mean(after))
+        if not (starts * ends < 0 or ends == 0 or (starts == 0 and left == labels[0])):  # only the first may start at 0
             continue
         slope = (after - before) / (places[right] - places[left])
         at = break_even(before, slope)
-        moved = at._replace(**{name: getattr(at, name) + places[left] for name in ("at", "low", "high")})
+        shift = places[left]
+        moved = at._replace(at=at.at + shift, low=at.low + shift, high=at.high + shift)
         found.append({"pairs": len(seeds), "between": f"{left} and {right}", **moved._asdict()})
     return found
-
-
-def _meet(before: float, after: float, is_first: bool) -> bool:
-    """Return whether a line reaches 0 between two places, the left one excluded unless it is the first of all."""
-    return before * after < 0 or after == 0 or (is_first and before == 0)

@@ -1,4 +1,4 @@
-"""Cheapest configuration that reaches a target by a deadline, from the typical values of each."""
+"""Cheapest configuration that reaches a target by a deadline, and typical values of configurations."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ Statistic: TypeAlias = Literal["mean", "km_median"]
 
 
 class Typical(NamedTuple):
-    """A row for each configuration: its labels, and a number for each column; which statistic over seeds it is.
+    """Typical numbers. `frame`: a row for each configuration with its labels, and a number for each column.
 
-    It is the mean; where some run of any configuration never got there, the Kaplan-Meier median of them all, inf if it
-    is more than any run has spent. NaN: a run has no such number at all.
+    `statistics`: the statistic over seeds by column. It is the mean, or, if a run of any configuration never reached
+    the target, the Kaplan-Meier median for all of them (inf: more than any run has spent). NaN: a run has no such
+    number at all.
     """
 
     frame: pd.DataFrame
@@ -47,27 +48,26 @@ def typical(rows: pd.DataFrame, columns: Sequence[str]) -> Typical:
 
 
 def names_of(labels: pd.DataFrame) -> list[str]:
-    """Return the labels of each row as words for people, see `name_of`."""
+    """Return the labels of each row as text, see `name_of`."""
     return [name_of({str(axis): str(label) for axis, label in row.items()}) for row in labels.to_dict("records")]
 
 
 def name_of(labels: Mapping[str, str]) -> str:
-    """Return labels as words for people, such as "method=fedavg,deadline=30_s"."""
+    """Return labels as text, such as "method=fedavg,deadline=30_s"."""
     return ",".join(f"{axis}={label}" for axis, label in labels.items())
 
 
 def cheapest(
     values: pd.DataFrame, goal: str, within: float, price: str, share: float = 0.5, confidence: float = 0.95
 ) -> pd.DataFrame:
-    """Return a row for each configuration of a table from `values_of`, those that qualify first, the cheapest on top.
+    """Return a row for each configuration of a table from `values_of`, qualified ones first, sorted by price.
 
-    `goal`: a column such as sim_time_s@0.8, of which `within` is the most that a run may need; `price`: the column that
-    is to be low. A configuration qualifies if the share of all runs, over seeds, that stay within is at least `share`,
-    with this confidence: the exact one-sided lower bound, given how many of the runs made do, is not below it. It is
-    the confidence about each configuration by itself. A run that stopped before `within` without getting there counts
-    as one that does not.
-    Columns: the axes; runs; in_time; stopped, how many stopped before; share, share_at_least; the price, see `typical`;
-    qualifies; cheapest. Raises ConfigError for shares that are not between 0 and 1.
+    `goal`: a column such as sim_time_s@0.8. `within`: the most of it that a run may need. `price`: the column to
+    minimise. A configuration qualifies if at least `share` of its runs over seeds stay within, with this confidence:
+    the exact one-sided lower bound of the share is at least `share`. The confidence holds for each configuration
+    separately. A run that stopped before `within` without reaching the target counts as late.
+    Columns: the axes; runs; in_time; stopped, the number of runs that stopped before; share, share_at_least; the price,
+    see `typical`; qualifies; cheapest. Raises ConfigError for shares that are not between 0 and 1.
     """
     for name, given in (("--share", share), ("--confidence", confidence)):
         if not 0 < given < 1:
@@ -76,10 +76,11 @@ def cheapest(
     for labels, name, part in parts_of(values):
         if name == goal:
             needed, observed = part["value"].to_numpy(dtype=float), part["observed"].to_numpy(dtype=bool)
-            counts = _counts(needed, observed, within)
-            least = share_at_least(counts["in_time"], counts["runs"], confidence)
-            in_time = {"share": counts["in_time"] / counts["runs"], "share_at_least": least}
-            rows.append({**labels, **counts, **in_time, "qualifies": least >= share})
+            runs, in_time = len(needed), int((observed & (needed <= within)).sum())
+            stopped = int((~observed & ~(needed >= within)).sum())
+            least = share_at_least(in_time, runs, confidence)
+            row = {**labels, "runs": runs, "in_time": in_time, "stopped": stopped, "share": in_time / runs}
+            rows.append({**row, "share_at_least": least, "qualifies": least >= share})
     prices = typical(summarised(values[values["column"] == price]), [price]).frame[price]
     found = pd.DataFrame(rows).assign(**{price: prices}).sort_values(price, kind="stable", na_position="last")
     found = found.sort_values("qualifies", ascending=False, kind="stable", ignore_index=True)
@@ -89,16 +90,12 @@ def cheapest(
 
 
 def runs_needed(share: float, confidence: float) -> int:
-    """Return how many runs, all in time, show that a share of runs is, with this confidence.
+    """Return the number of runs, all in time, that show with this confidence that a share of runs is in time.
 
-    If fewer are, none of n runs being late has a chance of share ** n at most, which has to be 1 - confidence or less.
+    If the true share were lower, n runs would all be in time with a probability of at most share ** n. This has to be
+    1 - confidence or less.
     """
     runs = math.ceil(math.log(1 - confidence) / math.log(share))
     while share_at_least(runs, runs, confidence) < share:  # rounding
         runs += 1
     return runs
-
-
-def _counts(needed: np.ndarray, observed: np.ndarray, within: float) -> dict[str, int]:
-    stopped = ~observed & ~(needed >= within)
-    return {"runs": len(needed), "in_time": int((observed & (needed <= within)).sum()), "stopped": int(stopped.sum())}

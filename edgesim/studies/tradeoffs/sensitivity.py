@@ -1,4 +1,4 @@
-"""Which assumption moves the answer most: one axis of a study at a time, against a base label of each."""
+"""Sensitivity of a column to each axis of a study, one axis at a time from a base configuration."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _KEPT = ("pairs", "unpaired", "difference", "low", "high", "ratio", "restricted_
 
 
 def tornado(values: pd.DataFrame, column: str, base: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Return how a column moves with each label of each axis of a table from `values_of`, all other axes at their base.
+    """Return the change of a column with each label of each axis of a table from `values_of`, others at their base.
 
-    Columns: axis; label; pairs, unpaired, difference, low, high, ratio and restricted_to, against the base seed by
-    seed, see `compared`; swing, of the axis: its largest difference less its smallest, the base's 0 among them.
-    The axis with the largest swing is first. `base`: axis -> label; of the others the first label of the table is it.
-    Axes with one label are left out. Raises ConfigError if no run has these labels.
+    Columns: axis; label; pairs, unpaired, difference, low, high, ratio and restricted_to, against the base paired by
+    seed, see `compared`; swing, the largest difference of the axis minus the smallest, including 0 for the base. The
+    axis with the largest swing comes first. `base`: axis -> label; by default the first label in the table. Axes with
+    one label are left out. Raises ConfigError if no run has these labels.
     Source: Eschenbach, "Spiderplots versus tornado diagrams for sensitivity analysis" (Interfaces 22(6), 1992).
     """
     axes = axes_of(values)
@@ -37,15 +37,19 @@ def tornado(values: pd.DataFrame, column: str, base: Mapping[str, str] | None = 
         for label in labels[axis]:
             part = parts.get(tuple((at_base | {axis: label}).values()))
             if label != at_base[axis] and part is not None:
-                found = against(part, parts[tuple(at_base.values())], False, bound)
-                rows.append({"axis": axis, "label": label, **{name: found[name] for name in _KEPT}})
-    return _sorted(pd.DataFrame(rows, columns=["axis", "label", *_KEPT]))
+                moved = against(part, parts[tuple(at_base.values())], False, bound)
+                rows.append({"axis": axis, "label": label, **{name: moved[name] for name in _KEPT}})
+    found = pd.DataFrame(rows, columns=["axis", "label", *_KEPT])
+    by_axis = found.groupby("axis")["difference"]
+    swing = by_axis.transform("max").clip(lower=0) - by_axis.transform("min").clip(upper=0)
+    return found.assign(swing=swing).sort_values("swing", ascending=False, kind="stable", ignore_index=True)
 
 
 def of_cut(values: pd.DataFrame, column: str, base: Mapping[str, str]) -> str:
-    """Return a note on a tornado whose numbers are cut off where a run ended before its target; "": none are.
+    """Return a note on a tornado with numbers that are cut where a run ended before its target; "" if none are cut.
 
-    What a run would have spent later is not known. If no run of the base arrives, differences say next to nothing.
+    The amount that such a run would have spent later is unknown. If no run of the base reaches its target, differences
+    mean very little.
     """
     part, bound = values[values["column"] == column], bounds_of(values[values["column"] == column])[column]
     if not math.isfinite(bound):
@@ -60,11 +64,5 @@ def of_cut(values: pd.DataFrame, column: str, base: Mapping[str, str]) -> str:
 
 
 def _base(values: pd.DataFrame, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the label of each axis at the base, by default the first of the table."""
+    """Return the label of each axis at the base, by default the first in the table."""
     return {axis: base.get(axis, str(values[axis].iloc[0])) for axis in axes_of(values)}
-
-
-def _sorted(found: pd.DataFrame) -> pd.DataFrame:
-    by_axis = found.groupby("axis")["difference"]
-    swing = by_axis.transform("max").clip(lower=0) - by_axis.transform("min").clip(upper=0)
-    return found.assign(swing=swing).sort_values("swing", ascending=False, kind="stable", ignore_index=True)
