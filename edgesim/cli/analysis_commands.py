@@ -1,4 +1,4 @@
-"""The commands that make a decision of a study: who is better, what is worth considering, at what price it turns."""
+"""Commands that compare configurations of a study: differences, Pareto fronts, break-even prices."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from edgesim.cli.checkpoint import seconds_of
 from edgesim.cli.claims import claims
 from edgesim.cli.formats import AsCsv, AsJson, AsLatex, AsMarkdown, one_of
 from edgesim.cli.frames import print_frame_as
-from edgesim.cli.study import Made, Only, Runs, SizeName, StudyFile, made
+from edgesim.cli.study import MadeRuns, Only, Runs, SizeName, StudyFile, made
 from edgesim.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from edgesim.core.metrics import Better
 
 Columns = Annotated[
-    list[str] | None, typer.Option("--column", metavar="COLUMN", help="A column, of the study or any other; repeat.")
+    list[str] | None,
+    typer.Option("--column", metavar="COLUMN", help="A column, of the study or any other. Repeatable."),
 ]
 OneColumn = Annotated[str, typer.Option("--column", metavar="COLUMN", help="A column, of the study or any other.")]
 Higher = Annotated[
@@ -35,7 +34,7 @@ Lower = Annotated[
 
 def compare(
     study: StudyFile,
-    baseline: Annotated[str, typer.Option(metavar="LABELS", help="What to compare with, such as method=fedavg.")],
+    baseline: Annotated[str, typer.Option(metavar="LABELS", help="The baseline, such as method=fedavg.")],
     column: Columns = None,
     higher: Higher = None,
     lower: Lower = None,
@@ -47,7 +46,7 @@ def compare(
     as_markdown: AsMarkdown = False,
     as_latex: AsLatex = False,
 ) -> None:
-    """Hold configurations against a baseline, seed by seed: difference, ratio, who wins how often, and p-values."""
+    """Compare configurations with a baseline, paired by seed: difference, ratio, wins and p-values."""
     from edgesim.cli.show import print_note
     from edgesim.studies.column import parse_column
     from edgesim.studies.statistics import least_p
@@ -64,7 +63,11 @@ def compare(
         )
     values = values_of(found.study, found.runs, columns)
     rows = compared(values, labels, columns, ways)
-    shown = rows if style in ("json", "csv") else _for_people(rows)
+    shown = rows
+    if style not in ("json", "csv"):  # leave out columns that follow from others, or are empty
+        empty = [name for name in ("unpaired", "unsure") if not rows[name].astype(bool).any()]
+        derived = ["wins", "losses", "ties", "ratio_low", "ratio_high"]
+        shown = rows.drop(columns=[*empty, *derived]).dropna(axis="columns", how="all")
     title = f"{found.study.name} ({size}), against {baseline}"
     print_frame_as(shown, style, title, len(axes_of(values)) + 1, _about(found, size, baseline=labels))
     if not style and (note := few_runs(rows)):
@@ -89,7 +92,7 @@ def front(
     as_markdown: AsMarkdown = False,
     as_latex: AsLatex = False,
 ) -> None:
-    """Print which configurations nothing beats in two or three columns at once, and where their front bends most."""
+    """Print the Pareto front of configurations in two or three columns, and its knee."""
     from edgesim.studies.tradeoffs.cheapest import typical
     from edgesim.studies.tradeoffs.pareto import front as front_of
     from edgesim.studies.values import axes_of, summarised, values_of
@@ -106,11 +109,13 @@ def front(
 
 def cheapest(
     study: StudyFile,
-    by: Annotated[str, typer.Option(metavar="COLUMN", help="The column that is to be low, such as energy_j@0.8.")],
-    reach: Annotated[str, typer.Option(metavar="TARGET", help="An accuracy as behind @ in a column: 0.8, 0.8~5.")],
-    within: Annotated[str, typer.Option(metavar="TIME", help='The simulated time for it, such as "2 h".')],
-    share: Annotated[float, typer.Option(help="How large a share of all runs has to make it.")] = 0.5,
-    confidence: Annotated[float, typer.Option(help="How sure that has to be, given the runs that there are.")] = 0.95,
+    by: Annotated[str, typer.Option(metavar="COLUMN", help="The column to minimise, such as energy_j@0.8.")],
+    reach: Annotated[
+        str, typer.Option(metavar="TARGET", help="The accuracy to reach, as after @ in a column: 0.8, 0.8~5.")
+    ],
+    within: Annotated[str, typer.Option(metavar="TIME", help='The simulated time limit, such as "2 h".')],
+    share: Annotated[float, typer.Option(help="The share of runs that has to be in time.")] = 0.5,
+    confidence: Annotated[float, typer.Option(help="Confidence that the share is reached.")] = 0.95,
     only: Only = None,
     size: SizeName = "quick",
     folder: Runs = None,
@@ -119,7 +124,7 @@ def cheapest(
     as_markdown: AsMarkdown = False,
     as_latex: AsLatex = False,
 ) -> None:
-    """Print the configurations that reach a target in time, as surely as asked, the cheapest first."""
+    """Print the configurations that reach a target in time with the requested confidence, the cheapest first."""
     from edgesim.studies.tradeoffs.cheapest import cheapest as cheapest_of
     from edgesim.studies.tradeoffs.cheapest import names_of, runs_needed
     from edgesim.studies.values import axes_of, values_of
@@ -146,7 +151,7 @@ def theta(
     study: StudyFile,
     time: Annotated[str, typer.Option(metavar="COLUMN", help="The column of seconds.")] = "sim_time_s",
     energy: Annotated[str, typer.Option(metavar="COLUMN", help="The column of joules.")] = "energy_j",
-    at: Annotated[list[float] | None, typer.Option("--theta", help="A weight of energy, 0 to 1; repeat.")] = None,
+    at: Annotated[list[float] | None, typer.Option("--theta", help="A weight of energy, 0 to 1. Repeatable.")] = None,
     only: Only = None,
     size: SizeName = "quick",
     folder: Runs = None,
@@ -155,7 +160,7 @@ def theta(
     as_markdown: AsMarkdown = False,
     as_latex: AsLatex = False,
 ) -> None:
-    """Print (1 - theta) x seconds + theta x joules over the weight of energy, and who is cheapest where."""
+    """Print the cost (1 - theta) x seconds + theta x joules by theta, and the cheapest configuration in each range."""
     import pandas as pd
 
     from edgesim.reports.cost import RoundCost
@@ -184,7 +189,7 @@ def sensitivity(
     study: StudyFile,
     column: OneColumn,
     base: Annotated[
-        str | None, typer.Option(metavar="LABELS", help="What is assumed; of other axes their first labels are.")
+        str | None, typer.Option(metavar="LABELS", help="Base labels. Default: the first label of each axis.")
     ] = None,
     only: Only = None,
     size: SizeName = "quick",
@@ -194,7 +199,7 @@ def sensitivity(
     as_markdown: AsMarkdown = False,
     as_latex: AsLatex = False,
 ) -> None:
-    """Print which axis moves a column most, one axis at a time: differences from a base, the largest swing first."""
+    """Print the effect of each axis on a column: differences from a base, the largest swing first."""
     from edgesim.cli.show import print_note
     from edgesim.studies.study import read_labels
     from edgesim.studies.tradeoffs.sensitivity import of_cut, tornado
@@ -212,14 +217,16 @@ def sensitivity(
 def break_even(
     study: StudyFile,
     between: Annotated[str, typer.Option(metavar="LABELS", help="One configuration, such as method=fedavg.")],
-    other: Annotated[str, typer.Option("--and", metavar="LABELS", help="The other: other labels of the same axes.")],
+    other: Annotated[
+        str, typer.Option("--and", metavar="LABELS", help="Another configuration: other labels of the same axes.")
+    ],
     column: OneColumn,
     per: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="What has a price: at which is --column + price x this the same?"),
+        typer.Option(metavar="COLUMN", help="Find the price at which --column + price x this column is equal."),
     ] = None,
     over: Annotated[
-        str | None, typer.Option(metavar="AXIS", help="An axis of numbers: at which of them is --column the same?")
+        str | None, typer.Option(metavar="AXIS", help="Find the value of this axis at which --column is equal.")
     ] = None,
     only: Only = None,
     size: SizeName = "quick",
@@ -229,7 +236,7 @@ def break_even(
     as_markdown: AsMarkdown = False,
     as_latex: AsLatex = False,
 ) -> None:
-    """Print the price of something, or the value of an axis, at which two configurations cost the same."""
+    """Print the price, or the value of an axis, at which two configurations cost the same."""
     from edgesim.studies.study import read_labels
     from edgesim.studies.tradeoffs.break_even import over_axis, over_price
     from edgesim.studies.values import values_of
@@ -268,8 +275,8 @@ def add_to(app: typer.Typer) -> None:
         app.command(name)(command)
 
 
-def _made(study: Any, only: list[str] | None, size: str, folder: Any) -> Made:
-    """Return the runs of a study, and name on stderr the cells without one: no decision leaves them out in silence."""
+def _made(study: Any, only: list[str] | None, size: str, folder: Any) -> MadeRuns:
+    """Return the runs of a study. Each missing cell is named on stderr, because it affects the decision."""
     from edgesim.cli.show import print_note
 
     found = made(study, only, size, folder)
@@ -278,14 +285,7 @@ def _made(study: Any, only: list[str] | None, size: str, folder: Any) -> Made:
     return found
 
 
-def _for_people(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a comparison without what can be read from the rest, and what says nothing in any row."""
-    empty = [name for name in ("unpaired", "unsure") if not rows[name].astype(bool).any()]
-    left_out = [*empty, "wins", "losses", "ties", "ratio_low", "ratio_high"]
-    return rows.drop(columns=left_out).dropna(axis="columns", how="all")
-
-
-def _about(found: Made, size: str, **more: Any) -> dict[str, Any]:
+def _about(found: MadeRuns, size: str, **more: Any) -> dict[str, Any]:
     return {"study": found.study.name, "size": size, "missing": list(found.missing), **more}
 
 

@@ -1,4 +1,4 @@
-"""The commands that hand results on: to who watches, to a CI service, and to other tools."""
+"""Commands that pass results on: to a terminal, to a CI service, and to other tools."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from edgesim.cli.tolerances import Tolerances
 
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Between two looks.")] = 1.0,
+    every: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Refresh interval.")] = 1.0,
     session: Annotated[
-        str | None, typer.Option("--session", metavar="NAME", help="Which session, of a run of several.")
+        str | None, typer.Option("--session", metavar="NAME", help="The session to show, if the run has several.")
     ] = None,
 ) -> None:
-    """Show a run that goes on in another process, until it ends; the exit code is 0 if it finished, else 1.
+    """Show a run of another process until it ends. The exit code is 0 if the run finished, else 1.
 
-    It reads what the run has written to its folder, which is every few seconds, and disturbs it in nothing.
+    The command only reads the run folder, which the run updates every few seconds.
     """
     from edgesim.cli.watch import watch as look
 
@@ -33,9 +33,9 @@ def diff(
     run_b: Annotated[Path, typer.Argument(metavar="RUN", help="Another run folder.")],
     tolerance: Tolerances = None,
 ) -> None:
-    """Compare the tables and weights of two runs value by value; the exit code is 1 if they differ.
+    """Compare tables and weights of two runs value by value. The exit code is 1 if they differ.
 
-    A tolerance is of a column as in rounds.energy_j, of all columns of a name as in energy_j, or of `weights`.
+    A tolerance applies to a column as in rounds.energy_j, to all columns of a name as in energy_j, or to `weights`.
     """
     from edgesim.cli import show
     from edgesim.cli.open_runs import opened
@@ -53,23 +53,23 @@ def diff(
 
 def check(
     goldens: Annotated[
-        list[Path] | None, typer.Argument(metavar="[GOLDEN...]", help="Folders of golden tables; default golden/*.")
+        list[Path] | None, typer.Argument(metavar="[GOLDEN...]", help="Folders of golden tables. Default: golden/*.")
     ] = None,
-    update: Annotated[
-        bool, typer.Option("--update", help="Write the tables anew instead, and show what moved.")
-    ] = False,
+    update: Annotated[bool, typer.Option("--update", help="Rewrite the tables and show the changes.")] = False,
     from_: Annotated[
-        Path | None, typer.Option("--from", metavar="RUN", help="Compare this run, or a study's folder of runs.")
+        Path | None, typer.Option("--from", metavar="RUN", help="Compare this run, or the folder of runs of a study.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="So many runs at a time, a process and thread each.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Number of runs in parallel, each in a process with one thread.")
+    ] = 1,
     tolerance: Tolerances = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a JUnit XML file, a case each run.")] = None,
-    as_json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Write all that was found as JSON.")
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a JUnit XML file with a case for each run.")
     ] = None,
+    as_json: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all results as JSON.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a summary for a pull request.")] = None,
 ) -> None:
-    """Run the studies of golden tables and compare; the exit code is 1 on a difference and 2 on broken input."""
+    """Rerun and compare golden tables. The exit code is 1 on a difference and 2 on broken input."""
     from edgesim.cli.check import Files, run_check
 
     run_check(goldens or [], update, from_, workers, tolerance or [], Files(junit, as_json, markdown))
@@ -78,14 +78,18 @@ def check(
 def export(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN|STUDY...", help="Run folders, folders of them, patterns; or study files."),
+        typer.Argument(
+            metavar="RUN|STUDY...", help="Run folders, folders with run folders, patterns, or a study file."
+        ),
     ],
-    to: Annotated[ExportTo, typer.Option("--to", help="What to write.")],
-    out: Annotated[str, typer.Option(metavar="FOLDER", help="Where; of mlflow also the address of a tracking store.")],
-    size: Annotated[str, typer.Option(metavar="quick|full", help="Of a study: which size.")] = "quick",
+    to: Annotated[ExportTo, typer.Option("--to", help="Format to write.")],
+    out: Annotated[
+        str, typer.Option(metavar="FOLDER", help="Folder to write to. For mlflow also the address of a tracking store.")
+    ],
+    size: Annotated[str, typer.Option(metavar="quick|full", help="Size of the study.")] = "quick",
     folder: Runs = None,
 ) -> None:
-    """Write runs for other tools: TensorBoard and MLflow with simulated time as their step, or tables in files."""
+    """Export runs to TensorBoard or MLflow, with simulated time as step, or to table files."""
     from edgesim.cli.export import export_runs
 
     export_runs(runs, to.value, out, size, folder)

@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"[-+]?(\d[\d.,]*(e[-+]?\d+)?|inf|nan)( ?[^\d\s]+)?( ± .*)
 
 
 @dataclass(frozen=True)
-class Column:
+class GridColumn:
     """A column of texts under a heading."""
 
     heading: str
@@ -51,19 +51,19 @@ class Column:
         return not self.is_numeric and " " in cell and cell_len(cell) > _SENTENCE
 
 
-def print_grid(columns: Sequence[Column], keys: int = 1, width: int | None = None) -> None:
+def print_grid(columns: Sequence[GridColumn], keys: int = 1, width: int | None = None) -> None:
     """Print columns side by side; where they do not fit, in blocks that each begin with the first `keys` columns.
 
     `width`: characters a line, by default those of the terminal; a pipe has no end.
     """
     if width is None and sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-    columns = [Column(visible(each.heading), list(map(visible, each.cells))) for each in columns]
+    columns = [GridColumn(visible(each.heading), list(map(visible, each.cells))) for each in columns]
     for block in blocks(columns, keys, width):
         _print_block(block, widths(block, width))
 
 
-def blocks(columns: Sequence[Column], keys: int, width: int | None) -> list[list[Column]]:
+def blocks(columns: Sequence[GridColumn], keys: int, width: int | None) -> list[list[GridColumn]]:
     """Return columns in as few blocks as fit the width, each with the first `keys` columns in front."""
     key, rest = list(columns[:keys]), columns[keys:]
     found = [list(key)]
@@ -74,7 +74,7 @@ def blocks(columns: Sequence[Column], keys: int, width: int | None) -> list[list
     return found
 
 
-def widths(columns: Sequence[Column], width: int | None) -> list[int]:
+def widths(columns: Sequence[GridColumn], width: int | None) -> list[int]:
     """Return the characters of each column: sentences and headings share what numbers and names leave."""
     found = [column.widest for column in columns]
     if width is None:
@@ -88,7 +88,7 @@ def widths(columns: Sequence[Column], width: int | None) -> list[int]:
     return found
 
 
-def _least(columns: Sequence[Column]) -> int:
+def _least(columns: Sequence[GridColumn]) -> int:
     return sum(column.narrowest for column in columns) + _GAP * (len(columns) - 1)
 
 
@@ -96,7 +96,7 @@ def _words(text: str) -> list[str]:
     return text.split() or [""]
 
 
-def _print_block(columns: Sequence[Column], sizes: Sequence[int]) -> None:
+def _print_block(columns: Sequence[GridColumn], sizes: Sequence[int]) -> None:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
     for column, size in zip(columns, sizes, strict=True):
         side: Literal["right", "left"] = "right" if column.is_numeric else "left"

@@ -55,11 +55,11 @@ def _forms(kind: str) -> tuple[str, ...]:
 
 
 def _print_kind(kind: str) -> None:
-    from edgesim.cli.grid import Column, print_grid
+    from edgesim.cli.grid import GridColumn, print_grid
 
     places = places_of(kind)
     summaries = [place.summary for place in places.values()]
-    print_grid([Column(kind, list(places)), Column("what it is", summaries)])
+    print_grid([GridColumn(kind, list(places)), GridColumn("what it is", summaries)])
 
 
 def _print_catalogue(which: str, names: Sequence[str]) -> None:
@@ -74,7 +74,7 @@ def _print_catalogue(which: str, names: Sequence[str]) -> None:
 
 
 def _print_part(kind: str, name: str) -> None:
-    from edgesim.cli.grid import Column, print_grid
+    from edgesim.cli.grid import GridColumn, print_grid
     from edgesim.config.describe import describe
 
     found = describe(kind, name)
@@ -84,7 +84,7 @@ def _print_part(kind: str, name: str) -> None:
     print(f"{found.example}\n")
     if found.keys:
         headings = ("key", "default", "unit", "type", "example", "meaning")
-        print_grid([Column(head, [getattr(key, head) for key in found.keys]) for head in headings])
+        print_grid([GridColumn(head, [getattr(key, head) for key in found.keys]) for head in headings])
         for key in found.keys:
             if key.background:
                 print(f"{key.key}: {key.background}")

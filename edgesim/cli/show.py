@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgesim.cli.formats import latex, markdown
-from edgesim.cli.grid import Column, print_grid
+from edgesim.cli.grid import GridColumn, print_grid
 from edgesim.core.metrics import ACCURACY
 from edgesim.reports.format import divergence, heading, text
 
@@ -102,7 +102,7 @@ def print_table(
     if title:
         print(title)
     texts = zip(*cells, strict=True) if cells else ([] for _ in columns)
-    print_grid([Column(head, list(each)) for head, each in zip(columns.values(), texts, strict=True)], keys)
+    print_grid([GridColumn(head, list(each)) for head, each in zip(columns.values(), texts, strict=True)], keys)
 
 
 def print_json(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""The commands about studies: what is missing and will take how long, run it, print the table."""
+"""Commands about studies: plan and run the missing cells, print tables, plot."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ if TYPE_CHECKING:
 
     from edgesim.execution.processes import Pool
     from edgesim.reports.load import Run
-    from edgesim.studies.runs import Planned
     from edgesim.studies.study import Study, StudyCell
 
-_EQUAL = 1e-9  # of a number; a mean of equal ones may be off by a last bit
+_EQUAL = 1e-9  # relative; the mean of equal numbers may differ in the last bit
 
 commands = typer.Typer(help="Run a study, many scenarios with one question, and print its table.")
 
 
 class _Where(StrEnum):
-    """Processes that cells can be run in, by the names of the backends that train in such."""
+    """Processes that run cells, named like the backends that train in such processes."""
 
     MACHINE = "workers"
     CLUSTER = "ray"
@@ -38,11 +37,11 @@ class _Where(StrEnum):
 
 StudyFile = Annotated[Path, typer.Argument(metavar="STUDY", help="A study file (TOML).")]
 Only = Annotated[
-    list[str] | None, typer.Option(metavar="CELL", help="Only cells such as method=fedavg,seed=1; may be repeated.")
+    list[str] | None, typer.Option(metavar="CELL", help="Only cells such as method=fedavg,seed=1. Repeatable.")
 ]
-SizeName = Annotated[str, typer.Option(metavar="quick|full", help="Which size of the study.")]
+SizeName = Annotated[str, typer.Option(metavar="quick|full", help="Size of the study.")]
 Runs = Annotated[
-    Path | None, typer.Option("--runs", help="Folder of the runs of the study; default runs/studies/STUDY/SIZE.")
+    Path | None, typer.Option("--runs", help="Folder of the runs of the study. Default: runs/studies/STUDY/SIZE.")
 ]
 
 
@@ -54,7 +53,7 @@ def plan(
     folder: Runs = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build every cell that is missing, train nothing, and say what running them will take on this host."""
+    """Build all missing cells without training, and estimate the time and disk space to run them on this host."""
     from edgesim.cli.scenario import warn
     from edgesim.cli.show import print_json, print_table
     from edgesim.reports.format import text
@@ -80,34 +79,47 @@ def plan(
 def run(
     study: StudyFile,
     only: Only = None,
-    workers: Annotated[int, typer.Option(min=1, help="So many cells at a time, a process and thread each.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Number of cells in parallel, each in a process with one thread.")
+    ] = 1,
     size: SizeName = "quick",
     folder: Runs = None,
     checkpoint: Every = None,
     fresh: Fresh = False,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Run the others where some cells cannot be; the exit code is then 1.")
+        bool, typer.Option("--keep-going", help="If some cells cannot run, run the others. The exit code is then 1.")
     ] = False,
     backend: Annotated[
-        _Where, typer.Option(help="Where cells run: in processes of this machine, or of a Ray cluster.")
+        _Where, typer.Option(help="Run cells in processes of this machine, or of a Ray cluster.")
     ] = _Where.MACHINE,
     address: Annotated[
         str | None,
-        typer.Option(help="The Ray cluster, HOST:PORT or auto; default RAY_ADDRESS, else this machine alone."),
+        typer.Option(help="The Ray cluster, HOST:PORT or auto. Default: RAY_ADDRESS, else this machine."),
     ] = None,
 ) -> None:
-    """Run the cells that are missing, or whose scenario, data or edgesim's code have changed since.
+    """Run the cells that are missing, or whose scenario, data or code have changed.
 
-    All are built before the first is run. What cells have in common, such as trainings under several networks, is
-    computed once. Several of these commands at once share the cells among them.
+    All cells are built before the first one runs. Work that cells share, such as training under several networks, is
+    done once. Several of these commands in parallel share the cells among them.
     """
     from edgesim.cli.scenario import warn
     from edgesim.cli.show import print_note
+    from edgesim.studies.eta import StudyProgress
+    from edgesim.studies.order import apart
     from edgesim.studies.plan import bad
-    from edgesim.studies.runs import claim
+    from edgesim.studies.runs import claim, run_all
 
     checkpoint_s = seconds(checkpoint)
-    _prepare(backend, address, workers)
+    if backend is _Where.CLUSTER:
+        from edgesim.execution.ray_cluster import check_installed
+
+        check_installed("--backend")
+    elif address:
+        raise ConfigError("--address: is that of a Ray cluster; add --backend ray")
+    elif workers > 1:  # processes load the code while this one builds the cells
+        from edgesim.execution.processes import warm_up
+
+        warm_up("edgesim.runs.simulate")
     _, cells, warnings = looked_at(study, only, size, folder)
     faults = bad(cells)
     done = [each.planned for each in cells if each.state == "done" and not fresh]
@@ -125,9 +137,17 @@ def run(
     if missing and backend is _Where.CLUSTER:
         from edgesim.studies.on_ray import ray_pool
 
-        missing = [replace(each, folder=each.folder.absolute()) for each in missing]  # for processes elsewhere
+        missing = [replace(each, folder=each.folder.absolute()) for each in missing]  # for processes on other machines
         pool = ray_pool(missing, workers, address)
-    failed = _run_missing(missing, done, workers, checkpoint_s, fresh, pool)
+    progress = StudyProgress(apart(missing) if fresh else missing, done, workers)
+    try:
+        with pool as processes:
+            for step in run_all(missing, workers, checkpoint_s, fresh, processes):
+                print_note(progress.take(step))
+    except KeyboardInterrupt as stop:
+        print_note("interrupted; the cells that ended are kept")
+        raise typer.Exit(130) from stop
+    failed = progress.failed
     if keep_going and (faults or failed):
         _print_lines([*faults, *failed])
         print_note(f"{len(faults)} of {len(cells)} cells cannot be run, {len(failed)} failed")
@@ -139,17 +159,19 @@ def run(
 @commands.command()
 def optimise(
     study: StudyFile,
-    trials: Annotated[int, typer.Option(min=1, help="So many in all, those of earlier commands among them.")],
-    workers: Annotated[int, typer.Option(min=1, help="So many cells at a time, a process and thread each.")] = 1,
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials in total, including those of earlier commands.")],
+    workers: Annotated[
+        int, typer.Option(min=1, help="Number of cells in parallel, each in a process with one thread.")
+    ] = 1,
     size: SizeName = "quick",
     folder: Runs = None,
     checkpoint: Every = None,
     fresh: Fresh = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search the space of a study for the best of its objectives; its trials are then cells of the study.
+    """Search the space of a study for the best objectives. The trials become cells of the study.
 
-    The same command goes on with a search that was cut off, and comes to the same trials.
+    After an interruption the same command continues the search and comes to the same trials.
     """
     checkpoint_s = seconds(checkpoint)
     if workers > 1:
@@ -170,17 +192,17 @@ def table(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print a section for a page, a line each cell.")
+        bool, typer.Option("--markdown", help="Print a Markdown section with a line for each cell.")
     ] = False,
     as_latex: AsLatex = False,
     long: Annotated[
-        bool, typer.Option("--long", help="A line each column: runs, deviation, intervals, ratio.")
+        bool, typer.Option("--long", help="Print a line for each column: runs, deviation, intervals, ratio.")
     ] = False,
     sort: SortBy = None,
 ) -> None:
-    """Print means over the seeds, beside published values; of targets that some runs missed, medians.
+    """Print means over seeds with published values. Targets that some runs missed have medians.
 
-    --long: with standard deviation, 95 % intervals and all else that is known over the seeds.
+    --long: also print standard deviation, 95 % intervals and all other statistics over seeds.
     """
     from edgesim.cli.formats import one_of, order
     from edgesim.studies.values import numbers, reordered, tabulate
@@ -194,13 +216,13 @@ def table(
         print(f"## {found.study.name}\n\n`edgesim study run {study} --size {size}`\n")
     _print(rows, found.study.name, size, style)
     if style == "markdown" and found.missing:
-        print(f"\n{found.told}.")  # a page is read where no note was printed
+        print(f"\n{found.told}.")  # the page is read without the notes of this command
     if style == "markdown":
         print()
 
 
-class Made(NamedTuple):
-    """The runs of a study that there are, of how many cells, and the names of those that are missing."""
+class MadeRuns(NamedTuple):
+    """Existing runs of a study, the number of its cells, and the names of missing cells."""
 
     study: Study
     runs: Sequence[tuple[StudyCell, Run]]
@@ -209,14 +231,14 @@ class Made(NamedTuple):
 
     @property
     def told(self) -> str:
-        """Return how many cells are missing."""
+        """Number of missing cells in words."""
         return f"{len(self.missing)} of {self.cells} cells are missing"
 
 
-def made(study: Path, only: list[str] | None, size: str, folder: Path | None) -> Made:
-    """Return the runs that a study has, and say on stderr what is missing, old or diverged.
+def made(study: Path, only: list[str] | None, size: str, folder: Path | None) -> MadeRuns:
+    """Return the runs of a study, and report missing, outdated and diverged runs on stderr.
 
-    Raises EdgesimError if there is none.
+    Raises EdgesimError if there are no runs.
     """
     from edgesim.cli.show import print_note
 
@@ -228,7 +250,7 @@ def made(study: Path, only: list[str] | None, size: str, folder: Path | None) ->
         raise EdgesimError(f"{study}: no cell has been run{stale}; first: edgesim study run {study} --size {size}")
     here = {each.cell.name for each, _ in kept}
     missing = [each.cell.name for each in planned if each.cell.name not in here]
-    found = Made(loaded, [(each.cell, run) for each, run in kept], len(planned), missing)
+    found = MadeRuns(loaded, [(each.cell, run) for each, run in kept], len(planned), missing)
     if missing:
         print_note(found.told)
     if not all(each.is_done() for each, _ in kept):
@@ -247,70 +269,31 @@ def plot(
     kind: Annotated[
         str,
         typer.Option(
-            metavar="KIND", help="Of accuracy, targets, pareto, energy, cost, heat, rounds, lorenz, topology."
+            metavar="KIND", help="One of accuracy, targets, pareto, energy, cost, heat, rounds, lorenz, topology."
         ),
     ] = "accuracy",
     only: Only = None,
     size: SizeName = "quick",
     folder: Runs = None,
-    x: Annotated[str, typer.Option(help="Axes of accuracy; a column (pareto); an axis of the study (heat).")] = "",
-    y: Annotated[str, typer.Option(help="The other column, or axis.")] = "",
-    column: Annotated[str, typer.Option(help="What is drawn by targets and heat; default: the first that fits.")] = "",
+    x: Annotated[str, typer.Option(help="Axes for accuracy, a column for pareto, an axis of the study for heat.")] = "",
+    y: Annotated[str, typer.Option(help="The second column or axis.")] = "",
+    column: Annotated[str, typer.Option(help="The column for targets and heat. Default: the first that fits.")] = "",
     width: Annotated[
-        str, typer.Option(metavar="single|double|W", help="Of the figure: columns of a journal, or 9cm.")
+        str, typer.Option(metavar="single|double|W", help="Width of the figure: columns of a journal, or 9cm.")
     ] = "single",
     out: Annotated[
-        Path | None, typer.Option(help="The file; without an ending, a PNG and an SVG; default: the kind.")
+        Path | None, typer.Option(help="The file. Without an ending, a PNG and an SVG. Default: the kind.")
     ] = None,
     formats: Annotated[
-        str | None, typer.Option("--format", metavar="FORMATS", help="Of png, svg, pdf; with commas.")
+        str | None, typer.Option("--format", metavar="FORMATS", help="One or more of png, svg, pdf, with commas.")
     ] = None,
-    title: Annotated[str, typer.Option(help="Above the figure.")] = "",
+    title: Annotated[str, typer.Option(help="Title above the figure.")] = "",
 ) -> None:
-    """Draw a picture of a study for a paper: statistics over the seeds of its configurations."""
+    """Plot a study for a paper: statistics over seeds of its configurations."""
     from edgesim.cli.figures import plot_study
 
     for path in plot_study(study, kind, only, size, folder, (x, y, column), width, out, formats, title):
         print(path)
-
-
-def _run_missing(
-    missing: Sequence[Planned],
-    done: Sequence[Planned],
-    workers: int,
-    checkpoint_s: float | None,
-    fresh: bool,
-    opening: AbstractContextManager[Pool | None],
-) -> list[str]:
-    """Run cells and say how far that is; return a line for each that failed, its name and why."""
-    from edgesim.cli.show import print_note
-    from edgesim.studies.eta import StudyProgress
-    from edgesim.studies.order import apart
-    from edgesim.studies.runs import run_all
-
-    tally = StudyProgress(apart(missing) if fresh else missing, done, workers)
-    try:
-        with opening as pool:
-            for step in run_all(missing, workers, checkpoint_s, fresh, pool):
-                print_note(tally.take(step))
-    except KeyboardInterrupt as stop:
-        print_note("interrupted; the cells that ended are kept")
-        raise typer.Exit(130) from stop
-    return tally.failed
-
-
-def _prepare(backend: _Where, address: str | None, workers: int) -> None:
-    """Raise ConfigError unless cells can be run there; let processes of this machine load what they need."""
-    if backend is _Where.CLUSTER:
-        from edgesim.execution.ray_cluster import check_installed
-
-        check_installed("--backend")
-    elif address:
-        raise ConfigError("--address: is that of a Ray cluster; add --backend ray")
-    elif workers > 1:
-        from edgesim.execution.processes import warm_up
-
-        warm_up("edgesim.runs.simulate")
 
 
 def _print_lines(lines: Sequence[str]) -> None:
@@ -322,9 +305,10 @@ def _print_lines(lines: Sequence[str]) -> None:
 
 def _print(rows: pd.DataFrame, name: str, size: str, style: str) -> None:
     from edgesim.cli.formats import latex, markdown
-    from edgesim.cli.grid import Column, print_grid
+    from edgesim.cli.frames import print_digits
+    from edgesim.cli.grid import GridColumn, print_grid
     from edgesim.cli.show import print_json
-    from edgesim.studies.values import axes_of, pivoted
+    from edgesim.studies.values import axes_of, few_runs, pivoted
 
     if style == "json":
         print_json(
@@ -344,21 +328,14 @@ def _print(rows: pd.DataFrame, name: str, size: str, style: str) -> None:
     elif style == "latex":
         print(latex(headings, cells))
     elif style == "long":
-        _print_long(rows, f"{name} ({size})")
+        print_digits(rows.dropna(axis="columns", how="all"), f"{name} ({size})", keys=len(labels) + 1)
+        if note := few_runs(rows):
+            print(note)
+        _print_equal(rows)
     else:
         print(f"{name} ({size})")
-        print_grid([Column(each, list(table[each])) for each in headings], keys=len(labels))
+        print_grid([GridColumn(each, list(table[each])) for each in headings], keys=len(labels))
         _print_equal(rows)
-
-
-def _print_long(found: pd.DataFrame, title: str) -> None:
-    from edgesim.cli.frames import print_digits
-    from edgesim.studies.values import axes_of, few_runs
-
-    print_digits(found.dropna(axis="columns", how="all"), title, keys=len(axes_of(found)) + 1)
-    if note := few_runs(found):
-        print(note)
-    _print_equal(found)
 
 
 def _print_equal(rows: pd.DataFrame) -> None:

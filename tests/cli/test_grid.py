@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgesim.cli.grid import Column, print_grid
+from edgesim.cli.grid import GridColumn, print_grid
 from edgesim.cli.show import print_table
 from tests.sizes import examples
 
@@ -18,7 +18,7 @@ NUMBERS = st.one_of(st.integers(0, 10**15).map(str), st.floats(0, 1).map("{:.4f}
 NAMES = st.from_regex(r"[a-z][a-z0-9_:=,.]{0,30}", fullmatch=True)
 
 
-def printed(columns: list[Column], width: int | None, keys: int = 1) -> list[str]:
+def printed(columns: list[GridColumn], width: int | None, keys: int = 1) -> list[str]:
     out = io.StringIO()
     with redirect_stdout(out):
         print_grid(columns, keys, width)
@@ -26,16 +26,16 @@ def printed(columns: list[Column], width: int | None, keys: int = 1) -> list[str
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> list[Column]:
+def tables(draw: st.DrawFn) -> list[GridColumn]:
     rows = draw(st.integers(1, 4))
     cells = st.one_of(st.lists(NUMBERS, min_size=rows, max_size=rows), st.lists(NAMES, min_size=rows, max_size=rows))
     headings = st.lists(NAMES, min_size=1, max_size=3).map(" ".join)
-    return [Column(draw(headings), draw(cells)) for _ in range(draw(st.integers(1, 12)))]
+    return [GridColumn(draw(headings), draw(cells)) for _ in range(draw(st.integers(1, 12)))]
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(columns=tables(), width=st.integers(20, 200))
-def test_nothing_is_cut_and_lines_fit_if_they_can(columns: list[Column], width: int) -> None:
+def test_nothing_is_cut_and_lines_fit_if_they_can(columns: list[GridColumn], width: int) -> None:
     lines = printed(columns, width)
     shown = [word for line in lines for word in line.split()]
     for column in columns:
@@ -48,7 +48,7 @@ def test_nothing_is_cut_and_lines_fit_if_they_can(columns: list[Column], width: 
 
 @pytest.mark.parametrize("width", [80, 60, 40])
 def test_what_has_no_room_follows_below_with_the_keys(width: int) -> None:
-    columns = [Column("run", ["a", "b"]), *(Column(f"number {i}", [f"{i}.123456 MB"] * 2) for i in range(9))]
+    columns = [GridColumn("run", ["a", "b"]), *(GridColumn(f"number {i}", [f"{i}.123456 MB"] * 2) for i in range(9))]
     lines = printed(columns, width)
     blocks = sum(line.startswith("a ") for line in lines)
     assert blocks == -(-9 // ((width - 3) // 13))  # 11 characters and 2 spaces each, beside 3 of the key
@@ -57,7 +57,9 @@ def test_what_has_no_room_follows_below_with_the_keys(width: int) -> None:
 
 def test_a_sentence_is_folded_before_columns_go_below() -> None:
     sentence = "Weighted mean of what the devices send, each by its number of samples, however late it comes."
-    lines = printed([Column("name", ["fedavg"]), Column("what it is", [sentence]), Column("bytes", ["24360"])], 60)
+    lines = printed(
+        [GridColumn("name", ["fedavg"]), GridColumn("what it is", [sentence]), GridColumn("bytes", ["24360"])], 60
+    )
     assert " ".join(" ".join(lines[2:]).replace("fedavg", "").replace("24360", "").split()) == sentence
     assert max(map(len, lines)) <= 60
 
