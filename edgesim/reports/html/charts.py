@@ -1,4 +1,4 @@
-"""Charts of a report: drawn with plotly, with the numbers below each."""
+"""Charts of a report, drawn with plotly, each with its numbers as a table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GREY = "#8a9099"
 PATTERNS = ("", "/", ".", "x", "\\", "|", "+", "-")
 _FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 12}
 _MARGIN = {"l": 52, "r": 14, "t": 10, "b": 44}
-# Strong on white and on black; yellow, pink and grey of the palette are not.
+# Places in the palette of colours that are strong on white and on black, unlike its yellow, pink and grey.
 _COLOURS = (0, 1, 2, 3, 4, 5, 9)
 
 
@@ -52,12 +52,12 @@ def looks(settings: Sequence[str]) -> dict[str, Entry]:
 
 
 def safe(text: str) -> str:
-    """Return a text as plotly shows it, which takes some HTML for formatting."""
+    """Return a text with HTML escaped, since plotly takes some HTML for formatting."""
     return html.escape(text, quote=False)
 
 
 def folded(label: str, most: int) -> str:
-    """Return a label for a row of a chart: safe, and in lines of so many characters."""
+    """Return a label for a row of a chart: safe, in at most three lines of at most `most` characters."""
     words, lines = label.split(" "), [""]
     for word in words:
         if lines[-1] and len(lines[-1]) + 1 + len(word) > most:
@@ -79,7 +79,7 @@ def titled(words: str, unit: Unit) -> str:
 
 
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
-    """Return an axis with few ticks and a quiet grid, whose colours the style sheet of the page sets."""
+    """Return an axis with few ticks and a pale grid. The style sheet of the page sets its colours."""
     return {
         "title": {"text": title, "standoff": 10, "font": {"size": 12}},
         "showline": False,
@@ -95,7 +95,7 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
 
 
 def drawn(traces: Sequence[Any], x: Mapping[str, Any], y: Mapping[str, Any], **more: Any) -> Any:
-    """Return a figure without a legend, which the page has as buttons; transparent, to fit light and dark."""
+    """Return a transparent figure, to fit light and dark pages. It has no legend, as the page has buttons for it."""
     layout = {
         "template": "none",
         "font": _FONT,
@@ -120,8 +120,18 @@ def band(colour: str) -> str:
 
 
 def numbers(caption: str, head: Sequence[str], rows: Sequence[Sequence[Any]], names: int = 1) -> Table:
-    """Return the table behind a chart: so many first columns are names, all others numbers."""
-    cells = [[Cell(each if isinstance(each, str) else _three(each)) for each in row] for row in rows]
+    """Return the table behind a chart. The first `names` columns are names, all others numbers of four digits."""
+    cells = []
+    for row in rows:
+        texts = []
+        for each in row:
+            if isinstance(each, str):
+                texts.append(each)
+            elif not math.isfinite(each):
+                texts.append("–")
+            else:
+                texts.append(f"{each:.4g}" if abs(each) < 1e5 else f"{each:.3e}")
+        cells.append([Cell(text) for text in texts])
     return Table(caption=caption, head=head, rows=cells, numbers=len(head) - names)
 
 
@@ -133,14 +143,8 @@ def thinned(count: int, most: int) -> list[int]:
 
 
 def height_of(rows: int, each: int = 34) -> int:
-    """Return the height in pixels of a chart with so many rows."""
+    """Return the height in pixels of a chart with this number of rows."""
     return 74 + each * max(rows, 2)
-
-
-def _three(value: float) -> str:
-    if not math.isfinite(value):
-        return "–"
-    return f"{value:.4g}" if abs(value) < 1e5 else f"{value:.3e}"
 
 
 _AGAINST = {
@@ -148,69 +152,69 @@ _AGAINST = {
     "energy_j": ("energy", "energy of devices, idle included"),
     "round": ("rounds", "rounds"),
 }
-_ROWS_BEHIND = 12  # of each setting in the table behind a curve
-_NAME = 22  # characters of a line of a row's name
+_ROWS_BEHIND = 12  # rows of each setting in the table behind a curve
+_NAME = 22  # characters per line of a row's name
 
 
 def accuracy_charts(points: pd.DataFrame, settings: Sequence[str], targets: Sequence[float]) -> list[Chart]:
-    """Return accuracy against time, energy and rounds: the mean over seeds, and a band from lowest to highest."""
-    each = looks(settings)
-    known = [label for label in settings if (points["setting"] == label).any()]
-    return [_accuracy(points, {label: each[label] for label in known}, name, targets) for name in _AGAINST]
-
-
-def _accuracy(points: pd.DataFrame, each: Mapping[str, Entry], quantity: str, targets: Sequence[float]) -> Chart:
-    unit = unit_of(quantity, float(points[quantity].max()))
-    name, words = _AGAINST[quantity]
-    traces, rows = [], []
-    for label, look in each.items():
-        runs = [of_run for _, of_run in points[points["setting"] == label].groupby("run", sort=False)]
-        line = mean_and_range(runs, quantity)
-        at = line[quantity] / unit.size
-        traces += _line(at, line, look, len(runs) > 1)
-        rows += [
-            (label, float(at[i]), *(100 * float(line[column][i]) for column in ("mean", "low", "high")))
-            for i in thinned(len(line), _ROWS_BEHIND)
-        ]
+    """Return charts of accuracy against time, energy and rounds: the mean over seeds, with a band from low to high."""
+    each = {label: look for label, look in looks(settings).items() if (points["setting"] == label).any()}
     dashed = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "line": {"color": GREY, "width": 1, "dash": "dash"}}
     shapes = [{**dashed, "y0": 100 * target, "y1": 100 * target} for target in targets]
-    x = axis(titled(words, unit), rangemode="tozero")
-    figure = drawn(traces, x, axis("test accuracy (%)"), shapes=shapes)
-    ends = "; ".join(f"{label} {rows_of[-1][2]:.1f} %" for label, rows_of in _by_label(rows).items())
-    says = f"Lines of test accuracy against {words}, one for each configuration. At the end: {ends}."
-    head = ["configuration", titled(words, unit), "mean (%)", "lowest (%)", "highest (%)"]
-    behind = numbers(f"Test accuracy against {words}", head, rows)
-    return Chart(name=f"accuracy-{name}", title=f"Accuracy against {words}", says=says, figure=figure, data=behind)
+    charts = []
+    for quantity, (name, words) in _AGAINST.items():
+        unit = unit_of(quantity, float(points[quantity].max()))
+        traces: list[Any] = []
+        rows: list[tuple[Any, ...]] = []
+        for label, look in each.items():
+            runs = [of_run for _, of_run in points[points["setting"] == label].groupby("run", sort=False)]
+            line = mean_and_range(runs, quantity)
+            at = line[quantity] / unit.size
+            if len(runs) > 1:
+                traces += _band(at, 100 * line["low"], 100 * line["high"], look)
+            marked = thinned(len(at), 8)
+            sizes = [8 if i in marked else 0 for i in range(len(at))]
+            mean = graph_objects.Scatter(
+                x=at,
+                y=100 * line["mean"],
+                mode="lines+markers",
+                name=safe(label),
+                line={"color": look.colour, "dash": look.dash, "width": 2},
+                marker={"symbol": look.symbol, "size": sizes, "color": look.colour},
+                meta={"setting": label},
+                hovertemplate="%{y:.1f} % at %{x:.4g}",
+            )
+            traces.append(mean)
+            rows += [
+                (label, float(at[i]), *(100 * float(line[column][i]) for column in ("mean", "low", "high")))
+                for i in thinned(len(line), _ROWS_BEHIND)
+            ]
+        x = axis(titled(words, unit), rangemode="tozero")
+        last = {row[0]: row for row in rows}
+        ends = "; ".join(f"{label} {row[2]:.1f} %" for label, row in last.items())
+        head = ["configuration", titled(words, unit), "mean (%)", "lowest (%)", "highest (%)"]
+        chart = Chart(
+            name=f"accuracy-{name}",
+            title=f"Accuracy against {words}",
+            says=f"Lines of test accuracy against {words}, one for each configuration. At the end: {ends}.",
+            figure=drawn(traces, x, axis("test accuracy (%)"), shapes=shapes),
+            data=numbers(f"Test accuracy against {words}", head, rows),
+        )
+        charts.append(chart)
+    return charts
 
 
-def _by_label(rows: Sequence[tuple[Any, ...]]) -> dict[str, list[tuple[Any, ...]]]:
-    found: dict[str, list[tuple[Any, ...]]] = {}
-    for row in rows:
-        found.setdefault(row[0], []).append(row)
-    return found
-
-
-def _line(at: pd.Series, line: pd.DataFrame, look: Entry, several: bool) -> list[Any]:
-    """Return the traces of a setting: its band, if it has several runs, below its line."""
+def _band(at: pd.Series, low: pd.Series, high: pd.Series, look: Entry) -> list[Any]:
+    """Return the two traces of a band behind a line."""
     quiet = {"hoverinfo": "skip", "mode": "lines", "line": {"width": 0}, "meta": {"setting": look.label}}
-    low = graph_objects.Scatter(x=at, y=100 * line["low"], **quiet)
-    high = graph_objects.Scatter(x=at, y=100 * line["high"], fill="tonexty", fillcolor=band(look.colour), **quiet)
-    shown = thinned(len(at), 8)
-    mean = graph_objects.Scatter(
-        x=at,
-        y=100 * line["mean"],
-        mode="lines+markers",
-        name=safe(look.label),
-        line={"color": look.colour, "dash": look.dash, "width": 2},
-        marker={"symbol": look.symbol, "size": [8 if i in shown else 0 for i in range(len(at))], "color": look.colour},
-        meta={"setting": look.label},
-        hovertemplate="%{y:.1f} % at %{x:.4g}",
-    )
-    return [low, high, mean] if several else [mean]
+    return [
+        graph_objects.Scatter(x=at, y=low, **quiet),
+        graph_objects.Scatter(x=at, y=high, fill="tonexty", fillcolor=band(look.colour), **quiet),
+    ]
 
 
 def target_chart(values: pd.DataFrame, summary: pd.DataFrame, column: str, settings: Sequence[str]) -> Chart:
-    """Return what a target took: a row a setting, each run as a dot, open triangles where it did not get there."""
+    """Return a chart of the cost of a target: a row per setting, a dot per run, an open triangle if not reached."""
     of = values[values["column"] == column]
     rows = {row["setting"]: row for row in summary[summary["column"] == column].to_dict("records")}
     finite = [each for each in [*of["value"], *(row["middle_high"] for row in rows.values())] if math.isfinite(each)]
@@ -218,7 +222,18 @@ def target_chart(values: pd.DataFrame, summary: pd.DataFrame, column: str, setti
     traces = []
     for place, look in enumerate(looks(settings).values()):
         runs = of[(of["setting"] == look.label) & of["value"].notna()]
-        traces += [_dots(runs[runs["observed"] == there], look, unit.size, place, there) for there in (True, False)]
+        for arrived in (True, False):
+            shown = runs[runs["observed"] == arrived]
+            dots = graph_objects.Scatter(
+                x=shown["value"] / unit.size,
+                y=[place + 0.16] * len(shown),
+                mode="markers",
+                marker={"color": look.colour, "size": 7, "symbol": "circle" if arrived else "triangle-right-open"},
+                meta={"setting": look.label},
+                hovertemplate="seed %{customdata}: %{x:.4g}" + ("" if arrived else ", not reached") + "<extra></extra>",
+                customdata=[safe(str(seed)) for seed in shown["seed"]],
+            )
+            traces.append(dots)
         traces += _middle(rows[look.label], look, unit.size, place, 1.06 * max(finite, default=1.0))
     names = list(range(len(settings)))
     y = axis(tickmode="array", tickvals=names, ticktext=[folded(label, _NAME) for label in settings], showgrid=False)
@@ -242,20 +257,11 @@ def target_chart(values: pd.DataFrame, summary: pd.DataFrame, column: str, setti
     )
 
 
-def _dots(runs: pd.DataFrame, look: Entry, size: float, place: int, arrived: bool) -> Any:
-    marker = {"color": look.colour, "size": 7, "symbol": "circle" if arrived else "triangle-right-open"}
-    return graph_objects.Scatter(
-        x=runs["value"] / size,
-        y=[place + 0.16] * len(runs),
-        mode="markers",
-        marker=marker,
-        meta={"setting": look.label},
-        hovertemplate="seed %{customdata}: %{x:.4g}" + ("" if arrived else ", not reached") + "<extra></extra>",
-        customdata=[safe(str(seed)) for seed in runs["seed"]],
-    )
-
-
 def _middle(row: Mapping[Any, Any], look: Entry, size: float, place: int, edge: float) -> list[Any]:
+    """Return the traces of a mean or median with its interval, or nothing if neither is known.
+
+    An interval without a known end ends in an arrow at `edge`.
+    """
     at, low, high = middle(row)
     if not math.isfinite(at) and not math.isfinite(low):
         return []
@@ -283,7 +289,7 @@ def _middle(row: Mapping[Any, Any], look: Entry, size: float, place: int, edge: 
 
 
 def tradeoff_chart(tradeoff: Tradeoff, settings: Sequence[str]) -> Chart:
-    """Return settings by two of their columns, the front joined and what is dominated in grey."""
+    """Return a chart of settings by two of their columns: the front is joined, dominated settings are grey."""
     x, y = tradeoff.x, tradeoff.y
     points = tradeoff.points
     units = {name: unit_of(name, float(points[name].max())) for name in (x, y)}
@@ -293,7 +299,30 @@ def tradeoff_chart(tradeoff: Tradeoff, settings: Sequence[str]) -> Chart:
     joined = graph_objects.Scatter(
         x=front[x] / sizes[x], y=front[y] / sizes[y], mode="lines", line={"color": GREY, "width": 1.2}, hoverinfo="skip"
     )
-    traces = [joined, *(_spot(row, (x, y), sizes, each[row["setting"]]) for row in points.to_dict("records"))]
+    traces = [joined]
+    for row in points.to_dict("records"):
+        look = each[row["setting"]]
+        colour = look.colour if row["front"] else GREY
+        bars = {}
+        for bar, name in (("error_x", x), ("error_y", y)):
+            low, high = (float(row.get(f"{name}_{end}", math.nan)) for end in ("low", "high"))
+            if math.isfinite(low) and math.isfinite(high):
+                ends = {
+                    "array": [max(0.0, high - row[name]) / sizes[name]],
+                    "arrayminus": [max(0.0, row[name] - low) / sizes[name]],
+                }
+                bars[bar] = {"symmetric": False, "thickness": 1, "width": 3, "color": colour, **ends}
+        spot = graph_objects.Scatter(
+            x=[row[x] / sizes[x]],
+            y=[row[y] / sizes[y]],
+            mode="markers",
+            name=safe(look.label),
+            marker={"symbol": look.symbol, "size": 12, "color": colour, "line": {"color": "white", "width": 1}},
+            meta={"setting": look.label},
+            hovertemplate="%{x:.4g}, %{y:.4g}",
+            **bars,
+        )
+        traces.append(spot)
     titles = [safe(f"{words_of(n)} (%)") if is_accuracy(n) else titled(words_of(n), units[n]) for n in (x, y)]
     figure = drawn(traces, axis(titles[0]), axis(titles[1]))
     on_front = ", ".join(front["setting"]) or "none"
@@ -311,33 +340,10 @@ def tradeoff_chart(tradeoff: Tradeoff, settings: Sequence[str]) -> Chart:
     )
 
 
-def _spot(row: Mapping[Any, Any], names: tuple[str, str], sizes: Mapping[str, float], look: Entry) -> Any:
-    colour = look.colour if row["front"] else GREY
-    bars = {}
-    for bar, name in zip(("error_x", "error_y"), names, strict=True):
-        low, high = (float(row.get(f"{name}_{end}", math.nan)) for end in ("low", "high"))
-        if math.isfinite(low) and math.isfinite(high):
-            ends = {
-                "array": [max(0.0, high - row[name]) / sizes[name]],
-                "arrayminus": [max(0.0, row[name] - low) / sizes[name]],
-            }
-            bars[bar] = {"symmetric": False, "thickness": 1, "width": 3, "color": colour, **ends}
-    return graph_objects.Scatter(
-        x=[row[names[0]] / sizes[names[0]]],
-        y=[row[names[1]] / sizes[names[1]]],
-        mode="markers",
-        name=safe(look.label),
-        marker={"symbol": look.symbol, "size": 12, "color": colour, "line": {"color": "white", "width": 1}},
-        meta={"setting": look.label},
-        hovertemplate="%{x:.4g}, %{y:.4g}",
-        **bars,
-    )
-
-
 def stacked_chart(
     spent: pd.DataFrame, part: str, value: str, name: str, words: str, settings: Sequence[str]
 ) -> tuple[Chart, list[Entry]]:
-    """Return a bar a setting, stacked by `part`, with the entries of its legend."""
+    """Return a chart with a bar per setting, stacked by `part`, and the entries of its legend."""
     known = [label for label in settings if (spent["setting"] == label).any()]
     means = parts_of(spent, part, value).loc[known]
     totals = means.sum(axis=1).tolist()
@@ -385,7 +391,7 @@ def stacked_chart(
 
 
 def lengths_chart(lengths: pd.DataFrame, settings: Sequence[str]) -> Chart:
-    """Return which share of rounds is done within how many seconds, a line a setting."""
+    """Return a chart of the share of rounds that are done within a time, a line per setting."""
     unit = unit_of("_s", float(lengths["length_s"].max()))
     traces, rows = [], []
     for look in looks(settings).values():
@@ -419,7 +425,7 @@ def lengths_chart(lengths: pd.DataFrame, settings: Sequence[str]) -> Chart:
 
 
 def lorenz_chart(devices: pd.DataFrame, settings: Sequence[str]) -> Chart:
-    """Return the share of energy spent by the devices that spent least, a line a setting."""
+    """Return a chart of the share of energy spent by the thriftiest devices (Lorenz curves), a line per setting."""
     diagonal = {"x": [0, 100], "y": [0, 100], "mode": "lines", "hoverinfo": "skip"}
     traces = [graph_objects.Scatter(**diagonal, line={"color": GREY, "width": 1, "dash": "dot"})]
     rows = []
@@ -457,7 +463,7 @@ def phases() -> list[Entry]:
 
 
 def gantt_chart(slowest: SlowestRound) -> Chart:
-    """Return what each device did when in a round, the last to end on top; of many devices those that ended last."""
+    """Return a Gantt chart of a round, the last device to end on top. Of many devices the last to end are shown."""
     bars = slowest.bars
     ended = bars.groupby("device")["end_s"].max().reset_index()
     ended = ended.sort_values(["end_s", "device"], ascending=[False, True])
@@ -465,7 +471,21 @@ def gantt_chart(slowest: SlowestRound) -> Chart:
     unit = unit_of("_s", slowest.length_s)
     place = {device: row for row, device in enumerate(shown)}
     bars = bars[bars["device"].isin(shown)]
-    traces = [_bars(bars[bars["phase"] == entry.label], entry, place, unit.size) for entry in phases()]
+    traces = []
+    for entry in phases():
+        of_phase = bars[bars["phase"] == entry.label]
+        hatches = ["" if outcome == "ok" else "/" for outcome in of_phase["outcome"]]
+        trace = graph_objects.Bar(
+            base=of_phase["start_s"] / unit.size,
+            x=(of_phase["end_s"] - of_phase["start_s"]) / unit.size,
+            y=of_phase["device"].map(place),
+            orientation="h",
+            name=entry.label,
+            marker={"color": entry.colour, "pattern": {"shape": hatches, "fillmode": "overlay", "fgcolor": "#ffffff"}},
+            customdata=of_phase[["device", "outcome"]],
+            hovertemplate="%{fullData.name} %{x:.3g}, %{customdata[1]}<extra>device %{customdata[0]}</extra>",
+        )
+        traces.append(trace)
     end = slowest.length_s / unit.size
     limit = {
         "type": "line",
@@ -476,7 +496,10 @@ def gantt_chart(slowest: SlowestRound) -> Chart:
         "x1": end,
         "line": {"color": GREY, "width": 1.5},
     }
-    names = [_named(slowest.kinds.get(device, ""), device) for device in shown]
+    names = []
+    for device in shown:
+        kind, room = slowest.kinds.get(device, ""), _ROW_NAME - len(f" {device}")
+        names.append(safe(f"{kind if len(kind) <= room else f'{kind[: room - 1]}…'} {device}"))
     y = axis(tickmode="array", tickvals=list(range(len(shown))), ticktext=names, showgrid=False)
     y |= {"range": [len(shown) - 0.5, -0.5]}
     x = axis(titled("since the start of the round", unit), range=[0, 1.02 * end if end else 1])
@@ -498,26 +521,6 @@ def gantt_chart(slowest: SlowestRound) -> Chart:
     )
 
 
-def _bars(bars: pd.DataFrame, entry: Entry, place: Mapping[int, int], unit_s: float) -> Any:
-    """Return the bars of one activity; jobs with another outcome than ok are hatched."""
-    hatches = ["" if outcome == "ok" else "/" for outcome in bars["outcome"]]
-    return graph_objects.Bar(
-        base=bars["start_s"] / unit_s,
-        x=(bars["end_s"] - bars["start_s"]) / unit_s,
-        y=bars["device"].map(place),
-        orientation="h",
-        name=entry.label,
-        marker={"color": entry.colour, "pattern": {"shape": hatches, "fillmode": "overlay", "fgcolor": "#ffffff"}},
-        customdata=bars[["device", "outcome"]],
-        hovertemplate="%{fullData.name} %{x:.3g}, %{customdata[1]}<extra>device %{customdata[0]}</extra>",
-    )
-
-
-def _named(kind: str, device: int) -> str:
-    room = _ROW_NAME - len(f" {device}")
-    return safe(f"{kind if len(kind) <= room else f'{kind[: room - 1]}…'} {device}")
-
-
 _BANDS = {
     "total_cost": ("total_cost_low", "total_cost_high"),
     "total_co2e_g": ("total_co2e_low_g", "total_co2e_high_g"),
@@ -525,57 +528,50 @@ _BANDS = {
 
 
 def cost_charts(costs: pd.DataFrame, settings: Sequence[str], currency: str) -> list[Chart]:
-    """Return money and carbon against time, a line a setting, its first run; a band from low to high prices."""
-    words = f"cost ({currency})" if currency else "cost"
-    unit, size = ("kg", 1000.0) if costs["total_co2e_high_g"].max() >= 2000 else ("g", 1.0)
-    wanted = {"total_cost": ("cost", words, 1.0), "total_co2e_g": ("carbon", f"carbon ({unit} CO₂e)", size)}
-    return [_spent(costs, settings, column, *of) for column, of in wanted.items() if costs[column].any()]
-
-
-def _spent(costs: pd.DataFrame, settings: Sequence[str], column: str, name: str, words: str, size: float) -> Chart:
-    """Return a chart of a column; `size`: how many of it make one of the unit that `words` name."""
+    """Return charts of money and carbon against time: a line per setting, its first run, in a band of low to high."""
+    in_kg = costs["total_co2e_high_g"].max() >= 2000
+    wanted = {
+        "total_cost": ("cost", f"cost ({currency})" if currency else "cost", 1.0),
+        "total_co2e_g": ("carbon", f"carbon ({'kg' if in_kg else 'g'} CO₂e)", 1000.0 if in_kg else 1.0),
+    }
     unit = unit_of("_s", float(costs["sim_time_s"].max()))
-    traces: list[Any] = []
-    rows: list[tuple[Any, ...]] = []
-    for look in looks(settings).values():
-        of = costs[(costs["setting"] == look.label) & costs[column].notna()]
-        if of.empty:
+    charts = []
+    for column, (name, words, size) in wanted.items():
+        if not costs[column].any():
             continue
-        first = of[of["run"] == of["run"].iloc[0]]
-        picked = first.iloc[thinned(len(first), 300)]
-        ends = _ends(of, column, size)
-        traces += _priced(picked, look, column, size, unit.size)
-        rows.append((look.label, *ends))
-    title = f"{name.capitalize()} against simulated time"
-    said = "; ".join(f"{row[0]} {row[1]:.3g}" for row in rows)
-    figure = drawn(
-        traces, axis(titled("simulated time", unit), rangemode="tozero"), axis(safe(words), rangemode="tozero")
-    )
-    return Chart(
-        name=name,
-        title=title,
-        says=f"Lines of {words} against time, the first run of each configuration. At the end, mean over runs: {said}.",
-        figure=figure,
-        data=numbers(f"{words} at the end, mean over runs", ["configuration", "typical", "low", "high"], rows),
-    )
-
-
-def _ends(of: pd.DataFrame, column: str, size: float) -> list[float]:
-    """Return the means over runs of what was spent at the end: typical, low, high."""
-    last = of.groupby("run").tail(1)
-    return [float(last[each].mean()) / size for each in (column, *_BANDS[column])]
-
-
-def _priced(run: Mapping[str, Any], look: Entry, column: str, size: float, unit_s: float) -> list[Any]:
-    at = run["sim_time_s"] / unit_s
-    quiet = {"hoverinfo": "skip", "mode": "lines", "line": {"width": 0}, "meta": {"setting": look.label}}
-    low, high = _BANDS[column]
-    around = [
-        graph_objects.Scatter(x=at, y=run[low] / size, **quiet),
-        graph_objects.Scatter(x=at, y=run[high] / size, fill="tonexty", fillcolor=band(look.colour), **quiet),
-    ]
-    line = {"color": look.colour, "dash": look.dash, "width": 2}
-    mean = graph_objects.Scatter(
-        x=at, y=run[column] / size, mode="lines", name=safe(look.label), line=line, meta={"setting": look.label}
-    )
-    return [*around, mean]
+        low, high = _BANDS[column]
+        traces: list[Any] = []
+        rows: list[tuple[Any, ...]] = []
+        for look in looks(settings).values():
+            of = costs[(costs["setting"] == look.label) & costs[column].notna()]
+            if of.empty:
+                continue
+            first = of[of["run"] == of["run"].iloc[0]]
+            picked = first.iloc[thinned(len(first), 300)]
+            at = picked["sim_time_s"] / unit.size
+            traces += _band(at, picked[low] / size, picked[high] / size, look)
+            line = {"color": look.colour, "dash": look.dash, "width": 2}
+            mean = graph_objects.Scatter(
+                x=at,
+                y=picked[column] / size,
+                mode="lines",
+                name=safe(look.label),
+                line=line,
+                meta={"setting": look.label},
+            )
+            traces.append(mean)
+            last = of.groupby("run").tail(1)
+            rows.append((look.label, *(float(last[each].mean()) / size for each in (column, low, high))))
+        said = "; ".join(f"{row[0]} {row[1]:.3g}" for row in rows)
+        x = axis(titled("simulated time", unit), rangemode="tozero")
+        title = f"{name.capitalize()} against simulated time"
+        told = f"Lines of {words} against time, the first run of each configuration."
+        chart = Chart(
+            name=name,
+            title=title,
+            says=f"{told} At the end, mean over runs: {said}.",
+            figure=drawn(traces, x, axis(safe(words), rangemode="tozero")),
+            data=numbers(f"{words} at the end, mean over runs", ["configuration", "typical", "low", "high"], rows),
+        )
+        charts.append(chart)
+    return charts
