@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from edgesim.reports.html.answer import _done_by, answers, ranked, verdict
+from edgesim.reports.html.answer import answers, effect_in_words, ranked, verdict
 from edgesim.reports.html.content import Contest
 from edgesim.reports.html.page import rendered, write_report
 from edgesim.reports.html.words import change, interval, number, p_text, words_of
@@ -254,7 +254,7 @@ def test_no_luck_beside_an_interval_without_0():
 def effects_of(numbers, axes=("method", "deadline")):
     """Return what is said of the axes of a study with these joules, by the labels of its settings."""
     values = made_up_values(axes, {(*labels, "energy_j"): words for labels, words in numbers.items()})
-    return [_done_by(effect) for effect in _effects(values, ["energy_j"])]
+    return [effect_in_words(effect) for effect in _effects(values, ["energy_j"])]
 
 
 def test_an_axis_of_two_values_has_a_sentence():

@@ -1,4 +1,4 @@
-"""The answer of a report in words: who is best in what, by how much, and whether that may be luck."""
+"""The answer of a report in words: the best setting of each column, its lead, and the certainty of that lead."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FEWEST_PAIRS = 6  # with fewer Wilcoxon's test cannot give a p-value below 0.05
 
 
 def ranked(summary: pd.DataFrame, column: str, lower: bool) -> pd.DataFrame:
-    """Return the rows of a summary of one column, the best first; settings of which nothing is known come last.
+    """Return the rows of a summary of one column, the best first. Settings without a known number come last.
 
-    Until a target: by the middle, then by the share of runs that arrived, then by the restricted mean, as a setting
-    whose median is not known arrives in less than half of its runs.
+    Columns until a target are sorted by the middle, then by the share of runs that reached it, then by the restricted
+    mean, as a setting whose median is not known reaches it in less than half of its runs.
     """
     rows = summary[summary["column"] == column]
     middles = [middle(row)[0] for row in rows.to_dict("records")]
@@ -44,7 +44,7 @@ def ranked(summary: pd.DataFrame, column: str, lower: bool) -> pd.DataFrame:
 
 
 def verdict(findings: Findings) -> str:
-    """Return the one line that stands on top of a report."""
+    """Return the one line at the top of a report."""
     if not findings.contests:
         return f"{count(len(findings.settings), 'configuration')}, and no number that says which is better."
     contest = findings.contests[0]
@@ -67,44 +67,51 @@ def verdict(findings: Findings) -> str:
 
 def answers(findings: Findings) -> list[str]:
     """Return a sentence or more for each contest and each axis of two values, with their numbers."""
-    return [*map(_told, findings.contests[:_MOST_CONTESTS]), *map(_done_by, findings.effects)]
+    told = []
+    for contest in findings.contests[:_MOST_CONTESTS]:
+        rows = _rows(contest)
+        if _is_unknown(rows[0]):
+            told.append(f"{_lead(contest)}.")
+            continue
+        value, low, high = middle(rows[0])
+        runs = int(rows[0]["runs"])
+        known = interval(contest.of, low, high) if runs > 1 else ""
+        of = f"{rows[0]['statistic']} of {count(runs, 'run')}" if runs > 1 else "one run"
+        around = f", 95 % interval {known}" if known else ""
+        lines = [f"{_lead(contest)}: {number(contest.of, value)} ({of}{around})."]
+        if len(rows) > 1:
+            lines.append(_against(contest))
+        short = [row for row in rows if "@" in contest.of and row["reached"] < row["runs"]]
+        if short:
+            those = "; ".join(f"{row['setting']} in {_reached(row)}" for row in short)
+            lines.append(f"Not all runs got there: {those}.")
+        told.append(" ".join(lines))
+    return [*told, *map(effect_in_words, findings.effects)]
 
 
-def _done_by(effect: Effect) -> str:
-    """Return a sentence on the effect of an axis on a column, for each setting of the other axes."""
-    each = [f"{found['setting']} {_moved(effect, found)}" for found in effect.against.to_dict("records")]
-    return f"{effect.axis} {effect.label} instead of {effect.base}, {words_of(effect.of)}: {'; '.join(each)}."
+def effect_in_words(effect: Effect) -> str:
+    """Return a sentence on the effect of an axis on a column, for each setting of the other axes.
 
-
-def _moved(effect: Effect, found: Mapping[Any, Any]) -> str:
-    """Return the change of a column in words: "12 s (20 %) less [95 % interval 8 to 16 s, 3 common seeds]".
-
-    The interval is of what is less, or more: it holds the number before it.
+    A change reads "12 s (20 %) less [95 % interval 8 to 16 s, 3 common seeds]". The interval is of the amount less, or
+    more, so that it contains the number before it.
     """
-    moved = float(found["difference"])
-    if not math.isfinite(moved):
-        return "not known"
-    if moved == 0:
-        return "the same"
-    low, high = sorted(float(found[end]) * (1 if moved > 0 else -1) for end in ("low", "high"))
-    known = f"95 % interval {interval(effect.of, low, high)}, " if math.isfinite(low + high) else ""
-    share = f" ({abs(found['ratio'] - 1):.0%})".replace("%", "\u00a0%") if math.isfinite(found["ratio"]) else ""
-    way = "more" if moved > 0 else "less"
-    of, bound = count(int(found["pairs"]), "common seed"), float(found["restricted_to"])
-    cut = f", runs that did not get there counted with {number(effect.of, bound)}" if math.isfinite(bound) else ""
-    return f"{number(effect.of, abs(moved))}{share} {way} [{known}{of}{cut}]"
-
-
-def _told(contest: Contest) -> str:
-    rows = _rows(contest)
-    if _is_unknown(rows[0]):
-        return f"{_lead(contest)}."
-    value, low, high = middle(rows[0])
-    runs = int(rows[0]["runs"])
-    known = interval(contest.of, low, high) if runs > 1 else ""
-    of = f"{rows[0]['statistic']} of {count(runs, 'run')}" if runs > 1 else "one run"
-    line = f"{_lead(contest)}: {number(contest.of, value)} ({of}{f', 95 % interval {known}' if known else ''})."
-    return " ".join([line, *([_against(contest)] if len(rows) > 1 else []), *_stragglers(contest)])
+    each = []
+    for found in effect.against.to_dict("records"):
+        moved = float(found["difference"])
+        if not math.isfinite(moved):
+            each.append(f"{found['setting']} not known")
+            continue
+        if moved == 0:
+            each.append(f"{found['setting']} the same")
+            continue
+        low, high = sorted(float(found[end]) * (1 if moved > 0 else -1) for end in ("low", "high"))
+        known = f"95 % interval {interval(effect.of, low, high)}, " if math.isfinite(low + high) else ""
+        share = f" ({abs(found['ratio'] - 1):.0%})".replace("%", "\u00a0%") if math.isfinite(found["ratio"]) else ""
+        way = "more" if moved > 0 else "less"
+        of, bound = count(int(found["pairs"]), "common seed"), float(found["restricted_to"])
+        cut = f", runs that did not get there counted with {number(effect.of, bound)}" if math.isfinite(bound) else ""
+        each.append(f"{found['setting']} {number(effect.of, abs(moved))}{share} {way} [{known}{of}{cut}]")
+    return f"{effect.axis} {effect.label} instead of {effect.base}, {words_of(effect.of)}: {'; '.join(each)}."
 
 
 def _lead(contest: Contest) -> str:
@@ -125,7 +132,7 @@ def _lead(contest: Contest) -> str:
 
 
 def _against(contest: Contest) -> str:
-    """Return how the best compares with the next one, seed by seed."""
+    """Return a sentence that compares the best setting with the next one, seed by seed."""
     best, rival = _rows(contest)[:2]
     if _is_unknown(rival):
         return f"No other got there in most of its runs; {rival['setting']} did in {_reached(rival)}."
@@ -153,7 +160,7 @@ def _against(contest: Contest) -> str:
 
 
 def _known(contest: Contest, found: Mapping[Any, Any]) -> str:
-    """Return what is known of a difference: its interval, the p-value and over how many seeds."""
+    """Return the evidence for a difference: its interval, its p-value and the number of common seeds."""
     low, high = sorted(float(found[name]) * (1 if contest.lower else -1) for name in ("low", "high"))
     between = ""
     if math.isfinite(low + high):
@@ -164,7 +171,7 @@ def _known(contest: Contest, found: Mapping[Any, Any]) -> str:
 
 
 def _gap(contest: Contest, found: Mapping[Any, Any] | None) -> str:
-    """Return how far the best is from another one: "12 min (26 %) sooner", "1.3 percentage points higher"."""
+    """Return the lead of the best in words: "12 min (26 %) sooner", "1.3 percentage points more"."""
     assert found is not None
     share = ""
     if not is_accuracy(contest.of) and math.isfinite(found["ratio"]) and found["ratio"] > 0:
@@ -186,25 +193,18 @@ def _amount(contest: Contest, value: float) -> str:
 
 
 def _is_sure(found: Mapping[Any, Any] | None) -> bool:
-    """Return whether a difference is more than luck: by its test, and by its interval."""
+    """Tell whether a difference is significant, both by its test and by its interval."""
     return found is not None and bool(found["p_holm"] < ALPHA) and _excludes_0(found)
 
 
 def _excludes_0(found: Mapping[Any, Any] | None) -> bool:
-    """Return whether the 95 % interval of a difference lies on one side of 0."""
+    """Tell whether the 95 % interval of a difference lies on one side of 0."""
     return found is not None and bool(found["low"] * found["high"] > 0)
 
 
 def _is_equal(found: Mapping[Any, Any] | None) -> bool:
-    """Return whether both sides have the same number in every common seed, of which there are several."""
+    """Tell whether both settings have the same number in every common seed, of which there are several."""
     return found is not None and int(found["pairs"]) > 1 and found["ties"] == found["pairs"]
-
-
-def _stragglers(contest: Contest) -> list[str]:
-    """Return a sentence about settings that did not reach a target in all runs, the best and the next one aside."""
-    short = [row for row in _rows(contest) if "@" in contest.of and row["reached"] < row["runs"]]
-    told = [f"{row['setting']} in {_reached(row)}" for row in short]
-    return [f"Not all runs got there: {'; '.join(told)}."] if told else []
 
 
 def _reached(row: Mapping[Any, Any]) -> str:
@@ -221,5 +221,5 @@ def _rows(contest: Contest) -> list[dict[Any, Any]]:
 
 
 def _is_unknown(row: Mapping[Any, Any]) -> bool:
-    """Return whether the middle of a row is not known, as of a target that half of the runs did not reach."""
+    """Tell whether the middle of a row is not known, as for a target that half of the runs did not reach."""
     return not math.isfinite(middle(row)[0])

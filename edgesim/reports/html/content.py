@@ -1,4 +1,4 @@
-"""What a report says, before it is laid out: findings, and the sections, charts and tables made of them."""
+"""Content of a report before its layout: findings, and the sections, charts and tables made from them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pandas as pd
 
 @dataclass(frozen=True, kw_only=True)
 class Contest:
-    """Who is best in one column. `of`: the column; `lower`: less of it is better.
+    """Ranking of the settings in one column. `of`: the column. `lower`: less of it is better.
 
     `ranking`: rows of the summary (see `Findings.summary`), the best first. `against`: all others compared with the
-    best, as `Findings.compared` has it.
+    best, as in `Findings.compared`.
     """
 
     of: str
@@ -26,9 +26,9 @@ class Contest:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """Effect of an axis of two values on a column. `label` is held against `base`, all other axes being equal.
+    """Effect of an axis of two values on a column: `label` compared with `base`, all other axes being equal.
 
-    `against`: rows as `Findings.compared` has them; `setting` has the labels of the other axes.
+    `against`: rows as in `Findings.compared`. Their `setting` has the labels of the other axes.
     """
 
     axis: str
@@ -49,7 +49,7 @@ class Tradeoff:
 
 @dataclass(frozen=True, kw_only=True)
 class SlowestRound:
-    """The longest round of all runs: what `explain` says of it, and what devices did (see `round_bars`)."""
+    """The longest round of all runs: the lines of `explain` about it and the bars of `round_bars`."""
 
     run: str
     setting: str
@@ -62,7 +62,7 @@ class SlowestRound:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A plug-in that the runs name, such as a method: what its docstring says and where it comes from."""
+    """A plug-in that the runs name, such as a method, with the text and the source of its docstring."""
 
     kind: str
     name: str
@@ -72,7 +72,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """How one run was made, from its manifest."""
+    """Origin of one run, from its manifest."""
 
     run: str
     setting: str
@@ -86,22 +86,23 @@ class Made:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """All that a report is made of. Frames have a column `setting`: the label of runs alike but for their seed.
+    """Data of a report. Frames have a column `setting`: the label of runs that differ in nothing but their seed.
 
-    `values`: a row a run and column, with setting, seed, column, value and observed. `summary`: a row a setting and
-    column, with setting, column, runs, reached, share, restricted_mean, km_median, km_low and km_high, and what the
-    report shows: middle, middle_low, middle_high (95 % interval), and statistic, "mean" or "median", the same for all
-    settings of a column. `compared`: a row a setting and column, with setting, column, pairs, difference, ratio, low,
-    high and p_holm, paired by seed with `baseline`. `points`, `energy`, `accounts`, `devices`, `lengths`,
-    `costs` and `cost_items` are those of edgesim.reports.frames; frames without rows are left out of the report.
+    `values`: a row per run and column, with setting, seed, column, value and observed. `summary`: a row per setting
+    and column, with setting, column, runs, reached, share, restricted_mean, km_median, km_low and km_high. It also has
+    the numbers that the report shows: middle, middle_low, middle_high (95 % interval), and statistic, "mean" or
+    "median", the same for all settings of a column. `compared`: a row per setting and column, with setting, column,
+    pairs, difference, ratio, low, high and p_holm, paired by seed with `baseline`. `points`, `energy`, `accounts`,
+    `devices`, `lengths`, `costs` and `cost_items` are frames of edgesim.reports.frames. Frames without rows are left
+    out of the report.
     """
 
     title: str
     question: str
     settings: Sequence[str]
-    axes: str  # what settings differ in, in words
+    axes: str  # the differences between settings, in words
     columns: Sequence[str]
-    lower: Mapping[str, bool | None]  # whether less of a column is better; None: nobody knows
+    lower: Mapping[str, bool | None]  # True: less of a column is better; None: not known
     baseline: str
     values: pd.DataFrame
     summary: pd.DataFrame
@@ -119,7 +120,7 @@ class Findings:
     cost_items: pd.DataFrame
     currency: str
     slowest: SlowestRound | None
-    fleet: pd.DataFrame  # as `participation` has it, of the first run
+    fleet: pd.DataFrame  # result of `participation` for the first run
     scenario: Sequence[tuple[str, str]]
     parts: Sequence[Part]
     made: Sequence[Made]
@@ -132,7 +133,7 @@ class Findings:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table: its text, further lines in small, and what rows are sorted by (None: the text)."""
+    """A cell of a table: its text, further lines in small type, and the sort key of its row (None: the text)."""
 
     text: str
     small: Sequence[str] = ()
@@ -140,7 +141,7 @@ class Cell:
 
     @property
     def order(self) -> str:
-        """What the page sorts by, as text; numbers that are not known come last."""
+        """Sort key of the page, as text. Unknown numbers come last."""
         if self.key is None:
             return self.text.casefold()
         return "" if math.isnan(self.key) else f"{self.key!r}"
@@ -148,7 +149,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table. `numbers`: how many last columns are numbers, which stand to the right; the first cell names a row."""
+    """A table. The last `numbers` columns are numbers, aligned to the right. The first cell names a row."""
 
     caption: str
     head: Sequence[str]
@@ -170,7 +171,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """A chart: a plotly figure, what it shows in words for those who cannot see it, and its numbers as a table."""
+    """A chart: a plotly figure, its description in words for readers who cannot see it, and its numbers as a table."""
 
     name: str
     title: str

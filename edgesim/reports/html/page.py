@@ -1,4 +1,4 @@
-"""The page of a report: one file with all that it needs, which asks no network for anything."""
+"""The page of a report: one self-contained file that needs no network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plotly.offline import get_plotlyjs
 from edgesim.core.errors import ConfigError
 from edgesim.files.atomic import whole_file
 from edgesim.reports.html.answer import answers, verdict
-from edgesim.reports.html.content import Chart, Findings
+from edgesim.reports.html.content import Findings
 from edgesim.reports.html.sections import sections
 
 _ASSETS = "edgesim.reports.html.assets"
@@ -55,7 +55,13 @@ def rendered(findings: Findings) -> str:
     environment = Environment(
         loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"plain_json": _json, "with_code": _with_code}
+    environment.filters |= {
+        # Escaped, so that no text in the figure can close the script element around it.
+        "plain_json": lambda chart: Markup(
+            chart.figure.to_json().replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+        ),
+        "with_code": lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
+    }
     template = environment.get_template("report.html")
     return template.render(
         findings=findings,
@@ -72,13 +78,3 @@ def rendered(findings: Findings) -> str:
 
 def _asset(name: str) -> str:
     return (files(_ASSETS) / name).read_text(encoding="utf-8")
-
-
-def _json(chart: Chart) -> Markup:
-    """Return the figure of a chart as JSON that no text in it can end: no script element closes inside."""
-    return Markup(chart.figure.to_json().replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def _with_code(text: str) -> Markup:
-    """Return a text, escaped, whose words in backticks are code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))

@@ -49,7 +49,7 @@ def target_of(column: str) -> float | None:
 
 
 def is_accuracy(column: str) -> bool:
-    """Return whether a column is a share of right answers."""
+    """Tell whether a column is a share of right answers."""
     return _ACCURACY.fullmatch(column) is not None
 
 
@@ -70,14 +70,14 @@ def words_of(column: str) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as percent, without digits that say nothing: "80 %", "99.5 %"."""
+    """Return a share as percent without trailing zeros: "80 %", "99.5 %"."""
     return f"{100 * share:.4g} %".replace(" ", "\u00a0")
 
 
 def number(column: str, value: float | None, largest: float | None = None) -> str:
-    """Return a value of a column with its unit and three digits, accuracies as percent; a dash if it is not known.
+    """Return a value of a column with its unit and three digits, accuracies as percent, or a dash if it is not known.
 
-    `largest`: of the values that it stands beside, so that all are in one unit.
+    `largest`: the largest of the values shown beside it, so that all have one unit.
     """
     if value is None or not math.isfinite(value):
         return "–"
@@ -86,7 +86,7 @@ def number(column: str, value: float | None, largest: float | None = None) -> st
 
 
 def interval(column: str, low: float, high: float, largest: float | None = None) -> str:
-    """Return an interval in words, its unit once: "56.4 to 75.9 s"; "" if neither end is known."""
+    """Return an interval in words, its unit once: "56.4 to 75.9 s", or "" if neither end is known."""
     ends = [math.isfinite(each) for each in (low, high)]
     if all(ends):
         unit = _unit(column, max(abs(low), abs(high)) if largest is None else largest)
@@ -107,7 +107,7 @@ def _unit(column: str, value: float) -> Unit:
 
 
 def _digits(column: str, value: float) -> str:
-    """Return three digits of a number, one behind the point of percent; a true minus sign."""
+    """Return a number with three digits, percent with one digit behind the point, and a true minus sign."""
     if is_accuracy(column):
         return f"{value:.1f}".replace("-", "−")
     return (f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}").replace("-", "−")
@@ -119,7 +119,7 @@ def middle(row: Mapping[Any, Any]) -> tuple[float, float, float]:
 
 
 def p_text(value: float) -> str:
-    """Return a p-value as people write it; "" if there is none."""
+    """Return a p-value in the usual form, such as "p < 0.001", or "" if there is none."""
     if value is None or math.isnan(value):
         return ""
     return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
@@ -137,5 +137,5 @@ def change(ratio: float) -> str:
 
 
 def count(number_: int, noun: str) -> str:
-    """Return a number of things: "1 run", "3 runs"."""
+    """Return a number with its noun: "1 run", "3 runs"."""
     return f"{number_} {noun}{'' if number_ == 1 else 's'}"

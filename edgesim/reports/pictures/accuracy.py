@@ -1,13 +1,11 @@
-"""Accuracy, or another metric, against what was spent: a line a setting, with a band over its seeds."""
+"""Accuracy, or another metric, against its cost: a line per setting, with a band over its seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 import seaborn
-from matplotlib.axes import Axes
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.metrics import ACCURACY
@@ -39,17 +37,21 @@ def accuracy(
     title: str = "",
     metric: str = ACCURACY,
 ) -> Drawing:
-    """Return test accuracy, or another metric, against each of `against`, side by side; a look stands for a setting.
+    """Return panels of test accuracy, or another metric, against each of `against`, side by side.
 
-    `points`: a row an evaluation, with setting, run, the metric and the columns of `against`, ascending in a run. Of
-    several runs the mean is drawn, and a band from the lowest to the highest, see `mean_and_range`. `targets` are
-    dashed. `width_in`: inches of the whole figure. Raises ConfigError for an unknown x axis or nothing to draw.
+    Each setting has its own colour, dash and mark. `points`: a row per evaluation, with setting, run, the metric and
+    the columns of `against`, ascending in a run. Several runs are drawn as their mean, with a band from the lowest to
+    the highest, see `mean_and_range`. `targets` are dashed. `width_in`: inches of the whole figure. Raises ConfigError
+    for an unknown x axis or nothing to draw.
     """
     unknown = [name for name in against if name not in QUANTITIES]
     if unknown:
         raise ConfigError(f"against: unknown {', '.join(unknown)} (known: {', '.join(QUANTITIES)})")
     labels = settings_of(points, ["run", metric, *against])
-    curves = {label: _runs(points[points["setting"] == label]) for label in labels}
+    curves = {
+        label: [of_run for _, of_run in points[points["setting"] == label].groupby("run", sort=False)]
+        for label in labels
+    }
     width = width_in or _PANEL_IN[0] * len(against) + 0.6
     with style(_PANEL_IN[0] if width_in is None else width / len(against)):
         rows = folded(labels, width)[1]
@@ -58,37 +60,22 @@ def accuracy(
         axes = drawn.subplots(1, len(against), sharey=True, squeeze=False)[0]
         each = looks(len(curves), min(1.0, width / len(against) / _PANEL_IN[0]))
         for axis, quantity in zip(axes, against, strict=True):
-            _panel(axis, curves, quantity, targets, each, metric)
+            unit = unit_for(quantity, max(of_run[quantity].max() for runs in curves.values() for of_run in runs))
+            for (label, runs), look in zip(curves.items(), each, strict=True):
+                line = mean_and_range(runs, quantity, metric)
+                at = line[quantity] / unit.size
+                axis.plot(at, line["mean"], label=label, **look)
+                if len(runs) > 1:
+                    axis.fill_between(at, line["low"], line["high"], color=look["color"], alpha=0.18, linewidth=0)
+            for target in targets:
+                axis.axhline(target, color="0.45", linestyle="--", linewidth=0.9, zorder=1)
+            words = QUANTITIES[quantity]
+            axis.set(xlabel=f"{words} ({unit.symbol})" if unit.symbol else words, ylabel="")
+            axis.set_xlim(left=0)
+            seaborn.despine(ax=axis)
         axes[0].set_ylabel(f"test {metric}")
         if title:
             drawn.suptitle(title, fontsize="large")
         legend_below(drawn, axes[0].get_legend_handles_labels()[0], labels)
         drawn.draw_without_rendering()  # ticks are made when they are first drawn, in the style of that moment
         return drawn
-
-
-def _runs(points: pd.DataFrame) -> list[pd.DataFrame]:
-    return [of_run for _, of_run in points.groupby("run", sort=False)]
-
-
-def _panel(
-    axis: Axes,
-    curves: Mapping[str, Sequence[pd.DataFrame]],
-    quantity: str,
-    targets: Sequence[float],
-    each: Sequence[Mapping[str, Any]],
-    metric: str,
-) -> None:
-    unit = unit_for(quantity, max(of_run[quantity].max() for runs in curves.values() for of_run in runs))
-    for (label, runs), look in zip(curves.items(), each, strict=True):
-        drawn = mean_and_range(runs, quantity, metric)
-        at = drawn[quantity] / unit.size
-        axis.plot(at, drawn["mean"], label=label, **look)
-        if len(runs) > 1:
-            axis.fill_between(at, drawn["low"], drawn["high"], color=look["color"], alpha=0.18, linewidth=0)
-    for target in targets:
-        axis.axhline(target, color="0.45", linestyle="--", linewidth=0.9, zorder=1)
-    words = QUANTITIES[quantity]
-    axis.set(xlabel=f"{words} ({unit.symbol})" if unit.symbol else words, ylabel="")
-    axis.set_xlim(left=0)
-    seaborn.despine(ax=axis)

@@ -1,4 +1,4 @@
-"""A number of every combination of two axes of a study, as colour and as text."""
+"""Heat map: a number of every combination of two axes of a study, as colour and as text."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from edgesim.core.errors import ConfigError
 from edgesim.reports.figures import Drawing, figure, shortened
 from edgesim.reports.format import unit_for
 
-_COLOURS = "cividis"  # of equal steps in grey, the same for colour-blind readers
+_COLOURS = "cividis"  # equal steps in grey, and the same for colour-blind readers
 
 
 def heat(cells: pd.DataFrame, x: str, y: str, value: str, words: str = "", width_in: float = 3.5) -> Drawing:
-    """Return a field for each pair of labels; one without a number, or whose target was not reached, has a dash.
+    """Return a heat map with a field for each pair of labels. A field without a number, or target, has a dash.
 
-    `cells`: a row a pair, with the columns `x`, `y` (labels, in the order in which they stand) and `value`, which names
-    its unit; inf: the target was not reached. Raises ConfigError if there is nothing to draw, or a pair comes twice.
+    `cells`: a row per pair, with the columns `x`, `y` (labels, in the order in which they stand) and `value`, which
+    names its unit. inf: the target was not reached. Raises ConfigError if there is nothing to draw, or a pair comes twice.
     """
     missing = [name for name in (x, y, value) if name not in cells]
     cells = cells if missing else cells.assign(**{value: cells[value].where(np.isfinite(cells[value]))})

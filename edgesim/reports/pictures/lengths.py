@@ -1,4 +1,4 @@
-"""How long rounds are: the share of rounds that are done within so many seconds."""
+"""Lengths of rounds: the share of rounds that are done within a time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import seaborn
 from edgesim.reports.figures import Drawing, figure, legend_below, legend_in, looks, settings_of
 from edgesim.reports.format import unit_for
 
-_WIDE = 50.0  # of longest over shortest: such lengths stand on a logarithmic axis
+_WIDE = 50.0  # longest over shortest length above which the axis is logarithmic
 
 
 def round_lengths(rounds: pd.DataFrame, width_in: float = 3.5) -> Drawing:
-    """Return the distribution of lengths of rounds, a line a setting, all of its runs together.
+    """Return a picture of the lengths of rounds, a line per setting, all of its runs together.
 
-    `rounds`: a row a round, with setting and length_s. Raises ConfigError if there is nothing to draw.
+    `rounds`: a row per round, with setting and length_s. Raises ConfigError if there is nothing to draw.
     """
     labels = settings_of(rounds, ["length_s"])
     longest, shortest = float(rounds["length_s"].max()), float(rounds["length_s"].min())

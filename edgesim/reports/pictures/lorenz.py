@@ -1,4 +1,4 @@
-"""How unequally devices spend: Lorenz curves with their Gini coefficients."""
+"""Inequality of spending among devices: Lorenz curves with their Gini coefficients."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from edgesim.reports.figures import INK, Drawing, figure, legend_below, legend_i
 
 
 def lorenz_curve(amounts: Arr) -> tuple[Arr, Arr]:
-    """Return the share of devices, those that spent least first, and the share of all amounts that they spent.
+    """Return the share of devices, the thriftiest first, and their share of all amounts.
 
-    Both of shape (devices + 1,), from 0 to 1. Where nobody spent anything all spent the same.
+    Both are of shape (devices + 1,) and run from 0 to 1. If all amounts are 0, they count as equal.
     """
     ascending = np.sort(np.asarray(amounts, dtype=np.float64))
     devices = np.linspace(0.0, 1.0, len(ascending) + 1)
@@ -37,10 +37,10 @@ def lorenz_of(devices: pd.DataFrame, setting: str, value: str) -> tuple[Arr, Arr
 
 
 def lorenz(devices: pd.DataFrame, value: str = "joules", words: str = "energy", width_in: float = 3.5) -> Drawing:
-    """Return the share of all that was spent by the devices that spent least, a line a setting, the mean of its runs.
+    """Return a picture of Lorenz curves, a line per setting, the mean of its runs.
 
-    `devices`: a row a run and device, with setting, run and `value`. The diagonal is where all spend the same. Raises
-    ConfigError if there is nothing to draw.
+    `devices`: a row per run and device, with setting, run and `value`. On the diagonal all devices spend the same.
+    Raises ConfigError if there is nothing to draw.
     """
     labels = settings_of(devices, ["run", value])
     side = min(3.4, 0.9 * width_in)

@@ -1,8 +1,6 @@
-"""What was spent on what: a bar a setting, stacked by activity."""
+"""Spending by activity: a stacked bar per setting."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -26,9 +24,9 @@ ACTIVITIES = ("compute", "transmit", "receive", "idle", "sleep")  # of devices, 
 
 
 def parts_of(spent: pd.DataFrame, part: str, value: str) -> pd.DataFrame:
-    """Return the mean over the runs of a setting of what each part took: settings by parts, in the order of a legend.
+    """Return the mean spending on each part over the runs of a setting: settings by parts, in the order of a legend.
 
-    `spent`: with setting, run, `part` and `value`; a run that has no row of a part spent nothing on it.
+    `spent`: with setting, run, `part` and `value`. A run without a row of a part spent nothing on it.
     """
     sums = spent.groupby(["setting", "run", part], sort=False)[value].sum().unstack(fill_value=0)
     means = sums.groupby(level="setting", sort=False).mean()
@@ -44,10 +42,10 @@ def stacked(
     bands: pd.DataFrame | None = None,
     width_in: float = 3.5,
 ) -> Drawing:
-    """Return a bar a setting, its parts beside each other, the mean over the setting's runs.
+    """Return a picture with a bar per setting, its parts beside each other, the mean over the setting's runs.
 
     `spent`: see `parts_of`. `value` names the unit, `words` the axis. `bands`: setting, low and high of the whole bar,
-    as prices have them. Raises ConfigError if there is nothing to draw.
+    such as a total at low and high prices. Raises ConfigError if there is nothing to draw.
     """
     labels = settings_of(spent, ["run", part, value])
     means = parts_of(spent, part, value).loc[labels]
@@ -61,14 +59,18 @@ def stacked(
         places = np.arange(len(labels))[::-1]
         left = np.zeros(len(labels))
         patches = []
-        for name, colour, hatch in zip(kinds, colours(len(kinds)), _hatches(len(kinds)), strict=True):
+        for i, (name, colour) in enumerate(zip(kinds, colours(len(kinds)), strict=True)):
             width = means[name].to_numpy() / unit.size
-            look = {"facecolor": colour, "edgecolor": "white", "hatch": hatch, "linewidth": 0.4}
+            look = {"facecolor": colour, "edgecolor": "white", "hatch": HATCHES[i % len(HATCHES)], "linewidth": 0.4}
             axis.barh(places, width, 0.68, left, label=name, **look)
             patches.append(Patch(**look))
             left += width
         if bands is not None:
-            _bands(axis, bands.set_index("setting").loc[labels], totals.to_numpy(), places, unit.size)
+            of_labels, ends = bands.set_index("setting").loc[labels], totals.to_numpy()
+            beside = np.maximum(0.0, [ends - of_labels["low"].to_numpy(), of_labels["high"].to_numpy() - ends])
+            axis.errorbar(
+                ends / unit.size, places, xerr=beside / unit.size, fmt="none", color=INK, linewidth=1, capsize=2
+            )
         axis.set_yticks(places, names)
         axis.set_xlabel(f"{words} ({unit.symbol})" if unit.symbol else words)
         axis.set_xlim(0, 1.04 * most / unit.size if most > 0 else 1.0)
@@ -76,20 +78,3 @@ def stacked(
         seaborn.despine(ax=axis, left=True)
         legend_below(drawn, patches, kinds)
     return drawn
-
-
-def _hatches(count: int) -> Sequence[str]:
-    return [HATCHES[i % len(HATCHES)] for i in range(count)]
-
-
-def _bands(axis: object, bands: pd.DataFrame, totals: np.ndarray, places: np.ndarray, size: float) -> None:
-    below, above = totals - bands["low"].to_numpy(), bands["high"].to_numpy() - totals
-    axis.errorbar(  # type: ignore[attr-defined]
-        totals / size,
-        places,
-        xerr=np.maximum(0.0, [below, above]) / size,
-        fmt="none",
-        color=INK,
-        linewidth=1,
-        capsize=2,
-    )

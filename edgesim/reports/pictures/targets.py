@@ -1,8 +1,9 @@
-"""When settings reach a target: a row each, with runs that did not get there marked as censored."""
+"""Cost of reaching a target: a row per setting, with censored runs, which did not reach it, marked."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,13 +20,13 @@ _MARKS = {"a run": "o", "a run that ended before the target": ">", "median and 9
 def time_to_target(
     values: pd.DataFrame, summary: pd.DataFrame, quantity: str = "sim_time_s", words: str = "", width_in: float = 3.5
 ) -> Drawing:
-    """Return a forest plot of what a target took, a row a setting, the first on top.
+    """Return a forest plot of the cost of a target, a row per setting, the first on top.
 
-    `values`: a row a run, with setting, value (of a run that did not get there, what it had spent at its end) and
-    observed (whether it got there). `summary`: a row a setting, with setting, km_median, km_low and km_high; one that
-    is not known is NaN or inf. A run is a dot, a censored one an open triangle that points to where its target lies; an
-    interval without an end runs off to the right. `quantity` names the unit, `words` the axis. Raises ConfigError if
-    there is nothing to draw.
+    `values`: a row per run, with setting, value (for a run that did not reach the target, the cost at its end) and
+    observed (True if it reached it). `summary`: a row per setting, with setting, km_median, km_low and km_high, where
+    an unknown number is NaN or inf. A run is a dot, a censored run an open triangle that points towards its target. An
+    interval without a known end runs off to the right. `quantity` names the unit, `words` the axis. Raises ConfigError
+    if there is nothing to draw.
     """
     labels = settings_of(values, ["value", "observed"])
     settings_of(summary, ["km_median", "km_low", "km_high"])
@@ -34,7 +35,7 @@ def time_to_target(
     unit = unit_for(quantity, largest)
     names = [shortened(label, 18 if width_in < 5 else 34) for label in labels]
     lines = sum(name.count("\n") + 1 for name in names)
-    marks = _legend(values)
+    marks = [name for name, mark in _MARKS.items() if mark != ">" or not values["observed"].all()]
     with figure(
         width_in, 0.75 + 0.3 * len(labels) + 0.13 * (lines - len(labels)) + legend_in(marks, width_in)
     ) as drawn:
@@ -42,11 +43,19 @@ def time_to_target(
         edge = 1.08 * largest / unit.size
         for row, (label, look) in enumerate(zip(labels, looks(len(labels)), strict=True)):
             place = len(labels) - 1 - row
-            _runs(axis, values[values["setting"] == label], place, unit.size, look["color"])
+            colour, runs = look["color"], values[values["setting"] == label]
+            reached = runs["observed"]
+            arrived, censored = runs[reached], runs[~reached & runs["value"].notna()]
+            axis.scatter(
+                arrived["value"] / unit.size, [place - 0.17] * len(arrived), s=13, color=colour, alpha=0.75, linewidth=0
+            )
+            axis.scatter(
+                censored["value"] / unit.size, [place - 0.17] * len(censored),
+                s=24, marker=">", facecolor="none", edgecolor=colour, linewidth=0.9,
+            )  # fmt: skip
             for each in summary[summary["setting"] == label].to_dict("records"):
                 ends = (each["km_low"] / unit.size, each["km_high"] / unit.size)
-                _interval(axis, each["km_median"] / unit.size, ends, place, edge, look["color"])
-            reached = values["observed"][values["setting"] == label]
+                _interval(axis, each["km_median"] / unit.size, ends, place, edge, colour)
             axis.annotate(
                 f"{int(reached.sum())}/{len(reached)}",
                 (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=7, color=INK,
@@ -56,33 +65,18 @@ def time_to_target(
         axis.set_xlabel(f"{words or 'until the target'} ({unit.symbol})" if unit.symbol else words or quantity)
         axis.grid(visible=False, axis="y")
         seaborn.despine(ax=axis, left=True)
-        legend_below(drawn, [_handle(name) for name in marks], marks)
+        handles = []
+        for name in marks:
+            mark = _MARKS[name]
+            hollow: dict[str, Any] = {"markerfacecolor": "none"} if mark == ">" else {}
+            line = "-" if mark == "D" else "none"
+            handles.append(Line2D([], [], color=INK, marker=mark, linestyle=line, markersize=5, **hollow))
+        legend_below(drawn, handles, marks)
     return drawn
 
 
-def _legend(values: pd.DataFrame) -> list[str]:
-    censored = not values["observed"].all()
-    return [name for name, mark in _MARKS.items() if mark != ">" or censored]
-
-
-def _handle(name: str) -> Line2D:
-    mark = _MARKS[name]
-    look = {"markerfacecolor": "none"} if mark == ">" else {}
-    return Line2D([], [], color=INK, marker=mark, linestyle="-" if mark == "D" else "none", markersize=5, **look)  # type: ignore[arg-type]
-
-
-def _runs(axis: Axes, values: pd.DataFrame, place: int, size: float, colour: object) -> None:
-    arrived = values[values["observed"]]
-    censored = values[~values["observed"] & values["value"].notna()]
-    axis.scatter(arrived["value"] / size, [place - 0.17] * len(arrived), s=13, color=colour, alpha=0.75, linewidth=0)
-    axis.scatter(
-        censored["value"] / size, [place - 0.17] * len(censored),
-        s=24, marker=">", facecolor="none", edgecolor=colour, linewidth=0.9,
-    )  # fmt: skip
-
-
 def _interval(axis: Axes, median: float, ends: tuple[float, float], place: int, edge: float, colour: object) -> None:
-    """Draw a median with its interval, which has an arrow in the place of an end that is not known."""
+    """Draw a median with its interval, which ends in an arrow if its upper end is not known."""
     low, high = ends
     if not math.isfinite(median) and not math.isfinite(low):
         return

@@ -1,9 +1,8 @@
-"""The map of a fleet: who is wired to whom, or among peers who hears whom."""
+"""The map of a fleet: the links between devices and servers, or between peers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import networkx
@@ -15,19 +14,19 @@ from edgesim.core.errors import ConfigError
 from edgesim.reports.figures import INK, Drawing, colours, figure, legend_below, legend_in
 from edgesim.reports.format import text
 
-_MOST_NODES = 2_000  # more are one blot
-_MOST_EXACT = 150  # nodes whose distances are all looked at
+_MOST_NODES = 2_000  # more nodes would cover each other
+_MOST_EXACT = 150  # nodes of a layout by all distances, which takes long for more
 _MARKERS = "ovD^PX*<>h"
 _SERVER, _SERVER_MARK = "server", "s"
 
 
 def topology(nodes: pd.DataFrame, links: pd.DataFrame, width_in: float = 3.5) -> Drawing:
-    """Return a map of nodes and the links between them; a colour and mark stands for a kind of node.
+    """Return a map of nodes and the links between them, with a colour and a mark for each kind of node.
 
-    `nodes`: node and kind, such as the name of a fleet block or server. `links`: a, b and bps, the slower direction; a
-    faster link is a thicker line, unless all are alike. One hub stands in the middle with all others around it, kinds
-    together; other graphs are laid out by distances along their links. Raises ConfigError if there are no nodes, too
-    many, or a link of an unknown one.
+    `nodes`: node and kind, such as the name of a fleet block or server. `links`: a, b and bps, the rate of the slower
+    direction. A faster link is a thicker line, unless all are alike. A single hub is drawn in the middle with all other
+    nodes around it, sorted by kind. Other graphs are laid out by distances along their links, the same for the same
+    graph. Raises ConfigError if there are no nodes, too many, or a link of an unknown node.
     """
     if nodes.empty or len(nodes) > _MOST_NODES:
         raise ConfigError(f"topology: a map shows 1 to {_MOST_NODES:,} nodes, got {len(nodes):,}")
@@ -38,17 +37,42 @@ def topology(nodes: pd.DataFrame, links: pd.DataFrame, width_in: float = 3.5) ->
     graph = networkx.Graph()
     graph.add_nodes_from(kind)
     graph.add_weighted_edges_from(links[["a", "b", "bps"]].itertuples(index=False, name=None), weight="bps")
-    place = _places(graph, kind)
-    labels = _labels(kind, links)
+    hubs = [node for node, degree in graph.degree if degree == len(graph) - 1]
+    if len(graph) > 2 and len(hubs) == 1 and graph.number_of_edges() == len(graph) - 1:
+        around = sorted((node for node in graph if node != hubs[0]), key=lambda node: (kind[node], node))
+        place = _rings(around) | {hubs[0]: np.zeros(2)}
+    elif networkx.is_connected(graph) and len(graph) <= _MOST_EXACT:
+        place = dict(networkx.kamada_kawai_layout(graph, weight=None))
+    else:
+        place = dict(networkx.spring_layout(graph, seed=1, iterations=100))
+    bps = np.array([speed for _, _, speed in graph.edges(data="bps")], dtype=float)
+    finite = bps[np.isfinite(bps) & (bps > 0)]
+    widths = [0.7] * len(bps)  # points
+    if finite.size and finite.max() != finite.min():  # by orders of magnitude
+        share = np.log(np.clip(bps, finite.min(), finite.max()) / finite.min()) / np.log(finite.max() / finite.min())
+        widths = list(0.4 + 1.6 * share)
+
+    names = list(dict.fromkeys(kind.values()))
+    others = iter(zip(colours(len(names)), (_MARKERS * math.ceil(len(names) / len(_MARKERS))), strict=False))
+    looks: list[dict[str, Any]] = []
+    labels = []
+    for name in names:
+        colour, marker = (INK, _SERVER_MARK) if name == _SERVER else next(others)
+        looks.append({"color": colour, "marker": marker})
+        number = list(kind.values()).count(name)
+        labels.append(name if number == 1 else f"{name} ({number})")
+    speeds = links["bps"][np.isfinite(links["bps"])]
+    if not speeds.empty:
+        low, high = text("_bps", float(speeds.min())), text("_bps", float(speeds.max()))
+        labels.append(low if low == high else f"{low} to {high}")
     with figure(width_in, width_in * 0.86 + legend_in(labels, width_in)) as drawn:
         axis = drawn.subplots()
-        lines = networkx.draw_networkx_edges(graph, place, ax=axis, width=_widths(graph), edge_color="0.72")
+        lines = networkx.draw_networkx_edges(graph, place, ax=axis, width=widths, edge_color="0.72")
         if graph.number_of_edges():
             lines.set_gid("links")
         handles = []
-        names = list(dict.fromkeys(kind.values()))
         size = max(9.0, min(70.0, 2_600 * (width_in / 3.5) ** 2 / len(kind)))
-        for name, look in zip(names, _looks(names), strict=True):
+        for name, look in zip(names, looks, strict=True):
             members = [node for node, of in kind.items() if of == name]
             at = np.array([place[node] for node in members])
             large = 1.7 if name == _SERVER else 1.0
@@ -64,51 +88,8 @@ def topology(nodes: pd.DataFrame, links: pd.DataFrame, width_in: float = 3.5) ->
     return drawn
 
 
-def _labels(kind: Mapping[Any, str], links: pd.DataFrame) -> list[str]:
-    """Return what the legend says: each kind with how many there are, and how fast links are."""
-    counts = {name: list(kind.values()).count(name) for name in dict.fromkeys(kind.values())}
-    said = [name if count == 1 else f"{name} ({count})" for name, count in counts.items()]
-    bps = links["bps"][np.isfinite(links["bps"])]
-    if bps.empty:
-        return said
-    low, high = text("_bps", float(bps.min())), text("_bps", float(bps.max()))
-    return [*said, low if low == high else f"{low} to {high}"]
-
-
-def _looks(names: list[str]) -> list[dict[str, Any]]:
-    """Return a colour and marker for each kind; the server is a dark square."""
-    others = iter(zip(colours(len(names)), (_MARKERS * math.ceil(len(names) / len(_MARKERS))), strict=False))
-    return [
-        {"color": INK, "marker": _SERVER_MARK}
-        if name == _SERVER
-        else dict(zip(("color", "marker"), next(others), strict=True))
-        for name in names
-    ]
-
-
-def _widths(graph: Any) -> list[float]:
-    """Return the width of each line in points: thicker where more bits pass, by orders of magnitude."""
-    bps = np.array([speed for _, _, speed in graph.edges(data="bps")], dtype=float)
-    finite = bps[np.isfinite(bps) & (bps > 0)]
-    if finite.size == 0 or finite.max() == finite.min():
-        return [0.7] * len(bps)
-    share = np.log(np.clip(bps, finite.min(), finite.max()) / finite.min()) / np.log(finite.max() / finite.min())
-    return list(0.4 + 1.6 * share)
-
-
-def _places(graph: Any, kind: Mapping[Any, str]) -> dict[Any, Any]:
-    """Return where nodes stand, the same for the same graph."""
-    hubs = [node for node, degree in graph.degree if degree == len(graph) - 1]
-    if len(graph) > 2 and len(hubs) == 1 and graph.number_of_edges() == len(graph) - 1:
-        around = sorted((node for node in graph if node != hubs[0]), key=lambda node: (kind[node], node))
-        return _rings(around) | {hubs[0]: np.zeros(2)}
-    if networkx.is_connected(graph) and len(graph) <= _MOST_EXACT:
-        return dict(networkx.kamada_kawai_layout(graph, weight=None))
-    return dict(networkx.spring_layout(graph, seed=1, iterations=100))
-
-
 def _rings(nodes: list[Any]) -> dict[Any, Any]:
-    """Return places on rings around the middle, so many that neighbours do not touch."""
+    """Return places on rings around the middle, on more rings the more nodes there are."""
     rings = max(1, math.ceil(len(nodes) / 60))
     found = {}
     for ring in range(rings):

@@ -1,1 +1,1 @@
-"""What the page of a report is made of: its template, style sheet and script."""
+"""Template, style sheet and script of the page of a report."""
