@@ -21,17 +21,17 @@ KEYS = ("item", "round", "device", "kind")
 
 
 def currency_of(run: Run) -> str:
-    """Return the currency of a run's prices; "" if it has none in money."""
+    """Return the currency of a run's prices, or "" if it has no prices in money."""
     return str(run.manifest.get("currency") or "")
 
 
 def cost_by(run: Run, by: str) -> pd.DataFrame:
     """Return money and carbon for each item, round, device or kind of device, the most expensive first.
 
-    Columns: `by`, and those of edgesim.records.schema.COSTS. Rounds count from 1 here and stand in their order; what
-    was spent after the last closed round has none. Devices and kinds have what they spent on jobs and idle, the server
-    its electricity and hours; what is on its way when an interrupted run ends is in neither. Raises ConfigError if the
-    run has no prices, or `by` is something else.
+    Columns: `by`, and the columns of edgesim.records.schema.COSTS. Rounds count from 1 here and are in their order. The
+    spending after the last closed round has no round (a missing value). Devices and kinds have their spending on jobs
+    and idle time, the server its electricity and hours. Spending in flight when an interrupted run ends is in neither.
+    Raises ConfigError if the run has no prices, or `by` is something else.
     """
     if by not in KEYS:
         raise ConfigError(f"--by: must be one of {', '.join(KEYS)}, got {by!r}")
@@ -45,14 +45,10 @@ def cost_by(run: Run, by: str) -> pd.DataFrame:
         number = sums["round"].astype("Int64")
         return sums.assign(round=number.where(number >= 0) + 1)
     if by == "device":
-        sums["device"] = sums["device"].map(_whose)
+        edges = {row: f"edge server {FIRST_EDGE_ROW - row}" for row in sums["device"] if row <= FIRST_EDGE_ROW}
+        names = edges | {SERVER_ROW: "server"}
+        sums["device"] = sums["device"].map(lambda device: names.get(device, str(device)))
     return sums.sort_values(["cost", "co2e_g"], ascending=False, kind="stable").reset_index(drop=True)
-
-
-def _whose(device: int) -> str:
-    if device <= FIRST_EDGE_ROW:
-        return f"edge server {FIRST_EDGE_ROW - device}"
-    return "server" if device == SERVER_ROW else str(device)
 
 
 class RoundCost(NamedTuple):
@@ -64,7 +60,7 @@ class RoundCost(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling:
-    """Factors by which a comparison corrects what one device spends in a round; 1 = as the ledger has it."""
+    """Factors by which a comparison corrects the spending of one device in a round; 1 = unchanged."""
 
     compute_energy: float = 1.0
     transfer_energy: float = 1.0
@@ -99,7 +95,7 @@ def transfer_time_s(nbytes: float, bps: float) -> float:
 def round_cost(
     compute_s: float, transfer_s: float, compute_j: float, transfer_j: float, scaling: Scaling = SCALINGS["none"]
 ) -> RoundCost:
-    """Return what one device's computation and transfer make of a round under a scaling."""
+    """Return the seconds and joules of a round from one device's computation and transfer under a scaling."""
     energy_j = scaling.compute_energy * compute_j + scaling.transfer_energy * transfer_j
     return RoundCost(scaling.waiting * (compute_s + transfer_s), energy_j)
 
@@ -112,6 +108,6 @@ def total_cost(theta: float, time_s: float, energy_j: float) -> float:
 
 
 def crossing(one: RoundCost, other: RoundCost) -> float | None:
-    """Return the theta, between 0 and 1, at which both cost the same; None if one costs no more whatever theta is."""
+    """Return the theta, between 0 and 1, at which both cost the same; None if one of them is never dearer."""
     later_s, saved_j = one.time_s - other.time_s, other.energy_j - one.energy_j
     return later_s / (later_s + saved_j) if later_s * saved_j > 0 else None

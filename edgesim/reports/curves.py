@@ -1,4 +1,4 @@
-"""Accuracy curves of several runs: which of them are seeds of one setting, what to call them, their mean and range."""
+"""Accuracy curves of several runs: groups of seeds of one setting, their labels, mean and range."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgesim.core.metrics import ACCURACY
 from edgesim.reports.load import Run
 from edgesim.reports.stats import curve
 
-_SEEDS = ("seed", "backend", "name")  # what runs of one group may differ in
+_SEEDS = ("seed", "backend", "name")  # keys in which runs of one group may differ
 _LONGEST = 60  # characters of a label
 
 
@@ -27,8 +27,8 @@ def points_of(run: Run) -> pd.DataFrame:
 def groups(runs: Sequence[Run]) -> dict[Run, str]:
     """Return a label for each run, equal for runs whose scenarios differ in seed, name and backend at most.
 
-    The label says in what the groups differ: the names of parts that do, and other keys with their values. If that is
-    nothing the method is named; if it is too long, the name, or else the path, of the group's first run.
+    The label has the differences between groups: the names of parts, and other keys with their values. Without a
+    difference it is the method's name. If it were too long, it is the name, or else the path, of the group's first run.
     """
     members: dict[str, list[Run]] = {}
     for run in runs:
@@ -52,7 +52,7 @@ def mean_and_range(curves: Sequence[pd.DataFrame], quantity: str, metric: str = 
     """Return the mean of a metric of several curves, and the lowest and highest, wherever one of them has a point.
 
     Between its points a curve is a straight line. A run that has ended keeps its last value, as its model does, so the
-    mean covers the same runs everywhere. The result begins where all have begun and ends where the last run ends.
+    mean covers the same runs everywhere. The result begins where all curves have begun and ends with the last run.
     Columns: `quantity`, mean, low, high.
     """
     begin = max(each[quantity].iloc[0] for each in curves)
@@ -65,7 +65,7 @@ def mean_and_range(curves: Sequence[pd.DataFrame], quantity: str, metric: str = 
 
 
 def mark(group: Sequence[Run]) -> str:
-    """Return how runs of a group ended that did not finish, as " (interrupted)" or " (1 of 3 interrupted)"."""
+    """Return a note on runs of a group that did not finish, such as " (interrupted)" or " (1 of 3 interrupted)"."""
     others = Counter(run.status for run in group if not run.finished)
     of_all = "" if len(group) == 1 else f" of {len(group)}"
     marks = [f"{number}{of_all} {status}" if of_all else status for status, number in others.items()]
@@ -73,7 +73,7 @@ def mark(group: Sequence[Run]) -> str:
 
 
 def _differences(scenarios: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return, for each of some scenarios, what tells it from the others, in words."""
+    """Return, for each scenario, its differences from the others in words."""
     flat = [_flat({key: value for key, value in scenario.items() if key not in _SEEDS}) for scenario in scenarios]
     names = [
         {key.removesuffix(".name"): value for key, value in each.items() if key.endswith(".name")} for each in flat
@@ -82,7 +82,7 @@ def _differences(scenarios: Sequence[Mapping[str, Any]]) -> list[str]:
     for key in dict.fromkeys(key for each in flat for key in each):
         section = key.rpartition(".")[0]
         for place, each in enumerate(flat):
-            # keys of a part say something beside those of the same part only
+            # keys of a part are compared among scenarios with the same part only
             alike = [
                 i
                 for i in range(len(flat))
@@ -90,19 +90,18 @@ def _differences(scenarios: Sequence[Mapping[str, Any]]) -> list[str]:
             ]
             if key in each and len({flat[i].get(key) for i in alike}) > 1:
                 told[place][key] = each[key]
-    return [", ".join(_said(key, each[key], told) for key in sorted(each, key=_rank)) for each in told]
-
-
-def _rank(key: str) -> tuple[bool, bool]:
-    return key != "method.name", not key.endswith(".name")
-
-
-def _said(key: str, value: str, told: Sequence[Mapping[str, str]]) -> str:
-    if key.endswith(".name"):
-        return value
-    short = key.rpartition(".")[2]
-    others = {other for each in told for other in each if other != key and other.rpartition(".")[2] == short}
-    return f"{key if others else short} = {value}"
+    labels = []
+    for each in told:
+        words = []
+        for key in sorted(each, key=lambda key: (key != "method.name", not key.endswith(".name"))):
+            if key.endswith(".name"):
+                words.append(each[key])
+                continue
+            short = key.rpartition(".")[2]
+            alike_short = {other for all_told in told for other in all_told if other.rpartition(".")[2] == short}
+            words.append(f"{key if len(alike_short) > 1 else short} = {each[key]}")
+        labels.append(", ".join(words))
+    return labels
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> dict[str, str]:

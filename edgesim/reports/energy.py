@@ -1,4 +1,4 @@
-"""Where the joules of a run went: device, component, activity, job and round of each."""
+"""Joules of a run by device, component, activity, job and round."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from edgesim.reports.load import Run
 
 KEYS = ["device", "component", "activity", "job", "round"]
 KIND = "kind"  # of a device, follows from it
-ACCOUNT = "account"  # whose joules, one of ACCOUNTS; follows from the component
-ACCOUNTS = ("devices", "network", "server")  # of a run; edge servers are in the server's
+ACCOUNT = "account"  # owner of the joules, one of ACCOUNTS; follows from the component
+ACCOUNTS = ("devices", "network", "server")  # of a run; edge servers count as server
 _USE = KEYS[:3]
 _NONE = -1  # job or round of joules that belong to none
-_ROUNDING = 1e-12  # of an account, which sums over jobs in another order
+_ROUNDING = 1e-12  # relative rounding error of an account, which sums over jobs in another order
 
 # Column of the tables -> component and activity.
 _JOB_USES = {
@@ -32,30 +32,40 @@ def attribute_energy(run: Run) -> pd.DataFrame:
     """Return the joules of a run, one row for each device, component, activity, job and round that has any.
 
     Columns: device (-1: the server, below: edge servers), component (cpu, radio, base, network, edge, server), activity
-    (compute, receive, transmit, idle, sleep, carry), job, round (from 0, as in the tables: the one that asked for the
-    job or that the server worked for), joules. Job and round are -1 where joules belong to none: idle and asleep, what
-    a device sent for jobs of others, what edge servers worked, what belongs to other sessions of the run, and in an
-    interrupted run all after the last closed round. What the network spent on a job's
-    bytes stands with the job's device, although no device paid for it. Rows of the components network, edge and server
-    belong to accounts of their own, all others are joules of the devices.
+    (compute, receive, transmit, idle, sleep, carry), job, round (from 0, as in the tables: the round that asked for the
+    job or that the server worked for), joules. Job and round are -1 for joules that belong to none: idle and sleeping
+    power, sending for jobs of other devices, work of edge servers, other sessions of the run, and in an interrupted run
+    everything after the last closed round. The network's joules for a job's bytes are in a row of the job's device,
+    although no device paid for them. Rows of the components network, edge and server belong to accounts of their own.
+    All other rows are joules of the devices.
     """
     accounts = _long(run.devices.assign(job=_NONE, round=_NONE), _DEVICE_USES)
     accounts.loc[accounts["device"] == SERVER_ROW, "component"] = "server"
     accounts.loc[accounts["device"] <= FIRST_EDGE_ROW, "component"] = "edge"
-    known = pd.concat([_long(run.jobs, _JOB_USES), _of_the_server(run)])
+    server = run.devices[run.devices["device"] == SERVER_ROW]
+    added_w = (server["compute_j"] / server["busy_s"].where(server["busy_s"] > 0)).sum()  # above its idle power
+    merges = run.rounds[["round"]].assign(device=SERVER_ROW, job=_NONE, component="server", activity="compute")
+    known = pd.concat([_long(run.jobs, _JOB_USES), merges.assign(joules=added_w * run.rounds["server_s"])])
     rest = accounts.merge(known.groupby(_USE, as_index=False)["joules"].sum(), "left", _USE, suffixes=("", "_known"))
     left_j = rest["joules"] - rest["joules_known"].fillna(0.0)
     rest = rest.assign(joules=left_j.where(left_j.abs() > _ROUNDING * rest["joules"], 0.0))
-    found = pd.concat([known, _carried(run), _carried_for_others(run), rest])[[*KEYS, "joules"]]
+    carried = _carried(run)
+    others = [view for name in run.sessions if (view := run.session(name)).chosen != run.chosen]
+    if others:  # the network's joules for jobs of other sessions, a row per device
+        of_others = pd.concat(map(_carried, others)).assign(job=_NONE, round=_NONE)
+        carried_for_others = of_others.groupby(KEYS, as_index=False)[["joules"]].sum()
+    else:
+        carried_for_others = carried.head(0)
+    found = pd.concat([known, carried, carried_for_others, rest])[[*KEYS, "joules"]]
     return found[found["joules"] != 0].reset_index(drop=True)
 
 
 def energy_by(run: Run, *keys: str) -> pd.DataFrame:
     """Return the joules of the devices and their shares for each value of some keys (the index), the largest first.
 
-    Keys are columns of `attribute_energy`, `kind`, the name of a device's fleet block, or `account`. With `account`
-    among them the rows of network and server are there too, and a share is one of its account's joules. Raises
-    ConfigError for another key, or none.
+    Keys are columns of `attribute_energy`, `kind`, the name of a device's fleet block, or `account`. With the key
+    `account` the rows of network and server are included, and a share is relative to its account. Raises ConfigError
+    for another key, or none.
     """
     allowed = [*KEYS, KIND, ACCOUNT]
     wrong = [key for place, key in enumerate(keys) if key not in allowed or key in keys[:place]]
@@ -73,7 +83,8 @@ def energy_by(run: Run, *keys: str) -> pd.DataFrame:
 def split_energy(run: Run) -> dict[str, float]:
     """Return the joules of a run by account, named as in the table rounds, and their sum, energy_total_j.
 
-    energy_j (of the devices), of it active_j, idle_j and participant_j; energy_network_j, energy_server_j.
+    Keys: energy_j (of the devices) with its parts active_j, idle_j and participant_j, energy_network_j and
+    energy_server_j.
     """
     every, devices = attribute_energy(run), run.devices
     of_account = every.groupby(_accounts(every))["joules"].sum().reindex(ACCOUNTS, fill_value=0.0)
@@ -94,41 +105,19 @@ def split_energy(run: Run) -> dict[str, float]:
 
 
 def _accounts(found: pd.DataFrame) -> pd.Series[str]:
-    """Return whose account each row of `attribute_energy` belongs to."""
+    """Return the account of each row of `attribute_energy`."""
     accounts: pd.Series[str] = found["component"].map(_ACCOUNT_OF).fillna(ACCOUNTS[0])
     return accounts
 
 
 def _carried(run: Run) -> pd.DataFrame:
     """Return the network's joules for each job, and for each order of an edge server."""
-    return pd.concat([_long(run.jobs, _NETWORK_USE), _long(_as_jobs(run.edges), _NETWORK_USE)])
-
-
-def _carried_for_others(run: Run) -> pd.DataFrame:
-    """Return the network's joules for jobs of other sessions, a row a device; no row in a run of one session."""
-    others = [view for name in run.sessions if (view := run.session(name)).chosen != run.chosen]
-    if not others:
-        return _carried(run).head(0)
-    carried = pd.concat(map(_carried, others)).assign(job=_NONE, round=_NONE)
-    return carried.groupby(KEYS, as_index=False)[["joules"]].sum()
-
-
-def _as_jobs(edges: pd.DataFrame) -> pd.DataFrame:
-    """Return the orders of edge servers with the columns of jobs that say whose they are."""
-    return edges.assign(device=FIRST_EDGE_ROW - edges["edge"], job=_NONE)
-
-
-def _of_the_server(run: Run) -> pd.DataFrame:
-    """Return what the server's work for each round added to its idle power."""
-    server = run.devices[run.devices["device"] == SERVER_ROW]
-    watts = (server["compute_j"] / server["busy_s"].where(server["busy_s"] > 0)).sum()
-    joules = watts * run.rounds["server_s"]
-    rounds = run.rounds[["round"]].assign(device=SERVER_ROW, job=_NONE, component="server", activity="compute")
-    return rounds.assign(joules=joules)
+    orders = run.edges.assign(device=FIRST_EDGE_ROW - run.edges["edge"], job=_NONE)
+    return pd.concat([_long(run.jobs, _NETWORK_USE), _long(orders, _NETWORK_USE)])
 
 
 def _long(table: pd.DataFrame, uses: dict[str, tuple[str, str]]) -> pd.DataFrame:
-    """Return a row for each row of a table and column of `uses`."""
+    """Return one row for each row of a table and column of `uses`."""
     parts = [
         table[["device", "job", "round"]].assign(component=component, activity=activity, joules=table[column])
         for column, (component, activity) in uses.items()

@@ -29,7 +29,7 @@ STYLE = seaborn.axes_style("whitegrid") | {
     "pdf.fonttype": 42,  # TrueType, which journals ask for
 }
 PALETTE = "colorblind"
-FORMATS = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # with what to leave out of the files
+FORMATS = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}  # with metadata to leave out of the files
 USUAL = ("png", "svg")
 COLUMNS_IN = {"single": 3.5, "double": 7.2}  # widths of one and of two columns of a journal's page
 _INCHES = {"cm": 1 / 2.54, "mm": 1 / 25.4, "in": 1.0}
@@ -49,7 +49,7 @@ def parse_formats(given: str | None) -> tuple[str, ...]:
 def parse_width(given: str | None) -> float | None:
     """Return the inches of a text such as "8.5cm", "single" or "double", the columns of a journal.
 
-    Raises ConfigError if it is no width, or one that makes no sense.
+    Raises ConfigError if it is not a width, or out of range.
     """
     if given is None:
         return None
@@ -70,9 +70,9 @@ def parse_width(given: str | None) -> float | None:
 
 
 def paths_of(out: Path, formats: Sequence[str] = USUAL) -> list[Path]:
-    """Return the files of a figure: `out`, which may have the ending of one of the formats, with each as its ending.
+    """Return the files of a figure: `out` with the ending of each format in place of its own, if it has one of them.
 
-    Raises ConfigError if it is no file name.
+    Raises ConfigError if it is not a file name.
     """
     stem = out.name.removesuffix(f".{out.suffix[1:]}") if out.suffix[1:] in FORMATS else out.name
     if stem in ("", ".."):
@@ -81,7 +81,7 @@ def paths_of(out: Path, formats: Sequence[str] = USUAL) -> list[Path]:
 
 
 class Drawing(Figure):
-    """A figure that notebooks show as it is, without pyplot and its display."""
+    """A figure that notebooks show without pyplot and its display."""
 
     def _repr_png_(self) -> bytes:
         FigureCanvasAgg(self)
@@ -105,19 +105,19 @@ def save(figure: Figure, out: Path, formats: Sequence[str] = USUAL) -> list[Path
     return written
 
 
-GREY = "0.62"  # of what is dominated
-INK = "0.25"  # of lines that are no data
+GREY = "0.62"  # colour of dominated settings
+INK = "0.25"  # colour of lines that are not data
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "oo", "++", "--")
 _DASHES = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1, 1, 1, 1, 1)))
-_MARKERS = "osD^vPX*<>h"  # as many as no other cycle, so that no two of some hundred settings look alike
-_SMALL_IN = 3.6  # a panel below that has small letters, such as one of a journal's column
-_FONT_IN = 0.075  # about the width of a character of a legend
+_MARKERS = "osD^vPX*<>h"  # a length coprime to the other cycles, so that no two of some hundred settings look alike
+_SMALL_IN = 3.6  # panels below this width have small letters, such as in a journal's column
+_FONT_IN = 0.075  # approximate width of a character of a legend
 _HANDLE_IN = 0.6
 
 
 @contextmanager
 def style(panel_in: float) -> Iterator[None]:
-    """Draw what is inside in the style of all figures, with letters that suit a panel of this width."""
+    """Apply the style of all figures inside the context, with letters that suit a panel of this width."""
     small = panel_in < _SMALL_IN
     sizes = {"font.size": 8 if small else 10, "legend.fontsize": 8 if small else 9}
     with rc_context(STYLE | sizes):
@@ -126,7 +126,7 @@ def style(panel_in: float) -> Iterator[None]:
 
 @contextmanager
 def figure(width_in: float, height_in: float) -> Iterator[Drawing]:
-    """Give a figure of one panel to draw into, in a column's letters: 8 points, 7 on the axes."""
+    """Give a figure of one panel to draw into, with letters for a journal's column: 8 points, 7 on the axes."""
     sizes = {
         "font.size": 8,
         "axes.labelsize": 8,
@@ -147,7 +147,7 @@ def figure(width_in: float, height_in: float) -> Iterator[Drawing]:
 def settings_of(frame: pd.DataFrame, needs: Sequence[str]) -> list[str]:
     """Return the settings of a frame in their order.
 
-    Raises ConfigError if it has no row or lacks a column: nothing would be drawn.
+    Raises ConfigError if it has no row or lacks a column, as nothing would be drawn.
     """
     missing = [name for name in ("setting", *needs) if name not in frame]
     if missing:
@@ -160,13 +160,13 @@ def settings_of(frame: pd.DataFrame, needs: Sequence[str]) -> list[str]:
 
 
 def colours(count: int) -> list[Any]:
-    """Return so many colours of a palette that colour-blind readers tell apart; after ten they begin anew."""
+    """Return `count` colours of a palette that colour-blind readers tell apart. After ten colours it repeats."""
     palette = seaborn.color_palette(PALETTE)
     return [palette[i % len(palette)] for i in range(count)]
 
 
 def looks(count: int, scale: float = 1.0) -> list[dict[str, Any]]:
-    """Return a colour, dashes and marker for each setting; markers of neighbours stand at different places."""
+    """Return a colour, dashes and marker for each of `count` settings. Markers of neighbours have different places."""
     palette = seaborn.color_palette(PALETTE)
     return [
         {
@@ -184,7 +184,7 @@ def looks(count: int, scale: float = 1.0) -> list[dict[str, Any]]:
 
 
 def folded(labels: Sequence[str], width_in: float) -> tuple[int, int, list[str]]:
-    """Return columns and lines of a legend that is no wider than the figure, and its labels, folded if need be."""
+    """Return the columns and lines of a legend no wider than the figure, and its labels, folded where needed."""
     longest = max(12, int((width_in - _HANDLE_IN) / _FONT_IN))
     names = [textwrap.fill(label, longest) for label in labels]
     widest_in = _HANDLE_IN + _FONT_IN * max(len(line) for name in names for line in name.splitlines())

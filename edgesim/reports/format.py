@@ -1,4 +1,4 @@
-"""Formats runs, tables and numbers for notebooks and terminals: 2.8 h instead of 1e4 s, kJ instead of 1e4 J."""
+"""Formats runs, tables and numbers for notebooks and terminals: 2.78 h instead of 1e4 s, 10 kJ instead of 1e4 J."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Unit(NamedTuple):
-    """A unit and how many base units (s, J, bytes, FLOP, ...) it stands for."""
+    """A unit and its size in base units (s, J, bytes, FLOP, ...)."""
 
     symbol: str
     size: float
@@ -56,15 +56,15 @@ _SUFFIX = re.compile(r"_(s|j|w|bytes|minutes|bps|hz)$")
 
 
 def heading(column: str) -> str:
-    """Return the name of a column in words; its unit is left out, as it stands with the numbers."""
+    """Return the name of a column in words, without its unit, which is shown with the numbers."""
     return _WORDS.get(column) or _SUFFIX.sub("", column).replace("_", " ")
 
 
 def unit_for(column: str, largest: float) -> Unit:
     """Return the unit in which `largest` base units, a value of this column, is a short number.
 
-    That is 2 of the unit or more, or 1 or more of a unit below the base unit. A column without a unit suffix gets the
-    unit "" of size 1.
+    It is the largest unit in which the number is at least 2, or at least 1 for units up to the base unit. A column
+    without a unit suffix gets the unit "" of size 1.
     """
     units = next((units for suffixes, units in _UNITS.items() if column.endswith(suffixes)), _PLAIN)
     base = next(unit for unit in units if unit.size == 1)
@@ -79,32 +79,30 @@ def text(column: str, value: float | None) -> str:
     if value is None:
         return "-"
     unit = unit_for(column, abs(value))
-    return f"{_three(value / unit.size)} {unit.symbol}".rstrip()
+    in_unit = value / unit.size
+    digits = f"{in_unit:.0f}" if abs(in_unit) >= 100 else f"{in_unit:.3g}"
+    return f"{digits} {unit.symbol}".rstrip()
 
 
 def plain(value: float, digits: int) -> str:
-    """Return a number to so many significant digits, without an exponent up to a million of billions."""
+    """Return a number with this many significant digits, without an exponent below 1e15."""
     short = f"{value:.{digits}g}"
     return f"{float(short):.0f}" if "e+" in short and abs(value) < 1e15 else short
 
 
 def divergence(found: Mapping[str, Any]) -> str:
-    """Return in words what a manifest says of a run that diverged; rounds count from 1."""
+    """Return the entry of a manifest about a run that diverged in words. Rounds count from 1."""
     left_out = f"{found['left_out']} of {found['of']} updates were not finite and left out"
     if found["loss"] is not None:
         left_out = f"the test loss was {float(found['loss']):.3g}" + (f", {left_out}" if found["left_out"] else "")
     return f"diverged in round {found['round'] + 1}: {left_out}"
 
 
-def _three(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
 Rows = Sequence[Sequence[str]]
 
 
 def facts_of(run: Run) -> list[tuple[str, str]]:
-    """Return what a run reached, and what that took, as pairs of words; its targets come last."""
+    """Return the results and the cost of a run as pairs of words. Its targets come last."""
     from edgesim.reports.stats import summary
 
     found = summary(run)
@@ -129,7 +127,7 @@ def facts_of(run: Run) -> list[tuple[str, str]]:
 
 
 def html_table(title: str, headings: Sequence[str], rows: Rows, note: str = "") -> str:
-    """Return a table as HTML; what stands in it is text, and no tag."""
+    """Return a table as HTML, with its texts escaped."""
     head = f"<thead><tr>{''.join(f'<th>{escape(each)}</th>' for each in headings)}</tr></thead>" if headings else ""
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     below = f"<p>{escape(note)}</p>" if note else ""
@@ -137,7 +135,7 @@ def html_table(title: str, headings: Sequence[str], rows: Rows, note: str = "") 
 
 
 def rich_table(title: str, headings: Sequence[str], rows: Rows, note: str = "") -> Table:
-    """Return a table that rich prints; what stands in it is text, and no markup."""
+    """Return a table that rich prints, with its texts taken literally and not as markup."""
     from rich.table import Table
     from rich.text import Text
 

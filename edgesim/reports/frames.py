@@ -1,4 +1,4 @@
-"""Frames of several runs, for pictures and reports: each row bears the label of its run's setting."""
+"""Frames of several runs, for pictures and reports. Each row has the label of its run's setting."""
 
 from __future__ import annotations
 
@@ -16,27 +16,33 @@ _TOTALS = [f"total_{name}" for name in COSTS]
 
 
 def accuracy_points(settings: Mapping[Run, str]) -> pd.DataFrame:
-    """Return a row an evaluation of the test split: setting, run, accuracy and what had been spent; see `points_of`."""
+    """Return a row per evaluation of the test split: setting, run, accuracy and the cost so far; see `points_of`."""
     return _together(settings, points_of)
 
 
 def energy_by_activity(settings: Mapping[Run, str]) -> pd.DataFrame:
-    """Return a row a run and activity of the devices: setting, run, activity, joules; see `energy_by`."""
-    return _together(settings, _joules_of_activities)
+    """Return a row per run and activity of the devices: setting, run, activity, joules; see `energy_by`."""
+    return _together(settings, lambda run: run.energy_by("activity")[["joules"]].reset_index())
 
 
 def energy_by_account(settings: Mapping[Run, str]) -> pd.DataFrame:
-    """Return a row a run: setting, run, and the joules of devices, network and server, as `split_energy` names them."""
+    """Return a row per run: setting, run, and the joules of devices, network and server; see `split_energy`."""
     return _together(settings, lambda run: pd.DataFrame([split_energy(run)]))
 
 
 def energy_by_device(settings: Mapping[Run, str]) -> pd.DataFrame:
-    """Return a row a run and device but the server: setting, run, device, joules, idle power included."""
-    return _together(settings, _joules_of_devices)
+    """Return a row per run and device but the server: setting, run, device, joules, idle power included."""
+    uses = ["down_j", "compute_j", "up_j", "idle_j", "sleep_j"]
+
+    def joules(run: Run) -> pd.DataFrame:
+        devices = run.devices[run.devices["device"] >= 0]
+        return pd.DataFrame({"device": devices["device"], "joules": devices[uses].sum(axis=1)})
+
+    return _together(settings, joules)
 
 
 def lengths_of_rounds(settings: Mapping[Run, str]) -> pd.DataFrame:
-    """Return a row a closed round: setting, run, round (from 1), length_s."""
+    """Return a row per closed round: setting, run, round (from 1), length_s."""
     return _together(
         settings,
         lambda run: pd.DataFrame(
@@ -46,9 +52,9 @@ def lengths_of_rounds(settings: Mapping[Run, str]) -> pd.DataFrame:
 
 
 def cost_points(settings: Mapping[Run, str]) -> pd.DataFrame:
-    """Return a row a closed round of runs with prices: setting, run, sim_time_s, and totals of money and carbon.
+    """Return a row per closed round of runs with prices: setting, run, sim_time_s, and totals of money and carbon.
 
-    These are total_cost and total_co2e_g with low and high, as in the table rounds; no row without priced runs.
+    The totals are total_cost and total_co2e_g with low and high, as in the table rounds. No row without priced runs.
     """
     return _together(
         _priced(settings), lambda run: run.rounds[["now_s", *_TOTALS]].rename(columns={"now_s": "sim_time_s"})
@@ -56,22 +62,12 @@ def cost_points(settings: Mapping[Run, str]) -> pd.DataFrame:
 
 
 def cost_by_item(settings: Mapping[Run, str]) -> pd.DataFrame:
-    """Return a row a run with prices and item: setting, run, item, and money and carbon with low and high."""
+    """Return a row per item of each run with prices: setting, run, item, and money and carbon with low and high."""
     return _together(_priced(settings), lambda run: cost_by(run, "item"))
 
 
 def _priced(settings: Mapping[Run, str]) -> dict[Run, str]:
     return {run: label for run, label in settings.items() if run.is_priced}
-
-
-def _joules_of_activities(run: Run) -> pd.DataFrame:
-    return run.energy_by("activity")[["joules"]].reset_index()
-
-
-def _joules_of_devices(run: Run) -> pd.DataFrame:
-    devices = run.devices[run.devices["device"] >= 0]
-    joules = devices[["down_j", "compute_j", "up_j", "idle_j", "sleep_j"]].sum(axis=1)
-    return pd.DataFrame({"device": devices["device"], "joules": joules})
 
 
 def _together(settings: Mapping[Run, str], of: Callable[[Run], pd.DataFrame]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Who took part in a run, and what it took them: sums and means of jobs by kind of device, and by device."""
+"""Participation of devices in a run: sums and means of jobs by kind of device, and by device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ _SPENT = ["down_j", "compute_j", "up_j", "idle_j", "sleep_j"]
 
 
 def by_kind(jobs: pd.DataFrame, devices: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each kind of device that has some of these jobs, in the order of the fleet: see `_sums`."""
+    """Return a row for each kind of device with any of these jobs, in the order of the fleet.
+
+    Columns: kind, jobs, those of KINDS_OF_END, late_share, and mean_down_s, mean_compute_s and mean_up_s over jobs that
+    delivered.
+    """
     kinds = devices.set_index("device")["kind"]
     found = _sums(jobs, jobs["device"].map(kinds).rename("kind"))
     order = [kind for kind in dict.fromkeys(kinds) if kind in found.index]
@@ -23,11 +27,11 @@ def by_kind(jobs: pd.DataFrame, devices: pd.DataFrame) -> pd.DataFrame:
 def participation(run: Run, each: bool = False) -> pd.DataFrame:
     """Return a row for each kind of device, or with `each` for each device, in the order of the fleet; no server.
 
-    Columns: kind, devices (with `each`: device instead), jobs; ok_jobs, late_jobs and failed_jobs, which add up to
-    jobs with those at work when the run ended; late_share of jobs; mean_down_s, mean_compute_s and mean_up_s over jobs
-    that delivered; took_part: the share of devices with a job (with `each`: of closed rounds that asked it);
-    jobs_share: of all jobs; down_bytes, up_bytes; active_j (receiving, computing and sending), idle_j (asleep
-    included). Shares and means of nothing are NaN.
+    Columns: kind, devices (with `each`: device instead), jobs, ok_jobs, late_jobs, failed_jobs (the three and the jobs
+    at work when the run ended add up to jobs), late_share (of jobs), mean_down_s, mean_compute_s and mean_up_s (over
+    jobs that delivered), took_part (the share of devices with a job; with `each` the share of closed rounds that asked
+    the device), jobs_share (of all jobs), down_bytes, up_bytes, active_j (receiving, computing and sending) and idle_j
+    (sleep included). Shares and means of nothing are NaN.
     """
     fleet = run.devices[run.devices["device"] >= 0]
     groups = ["device"] if each else ["kind"]
@@ -52,7 +56,7 @@ def participation(run: Run, each: bool = False) -> pd.DataFrame:
 
 
 def _sums(jobs: pd.DataFrame, key: pd.Series) -> pd.DataFrame:
-    """Return how many jobs of each value of `key` (index) ended how, and the mean seconds of those that delivered."""
+    """Return the numbers of jobs by ending for each value of `key` (index), and mean seconds of jobs that delivered."""
     ok, late = jobs["outcome"].isin(DELIVERED), jobs["outcome"] == "late"
     ends = {"ok_jobs": ok, "late_jobs": late, "failed_jobs": ~ok & ~late & (jobs["outcome"] != "stopped")}
     counts = pd.DataFrame({"jobs": True, **ends}, index=jobs.index).groupby(key).sum().astype("int64")

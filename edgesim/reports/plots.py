@@ -41,10 +41,10 @@ def plot_runs(
 ) -> list[Path]:
     """Draw test accuracy, or another metric, against each of `against`, side by side; return the files written.
 
-    `out`: the file name, with or without an ending. `width_in`: inches of the whole figure. A look stands for a
-    scenario; of several seeds the mean is drawn, and a band from the lowest to the highest, see `mean_and_range`.
-    `labels` of the groups in the order of their first runs stand for what `groups` calls them. Raises ConfigError for
-    an unknown x axis, no evaluation, a wrong number of labels, or a file that cannot be written.
+    `out`: the file name, with or without an ending. `width_in`: inches of the whole figure. Each scenario has its own
+    colour, dash and mark. Several seeds are drawn as their mean, with a band from the lowest to the highest, see
+    `mean_and_range`. `labels`: names of the groups, in the order of their first runs, in place of those of `groups`.
+    Raises ConfigError for an unknown x axis, no evaluation, a wrong number of labels, or a file that cannot be written.
     """
     return save(draw_runs(runs, against, width_in, labels, title, metric), out, formats)
 
@@ -67,13 +67,13 @@ def draw_runs(
 
 
 def metric_to_draw(metric: str, runs: Sequence[Run]) -> str:
-    """Return the metric that is drawn: where accuracy is asked for and no run has any, that which they go by."""
+    """Return the metric to draw: if accuracy is asked for and all runs have the same goal, that goal."""
     goals = {run.goal for run in runs}
     return goals.pop() if metric == ACCURACY and len(goals) == 1 else metric
 
 
 def targets_of(runs: Sequence[Run], metric: str) -> list[float]:
-    """Return the targets of a metric, of all runs, ascending."""
+    """Return the targets of a metric in all runs, ascending."""
     if metric == ACCURACY:
         return sorted({target for run in runs for target in run.targets})
     return sorted({target for run in runs for name, target in run.metric_targets if name == metric})

@@ -17,7 +17,8 @@ def heat(cells: pd.DataFrame, x: str, y: str, value: str, words: str = "", width
     """Return a heat map with a field for each pair of labels. A field without a number, or target, has a dash.
 
     `cells`: a row per pair, with the columns `x`, `y` (labels, in the order in which they stand) and `value`, which
-    names its unit. inf: the target was not reached. Raises ConfigError if there is nothing to draw, or a pair comes twice.
+    names its unit. inf: the target was not reached. Raises ConfigError if there is nothing to draw, or a pair
+    comes twice.
     """
     missing = [name for name in (x, y, value) if name not in cells]
     cells = cells if missing else cells.assign(**{value: cells[value].where(np.isfinite(cells[value]))})
