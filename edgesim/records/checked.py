@@ -1,4 +1,4 @@
-"""What a run folder has to say for anything to be told of it: asked once, where it is read, and nowhere else."""
+"""Checks of the manifest and the tables of a run folder, made once, where they are read."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from edgesim.files.tables import column_names, read_columns
 from edgesim.records.schema import CLOSED_BY, INT, REAL, SERVER_ROW, TABLES, TEXT, conform
 
 _DATE = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\d([+]00:00)?$"  # ISO 8601
-_MOST = 1e60  # of seconds, joules, bytes and FLOPs: products of two of them are finite
+_MOST = 1e60  # limit of seconds, joules, bytes and FLOPs: products of two of them are finite
 _Number = Annotated[FiniteFloat, Field(ge=-_MOST, le=_MOST)]
 
 
 class _Open(BaseModel):
-    """A table of which these keys are read; what else it holds is not looked at."""
+    """A table whose declared keys are checked. Other keys are allowed and ignored."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 
@@ -51,7 +51,7 @@ class _Scenario(_Open):
 
 
 class _Session(_Open):
-    """Keys of one of several trainings in a manifest; a run with one training has them at the top."""
+    """Keys of one of several trainings in a manifest. A run with one training has them at the top."""
 
     scenario: _Scenario | None = None
     rounds: int = 0
@@ -84,7 +84,7 @@ class _Manifest(_Session):
 
 
 def parse_manifest(text: str, path: Path) -> dict[str, Any]:
-    """Return what the text of a manifest says. Raises ConfigError with the key at fault unless it is that of a run."""
+    """Return the content of a manifest. Raises ConfigError with the key at fault if it is not the manifest of a run."""
     try:
         found = from_json(text)
     except ValueError as error:
@@ -107,53 +107,49 @@ _ONCE: Mapping[str, Sequence[str]] = {
     "evals": ["session", "round", "split"],
     "devices": ["device"],
 }
-_ROUNDING_S = 1e-6  # differences of sums may be that much below 0
+_ROUNDING_S = 1e-6  # differences of sums may be this far below 0
 _ENDLESS = {"deadline_s"}  # may be inf
 _CHOICES: Mapping[str, Mapping[str, Sequence[str]]] = {"rounds": {"closed_by": CLOSED_BY}}
-_NEED_NOT_BE_NUMBERS = {"loss", "accuracy", "value"}  # of a model that diverged, or a method's own
-# What is no earlier, or no smaller, than what.
+_NEED_NOT_BE_NUMBERS = {"loss", "accuracy", "value"}  # NaN for a model that diverged, or by choice of a method
+# Pairs of columns in ascending order.
 _ORDER: Mapping[str, Sequence[tuple[str, str]]] = {"jobs": [("sent_s", "end_s")], "rounds": [("start_s", "now_s")]}
 _RISING: Mapping[str, Sequence[str]] = {"rounds": ["now_s"]}  # from row to row of a session
 _DEVICES: Mapping[str, str] = {"jobs": "device", "rounds": "critical_device"}
 
 
 def read_table(table: str, files: Mapping[Path, bytes]) -> pd.DataFrame:
-    """Return a table of a run from the contents of its files, in their order: columns and types of the schema.
+    """Return a table of a run, with columns and types of the schema, from the contents of its files in their order.
 
-    Raises ConfigError that names the file if one is damaged, and column or row if it is not what a run writes.
+    Raises ConfigError that names the file if one is damaged, and the column or row if no run writes it like this.
     """
-    frames = [_read_rows(table, path, content) for path, content in files.items()]
+    frames = []
+    for path, content in files.items():
+        wanted = [name for name in column_names(path, ConfigError, content) if name in TABLES[table]]
+        found = read_columns(path, wanted, ConfigError, content)
+        for name in wanted:
+            column, dtype = found[name], TABLES[table][name]
+            kind = column.type
+            fits = {
+                INT: pa.types.is_integer(kind),
+                REAL: pa.types.is_floating(kind),
+                TEXT: pa.types.is_string(kind) or pa.types.is_large_string(kind),
+            }[dtype]
+            gaps = column.null_count and dtype != REAL  # nan is written as a gap
+            if not fits or gaps:
+                got = f"{in_short(kind)}{' with gaps' if gaps else ''}"
+                raise ConfigError(f"{path}: column {name} must be {dtype}, found {got}")
+        with reading(path, "table", ConfigError):
+            frames.append(conform(table, found.to_pandas(ignore_metadata=True), str(path)))
     frame = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
     _check_values(table, frame, list(files)[-1])
     return frame
 
 
-def _read_rows(table: str, path: Path, content: bytes) -> pd.DataFrame:
-    wanted = [name for name in column_names(path, ConfigError, content) if name in TABLES[table]]
-    found = read_columns(path, wanted, ConfigError, content)
-    for name in wanted:
-        _check_type(path, found[name], name, TABLES[table][name])
-    with reading(path, "table", ConfigError):
-        return conform(table, found.to_pandas(ignore_metadata=True), str(path))
-
-
-def _check_type(path: Path, column: pa.ChunkedArray, name: str, dtype: str) -> None:
-    fits = {INT: pa.types.is_integer, REAL: pa.types.is_floating, TEXT: _is_text}[dtype](column.type)
-    gaps = column.null_count and dtype != REAL  # nan is written as a gap
-    if not fits or gaps:
-        found = f"{in_short(column.type)}{' with gaps' if gaps else ''}"
-        raise ConfigError(f"{path}: column {name} must be {dtype}, found {found}")
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def _check_values(table: str, frame: pd.DataFrame, path: Path) -> None:
-    """Raise ConfigError with the row at fault unless the values of a table can be those of a run.
+    """Raise ConfigError with the row at fault unless the values of a table are possible in a run.
 
-    Rows of one job, round or device come once, evaluations once a round and split; rounds are numbered from 0; what
-    counts seconds, joules, bytes and FLOPs is a number of at most 1e60; time does not run backwards.
+    A job, round or device has one row, and an evaluation has one per round and split. Rounds are numbered from 0.
+    Seconds, joules, bytes and FLOPs are numbers of at most 1e60. Time does not run backwards.
     """
     for name, dtype in TABLES[table].items():
         if dtype == REAL and name not in _NEED_NOT_BE_NUMBERS:
@@ -177,7 +173,7 @@ def _check_values(table: str, frame: pd.DataFrame, path: Path) -> None:
 
 
 def check_rounds(frame: pd.DataFrame, rounds: pd.DataFrame, path: Path) -> None:
-    """Raise ConfigError with the row at fault if evaluations name a round, -1 apart, that the table of rounds lacks."""
+    """Raise ConfigError with the row at fault if evaluations name a round other than -1 that the rounds table lacks."""
     closed = rounds["session"].value_counts().reindex(frame["session"], fill_value=0).to_numpy()
     _require(
         frame["round"].between(-1, closed - 1), frame, path, ["round"], "must be -1 or a round of the rounds table"
@@ -185,7 +181,7 @@ def check_rounds(frame: pd.DataFrame, rounds: pd.DataFrame, path: Path) -> None:
 
 
 def check_devices(table: str, frame: pd.DataFrame, devices: pd.DataFrame, path: Path) -> None:
-    """Raise ConfigError with the row at fault if a table names a device that the table of devices lacks."""
+    """Raise ConfigError with the row at fault if a table names a device that the devices table lacks."""
     if name := _DEVICES.get(table):
         known = frame[name].isin(devices["device"]) | (frame[name] == SERVER_ROW)
         _require(known, frame, path, [name], "must be a device of the devices table")

@@ -1,4 +1,4 @@
-"""Append-only tables in memory and their rows by column names: cheap to fill row by row, read as typed data frames."""
+"""Append-only tables in memory, filled row by row and read as typed data frames, and the types of their rows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_CHUNK_ROWS = 2048  # few enough to be still in the processor's cache when they are packed
+_CHUNK_ROWS = 2048  # few enough to fit into the processor's cache when they are packed
 _SMALL = np.iinfo(np.int32).max
 
 
 class _Chunk(NamedTuple):
-    """Rows of a table that lie together, from the index `first` on."""
+    """Consecutive rows of a table, from the index `first` on."""
 
     first: int
     rows: int
@@ -45,14 +45,14 @@ class Table:
 
     @property
     def committed(self) -> int:
-        """How many rows, from the first one on, are committed."""
+        """Number of committed rows, counted from the first one."""
         return self._committed
 
     def append(self, row: tuple[Any, ...]) -> int:
         """Add one row in the order of the schema; return its index.
 
-        It is not looked at before its chunk is full or read, to keep this call cheap. Then a wrong number of
-        values raises ValueError, and a value that does not fit its column (a fraction as an integer, None) TypeError.
+        To keep this call cheap, the row is checked only when its chunk is full or read. Then a wrong number of values
+        raises ValueError, and a value that does not fit its column (a fraction as an integer, None) TypeError.
         """
         held = len(self._rows)
         index = self._packed + held
@@ -62,10 +62,10 @@ class Table:
         return index
 
     def amend(self, row: int, column: str, value: Any) -> None:
-        """Replace one value of a row, by the index that `append` returned. Frames taken before stay as they were.
+        """Replace one value of a row, by the index that `append` returned. Frames taken before do not change.
 
-        Raises IndexError if there is no such row or it is released, KeyError if no such column, TypeError if the value
-        does not fit it.
+        Raises IndexError if there is no such row or it is released, KeyError if there is no such column, and TypeError
+        if the value does not fit the column.
         """
         if not self._released <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}, of which the first {self._released} are released")
@@ -80,7 +80,7 @@ class Table:
         chunk.columns[column] = held
 
     def extend(self, columns: Mapping[str, Any]) -> None:
-        """Add many rows: one array of shape (k,) a column; a single value stands for k equal ones.
+        """Add many rows: one array of shape (k,) per column. A single value stands for k equal ones.
 
         Raises ValueError unless the columns are those of the schema and their lengths agree.
         """
@@ -97,7 +97,7 @@ class Table:
     def mark(self, rows: int | None = None) -> None:
         """Remember the first `rows` rows as committed (None: all so far): the state after a closed round.
 
-        Raises ValueError if there are not so many, or more are committed already.
+        Raises ValueError if there are fewer rows, or more are committed already.
         """
         committed = len(self) if rows is None else rows
         if not self._committed <= committed <= len(self):
@@ -105,9 +105,9 @@ class Table:
         self._committed = committed
 
     def release(self, rows: int) -> None:
-        """Forget the first `rows` rows, which can be neither read nor amended any more.
+        """Forget the first `rows` rows, which can then no longer be read or amended.
 
-        Raises ValueError if not so many are committed.
+        Raises ValueError if fewer rows are committed.
         """
         if rows > self._committed:
             raise ValueError(f"{rows} rows, of which {self._committed} are committed")
@@ -115,11 +115,11 @@ class Table:
         self._chunks = [chunk for chunk in self._chunks if chunk.first + chunk.rows > rows]
 
     def frame(self, committed_only: bool = False, since: int = 0, until: int | None = None) -> pd.DataFrame:
-        """Return rows with the types of the schema: those from index `since` up to, not including, `until` (None: all).
+        """Return the rows from index `since` up to, not including, `until` (None: all) with the types of the schema.
 
-        On request without those after the last mark. Raises IndexError if some of them are released.
+        `committed_only`: leave out rows after the last mark. Raises IndexError if some of the rows are released.
         """
-        import pandas as pd  # takes longer than all else that a scenario is checked with, torch aside
+        import pandas as pd  # slow to import; checking a scenario does not need it
 
         stop = self._committed if committed_only else len(self)
         stop = stop if until is None else min(stop, until)
@@ -129,7 +129,7 @@ class Table:
     def column(self, name: str, since: int = 0, until: int | None = None) -> np.ndarray:
         """Return the values of one column in the rows from `since` up to, not including, `until` (None: all).
 
-        Raises IndexError if some of them are released.
+        Raises IndexError if some of the rows are released.
         """
         if since < self._released:
             raise IndexError(f"the rows before {self._released} are released, asked for those from {since} on")
@@ -154,7 +154,7 @@ class Table:
 
 
 def _small(column: np.ndarray) -> np.ndarray:
-    """Return equal values that take less memory: one for a whole chunk if they are all the same."""
+    """Return the same values in less memory: one for a whole chunk if all are equal, or 32-bit integers."""
     if (column == column[0]).all():
         return np.broadcast_to(column[0], column.shape)
     if column.dtype == np.int64 and np.abs(column).max() <= _SMALL:
@@ -174,14 +174,14 @@ def _typed(name: str, values: Any, dtype: str) -> np.ndarray:
     if not array.size:
         return np.zeros(0, dtype=dtype)
     try:
-        # Not np.array(values, dtype): that would round 2.7 down to an integer without a word.
+        # np.array(values, dtype) would round 2.7 down to an integer without an error.
         return array.astype(dtype, casting="same_kind", copy=False)
     except TypeError as error:
         raise TypeError(f"column {name!r} takes {dtype}: {error}") from error
 
 
 class JobRow(NamedTuple):
-    """A row of the jobs table; edgesim.records.schema says what each column means, as for all rows below."""
+    """A row of the jobs table. edgesim.records.schema defines its columns, and those of all rows below."""
 
     job: int
     device: int
@@ -309,7 +309,7 @@ class CostRow(NamedTuple):
     co2e_high_g: float
 
 
-# By table; the devices table is not written row by row.
+# Types of rows by table. The devices table is not written row by row.
 ROWS: Mapping[str, type[tuple[object, ...]]] = {
     "jobs": JobRow,
     "rounds": RoundRow,

@@ -1,6 +1,6 @@
 """Writes a run folder and its parquet tables.
 
-The folder always holds one complete state of the run, or says that the run was cut off.
+The folder always holds one complete state of the run, or its status is "cut off".
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from edgesim.records.manifest import (
 )
 from edgesim.records.schema import TABLES, conform
 
-PART_ROWS = 65_536  # of a row group; a part is one of them: what a run keeps in memory of a table, about 10 MB of jobs
+PART_ROWS = 65_536  # of a row group, and of a part: the most rows of a table in memory, about 10 MB of jobs
 
 
 def as_arrow(frame: pd.DataFrame) -> pa.Table:
-    """Return a frame as pandas itself would write it to parquet, without its index."""
+    """Return a frame as an Arrow table without its index, as pandas itself would write it to parquet."""
     return pa.Table.from_pandas(frame, preserve_index=False)
 
 
@@ -56,9 +56,9 @@ def encoded(frame: pd.DataFrame) -> bytes:
 
 
 def join(parts: Iterable[bytes], rest: pd.DataFrame, path: Path) -> None:
-    """Write a parquet file with the rows of parts, each the content of such a file, and after them those of a frame.
+    """Write a parquet file with the rows of parts, each the content of a parquet file, followed by those of a frame.
 
-    Each part must have PART_ROWS rows. Then the file is the one that would have come from all rows at once. Raises
+    Each part must have PART_ROWS rows. Then the file is the same as if all rows had been written at once. Raises
     OSError if it cannot be written.
     """
 
@@ -99,10 +99,10 @@ Parts = Mapping[str, Sequence[Part]]
 
 
 def check_writable(folder: Path, overwrite: bool = False, goes_on: bool = False) -> None:
-    """Raise ConfigError if a run folder cannot be made at this path. Asked before a run, so that none is lost.
+    """Raise ConfigError if a run folder cannot be made at this path. Checked before a run, so that no run is lost.
 
-    `overwrite`: a run that is there may be replaced. `goes_on`: one that did not finish is gone on with. Raises
-    FolderBusy if a run is going on there.
+    `overwrite`: an existing run may be replaced. `goes_on`: an unfinished run may be continued. Raises FolderBusy if a
+    process writes a run there.
     """
     if folder.name in ("", ".."):
         raise ConfigError(f"{folder}: is no name of a run folder; choose another one")
@@ -121,19 +121,19 @@ def check_writable(folder: Path, overwrite: bool = False, goes_on: bool = False)
 
 @contextmanager
 def taken(folder: Path, overwrite: bool = False, goes_on: bool = False) -> Iterator[RunFolder]:
-    """Give a run folder to write, which nobody else writes meanwhile. Nothing is made or replaced before `write`.
+    """Give a run folder to write, locked for other processes. Nothing is made or replaced before `write`.
 
-    Raises as `check_writable` does.
+    Raises the errors of `check_writable`.
     """
     check_writable(folder, overwrite, goes_on)
     with hold(folder):
         run = RunFolder(folder)
-        if run.aside.exists() and not folder.exists():  # killed as it was to be replaced
+        if run.aside.exists() and not folder.exists():  # a process was killed while it replaced the run
             run.aside.rename(folder)
         if folder.exists():
             status = _check_replaceable(folder, overwrite, goes_on)
             run.replaces = not (goes_on and status != FINISHED)
-            if status != CUT_OFF:  # it stands, and its writer was killed before it could give up what was there before
+            if status != CUT_OFF:  # complete; its writer was killed before it could delete the run that it replaced
                 give_up(run.aside, folder)
             _settle(folder)
         try:
@@ -143,17 +143,17 @@ def taken(folder: Path, overwrite: bool = False, goes_on: bool = False) -> Itera
 
 
 class RunFolder:
-    """A run folder that this process alone writes, state after state. `aside`: where one lies that it replaces."""
+    """A run folder that this process alone writes, state after state. `aside`: place of the run that it replaces."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.aside = path.with_name(f".{path.name}.old")
-        self.replaces = False  # whether the run that is there is to be taken away before the first state is written
+        self.replaces = False  # True: move the existing run aside before the first state is written
         self._growing = path.with_name(f".{path.name}.growing")
         self._only_begun = False
 
     def add_part(self, table: str, rows: pd.DataFrame) -> Part:
-        """Write PART_ROWS rows of a table, which become part of the run with the first state that names them.
+        """Write PART_ROWS rows of a table. They become part of the run with the first state that names them.
 
         Raises ConfigError if they cannot be written.
         """
@@ -162,25 +162,29 @@ class RunFolder:
         part = Part(f"{PARTS}/{table}-{digest[:16]}.parquet", digest)
         try:
             (self.path / PARTS).mkdir(exist_ok=True)
-            with whole_file(self.path / part.name) as growing:  # a state that is there may have the same part
+            with whole_file(self.path / part.name) as growing:  # an existing state may have the same part
                 growing.write_bytes(content)
         except OSError as error:
             raise ConfigError(f"{self.path}: cannot be written: {error}") from error
         return part
 
     def write(self, tables: Tables, manifest: Mapping[str, Any], weights: Weights, parts: Parts | None = None) -> None:
-        """Put a state of the run in the place of the one before; a kill at any instant leaves one of the two.
+        """Replace the state of the run by a new one. A kill at any instant leaves one of the two.
 
-        `parts`: of each table the rows that were added before those in `tables`. While the run goes on they stay where
-        they are; then each table becomes one file.
+        `parts`: for each table the rows that were added before the rows in `tables`. They stay in their files while the
+        run is running.
 
-        With the first state that is not "running" a run that was replaced is given up. Raises ConfigError if it cannot
-        be written; what could not be written then is gone, what was there before is not.
+        The first state that is not "running" makes one file of each table, and deletes the run that was replaced.
+        Raises ConfigError if the state cannot be written. Then the state before it remains.
         """
         running = manifest.get("status") == RUNNING
         try:
             if self.replaces:
-                self._put_aside()
+                if self.aside.exists():  # the run in place was to replace another one: that one is kept instead
+                    give_up(self.path, self.aside)
+                else:
+                    self.path.rename(self.aside)
+                self.replaces = False
             begins = not self.path.exists()
             self._put(tables, manifest, weights, parts or {})
             _move_others(self.aside, self.path)
@@ -192,7 +196,7 @@ class RunFolder:
             raise ConfigError(f"{self.path}: cannot be written: {error}") from error
 
     def leave(self) -> None:
-        """Clear away what is not part of a state; a run that came to nothing leaves nothing, and what it replaced."""
+        """Delete temporary files. If the run only began, delete it and restore the run that it replaced."""
         shutil.rmtree(self._growing, ignore_errors=True)
         if self._only_begun:
             give_up(self.path, self.aside)
@@ -201,20 +205,12 @@ class RunFolder:
         elif self.aside.exists():
             self.aside.rename(self.path)
 
-    def _put_aside(self) -> None:
-        """Take the run away that is to be replaced; if that was doing so itself, what it replaced is kept instead."""
-        if self.aside.exists():
-            give_up(self.path, self.aside)
-        else:
-            self.path.rename(self.aside)
-        self.replaces = False
-
     def _put(self, tables: Tables, manifest: Mapping[str, Any], weights: Weights, parts: Parts) -> None:
         missing = TABLES.keys() - tables.keys()
         if missing:
             raise ConfigError(f"{self.path}: no table {', '.join(sorted(missing))}")
         new = self.path / NEXT if self.path.exists() else self._growing
-        shutil.rmtree(new, ignore_errors=True)  # left by a run that was killed while it wrote
+        shutil.rmtree(new, ignore_errors=True)  # left by a run that was killed while writing
         new.mkdir(parents=True)
         kept = {table: some for table, some in parts.items() if some} if manifest.get("status") == RUNNING else {}
         digests = {part.name: part.digest for some in kept.values() for part in some}
@@ -227,7 +223,10 @@ class RunFolder:
             else:
                 path.write_bytes(encoded(rows))
             digests[path.name] = digest_of(path)
-        for name, content in _weight_files(weights):
+        for which, arrays in weights.items():
+            # safetensors writes the memory in its order, so a transposed view must be laid out first.
+            content = save({name: np.asarray(array, order="C") for name, array in arrays.items()})
+            name = f"{which}.safetensors"
             (new / name).write_bytes(content)
             digests[name] = sha256(content).hexdigest()
         more = {"parts": named} if named else {}
@@ -235,18 +234,12 @@ class RunFolder:
         if new == self._growing:
             new.rename(self.path)
         else:
-            (new / MANIFEST).replace(self.path / MANIFEST)  # from here on the new state holds
+            (new / MANIFEST).replace(self.path / MANIFEST)  # from here on the new state is valid
             _settle(self.path)
 
 
-def _weight_files(weights: Weights) -> Iterator[tuple[str, bytes]]:
-    for which, arrays in weights.items():
-        # safetensors writes the memory as it lies, so a transposed view must be laid out first.
-        yield f"{which}.safetensors", save({name: np.asarray(array, order="C") for name, array in arrays.items()})
-
-
 def _settle(folder: Path) -> None:
-    """Put the files that the manifest names in their places, and remove those of other states."""
+    """Move the files that the manifest names to their places, and delete the files of other states."""
     if not any((folder / name).exists() for name in (NEXT, PARTS)):
         return
     digests = read_manifest(folder)["files"]
@@ -257,15 +250,15 @@ def _settle(folder: Path) -> None:
     for path in _ours(folder):
         if path.name not in (MANIFEST, STAMP) and str(path.relative_to(folder)) not in digests:
             path.unlink(missing_ok=True)
-    with suppress(OSError):  # there is none, or it has parts that stay
+    with suppress(OSError):  # it does not exist, or has parts that stay
         (folder / PARTS).rmdir()
     shutil.rmtree(folder / NEXT, ignore_errors=True)
 
 
 def give_up(folder: Path, other: Path) -> None:
-    """Delete the files of a run; move all other files in its folder, which are the user's, to the folder `other`.
+    """Delete the files of a run, and move all other files in its folder, the user's, to the folder `other`.
 
-    They stay where they are if `other` does not exist. Of a link to a folder only the link is deleted.
+    The user's files stay in place if `other` does not exist. If `folder` is a link, only the link is deleted.
     """
     if folder.is_symlink():
         folder.unlink()
@@ -281,7 +274,7 @@ def give_up(folder: Path, other: Path) -> None:
 
 
 def _move_others(folder: Path, other: Path) -> None:
-    """Move the files that no run writes from one run folder to another; nothing if one of them does not exist."""
+    """Move the files that no run writes from one run folder to another, if both exist."""
     if folder.is_symlink() or not (folder.is_dir() and other.is_dir()):
         return
     stay = {*_ours(folder), folder / NEXT, folder / PARTS}
@@ -293,7 +286,7 @@ def _move_others(folder: Path, other: Path) -> None:
 
 
 def _ours(folder: Path) -> list[Path]:
-    """Return all paths of a run folder that edgesim writes, the manifest last, as it names the sessions."""
+    """Return all paths of a run folder that edgesim writes. The manifest comes last, as it names the sessions."""
     sessions: Sequence[str] = ()
     with suppress(ConfigError):  # without a manifest it is no run with sessions
         sessions = tuple(read_manifest(folder).get("sessions") or ())
@@ -305,7 +298,7 @@ def _ours(folder: Path) -> list[Path]:
 
 
 def _check_replaceable(folder: Path, overwrite: bool, goes_on: bool) -> str:
-    """Return the status of the run in a folder. Raises ConfigError if it is none, or one that may not be replaced."""
+    """Return the status of the run in a folder. Raises ConfigError if there is no run, or it may not be replaced."""
     try:
         status = str(read_manifest(folder).get("status"))
     except ConfigError as error:  # it may hold anything

@@ -1,6 +1,6 @@
-"""The numbers of a run that people compare: accuracy, and what it took in time, energy and traffic.
+"""Numbers of a run for comparisons: accuracy, and its cost in time, energy and traffic.
 
-Tables count rounds from 0; here `round` is the number of rounds done, so the first round of a table is 1.
+Tables count rounds from 0. Here `round` is the number of rounds done, so the first round of a table is 1.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from edgesim.core.metrics import ACCURACY, Better, is_reached
 from edgesim.records.schema import COSTS as CHARGES
 from edgesim.reports.load import Run
 
-# What the table rounds counts as total_NAME, and so what a study's columns may be named after.
+# Columns total_NAME of the table rounds. A study's columns may have these names.
 JOULES = ("energy_j", "active_j", "idle_j", "participant_j", "energy_network_j", "energy_server_j")
 _REAL = [*JOULES, *CHARGES]
 _WHOLE = {"up_bytes": "int64", "down_bytes": "int64"}
-# what a target accuracy takes
+# Columns of the cost of a target accuracy.
 COSTS = ["round", "sim_time_s", *_REAL, *_WHOLE]
 _TOTALS = {f"total_{name}": name for name in [*COSTS[2:], "flops"]}
 
 
 def costs_of(run: Run) -> list[str]:
-    """Return those of COSTS that a run has: money and carbon are known with prices alone."""
+    """Return the names in COSTS that a run has. Money and carbon are known only with prices."""
     return [name for name in COSTS if run.is_priced or name not in CHARGES]
 
 
 def curve(run: Run, split: str = "test") -> pd.DataFrame:
-    """Return a row an evaluation of `split`: rounds done, what the fleet had spent by then, loss, accuracy, metrics.
+    """Return a row per evaluation of `split`: rounds done, the fleet's cost so far, loss, accuracy and metrics.
 
-    Columns: round, sim_time_s, those of JOULES, with prices those of money and carbon, up_bytes, down_bytes, flops,
-    loss, accuracy, and the metrics of `Run.better` by name; what they count stands with the table rounds. An evaluation
-    before the first round costs nothing.
+    Columns: round, sim_time_s, the names in JOULES, money and carbon for runs with prices, up_bytes, down_bytes, flops,
+    loss, accuracy, and the metrics of `Run.better` by name. The table rounds defines the costs. An evaluation before
+    the first round costs nothing.
     """
     evals = run.evals[run.evals["split"] == split].rename(columns={"now_s": "sim_time_s"})
     spent = run.rounds[["round", *_TOTALS]].rename(columns=_TOTALS)
@@ -53,7 +53,8 @@ def first_crossing(
 ) -> dict[str, Any] | None:
     """Return the costs at the first row of a curve whose metric is at the target or better, None if there is none.
 
-    Keys: round (rounds done), sim_time_s, those of JOULES, with prices those of money and carbon, up_bytes, down_bytes.
+    Keys: round (rounds done), sim_time_s, the names in JOULES, money and carbon for runs with prices, up_bytes and
+    down_bytes.
     """
     reached = points[is_reached(points[metric], target, better)]
     return None if reached.empty else {name: reached[name].iloc[0].item() for name in COSTS if name in reached}
@@ -71,7 +72,7 @@ def last_crossing(
 
 
 def smoothed(points: pd.DataFrame, mean_of: int, metric: str = ACCURACY) -> pd.DataFrame:
-    """Return a curve with the mean of so many last evaluations as the metric; it begins where there are so many."""
+    """Return a curve whose metric is the mean of the last `mean_of` evaluations. It begins at evaluation `mean_of`."""
     if mean_of == 1:
         return points
     return points.assign(**{metric: points[metric].rolling(mean_of).mean()}).iloc[mean_of - 1 :]
@@ -80,8 +81,8 @@ def smoothed(points: pd.DataFrame, mean_of: int, metric: str = ACCURACY) -> pd.D
 def area(run: Run, until_s: float | None = None) -> float | None:
     """Return the area under accuracy over simulated time, divided by the time: a mean accuracy, from 0 to 1.
 
-    At every moment the accuracy is that of the last evaluation, 0 before the first. The time begins at 0 and ends at
-    `until_s`, or else with the run. None if nothing was evaluated, or the run was shorter.
+    At every moment the accuracy is the one of the last evaluation, or 0 before the first. The time begins at 0 and ends
+    at `until_s`, or else with the run. None if nothing was evaluated, or the run was shorter.
     Source: the step-function area under the learning curve (ALC) of Liu et al., "Winning solutions and post-challenge
     analyses of the ChaLearn AutoDL challenge 2019" (IEEE TPAMI 43(9), 2021).
     Differs: time counts as it is, not by its logarithm, and the area is not scaled to [-1, 1].
@@ -97,13 +98,13 @@ def area(run: Run, until_s: float | None = None) -> float | None:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Return the run in one object of plain numbers; accuracies are None if nothing was evaluated.
+    """Return the run as one mapping of plain numbers. Accuracies are None if nothing was evaluated.
 
-    Keys: method, status, rounds, accuracy (last evaluation), best_accuracy, metrics of the objective with the last
-    value, best_ and their names with the best one, sim_time_s, those of JOULES, with prices those of money and carbon,
-    up_bytes, down_bytes, flops (all at the end of the run; of one that did not finish, at the end of its last round),
-    host_s, diverged (None, or what the manifest says of it), and targets, which maps each target to its first crossing
-    or None; where it is not the scenario's own network that is charged for, charged_as says which.
+    Keys: method, status, rounds, accuracy (last evaluation), best_accuracy, each metric of the objective (last value)
+    and best_METRIC, sim_time_s, the names in JOULES, money and carbon for runs with prices, up_bytes, down_bytes,
+    flops, host_s, diverged (None, or the manifest's entry), and targets, which maps each target to its first crossing
+    or None. Costs are at the end of the run, or at the end of its last round if it did not finish. The key charged_as
+    names the network whose costs are charged if it is not the scenario's own.
     """
     points = curve(run)
     accuracy = points["accuracy"].dropna()
@@ -125,7 +126,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def last_and_best(points: pd.DataFrame, metric: str, better: Better) -> dict[str, float | None]:
-    """Return the last and the best value of a metric of a curve, by its name and best_ before it; None without any."""
+    """Return the last and the best value of a metric of a curve, under NAME and best_NAME; None without any."""
     values = points[metric].dropna()
     best = values.max() if better == "higher" else values.min()
     found = (None, None) if values.empty else (float(values.iloc[-1]), float(best))
@@ -133,7 +134,7 @@ def last_and_best(points: pd.DataFrame, metric: str, better: Better) -> dict[str
 
 
 def _targets(run: Run) -> Iterator[tuple[str, float, str, Better]]:
-    """Yield each target of a run: in words, its value, metric, and which numbers are better."""
+    """Yield each target of a run: its text, its value, its metric, and the direction in which the metric is better."""
     for target in run.targets:
         yield f"{target:g}", target, ACCURACY, "higher"
     for metric, target in run.metric_targets:
@@ -143,8 +144,8 @@ def _targets(run: Run) -> Iterator[tuple[str, float, str, Better]]:
 def targets_table(runs: Sequence[Run]) -> pd.DataFrame:
     """Return a row for each run and target: run, status, method, seed, target, and costs of the first crossing.
 
-    Costs of a target that was not reached are missing values. Where some target is no accuracy, the column metric says
-    whose it is.
+    Costs of a target that was not reached are missing values. If any target is not an accuracy, a column metric names
+    the metric.
     """
     rows: list[dict[str, Any]] = []
     for run in runs:
@@ -162,7 +163,7 @@ def targets_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def energy_by_kind(run: Run) -> pd.DataFrame:
-    """Return joules by kind of device (index): down_j, compute_j, up_j, idle_j, sleep_j. The server is a kind."""
+    """Return joules by kind of device (index): down_j, compute_j, up_j, idle_j, sleep_j. The server is one kind."""
     return run.devices.groupby("kind")[["down_j", "compute_j", "up_j", "idle_j", "sleep_j"]].sum()
 
 

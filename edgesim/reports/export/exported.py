@@ -1,4 +1,4 @@
-"""What trackers are told of a run: its settings, and series of numbers over simulated time."""
+"""Export of a run to trackers: its settings, and series of numbers over simulated time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Exported:
-    """A run under the name that it has among those exported together, with its labels on a study's axes."""
+    """A run with its name among the runs exported together, and its labels on a study's axes."""
 
     name: str
     run: Run
@@ -63,7 +63,7 @@ class Exported:
 
 
 def exported(runs: Sequence[Run]) -> list[Exported]:
-    """Return runs under their folders' names; where two are alike, with as much of their paths as tells them apart."""
+    """Return runs named after their folders, or by their paths below the common folder where two names are equal."""
     times = Counter(run.name for run in runs)
     folders = [run.folder.resolve() for run in runs]
     above = Path(os.path.commonpath([folder.parent for folder in folders])) if folders else Path()
@@ -75,10 +75,11 @@ def exported(runs: Sequence[Run]) -> list[Exported]:
 
 
 def points(run: Run) -> Iterator[Point]:
-    """Yield the series of a run, each in the order of time; within a round all stand at its end.
+    """Yield the series of a run, each in the order of time. Numbers of a round are at its end.
 
-    accuracy/SPLIT and loss/SPLIT of evaluations; spent/*, in joules, bytes and FLOPs since the start; round/number,
-    round/length_s, round/asked and the like of each round; metric/NAME, what the method said of whole rounds.
+    Series: accuracy/SPLIT and loss/SPLIT of evaluations, spent/* in joules, bytes and FLOPs since the start,
+    round/number, round/length_s, round/asked and the like of each round, and metric/NAME, the method's metrics of whole
+    rounds.
     """
     for row in run.evals.to_dict("records"):
         yield Point(row["now_s"], f"accuracy/{row['split']}", row["accuracy"])
@@ -96,13 +97,13 @@ def points(run: Run) -> Iterator[Point]:
 
 
 def settings(each: Exported) -> dict[str, str | int | float | bool]:
-    """Return what a run was made with: its labels on axes, and the keys of its scenario, dotted, blocks from 0."""
+    """Return the settings of a run: its labels on axes, and the dotted keys of its scenario, blocks numbered from 0."""
     axes = {f"axis.{axis}": label for axis, label in each.axes.items()}
     return {**axes, **dict(_flat(each.run.manifest["scenario"], ""))}
 
 
 def at_end(run: Run) -> dict[str, float]:
-    """Return what a run reached and spent, without what it does not have."""
+    """Return the results and the cost of a run at its end, without unknown numbers."""
     found = summary(run)
     return {name: float(found[name]) for name in _AT_END if found[name] is not None}
 

@@ -1,4 +1,4 @@
-"""Writes the tables of runs as CSV, Arrow or Parquet files: one file a table, with the name of the run in each row."""
+"""Writes the tables of runs as CSV, Arrow or Parquet files: one file per table, with the run's name in each row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgesim.reports.export.exported import Exported, settings
 RUN = "run"  # the first column of every table
 _TYPES = {INT: pa.int64(), REAL: pa.float64(), TEXT: pa.string()}
 _SETTINGS = {"key": TEXT, "value": TEXT}
-ENDINGS = {"csv": ".csv", "arrow": ".arrow", "parquet": ".parquet"}  # of the forms
+ENDINGS = {"csv": ".csv", "arrow": ".arrow", "parquet": ".parquet"}  # of files, by form
 
 
 class _Sink(Protocol):
@@ -29,7 +29,7 @@ class _Sink(Protocol):
 
 
 class _Csv:
-    """A CSV file that takes tables, one behind the other; numbers keep all their digits."""
+    """A CSV file to which tables are appended. Numbers keep all their digits."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._file = path.open("w", encoding="utf-8", newline="")
@@ -52,26 +52,24 @@ _OPEN: Mapping[str, Callable[[Path, pa.Schema], _Sink]] = {
 def write_tables(runs: Sequence[Exported], about: pd.DataFrame, out: Path, form: str) -> list[Path]:
     """Write jobs, rounds, evals, devices and metrics of some runs, their settings, and `about` as the table "runs".
 
-    `about`: a row a run. `form`: csv, arrow (which is Feather too) or parquet. One run is read at a time. Raises
+    `about`: a row per run. `form`: csv, arrow (also called Feather) or parquet. One run is read at a time. Raises
     OSError if a file cannot be written, and ConfigError if a run is damaged.
     """
     out.mkdir(parents=True, exist_ok=True)
-    files = [_write(out, form, table, columns, _of_runs(runs, table)) for table, columns in TABLES.items()]
-    files.append(_write(out, form, "settings", _SETTINGS, ((each.name, _settings(each)) for each in runs)))
+    files = []
+    for table, columns in TABLES.items():
+        rows = ((each.name, each.run.table(table)) for each in runs)
+        files.append(_write(out, form, table, columns, rows))
+    keys = (
+        (each.name, pd.DataFrame([(key, str(value)) for key, value in settings(each).items()], columns=list(_SETTINGS)))
+        for each in runs
+    )
+    files.append(_write(out, form, "settings", _SETTINGS, keys))
     found = pa.Table.from_pandas(about, preserve_index=False)
     path = out / f"runs{ENDINGS[form]}"
     with whole_file(path) as growing, _opened(form, growing, found.schema) as sink:
         sink.write_table(found)
     return [*files, path]
-
-
-def _of_runs(runs: Sequence[Exported], table: str) -> Iterator[tuple[str, pd.DataFrame]]:
-    for each in runs:
-        yield each.name, each.run.table(table)
-
-
-def _settings(each: Exported) -> pd.DataFrame:
-    return pd.DataFrame([(key, str(value)) for key, value in settings(each).items()], columns=list(_SETTINGS))
 
 
 def _write(
