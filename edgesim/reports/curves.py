@@ -5,32 +5,33 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from edgesim.core.metrics import ACCURACY
-from edgesim.reports.load import Run
+from edgesim.records.run import RecordedRun
 from edgesim.reports.stats import curve
 
+AnyRun = TypeVar("AnyRun", bound=RecordedRun)
 _SEEDS = ("seed", "backend", "name")  # keys in which runs of one group may differ
 _LONGEST = 60  # characters of a label
 
 
-def points_of(run: Run) -> pd.DataFrame:
+def points_of(run: RecordedRun) -> pd.DataFrame:
     """Return the accuracy curve of a run, see `curve`, with the bytes of both directions as traffic_bytes."""
     points = curve(run)
     return points.assign(traffic_bytes=points["up_bytes"] + points["down_bytes"])
 
 
-def groups(runs: Sequence[Run]) -> dict[Run, str]:
+def groups(runs: Sequence[AnyRun]) -> dict[AnyRun, str]:
     """Return a label for each run, equal for runs whose scenarios differ in seed, name and backend at most.
 
     The label has the differences between groups: the names of parts, and other keys with their values. Without a
     difference it is the method's name. If it were too long, it is the name, or else the path, of the group's first run.
     """
-    members: dict[str, list[Run]] = {}
+    members: dict[str, list[AnyRun]] = {}
     for run in runs:
         rest = {key: value for key, value in run.manifest["scenario"].items() if key not in _SEEDS}
         members.setdefault(json.dumps(rest, sort_keys=True), []).append(run)
@@ -64,7 +65,7 @@ def mean_and_range(curves: Sequence[pd.DataFrame], quantity: str, metric: str = 
     )
 
 
-def mark(group: Sequence[Run]) -> str:
+def mark(group: Sequence[RecordedRun]) -> str:
     """Return a note on runs of a group that did not finish, such as " (interrupted)" or " (1 of 3 interrupted)"."""
     others = Counter(run.status for run in group if not run.finished)
     of_all = "" if len(group) == 1 else f" of {len(group)}"

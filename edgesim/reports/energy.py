@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from edgesim.core.errors import ConfigError
+from edgesim.records.run import RecordedRun
 from edgesim.records.schema import FIRST_EDGE_ROW, SERVER_ROW
-from edgesim.reports.load import Run
 
 KEYS = ["device", "component", "activity", "job", "round"]
 KIND = "kind"  # of a device, follows from it
@@ -28,7 +28,7 @@ _NETWORK_USE = {"link_j": ("network", "carry")}
 _ACCOUNT_OF = {"network": "network", "server": "server", "edge": "server"}  # component -> account; all others: devices
 
 
-def attribute_energy(run: Run) -> pd.DataFrame:
+def attribute_energy(run: RecordedRun) -> pd.DataFrame:
     """Return the joules of a run, one row for each device, component, activity, job and round that has any.
 
     Columns: device (-1: the server, below: edge servers), component (cpu, radio, base, network, edge, server), activity
@@ -60,7 +60,7 @@ def attribute_energy(run: Run) -> pd.DataFrame:
     return found[found["joules"] != 0].reset_index(drop=True)
 
 
-def energy_by(run: Run, *keys: str) -> pd.DataFrame:
+def energy_by(run: RecordedRun, *keys: str) -> pd.DataFrame:
     """Return the joules of the devices and their shares for each value of some keys (the index), the largest first.
 
     Keys are columns of `attribute_energy`, `kind`, the name of a device's fleet block, or `account`. With the key
@@ -80,7 +80,7 @@ def energy_by(run: Run, *keys: str) -> pd.DataFrame:
     return sums.assign(share=sums["joules"] / of_account)
 
 
-def split_energy(run: Run) -> dict[str, float]:
+def split_energy(run: RecordedRun) -> dict[str, float]:
     """Return the joules of a run by account, named as in the table rounds, and their sum, energy_total_j.
 
     Keys: energy_j (of the devices) with its parts active_j, idle_j and participant_j, energy_network_j and
@@ -110,7 +110,7 @@ def _accounts(found: pd.DataFrame) -> pd.Series[str]:
     return accounts
 
 
-def _carried(run: Run) -> pd.DataFrame:
+def _carried(run: RecordedRun) -> pd.DataFrame:
     """Return the network's joules for each job, and for each order of an edge server."""
     orders = run.edges.assign(device=FIRST_EDGE_ROW - run.edges["edge"], job=_NONE)
     return pd.concat([_long(run.jobs, _NETWORK_USE), _long(orders, _NETWORK_USE)])

@@ -14,7 +14,7 @@ from edgesim.files.reading import visible
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from edgesim.reports.load import Run
+    from edgesim.records.run import RecordedRun
 
 
 class Unit(NamedTuple):
@@ -101,7 +101,7 @@ def divergence(found: Mapping[str, Any]) -> str:
 Rows = Sequence[Sequence[str]]
 
 
-def facts_of(run: Run) -> list[tuple[str, str]]:
+def facts_of(run: RecordedRun) -> list[tuple[str, str]]:
     """Return the results and the cost of a run as pairs of words. Its targets come last."""
     from edgesim.reports.stats import summary
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from edgesim.core.job import DELIVERED
-from edgesim.reports.load import Run
+from edgesim.records.run import RecordedRun
 
 KINDS_OF_END = {"ok_jobs": "delivered", "late_jobs": "late", "failed_jobs": "failed"}
 _TIMES = ["down_s", "compute_s", "up_s"]
@@ -24,7 +24,7 @@ def by_kind(jobs: pd.DataFrame, devices: pd.DataFrame) -> pd.DataFrame:
     return found.loc[order].reset_index()
 
 
-def participation(run: Run, each: bool = False) -> pd.DataFrame:
+def participation(run: RecordedRun, each: bool = False) -> pd.DataFrame:
     """Return a row for each kind of device, or with `each` for each device, in the order of the fleet; no server.
 
     Columns: kind, devices (with `each`: device instead), jobs, ok_jobs, late_jobs, failed_jobs (the three and the jobs

@@ -9,9 +9,9 @@ import pandas as pd
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.metrics import ACCURACY
+from edgesim.records.run import RecordedRun
 from edgesim.reports.curves import groups, mark, points_of
 from edgesim.reports.figures import USUAL, Drawing, save
-from edgesim.reports.load import Run
 from edgesim.reports.pictures.accuracy import QUANTITIES, accuracy
 
 AXES = {
@@ -30,7 +30,7 @@ AXES = {
 
 
 def plot_runs(
-    runs: Sequence[Run],
+    runs: Sequence[RecordedRun],
     against: Sequence[str] = ("sim_time_s", "energy_j", "round"),
     out: Path = Path("accuracy"),
     formats: Sequence[str] = USUAL,
@@ -50,7 +50,7 @@ def plot_runs(
 
 
 def draw_runs(
-    runs: Sequence[Run],
+    runs: Sequence[RecordedRun],
     against: Sequence[str] = ("sim_time_s", "energy_j", "round"),
     width_in: float | None = None,
     labels: Sequence[str] = (),
@@ -66,22 +66,22 @@ def draw_runs(
     return accuracy(_points(runs, labels, metric), against, targets_of(runs, metric), width_in, title, metric)
 
 
-def metric_to_draw(metric: str, runs: Sequence[Run]) -> str:
+def metric_to_draw(metric: str, runs: Sequence[RecordedRun]) -> str:
     """Return the metric to draw: if accuracy is asked for and all runs have the same goal, that goal."""
     goals = {run.goal for run in runs}
     return goals.pop() if metric == ACCURACY and len(goals) == 1 else metric
 
 
-def targets_of(runs: Sequence[Run], metric: str) -> list[float]:
+def targets_of(runs: Sequence[RecordedRun], metric: str) -> list[float]:
     """Return the targets of a metric in all runs, ascending."""
     if metric == ACCURACY:
         return sorted({target for run in runs for target in run.targets})
     return sorted({target for run in runs for name, target in run.metric_targets if name == metric})
 
 
-def _points(runs: Sequence[Run], labels: Sequence[str], metric: str) -> pd.DataFrame:
+def _points(runs: Sequence[RecordedRun], labels: Sequence[str], metric: str) -> pd.DataFrame:
     """Return the accuracy curves, each with the label of its group, which says if runs are several or unfinished."""
-    found: dict[str, list[Run]] = {}
+    found: dict[str, list[RecordedRun]] = {}
     for run, label in groups(runs).items():
         found.setdefault(label, []).append(run)
     if labels and len(labels) != len(found):

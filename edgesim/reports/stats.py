@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from edgesim.core.metrics import ACCURACY, Better, is_reached
+from edgesim.records.run import RecordedRun
 from edgesim.records.schema import COSTS as CHARGES
-from edgesim.reports.load import Run
 
 # Columns total_NAME of the table rounds. A study's columns may have these names.
 JOULES = ("energy_j", "active_j", "idle_j", "participant_j", "energy_network_j", "energy_server_j")
@@ -24,12 +24,12 @@ COSTS = ["round", "sim_time_s", *_REAL, *_WHOLE]
 _TOTALS = {f"total_{name}": name for name in [*COSTS[2:], "flops"]}
 
 
-def costs_of(run: Run) -> list[str]:
+def costs_of(run: RecordedRun) -> list[str]:
     """Return the names in COSTS that a run has. Money and carbon are known only with prices."""
     return [name for name in COSTS if run.is_priced or name not in CHARGES]
 
 
-def curve(run: Run, split: str = "test") -> pd.DataFrame:
+def curve(run: RecordedRun, split: str = "test") -> pd.DataFrame:
     """Return a row per evaluation of `split`: rounds done, the fleet's cost so far, loss, accuracy and metrics.
 
     Columns: round, sim_time_s, the names in JOULES, money and carbon for runs with prices, up_bytes, down_bytes, flops,
@@ -78,7 +78,7 @@ def smoothed(points: pd.DataFrame, mean_of: int, metric: str = ACCURACY) -> pd.D
     return points.assign(**{metric: points[metric].rolling(mean_of).mean()}).iloc[mean_of - 1 :]
 
 
-def area(run: Run, until_s: float | None = None) -> float | None:
+def area(run: RecordedRun, until_s: float | None = None) -> float | None:
     """Return the area under accuracy over simulated time, divided by the time: a mean accuracy, from 0 to 1.
 
     At every moment the accuracy is the one of the last evaluation, or 0 before the first. The time begins at 0 and ends
@@ -97,7 +97,7 @@ def area(run: Run, until_s: float | None = None) -> float | None:
     return float(lasted_s @ points["accuracy"].to_numpy(dtype=float) / until_s)
 
 
-def summary(run: Run) -> dict[str, Any]:
+def summary(run: RecordedRun) -> dict[str, Any]:
     """Return the run as one mapping of plain numbers. Accuracies are None if nothing was evaluated.
 
     Keys: method, status, rounds, accuracy (last evaluation), best_accuracy, each metric of the objective (last value)
@@ -133,7 +133,7 @@ def last_and_best(points: pd.DataFrame, metric: str, better: Better) -> dict[str
     return dict(zip((metric, f"best_{metric}"), found, strict=True))
 
 
-def _targets(run: Run) -> Iterator[tuple[str, float, str, Better]]:
+def _targets(run: RecordedRun) -> Iterator[tuple[str, float, str, Better]]:
     """Yield each target of a run: its text, its value, its metric, and the direction in which the metric is better."""
     for target in run.targets:
         yield f"{target:g}", target, ACCURACY, "higher"
@@ -141,7 +141,7 @@ def _targets(run: Run) -> Iterator[tuple[str, float, str, Better]]:
         yield f"{metric}:{target:g}", target, metric, run.better[metric]
 
 
-def targets_table(runs: Sequence[Run]) -> pd.DataFrame:
+def targets_table(runs: Sequence[RecordedRun]) -> pd.DataFrame:
     """Return a row for each run and target: run, status, method, seed, target, and costs of the first crossing.
 
     Costs of a target that was not reached are missing values. If any target is not an accuracy, a column metric names
@@ -162,12 +162,12 @@ def targets_table(runs: Sequence[Run]) -> pd.DataFrame:
     return frame.astype({name: "Int64" if name in whole else "float64" for name in known})
 
 
-def energy_by_kind(run: Run) -> pd.DataFrame:
+def energy_by_kind(run: RecordedRun) -> pd.DataFrame:
     """Return joules by kind of device (index): down_j, compute_j, up_j, idle_j, sleep_j. The server is one kind."""
     return run.devices.groupby("kind")[["down_j", "compute_j", "up_j", "idle_j", "sleep_j"]].sum()
 
 
-def _end(run: Run) -> dict[str, Any]:
+def _end(run: RecordedRun) -> dict[str, Any]:
     unknown = set(CHARGES) - set(costs_of(run))
     names = {"now_s": "sim_time_s"} | {total: name for total, name in _TOTALS.items() if name not in unknown}
     if run.rounds.empty:

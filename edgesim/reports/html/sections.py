@@ -82,7 +82,7 @@ def _results(findings: Findings) -> Section:
     summary = {(row["setting"], row["column"]): row for row in findings.summary.to_dict("records")}
     against = {(row["setting"], row["column"]): row for row in findings.compared.to_dict("records")}
     several = len(findings.settings) > 1
-    runs = findings.summary.groupby("setting")["runs"].max().reindex(findings.settings)
+    runs = findings.summary.groupby("setting")["runs"].max().reindex(list(findings.settings))
     rows = [[Cell(label), Cell(f"{runs[label]:.0f}", key=float(runs[label]))] for label in findings.settings]
     best: set[tuple[int, int]] = set()
     for place, name in enumerate(columns):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 import seaborn
+from matplotlib.axes import Axes
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.metrics import ACCURACY
@@ -60,22 +62,33 @@ def accuracy(
         axes = drawn.subplots(1, len(against), sharey=True, squeeze=False)[0]
         each = looks(len(curves), min(1.0, width / len(against) / _PANEL_IN[0]))
         for axis, quantity in zip(axes, against, strict=True):
-            unit = unit_for(quantity, max(of_run[quantity].max() for runs in curves.values() for of_run in runs))
-            for (label, runs), look in zip(curves.items(), each, strict=True):
-                line = mean_and_range(runs, quantity, metric)
-                at = line[quantity] / unit.size
-                axis.plot(at, line["mean"], label=label, **look)
-                if len(runs) > 1:
-                    axis.fill_between(at, line["low"], line["high"], color=look["color"], alpha=0.18, linewidth=0)
-            for target in targets:
-                axis.axhline(target, color="0.45", linestyle="--", linewidth=0.9, zorder=1)
-            words = QUANTITIES[quantity]
-            axis.set(xlabel=f"{words} ({unit.symbol})" if unit.symbol else words, ylabel="")
-            axis.set_xlim(left=0)
-            seaborn.despine(ax=axis)
+            _panel(axis, curves, quantity, targets, each, metric)
         axes[0].set_ylabel(f"test {metric}")
         if title:
             drawn.suptitle(title, fontsize="large")
         legend_below(drawn, axes[0].get_legend_handles_labels()[0], labels)
         drawn.draw_without_rendering()  # ticks are made when they are first drawn, in the style of that moment
         return drawn
+
+
+def _panel(
+    axis: Axes,
+    curves: Mapping[str, Sequence[pd.DataFrame]],
+    quantity: str,
+    targets: Sequence[float],
+    each: Sequence[Mapping[str, Any]],
+    metric: str,
+) -> None:
+    unit = unit_for(quantity, max(of_run[quantity].max() for runs in curves.values() for of_run in runs))
+    for (label, runs), look in zip(curves.items(), each, strict=True):
+        line = mean_and_range(runs, quantity, metric)
+        at = line[quantity] / unit.size
+        axis.plot(at, line["mean"], label=label, **look)
+        if len(runs) > 1:
+            axis.fill_between(at, line["low"], line["high"], color=look["color"], alpha=0.18, linewidth=0)
+    for target in targets:
+        axis.axhline(target, color="0.45", linestyle="--", linewidth=0.9, zorder=1)
+    words = QUANTITIES[quantity]
+    axis.set(xlabel=f"{words} ({unit.symbol})" if unit.symbol else words, ylabel="")
+    axis.set_xlim(left=0)
+    seaborn.despine(ax=axis)

@@ -68,9 +68,10 @@ def time_to_target(
         handles = []
         for name in marks:
             mark = _MARKS[name]
-            hollow: dict[str, Any] = {"markerfacecolor": "none"} if mark == ">" else {}
-            line = "-" if mark == "D" else "none"
-            handles.append(Line2D([], [], color=INK, marker=mark, linestyle=line, markersize=5, **hollow))
+            look: dict[str, Any] = {"linestyle": "-" if mark == "D" else "none", "markersize": 5}
+            if mark == ">":
+                look["markerfacecolor"] = "none"
+            handles.append(Line2D([], [], color=INK, marker=mark, **look))
         legend_below(drawn, handles, marks)
     return drawn
 
