@@ -1,4 +1,4 @@
-"""Parts of a run from its scenario: fleet, data, model, price list, method and setting. Nothing is trained here."""
+"""Build the parts of a run from its scenario: fleet, data, model, price list, method and setting. Train nothing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def method_of_server(scenario: Scenario) -> Method:
-    """Return the scenario's method; where encodings are of updates or a server optimiser changes something, with it."""
+    """Return the scenario's method, wrapped in its encoding of updates and its server optimiser if it has them."""
     method: Method = scenario.method.value
     if scenario.encoding.up.of_update:
         method = Encoded(method=method, encoding=scenario.encoding.up)
@@ -64,67 +64,48 @@ def method_of_server(scenario: Scenario) -> Method:
 
 
 def check_server_step(scenario: Scenario) -> None:
-    """Raise ConfigError if the server could not step or read updates as the scenario wants it."""
-    _check_server_optimizer(scenario)
-    _check_encoding(scenario)
-    _check_momentum(scenario)
-
-
-def _check_server_optimizer(scenario: Scenario) -> None:
-    """Raise ConfigError if a server optimiser is asked for where no server could step, or a step makes no sense."""
-    method, chosen = scenario.method, scenario.server_optimizer
-    if chosen is None:
-        return
-    if method.value.needs.peers is not None:
-        why = f"{method.name} has no server, its devices exchange models among themselves"
-    elif scenario.edges is not None:
-        why = "the server above edge servers takes the mean of their models and nothing else"
-    elif method.value.no_server_optimizer:
-        why = f"{method.name} {method.value.no_server_optimizer}"
-    else:
-        return
-    raise ConfigError(f"server_optimizer: {why}; leave it out, found {chosen.name}")
-
-
-def _check_encoding(scenario: Scenario) -> None:
-    """Raise ConfigError if an encoding of updates is asked for where nobody sends an update."""
-    method = scenario.method
-    if scenario.encoding.down.of_update:
+    """Raise ConfigError if server optimiser or encoding of updates do not fit method, edge servers or local steps."""
+    method, chosen, encoding = scenario.method, scenario.server_optimizer, scenario.encoding
+    if chosen is not None:
+        why = ""
+        if method.value.needs.peers is not None:
+            why = f"{method.name} has no server, its devices exchange models among themselves"
+        elif scenario.edges is not None:
+            why = "the server above edge servers takes the mean of their models and nothing else"
+        elif method.value.no_server_optimizer:
+            why = f"{method.name} {method.value.no_server_optimizer}"
+        if why:
+            raise ConfigError(f"server_optimizer: {why}; leave it out, found {chosen.name}")
+    if encoding.down.of_update:
         raise ConfigError("encoding.down: the server sends whole models, an update goes up alone; use encoding.up")
-    if not scenario.encoding.up.of_update:
-        return
-    if method.value.needs.peers is not None:
-        why = f"{method.name} has no server, its devices exchange whole models among themselves"
-    elif scenario.edges is not None:
-        why = "edge servers send whole models to the server above them"
-    elif method.value.no_update_encoding:
-        why = f"{method.name} {method.value.no_update_encoding}"
-    else:
-        return
-    raise ConfigError(f"encoding.up: {why}; it can encode values, not updates")
-
-
-def _check_momentum(scenario: Scenario) -> None:
-    """Raise ConfigError if updates have momentum, and the steps of which they are made have it too."""
-    training, momentum = scenario.training, scenario.encoding.up.momentum
-    if not momentum:
-        return
-    why = f"as encoding.up.momentum, {momentum:g}, adds up steps that have none; found"
-    if training.optimizer != "sgd":
-        raise ConfigError(f"training.optimizer: must be 'sgd', {why} '{training.optimizer}'")
-    if training.momentum:
-        raise ConfigError(f"training.momentum: must be 0, {why} {training.momentum:g}")
+    if encoding.up.of_update:
+        why = ""
+        if method.value.needs.peers is not None:
+            why = f"{method.name} has no server, its devices exchange whole models among themselves"
+        elif scenario.edges is not None:
+            why = "edge servers send whole models to the server above them"
+        elif method.value.no_update_encoding:
+            why = f"{method.name} {method.value.no_update_encoding}"
+        if why:
+            raise ConfigError(f"encoding.up: {why}; it can encode values, not updates")
+    if encoding.up.momentum:  # of updates: the local steps that make them must have none
+        training = scenario.training
+        why = f"as encoding.up.momentum, {encoding.up.momentum:g}, adds up steps that have none; found"
+        if training.optimizer != "sgd":
+            raise ConfigError(f"training.optimizer: must be 'sgd', {why} '{training.optimizer}'")
+        if training.momentum:
+            raise ConfigError(f"training.momentum: must be 0, {why} {training.momentum:g}")
 
 
 Load: TypeAlias = Callable[[Scenario], Dataset | None]
 Build: TypeAlias = Callable[[Scenario, Dataset | None], Network]
 
-_OF_DATA = ("kind", "classes", "input_shape", "labels")  # what a part of the kind "data" loads
+_OF_DATA = ("kind", "classes", "input_shape", "labels")  # attributes that the result of `load` must have
 
 
 @dataclass(frozen=True)
 class Assembly:
-    """All that a run is made of."""
+    """The parts of a run."""
 
     scenario: Scenario
     fleet: Fleet
@@ -132,18 +113,18 @@ class Assembly:
     split: Split | None
     network: Network
     setting: Setting
-    shared: SharedNetwork | None  # links that jobs share; None: every device has its own
+    shared: SharedNetwork | None  # links that jobs share; None: each device has links of its own
     availability: Availability
     failures: Failure | None
-    server_set: ServerRows | None  # samples that the method's server has; None: it has none
-    market: Market | None  # what everything costs; None: there are no prices
-    edge_of: Ids | None = None  # edge server of each device, shape (devices,); None: there are no edge servers
-    of_all: Scenario | None = None  # the scenario of all trainings in the world; None: of this one alone
-    named_files: str | None = None  # digest of the files that `of_all` names, from before they were read; None: unknown
+    server_set: ServerRows | None  # samples of the method's server; None: it has none
+    market: Market | None  # prices of energy, traffic and time; None: the scenario has none
+    edge_of: Ids | None = None  # edge server of each device, shape (devices,); None: no edge servers
+    of_all: Scenario | None = None  # the scenario with all sessions; None: this training is the only one
+    named_files: str | None = None  # digest of the files that `of_all` names, taken before they were read
 
     @property
     def session_word(self) -> int:
-        """What tells the draws of sessions apart; 0 of a scenario without sessions."""
+        """Word of the session in keys of random streams; 0 without sessions."""
         return self.scenario.session[0].word if self.scenario.session else 0
 
     @property
@@ -153,16 +134,16 @@ class Assembly:
 
     @property
     def attacks(self) -> Mapping[int, Attack]:
-        """What devices do that want to do harm, by device."""
+        """Attack of each malicious device, by device."""
         return {} if self.failures is None else self.failures.attacks()
 
     @property
     def module(self) -> nn.Module:
-        """The network with its starting weights, built when it is first asked for."""
+        """The network with its starting weights, built at the first access."""
         return self.network.module
 
     def make_trainer(self, device: str) -> Trainer:
-        """Return what trains, with its network on a torch device such as "cpu"."""
+        """Return a trainer with its network on a torch device such as "cpu"."""
         import torch
 
         from edgesim.learning.train.context import PublicRows
@@ -191,7 +172,7 @@ class Assembly:
         )
 
     def make_tools(self) -> ServerTools | None:
-        """Return what the method's server computes with; None without a data set."""
+        """Return the network, data and rows with which the method's server computes; None without a data set."""
         import torch
 
         from edgesim.learning.server import ServerTools
@@ -204,7 +185,7 @@ class Assembly:
 
 
 def session_key(scenario: Scenario) -> Key:
-    """Return the random streams of a training: those of its scenario, or of the session if it has any."""
+    """Return the key of a training's random streams, which follows from the seed and, if there is one, the session."""
     key = Key(scenario.seed)
     return key.at(Purpose.SESSION, scenario.session[0].word) if scenario.session else key
 
@@ -216,10 +197,10 @@ def load_data(scenario: Scenario) -> Dataset | None:
 
 
 def build_network(scenario: Scenario, data: Dataset | None, known: CostProfile | None = None) -> Network:
-    """Return the network of a scenario, and its cost profile, which is measured if nobody knows it.
+    """Return the network of a scenario with its cost profile, measured unless it is known or cached.
 
-    Several networks are one that has them side by side. `known`: the profile of a network of the same structure, if
-    there is one network. Raises ConfigError unless data fit.
+    Several networks become one network that holds them side by side. `known`: the profile of a network of the same
+    structure, used if there is only one network. Raises ConfigError if the data do not fit.
     """
     key = Key(scenario.seed).at(Purpose.INIT, 0)
     shape, classes = (data.input_shape, data.classes) if data else (None, None)
@@ -238,10 +219,13 @@ def assemble(
 ) -> Assembly:
     """Build and check everything that a scenario names. Raises ConfigError or DataError where it does not fit.
 
-    Who looks at many scenarios gives a `load` and a `build` that remember.
+    Callers with many scenarios pass a `load` and a `build` that remember their results.
     """
-    _check_plugins(scenario)
-    with np.errstate(all="ignore"):  # what is too large is refused below
+    check_networks(scenario)
+    scenario.training.check()
+    if hasattr(scenario.backend.value, "check"):
+        scenario.backend.value.check()
+    with np.errstate(all="ignore"):  # `check_finite` refuses overflows below
         fleet = build_fleet(scenario)
     members = members_of(scenario, fleet)
     check_selection(scenario, fleet.level if members is None else fleet.level[members])
@@ -278,24 +262,6 @@ def assemble(
         asked=how_asked(scenario, fleet.level, members),
     )
     check_finite(scenario, fleet, setting, shared)
-    availability, failures = _churn(scenario, fleet)
-    _check_outages(scenario, fleet, setting, failures, shared)
-    return Assembly(
-        scenario, fleet, data, split, network, setting, shared, availability, failures, server_set,
-        market_of(scenario, fleet), edge_servers(scenario, shared, setting, counts_of(data, split)),
-    )  # fmt: skip
-
-
-def _check_plugins(scenario: Scenario) -> None:
-    """Raise ConfigError if a model is none or cannot be in this run, or the backend cannot run here."""
-    check_networks(scenario)
-    scenario.training.check()
-    if hasattr(scenario.backend.value, "check"):
-        scenario.backend.value.check()
-
-
-def _churn(scenario: Scenario, fleet: Fleet) -> tuple[Availability, Failure | None]:
-    """Return when devices can be reached and what fails. Raises ConfigError or DataError if that cannot be."""
     n, key = len(fleet), Key(scenario.seed)
     there = [
         built(plugin, "availability", ("until_s", "on_from_s"), n, key.at(Purpose.AVAILABILITY, i), "availability")
@@ -305,71 +271,57 @@ def _churn(scenario: Scenario, fleet: Fleet) -> tuple[Availability, Failure | No
         built(plugin, f"failures.{i}", ("strikes",), n, key.at(Purpose.FAILURE, i), f"failures.{i}")
         for i, plugin in enumerate(scenario.failures)
     ]
-    return all_of(there), combine(broken) if broken else None
-
-
-def _check_outages(
-    scenario: Scenario, fleet: Fleet, setting: Setting, failures: Failure | None, shared: SharedNetwork | None
-) -> None:
-    """Raise ConfigError if a device has more outages or changes of load than can be gone through."""
+    availability, failures = all_of(there), combine(broken) if broken else None
     check_prices(fleet, setting)
     if failures is not None and failures.links is not None:
         peers = None if scenario.peers is None else _peer_graph(scenario, setting.devices)
-        if peers is not None and setting.members is not None:
-            peers = peers.placed(setting.members, len(fleet))
+        if peers is not None and members is not None:
+            peers = peers.placed(members, n)
         check_outages(scenario, fleet, failures.links, setting, shared, peers)
+    return Assembly(
+        scenario, fleet, data, split, network, setting, shared, availability, failures, server_set,
+        market_of(scenario, fleet), edge_servers(scenario, shared, setting, counts_of(data, split)),
+    )  # fmt: skip
 
 
 def _check_protocol(scenario: Scenario, fleet: Fleet, members: Ids | None) -> None:
-    """Raise ConfigError if the protocol cannot work with so many devices, or peers lack what they need."""
+    """Raise ConfigError if protocol, peers, failures and batteries do not fit the fleet or one another."""
+    protocol, method = scenario.protocol, scenario.method
     n, asked = len(fleet) if members is None else len(members), asked_at_most(scenario, fleet.level, members)
-    if hasattr(scenario.protocol.value, "check") and scenario.edges is None:  # else edge servers are what it asks
-        scenario.protocol.value.check(n, asked)
-    among_peers = scenario.method.value.needs.peers is not None
+    if hasattr(protocol.value, "check") and scenario.edges is None:  # with edge servers it does not ask devices
+        protocol.value.check(n, asked)
+    among_peers = method.value.needs.peers is not None
     if among_peers and scenario.peers is None:
-        raise ConfigError(f"peers: {scenario.method.name} needs to know who hears whom, such as peers = 'ring'")
+        raise ConfigError(f"peers: {method.name} needs to know who hears whom, such as peers = 'ring'")
     if not among_peers and scenario.peers is not None:
-        raise ConfigError(f"peers: {scenario.method.name} has a server, its devices exchange nothing among themselves")
-    if scenario.peers is not None:
-        _check_peers(scenario, n)
-    if getattr(scenario.protocol.value, "own_clocks", False):
-        _check_own_clocks(scenario, fleet)
-    if all(block.new_batteries is None for block in fleet.blocks):
-        return
-    if (fleet.sleep_w != fleet.idle_w).any():
+        raise ConfigError(f"peers: {method.name} has a server, its devices exchange nothing among themselves")
+    peers, has_batteries = scenario.peers, any(block.new_batteries is not None for block in fleet.blocks)
+    if peers is not None:
+        peers.value.check(n)
+        if peers.value.redrawn and method.value.needs.peers == "fixed":
+            raise ConfigError(
+                f"peers.name: {peers.name} is drawn anew every round, a graph that {method.name} "
+                "cannot use: its devices keep something of each neighbour's; use a fixed one, such as ring or expander"
+            )
+        method.value.check_peers(_peer_graph(scenario, n))
+        for i, plugin in enumerate(scenario.failures):
+            if not getattr(plugin.value, "among_peers", True):
+                raise ConfigError(f"failures.{i}.name: {plugin.name} needs a server, found peers")
+    if getattr(protocol.value, "own_clocks", False):
+        assert peers is not None
+        if peers.value.redrawn:
+            raise ConfigError(
+                f"peers.name: {peers.name} is drawn anew every round, and peers on protocol "
+                f"{protocol.name} have no rounds; use a fixed one, such as ring or expander"
+            )
+        if has_batteries:
+            raise ConfigError(f"fleet.battery: batteries do not work on protocol {protocol.name}")
+    if has_batteries and (fleet.sleep_w != fleet.idle_w).any():
         raise ConfigError("energy.sleep: a device with a battery draws idle power while it is on; leave sleep out")
 
 
-def _check_own_clocks(scenario: Scenario, fleet: Fleet) -> None:
-    """Raise ConfigError if peers without rounds are given what only rounds have."""
-    assert scenario.peers is not None
-    if scenario.peers.value.redrawn:
-        raise ConfigError(
-            f"peers.name: {scenario.peers.name} is drawn anew every round, and peers on protocol "
-            f"{scenario.protocol.name} have no rounds; use a fixed one, such as ring or expander"
-        )
-    if any(block.new_batteries is not None for block in fleet.blocks):
-        raise ConfigError(f"fleet.battery: batteries do not work on protocol {scenario.protocol.name}")
-
-
-def _check_peers(scenario: Scenario, n: int) -> None:
-    """Raise ConfigError if n devices cannot be peers in this way, or something fails that they do not have."""
-    assert scenario.peers is not None
-    peers, method = scenario.peers.value, scenario.method.value
-    peers.check(n)
-    if peers.redrawn and method.needs.peers == "fixed":
-        raise ConfigError(
-            f"peers.name: {scenario.peers.name} is drawn anew every round, a graph that {scenario.method.name} "
-            "cannot use: its devices keep something of each neighbour's; use a fixed one, such as ring or expander"
-        )
-    method.check_peers(_peer_graph(scenario, n))
-    for i, plugin in enumerate(scenario.failures):
-        if not getattr(plugin.value, "among_peers", True):
-            raise ConfigError(f"failures.{i}.name: {plugin.name} needs a server, found peers")
-
-
 def _peer_graph(scenario: Scenario, n: int) -> PeerGraph:
-    """Return who hears whom in the first round if all of n devices are there."""
+    """Return the peer graph of the first round if all n devices are reachable."""
     assert scenario.peers is not None
     key, online = session_key(scenario).at(Purpose.PEERS), np.ones(n, dtype=bool)
     of_round = key.at(0) if scenario.peers.value.redrawn else key

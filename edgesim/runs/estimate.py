@@ -1,6 +1,6 @@
 """Time, energy and traffic of a scenario, estimated before anything trains.
 
-The first exchange is asked of a sample of every block of the fleet, and its jobs are priced.
+The method plans its first exchange for a sample of each fleet block, and the jobs of that plan are priced.
 """
 
 from __future__ import annotations
@@ -42,19 +42,27 @@ from edgesim.runs.simulate import Silent, Simulation
 from edgesim.runs.training import refuse_sessions
 from edgesim.world.availability.always import Always
 
-_DEVICES = 2_000  # of a fleet block are looked at: enough for means
-_DRAWS, _SAMPLED_JOBS = 20, 20_000  # jobs of each device, and in all, where jobs of a device differ
+_DEVICES = 2_000  # sampled devices of a fleet block, enough for means
+_DRAWS, _SAMPLED_JOBS = 20, 20_000  # most sampled jobs of a device and in total, where jobs of a device differ
 _MEANS = ["flops", "down_bytes", "up_bytes", "seconds", "joules", "link_j"]
 
 
 def timed(parts: Assembly, observer: Observer | None = None) -> Simulation:
-    """Return a run of these parts that has not begun and trains nothing."""
+    """Return a simulation of these parts without training, not started."""
     return Simulation(parts, NullBackend(), observer or Silent())
 
 
 def of_everybody(start: Simulation) -> FleetView:
-    """Return what a method would see if the sampled devices, and nobody else, were there, idle, and all chosen."""
-    others = ~_first_of_blocks(start.parts)
+    """Return the view of a method in which exactly the sampled devices are reachable and idle, and all are selected.
+
+    The sample is the first _DEVICES devices of each block that the training may ask.
+    """
+    parts = start.parts
+    own, sampled = parts.setting.ids, np.zeros(len(parts.fleet), dtype=bool)
+    for block in parts.fleet.blocks:
+        first, beyond = np.searchsorted(own, [block.first, block.first + block.count])
+        sampled[own[first : min(first + _DEVICES, beyond)]] = True
+    others = ~sampled
     there = Presence(Always().build(len(others), Key(0), "availability"), None)
     view = start.trainings[0].asks_devices.view()
     at_work = int(others.sum())
@@ -62,10 +70,10 @@ def of_everybody(start: Simulation) -> FleetView:
 
 
 def priced(parts: Assembly, plan: Plan) -> pd.DataFrame:
-    """Return the prices of a plan, a row a job: device, part, flops, bytes, seconds, joules, the network's as link_j.
+    """Return the prices of a plan, one row per job: device, submodel, flops, bytes, seconds, joules and link_j.
 
-    Where jobs of a device differ there are several of each, one for each draw. Over shared links these are the prices
-    of a job that has them to itself.
+    `link_j`: joules of the network. Where jobs of a device differ, each job has one row per draw. Over shared links
+    the prices hold for a job that has the links to itself.
     """
     ids = np.array([order.device for order in plan.orders], dtype=np.int64)
     pricer, key = Pricer(parts.fleet, parts.setting), Key(parts.scenario.seed).at(Purpose.CHANNEL)
@@ -83,9 +91,10 @@ def priced(parts: Assembly, plan: Plan) -> pd.DataFrame:
 
 
 def of_peers(trial: Simulation) -> pd.DataFrame:
-    """Return the same of the first round of a trial, as what peers exchange and wait for shows only there.
+    """Return the same columns for the first round of a trial among peers.
 
-    up_bytes and joules are with what peers sent to a job, and spent on that.
+    Only a trial shows which messages peers exchange and how long they wait. up_bytes and joules include the messages
+    that peers sent to a job.
     """
     jobs = trial.tables["jobs"].frame()
     first: pd.DataFrame = jobs[(jobs["round"] == 0) & jobs["outcome"].isin(DELIVERED)]
@@ -97,9 +106,9 @@ def of_peers(trial: Simulation) -> pd.DataFrame:
 
 
 def by_block(parts: Assembly, jobs: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each fleet block and part of the model: kind, level, devices, part, late_share and means.
+    """Return a row for each fleet block and part of the model: kind, level, devices, submodel, late_share and means.
 
-    late_share: of the jobs, those that take longer than a fixed deadline; NaN if there is none.
+    late_share: the share of jobs that take longer than a fixed deadline; NaN without a deadline.
     """
     kind = parts.fleet.kind[jobs["device"]]
     limit_s = parts.setting.deadline_s
@@ -121,36 +130,27 @@ def by_block(parts: Assembly, jobs: pd.DataFrame) -> pd.DataFrame:
     return found if np.isfinite(limit_s) else found.assign(late_share=np.nan)
 
 
-def _first_of_blocks(parts: Assembly) -> np.ndarray:
-    """Return a mask, shape (devices,), of the first _DEVICES devices of each block that the training may ask."""
-    own, mask = parts.setting.ids, np.zeros(len(parts.fleet), dtype=bool)
-    for block in parts.fleet.blocks:
-        first, beyond = np.searchsorted(own, [block.first, block.first + block.count])
-        mask[own[first : min(first + _DEVICES, beyond)]] = True
-    return mask
-
-
 _SPLIT = ("energy_j", "active_j", "idle_j", "energy_network_j", "energy_server_j")
 _JOB_JOULES = ["down_j", "compute_j", "up_j", "peer_j"]
-_ROUNDS, _JOBS = 20, 20_000  # of the trial run without training, at most
-_UPDATES = 2_000  # before a merge of the trial, or four of each device if that is more
-_TRIAL_S = 5.0  # of this host's time for them, but for the round that is under way then
+_ROUNDS, _JOBS = 20, 20_000  # most rounds and jobs of the trial, a run without training
+_UPDATES = 2_000  # most updates before a merge of the trial, or four per device if that is more
+_TRIAL_S = 5.0  # host time after which the trial ends with its current round
 _ENOUGH = "enough was seen"
-_PROBE_S = 0.5  # of training, to learn the speed of this host
-_TABLES_BYTES, _JOB_BYTES = 50_000, 100  # of a run folder without jobs, and of the rows of one; measured
+_PROBE_S = 0.5  # seconds of training by which the speed of this host is measured
+_TABLES_BYTES, _JOB_BYTES = 50_000, 100  # size of a run folder without jobs, and of the rows of one job; measured
 
 
 @dataclass(frozen=True)
 class Estimate:
     """`blocks`: a row for each fleet block and part of the model. `totals`: of the whole run; None = unknown.
 
-    Columns of blocks: kind, level, devices, part, and the means over jobs of those devices in round 0: flops,
-    down_bytes, up_bytes, seconds, joules above idle power, and late_share: of the jobs, those that take longer than a
-    fixed deadline (NaN: there is none). Among peers with the messages that a device fetches,
-    what others spend on sending them, and its waits.
+    Columns of blocks: kind, level, devices, submodel, the means over jobs of those devices in round 0 (flops,
+    down_bytes, up_bytes, seconds, joules above idle power), and late_share, the share of jobs that take longer than a
+    fixed deadline (NaN without one). Among peers the means include the messages that a device fetches, the joules of
+    their senders, and the waits of the device.
     Keys of totals: rounds, jobs, flops, host_minutes, memory_bytes, disk_bytes (of the run folder), sim_time_s,
-    energy_j, active_j and idle_j of the devices, of which the first is the sum, energy_network_j and energy_server_j.
-    `notes`: what batteries do to the run, or that this is not known; a sentence each.
+    energy_j of the devices (the sum of active_j and idle_j), energy_network_j and energy_server_j.
+    `notes`: effects of batteries on the run, or that they are unknown; one sentence each.
     """
 
     blocks: pd.DataFrame
@@ -162,10 +162,9 @@ class Estimate:
 class _Round:
     """Means of one round: jobs, FLOPs of the devices, simulated seconds, and joules.
 
-    Joules of the devices are those above idle power and the idle ones, apart from the network's and the server's.
-
-    `flying_*`: of jobs that are at work when a round closes, on top of those that ended; once in a run. `host_s`:
-    seconds of this host that simulating it takes, without training.
+    `active_j` and `idle_j`: of the devices, above idle power and at idle power. `flying_*`: of jobs in progress when
+    the last round closes, added once per run. `host_s`: seconds that this host needs to simulate a round, without
+    training.
     """
 
     jobs: float
@@ -180,12 +179,12 @@ class _Round:
     flying_network_j: float = 0.0
     host_s: float = 0.0
     cost: float = 0.0  # in the currency of the prices
-    of_run: int | None = None  # rounds of the whole run, where the trial has shown its end
+    of_run: int | None = None  # rounds of the whole run, if the trial reached its end
     notes: Sequence[str] = ()
 
 
 class _Brief(Silent):
-    """Ends a trial once it has taken long enough."""
+    """An observer that ends a trial after _TRIAL_S seconds of host time."""
 
     def __init__(self) -> None:
         self.started_s = time.perf_counter()
@@ -200,31 +199,40 @@ class _Brief(Silent):
 
 
 def estimate(scenario: Scenario) -> Estimate:
-    """Return what a scenario will cost, as `estimate_of` does. Raises ConfigError or DataError as `assemble` does."""
+    """Estimate a scenario, as `estimate_of` does. Raises ConfigError or DataError as `assemble` does."""
     refuse_sessions(scenario, "estimate:")
     return estimate_of(assemble(scenario))
 
 
 @plain_torch()
 def estimate_of(parts: Assembly, speed: Callable[[Assembly], float] | None = None) -> Estimate:
-    """Return what a run will cost, from prices, a trial run without training and a probe of this host's speed.
+    """Estimate a run from prices, a trial without training, and the measured speed of this host.
 
-    The number of rounds follows from the limits on rounds, simulated time and energy; what training decides, such as
-    when an accuracy is reached, is not foreseen. `speed` stands in for the probe, `host_flops_per_s`. Raises
+    The number of rounds follows from the limits on rounds, simulated time, energy and money. The effects of training,
+    such as reaching an accuracy, are not foreseen. `speed` replaces the measurement `host_flops_per_s`. Raises
     ConfigError if the trial ends before its first round.
     """
     scenario, start = parts.scenario, timed(parts)
-    learner, view, everyone = (
-        start.trainings[0].asks_devices.learner,
-        start.trainings[0].asks_devices.view(),
-        of_everybody(start),
-    )
+    session, everyone = start.trainings[0].asks_devices, of_everybody(start)
+    learner, view = session.learner, session.view()
     first = learner.plan(view if len(view.idle) else everyone)
     if scenario.method.value.needs.peers is not None:
         trial, typical = _trial(parts, len(first.orders))
         jobs = of_peers(trial)
-    else:
-        typical, jobs = _typical_round(parts, first), priced(parts, learner.plan(everyone))
+    elif not scenario.method.value.needs.feedback:
+        _, typical = _trial(parts, len(first.orders))
+        jobs = priced(parts, learner.plan(everyone))
+    else:  # the method plans from training results, so no trial is possible: the prices of its first exchange count
+        asked = priced(parts, first).drop_duplicates("device")
+        seconds = min(float(asked["seconds"].max()), parts.setting.deadline_s)
+        idle_j = float(parts.fleet.idle_w.sum() * seconds)
+        unknown = f"Batteries are not foreseen, as method {scenario.method.name} plans from training results."
+        sums = asked[["flops", "joules", "link_j"]].sum()
+        typical = _Round(
+            len(asked), float(sums["flops"]), seconds, float(sums["joules"]), idle_j, float(sums["link_j"]),
+            scenario.server.idle * seconds, notes=(unknown,) if _has_batteries(parts) else (),
+        )  # fmt: skip
+        jobs = priced(parts, learner.plan(everyone))
     totals = _totals(parts, typical, _rounds(scenario.stop, typical), speed)
     return Estimate(by_block(parts, jobs), totals, typical.notes)
 
@@ -232,84 +240,52 @@ def estimate_of(parts: Assembly, speed: Callable[[Assembly], float] | None = Non
 # --- the whole run ------------------------------------------------------------------------------------------
 
 
-def _typical_round(parts: Assembly, first: Plan) -> _Round:
-    """Return the means of the first rounds, simulated without training.
-
-    A method that plans from training results cannot be simulated so: then the prices of its first exchange count.
-    """
-    if not parts.scenario.method.value.needs.feedback:
-        return _trial(parts, len(first.orders))[1]
-    jobs = priced(parts, first).drop_duplicates("device")
-    seconds = min(float(jobs["seconds"].max()), parts.setting.deadline_s)
-    idle_j = float(parts.fleet.idle_w.sum() * seconds)
-    unknown = f"Batteries are not foreseen, as method {parts.scenario.method.name} plans from training results."
-    sums = jobs[["flops", "joules", "link_j"]].sum()
-    return _Round(
-        len(jobs), float(sums["flops"]), seconds, float(sums["joules"]), idle_j, float(sums["link_j"]),
-        parts.scenario.server.idle * seconds, notes=(unknown,) if _has_batteries(parts) else (),
-    )  # fmt: skip
-
-
 def _trial(parts: Assembly, asked: int) -> tuple[Simulation, _Round]:
-    """Return the first rounds without training, `asked` jobs each, and their means.
+    """Simulate the first rounds without training, `asked` jobs each; return the simulation and the means of its rounds.
 
-    Of the server's work only averaging takes time.
-
-    It is one round of a method that plans from training results: nobody has any before. Where a merge waits for a
-    number of updates, however large, the trial merges after fewer, and the means are of as many of these as make one.
-    Where batteries may end the run, the trial is the whole run, as far as this host comes in its time.
+    Of the server's work only averaging takes time. A method that plans from training results gets one round, as
+    nothing is trained that it could plan from. Where a merge waits for many updates, the trial merges after fewer,
+    and the means are scaled to a merge of the scenario. Where batteries may end the run, the trial is the whole run,
+    as far as it comes in _TRIAL_S seconds of this host.
     """
-    scenario, ratio = _with_fewer_updates(parts)
-    limit = min(ceil((scenario.stop.rounds or _ROUNDS) * ratio), _ROUNDS, _JOBS // max(1, asked))
-    rounds = 1 if scenario.method.value.needs.feedback else max(1, limit)
-    whole = _has_batteries(parts) and not scenario.method.value.needs.feedback and _limits(scenario.stop, ratio)
-    short = scenario.model_copy(update={"stop": whole or Stop(rounds=rounds)})
+    scenario, devices, ratio = parts.scenario, parts.setting.devices, 1.0  # ratio: rounds of the trial per real one
+    if hasattr(scenario.protocol.value, "with_fewer"):
+        fewer, ratio = scenario.protocol.value.with_fewer(max(_UPDATES, 4 * devices), devices)
+        scenario = scenario.model_copy(update={"protocol": replace(scenario.protocol, value=fewer)})
+    given, feedback = scenario.stop, scenario.method.value.needs.feedback
+    limit = min(ceil((given.rounds or _ROUNDS) * ratio), _ROUNDS, _JOBS // max(1, asked))
+    stop = Stop(rounds=1 if feedback else max(1, limit))
+    has_limit = not (given.rounds is given.sim_time is given.energy is None)
+    whole = _has_batteries(parts) and not feedback and has_limit
+    if whole:
+        most = None if given.rounds is None else ceil(given.rounds * ratio)
+        stop = Stop(rounds=most, sim_time=given.sim_time, energy=given.energy)
     brief = _Brief()
-    trial = brief.trial = timed(replace(parts, scenario=short), brief)
+    trial = brief.trial = timed(replace(parts, scenario=scenario.model_copy(update={"stop": stop})), brief)
     trial.run()
     if not len(trial.tables["rounds"]):
         raise ConfigError(
             f"estimate: no round would close; a run without training ended with {trial.rounds.stop_reason!r}"
         )
     typical = _means(trial, brief.host_s, ratio)
-    return trial, _with_end(typical, trial, scenario.stop.rounds, ratio) if whole else typical
+    if not whole:
+        return trial, typical
+    rounds, wanted = max(1, round(len(trial.tables["rounds"]) / ratio)), given.rounds
+    if trial.rounds.stop_reason == _ENOUGH:
+        told = f"Batteries were followed for {rounds} rounds alone, {_TRIAL_S:g} s of this host; they may end the run."
+        return trial, replace(typical, notes=(told,))
+    if wanted is None or rounds >= wanted or (trial.world.batteries.on_from_s(trial.world.now_s) < np.inf).all():
+        return trial, replace(typical, of_run=rounds)
+    told = f"Empty batteries end the run after {rounds} of {wanted} rounds."
+    return trial, replace(typical, of_run=rounds, notes=(told,))
 
 
 def _has_batteries(parts: Assembly) -> bool:
     return any(block.new_batteries is not None for block in parts.fleet.blocks)
 
 
-def _limits(stop: Stop, ratio: float) -> Stop | None:
-    """Return the limits of a run that do not wait for an accuracy, for rounds of a trial; None: there are none."""
-    if stop.rounds is stop.sim_time is stop.energy is None:
-        return None
-    rounds = None if stop.rounds is None else ceil(stop.rounds * ratio)
-    return Stop(rounds=rounds, sim_time=stop.sim_time, energy=stop.energy)
-
-
-def _with_end(typical: _Round, trial: Simulation, wanted: int | None, ratio: float) -> _Round:
-    """Return the means of a trial of the whole run, with how many rounds that has and what batteries did to it."""
-    rounds = max(1, round(len(trial.tables["rounds"]) / ratio))
-    if trial.rounds.stop_reason == _ENOUGH:
-        told = f"Batteries were followed for {rounds} rounds alone, {_TRIAL_S:g} s of this host; they may end the run."
-        return replace(typical, notes=(told,))
-    if wanted is None or rounds >= wanted or (trial.world.batteries.on_from_s(trial.world.now_s) < np.inf).all():
-        return replace(typical, of_run=rounds)
-    told = f"Empty batteries end the run after {rounds} of {wanted} rounds."
-    return replace(typical, of_run=rounds, notes=(told,))
-
-
-def _with_fewer_updates(parts: Assembly) -> tuple[Scenario, float]:
-    """Return the scenario with merges of fewer updates, and how many of its rounds make one as it was given."""
-    scenario, devices = parts.scenario, parts.setting.devices
-    if not hasattr(scenario.protocol.value, "with_fewer"):
-        return scenario, 1.0
-    fewer, ratio = scenario.protocol.value.with_fewer(max(_UPDATES, 4 * devices), devices)
-    return scenario.model_copy(update={"protocol": replace(scenario.protocol, value=fewer)}), ratio
-
-
 def _means(trial: Simulation, host_s: float, ratio: float) -> _Round:
-    """Return the means of `ratio` rounds of a trial, which took `host_s` in all."""
+    """Return the sums over `ratio` mean rounds of a trial, which took `host_s` in total."""
     rounds, jobs = trial.tables["rounds"].frame(), trial.tables["jobs"].frame()
     asked, end, n = float(rounds["asked"].mean()), rounds.iloc[-1], len(rounds)
     ended = jobs[(jobs["end_s"] <= end["now_s"]) & (jobs["outcome"] != "stopped")]
@@ -324,7 +300,7 @@ def _means(trial: Simulation, host_s: float, ratio: float) -> _Round:
 
 
 def _rounds(stop: Stop, typical: _Round) -> int | None:
-    """Return how many rounds the limits allow, at least one; None if only an accuracy ends the run."""
+    """Return the number of rounds that the limits allow, at least one; None if only an accuracy ends the run."""
     if typical.of_run is not None:
         return typical.of_run
     joules = None if stop.energy is None else stop.energy - typical.flying_j
@@ -345,14 +321,23 @@ def _totals(
     flops, jobs = rounds * typical.flops, round(rounds * typical.jobs)  # of jobs that are trained
     active_j, idle_j = rounds * typical.active_j + typical.flying_j, rounds * typical.idle_j
     network_j, server_j = rounds * typical.network_j + typical.flying_network_j, rounds * typical.server_j
-    own_flops = flops * _own_share(parts)
-    trained_s = _host_s(parts, own_flops + _evaluation_flops(parts, rounds), speed or host_flops_per_s)
+    backend, trained_s, models_bytes = parts.scenario.backend.value, 0.0, 0
+    if backend.trains:
+        own, large = parts.network.cost_profile, parts.setting.cost_profile.charged_as
+        own_flops = flops * (1.0 if large is None else own.train_flops() / large.train_flops())
+        samples = 0 if parts.data is None else len(parts.data.labels("test"))
+        evaluations = -(-rounds // parts.scenario.evaluation.every)
+        evaluation_flops = float(evaluations * samples * own.forward_flops())
+        at_once = min(max(1, getattr(backend, "processes", 0)), os.cpu_count() or 1)
+        # as if workers did not slow each other down
+        trained_s = (own_flops + evaluation_flops) / (at_once * (speed or host_flops_per_s)(parts))
+        models_bytes = 2 * _model_bytes(parts)  # the last and the best model
     return {
         "rounds": rounds,
         "jobs": jobs,
         "flops": flops + typical.flying_flops,
         "host_minutes": (rounds * typical.host_s + trained_s) / 60.0,
-        "disk_bytes": _disk_bytes(parts, jobs),
+        "disk_bytes": models_bytes + _TABLES_BYTES + _JOB_BYTES * jobs,
         "memory_bytes": memory_bytes,
         "sim_time_s": min(rounds * typical.seconds, parts.scenario.stop.sim_time or np.inf),
         **dict(zip(_SPLIT, (active_j + idle_j, active_j, idle_j, network_j, server_j), strict=True)),
@@ -362,29 +347,8 @@ def _totals(
 # --- this host ----------------------------------------------------------------------------------------------
 
 
-def _evaluation_flops(parts: Assembly, rounds: int) -> float:
-    samples = 0 if parts.data is None else len(parts.data.labels("test"))
-    times = -(-rounds // parts.scenario.evaluation.every)
-    return float(times * samples * parts.network.cost_profile.forward_flops())
-
-
-def _own_share(parts: Assembly) -> float:
-    """Return the FLOPs that training takes here for one that is charged: 1 unless another network is charged for."""
-    own, large = parts.network.cost_profile, parts.setting.cost_profile.charged_as
-    return 1.0 if large is None else own.train_flops() / large.train_flops()
-
-
-def _host_s(parts: Assembly, flops: float, speed: Callable[[Assembly], float]) -> float:
-    """Return seconds of training and evaluation on this host, as if workers did not slow each other down."""
-    backend = parts.scenario.backend.value
-    if not backend.trains:
-        return 0.0
-    at_once = min(max(1, getattr(backend, "processes", 0)), os.cpu_count() or 1)
-    return flops / (at_once * speed(parts))
-
-
 def host_flops_per_s(parts: Assembly) -> float:
-    """Return the speed of one worker at plain SGD on the largest local data set: a warm-up, then about a second."""
+    """Measure the speed of one worker, in FLOP/s: plain SGD on the largest local data set, for about a second."""
     torch_device = getattr(parts.scenario.backend.value, "device", "cpu")
     backend = Serial(device=torch_device).open(lambda name: replace(parts.make_trainer(name), method=FedAvg()))
     setting, device = parts.setting, int(parts.setting.samples.argmax())
@@ -409,10 +373,10 @@ def _timed_s(backend: Backend, job: Assignment, sgd: LocalSGD) -> float:
 
 
 def _memory_bytes(parts: Assembly, jobs: float) -> int:
-    """Return main memory in bytes: the data set, who holds which sample, and all processes.
+    """Return main memory in bytes: data set, partition, processes, the server's models, and networks at work.
 
-    A process: Python with PyTorch. The server: its model and the messages of a round. A network: the weights received,
-    and what training or evaluating takes, whichever is more.
+    A process holds Python with PyTorch. The server holds its model and the messages of a round. A network holds the
+    weights received, and the memory of training or of evaluating, whichever is more.
     """
     held = (parts.data.nbytes if parts.data else 0) + sum(
         shard.nbytes for shard in (parts.split.train if parts.split else ())
@@ -421,7 +385,7 @@ def _memory_bytes(parts: Assembly, jobs: float) -> int:
     if not backend.trains:
         return held + PROCESS_BYTES
     model = _model_bytes(parts)
-    # an output and the one that is made from it are all that evaluation keeps
+    # evaluation keeps the input and the output of one layer at a time
     evaluating = model + F32_BYTES * 2 * CHUNK * _widest(parts.module, cost_profile.input_shape)
     network = model + max(
         evaluating, cost_profile.memory_bytes(Submodel(), training.batch, training.local_sgd(0).moments).total
@@ -435,14 +399,8 @@ def _model_bytes(parts: Assembly) -> int:
     return F32_BYTES * sum(layer.params + layer.buffers for layer in cost_profile.layers)
 
 
-def _disk_bytes(parts: Assembly, jobs: int) -> int:
-    """Return the size of the run folder in bytes: the tables, and the weights of the last model and the best one."""
-    models = 2 * _model_bytes(parts) if parts.scenario.backend.value.trains else 0
-    return models + _TABLES_BYTES + _JOB_BYTES * jobs
-
-
 def _widest(module: nn.Module, input_shape: tuple[int, ...]) -> int:
-    """Return how many numbers the largest output of a module has, for one sample."""
+    """Return the size of the largest output of a layer for one sample, as a count of numbers."""
     counts: list[int] = []
 
     def count(_module: nn.Module, _inputs: object, output: object) -> None:
