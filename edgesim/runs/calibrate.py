@@ -1,6 +1,6 @@
-"""Fits the speed of this host: real SGD steps of many models are timed and explained by their FLOPs and layers.
+"""Fit the speed of this host: time real SGD steps of many models and explain the times by FLOPs and layers.
 
-The one place, beside progress and manifests, where the clock on the wall is read.
+Beside progress and manifests, this is the only place that reads the wall clock.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.runs.network import cost_profile_of
 
 SOURCE = "measured on this host"
-_PASSES = 5  # over all cases in turns, so that a busy moment spoils one of five measurements of many cases
-MOST_ERROR = 0.5  # of the median of models that were left out, above which there is no profile
-MOST_RATE = 1.5  # times the rate of a product of matrices on the same thread; no layer is faster
-_SQUARE = 1024  # rows of these matrices
-_ALWAYS = 2  # models that are timed however long they take
-_SMALL_LR = 1e-4  # weights stay finite however many steps are timed
+_PASSES = 5  # passes over all cases, so that a busy moment spoils one of five measurements of many cases
+MOST_ERROR = 0.5  # largest median error over models left out of the fit; above it there is no profile
+MOST_RATE = 1.5  # largest plausible rate of a layer, in rates of a matrix product on the same thread
+_SQUARE = 1024  # rows and columns of the matrices
+_ALWAYS = 2  # models that are timed even after the time is over
+_SMALL_LR = 1e-4  # keeps weights finite over many steps
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What one SGD step of a batch does. A convolution is a layer that uses a weight several times a sample."""
+    """Work of one SGD step on a batch. A convolution is a layer that uses a weight several times per sample."""
 
     steps: float = 1.0
     flops: float
     convolutions: float
     convolution_flops: float
     linears: float
-    linear_flops: float  # of all that is no convolution
+    linear_flops: float  # of everything except convolutions
     parameter_bytes: float
 
 
@@ -67,38 +67,39 @@ class Timing:
     seconds: float
 
 
-# The explanations that are tried, each a sum of terms; the first has the fewest.
+# Candidate explanations of the times, each a sum of terms; the first has the fewest.
 FORMS: Mapping[str, Mapping[str, str]] = {"whole step": WHOLE_STEP, "layer kinds": LAYER_KINDS}
 _UNITS = {"overhead": "ms", "flops_per_s": "GFLOP/s", "bandwidth": "GB/s"}
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Seconds that a unit of work takes, by the term of a form."""
+    """Seconds per unit of work, by the term of a form."""
 
     seconds_per: Mapping[str, float]
 
     def seconds(self, work: Work) -> float:
         """Return the predicted seconds of one SGD step."""
-        return float(sum(cost * getattr(work, term) for term, cost in self.seconds_per.items()))
+        amounts = vars(work)
+        return float(sum(cost * amounts[term] for term, cost in self.seconds_per.items()))
 
 
 @dataclass(frozen=True)
 class Residual:
-    """A timing beside what the fit to all other models predicts for it."""
+    """A timing and its prediction by the fit to all other models."""
 
     timing: Timing
     predicted_s: float
 
     @property
     def error(self) -> float:
-        """Predicted over measured seconds, less one."""
+        """Predicted over measured seconds, minus one."""
         return self.predicted_s / self.timing.seconds - 1.0
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fits of every form to all timings, and the leave-one-out residuals by which the best form is chosen."""
+    """Fits of every form to all timings, and the leave-one-out residuals that choose the best form."""
 
     fits: Mapping[str, Fit]
     residuals: Mapping[str, Sequence[Residual]]
@@ -106,19 +107,19 @@ class Calibration:
 
     @property
     def best(self) -> str:
-        """The form with the least median error; the first of equals, which has the fewest terms.
+        """The form with the smallest median error; of equal forms the first, which has the fewest terms.
 
-        Forms are left out if FLOPs of some kind seem to take no time, or less than any can, as with few models or on a
-        busy host: networks of such layers would be free.
+        A form is left out if FLOPs of some kind seem to take no time, or less than is possible, as with few models or
+        on a busy host: networks of such layers would be free.
         """
-        return min(filter(self._prices_flops, self.residuals), key=self.median_error, default=next(iter(FORMS)))
-
-    def _prices_flops(self, form: str) -> bool:
         most = MOST_RATE * self.peak_flops_per_s
-        return all(math.isfinite(rate) and rate <= most for rate in self._rates(form))
+        plausible = [
+            form for form in self.residuals if all(math.isfinite(rate) and rate <= most for rate in self._rates(form))
+        ]
+        return min(plausible, key=self.median_error, default=next(iter(FORMS)))
 
     def _rates(self, form: str) -> list[float]:
-        """Return the FLOPs a second of a form, infinite if they seem to take no time."""
+        """Return the rates of a form in FLOP/s, infinite where FLOPs seem to take no time."""
         terms = [term for term, quantity in FORMS[form].items() if quantity.endswith("flops_per_s")]
         costs = [self.fits[form].seconds_per[term] for term in terms]
         return [1.0 / cost if cost > 0 else math.inf for cost in costs]
@@ -128,33 +129,30 @@ class Calibration:
         return float(np.median([abs(residual.error) for residual in self.residuals[form]]))
 
     def ratios(self, form: str) -> tuple[float, float]:
-        """Return the least and the largest of predicted over measured seconds, of models that were left out."""
+        """Return the smallest and largest ratio of predicted to measured seconds over models left out of the fit."""
         found = [1.0 + residual.error for residual in self.residuals[form]]
         return min(found), max(found)
 
     def worst(self, form: str) -> Residual:
-        """Return the residual of the largest absolute relative error."""
+        """Return the residual with the largest absolute relative error."""
         return max(self.residuals[form], key=lambda residual: abs(residual.error))
 
     def profile(self, name: str, title: str, year: int) -> Profile:
         """Return the profile of the host: the whole-step fit, and the terms of the best form.
 
-        Raises ConfigError if the timings do not grow with the FLOPs, mean a rate that no network can have, or say too
-        little of models that were left out.
+        Raises ConfigError if the timings do not grow with the FLOPs, imply an impossible rate, or predict models left
+        out of the fit too badly.
         """
         found: dict[str, Any] = {"title": title}
         for form in dict.fromkeys((next(iter(FORMS)), self.best)):
             for term, quantity in FORMS[form].items():
                 cost = self.fits[form].seconds_per[term]
-                if cost > 0:  # a term that the timings do not show is left out
-                    found[quantity] = _quantity(quantity, cost, year)
+                if cost > 0:  # the timings show nothing of other terms
+                    unit = next(unit for suffix, unit in _UNITS.items() if quantity.endswith(suffix))
+                    value = float(f"{1e3 * cost if unit == 'ms' else 1e-9 / cost:.4g}")
+                    found[quantity] = {"value": value, "unit": unit, "source": SOURCE, "year": year}
         if "flops_per_s" not in found:
             raise ConfigError("calibrate: the timings do not grow with the FLOPs; name models of more different sizes")
-        self._check()
-        return profile_of(name, found)
-
-    def _check(self) -> None:
-        """Raise ConfigError if the profile would be absurd."""
         rate, error = self._rates(next(iter(FORMS)))[0], self.median_error(self.best)
         more = "name more models of different kinds, or measure again when the host is idle"
         if rate > MOST_RATE * self.peak_flops_per_s:
@@ -167,6 +165,7 @@ class Calibration:
                 f"calibrate: models that were left out are predicted with a median error of {error:.0%}, "
                 f"more than {MOST_ERROR:.0%}; {more}"
             )
+        return profile_of(name, found)
 
 
 def work_of(cost_profile: CostProfile, batch: int) -> Work:
@@ -179,14 +178,14 @@ def fit(timings: Sequence[Timing], form: str) -> Fit:
     """Return the non-negative costs of a form's terms with the least squares of the relative errors."""
     terms = list(FORMS[form])
     measured_s = np.array([timing.seconds for timing in timings])
-    relative = np.array([[getattr(timing.work, term) for term in terms] for timing in timings]) / measured_s[:, None]
-    scale = np.maximum(relative.max(axis=0), np.finfo(float).tiny)  # bytes and layers are many orders apart
+    relative = np.array([[vars(timing.work)[term] for term in terms] for timing in timings]) / measured_s[:, None]
+    scale = np.maximum(relative.max(axis=0), np.finfo(float).tiny)  # bytes and layers differ by orders of magnitude
     costs, _ = nnls(relative / scale, np.ones(len(timings)))
     return Fit(dict(zip(terms, (costs / scale).tolist(), strict=True)))
 
 
 def leave_one_out(timings: Sequence[Timing], form: str) -> list[Residual]:
-    """Return every timing with the prediction of a fit that has seen no batch of its model."""
+    """Return every timing with the prediction of a fit without the timings of its model."""
     residuals = []
     for model in dict.fromkeys(timing.model for timing in timings):
         own = [timing for timing in timings if timing.model == model]
@@ -208,7 +207,7 @@ def calibrate(timings: Sequence[Timing], peak_flops_per_s: float = math.inf) -> 
 
 
 def peak_rate(clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the FLOPs a second of a product of two matrices of 1024 x 1024 on one thread, the best of five."""
+    """Return the FLOP/s of a product of two 1024 x 1024 matrices on one thread, the best of five."""
     best_s = math.inf
     with plain_torch():
         matrix = torch.ones(_SQUARE, _SQUARE)
@@ -220,7 +219,7 @@ def peak_rate(clock: Callable[[], float] = time.perf_counter) -> float:
 
 
 def model_names() -> tuple[str, ...]:
-    """Return the models that edgesim ships for classes; families, whose names need a member, are left out."""
+    """Return the models that edgesim ships for classes, without families, whose names need a member."""
     shipped = [name for name in plugins_of("model") if not name.endswith(":")]
     return tuple(name for name in shipped if _kind_of(find("model", name)[0]) == "classes")
 
@@ -232,10 +231,10 @@ def time_steps(
     clock: Callable[[], float] = time.perf_counter,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Timing]:
-    """Time SGD steps of models on one thread; return the least of several means for each model and batch size.
+    """Time SGD steps of models on one thread; return the smallest of several means for each model and batch size.
 
-    `seconds` is for all, building models included; two models are always timed, and others left out once the time is
-    over, the largest first. A step that has begun is not cut short. `tell` is given lines of progress.
+    `seconds` is the time for everything, building models included. Two models are always timed. Others are left out
+    once the time is over, the largest first. A step that has begun is finished. `tell` gets lines of progress.
     Raises ConfigError for an unknown model or a batch of less than one sample.
     """
     if min(batches, default=0) < 1:
@@ -255,7 +254,7 @@ def time_steps(
             if clock() >= end_s and (turn or place >= _ALWAYS * len(batches)):
                 continue
             if not turn:
-                case.steps(1)  # memory and kernels are set up by the first step
+                case.steps(1)  # the first step sets up memory and kernels
             best[place] = min(best.get(place, math.inf), _mean_seconds(case, share_s, clock))
     timed = [(case, best[place]) for place, case in enumerate(cases) if place in best]
     if left := [model for model in models if model not in {case.model for case, _ in timed}]:
@@ -274,7 +273,7 @@ class _Case:
     weights: Mapping[str, Mapping[str, Tensor]]
 
     def steps(self, count: int) -> None:
-        """Take this many SGD steps by the loop that every training uses."""
+        """Take `count` SGD steps with the loop that every training uses."""
         sgd = LocalSGD(batch=self.batch, lr=_SMALL_LR, steps=count)
         run_local_sgd(LocalState(self.weights), sgd, LocalPhase(), self.context, self.context.key)
 
@@ -288,30 +287,25 @@ def _cases(model: str, batches: Sequence[int]) -> Iterator[_Case]:
         raise ConfigError(f"calibrate: models are timed on noise with classes, {model} is for {kind}")
     module, cost_profile = cost_profile_of(plugin(**arguments), model, None, None, key)
     weights = model_state_of(module)
+    channels, *size = cost_profile.input_shape
     for batch in batches:
+        generator = torch.Generator().manual_seed(key.word())
+        x = torch.randn(batch, *size, channels, generator=generator)
+        y = torch.randint(cost_profile.classes, (batch,), generator=generator)
+        noise = Dataset("noise", x, y, x, y, cost_profile.classes, cost_profile.input_shape)
         assignment = Assignment(0, 0, Task(), key, weights, None)
-        context = Context(
-            module, _noise(cost_profile, batch, key), torch.arange(batch), assignment, cost_profile.drop_single
-        )
+        context = Context(module, noise, torch.arange(batch), assignment, cost_profile.drop_single)
         yield _Case(model, batch, work_of(cost_profile, batch), context, weights)
 
 
 def _kind_of(plugin: Any) -> str:
-    """Return what labels a model is for."""
+    """Return the kind of labels that a model is for."""
     kind: str = plugin.native_objective.labels
     return kind
 
 
-def _noise(cost_profile: CostProfile, samples: int, key: Key) -> Dataset:
-    generator = torch.Generator().manual_seed(key.word())
-    channels, *size = cost_profile.input_shape
-    x = torch.randn(samples, *size, channels, generator=generator)
-    y = torch.randint(cost_profile.classes, (samples,), generator=generator)
-    return Dataset("noise", x, y, x, y, cost_profile.classes, cost_profile.input_shape)
-
-
 def _mean_seconds(case: _Case, share_s: float, clock: Callable[[], float]) -> float:
-    """Return the mean seconds of a step over bursts that double until the share of time is used."""
+    """Return the mean seconds of a step over bursts of doubling length until the share of time is used."""
     count, taken, passed_s = 1, 0, 0.0
     with seeded(case.context.key):  # dropout draws from torch's own stream
         while passed_s < share_s or not taken:
@@ -321,10 +315,3 @@ def _mean_seconds(case: _Case, share_s: float, clock: Callable[[], float]) -> fl
             taken += count
             count *= 2
     return passed_s / taken
-
-
-def _quantity(name: str, cost: float, year: int) -> dict[str, Any]:
-    """Return a quantity of a profile, four digits, from the seconds that a unit of work takes."""
-    unit = next(unit for suffix, unit in _UNITS.items() if name.endswith(suffix))
-    value = 1e3 * cost if unit == "ms" else 1e-9 / cost
-    return {"value": float(f"{value:.4g}"), "unit": unit, "source": SOURCE, "year": year}

@@ -1,9 +1,10 @@
-"""The network of each device of a scenario, and its price list: built and measured once, unless known or cached."""
+"""Networks of a scenario's devices and their price lists, built and measured once unless known or cached."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -41,14 +42,14 @@ _CODE = ("core", "learning")  # folders of the package that make networks and me
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """What a network costs, and how it is made."""
+    """A network: its price list, and the function that builds it."""
 
     cost_profile: CostProfile
     make: Callable[[], nn.Module]
 
     @cached_property
     def module(self) -> nn.Module:
-        """The network with its starting weights, built when it is first asked for."""
+        """The network with its starting weights, built at the first access."""
         return self.make()
 
 
@@ -61,32 +62,46 @@ def network_of(
     objective: Objective | None = None,
     remedy: str = "give a data set",
 ) -> Network:
-    """Return a network with the cost profile that is `known`, kept, or else measured, and then kept.
+    """Return a network with its cost profile: `known`, cached, or else measured and then cached.
 
-    Shape, classes and objective default to those that the model is known for; `remedy`: what to do where it has none.
-    Raises ConfigError if it cannot be built or priced.
+    Shape, classes and objective default to the model's own. `remedy`: advice in the error if it has none.
+    Raises ConfigError if the network cannot be built or priced.
     """
     objective = _objective_of(model.value, objective)
     shape, classes = _input_of(model.value, model.name, shape, classes, remedy)
     make = partial(_built, model.value, shape, classes, key, objective)
     outside = is_outside("model", model.name)
-    # of code, or of a file, only building it tells if it fits
+    # a model of the user's code, or weights of a file, must be built to know that it fits
     ready = make() if outside or model.value.init_from is not None else None
-    own = "" if ready is None or not outside else _structure_of(ready)
+    own = ""
+    if ready is not None and outside:  # the layers and tensors that the user's code made, as text
+        first: dict[int, str] = {}  # a tensor that several layers share has one name
+        tensors = (*ready.named_parameters(remove_duplicate=False), *ready.named_buffers(remove_duplicate=False))
+        held = [
+            f"{name} {first.setdefault(id(each), name)} {tuple(each.shape)} {each.dtype} {each.requires_grad}"
+            for name, each in tensors
+        ]
+        own = "\n".join([repr(ready), *held])
     follows_from = _identity(model, shape, classes, objective, own)
-    cost_profile = known or _kept(follows_from)
+    cost_profile = known
+    if cost_profile is None and follows_from is not None and (table := kept_table(PROFILES, follows_from)) is not None:
+        with suppress(ConfigError):  # of a profile in another format
+            cost_profile = CostProfile.from_json(json.dumps(table))
     if cost_profile is None:
         ready = make() if ready is None else ready
         cost_profile = measured(ready, model.name, shape, classes, objective)
         if follows_from is not None and follows_from == _identity(model, shape, classes, objective, own):
             keep_table(PROFILES, follows_from, json.loads(cost_profile.to_json()))
-    elif ready is None and not _has_room(cost_profile):
-        make()  # says why
+    elif ready is None:
+        numbers = sum(layer.params + layer.buffers for layer in cost_profile.layers)
+        # memory must hold the network and a copy of its weights, as `build_model` checks
+        if 2.0 * (F32_BYTES * numbers + cost_profile.integer_buffer_bytes) > memory_bytes():
+            make()  # raises the error
     return Network(cost_profile, partial(make, priced=True) if ready is None else lambda: ready)
 
 
 def charged_profile(scenario: Scenario, own: CostProfile, data: Dataset | None) -> CostProfile:
-    """Return the network's cost profile, or that of another one where `cost` names one. Raises ConfigError."""
+    """Return the cost profile of the model that `cost` names, or else of the network itself. Raises ConfigError."""
     cost = scenario.cost.value
     if not isinstance(cost, As):
         return own
@@ -115,9 +130,9 @@ def cost_profile_of(
     key: Key,
     objective: Objective | None = None,
 ) -> tuple[nn.Module, CostProfile]:
-    """Return a network and its cost profile, measured here and now.
+    """Build a network and measure its cost profile, without the cache.
 
-    Shape, classes and objective default to those that the model is known for.
+    Shape, classes and objective default to the model's own.
     """
     objective = _objective_of(model, objective)
     shape, classes = _input_of(model, name, data_shape, classes)
@@ -129,7 +144,7 @@ def cost_profile_of(
 def measured(
     module: nn.Module, name: str, shape: Sequence[int], classes: int, objective: Objective = CLASSIFICATION
 ) -> CostProfile:
-    """Return the cost profile of a network; see `edgesim.learning.measure.step.measure`."""
+    """Measure the cost profile of a network, as `edgesim.learning.measure.step.measure` does."""
     from edgesim.learning.measure.step import measure
 
     return measure(module, name, shape, classes, objective=objective)
@@ -159,28 +174,10 @@ def _built(
     return build_model(model, shape, classes, key, priced, objective)
 
 
-def _has_room(cost_profile: CostProfile) -> bool:
-    """Return whether memory holds a network and one copy of its weights, as `build_model` asks."""
-    numbers = sum(layer.params + layer.buffers for layer in cost_profile.layers)
-    return 2.0 * (F32_BYTES * numbers + cost_profile.integer_buffer_bytes) <= memory_bytes()
-
-
-# --- what is kept ---------------------------------------------------------------------------------------------
-
-
-def _kept(follows_from: Any) -> CostProfile | None:
-    """Return the cost profile that was kept for an identity; None if there is none."""
-    found = None if follows_from is None else kept_table(PROFILES, follows_from)
-    try:
-        return None if found is None else CostProfile.from_json(json.dumps(found))
-    except ConfigError:
-        return None
-
-
 def _identity(
     model: Chosen, shape: tuple[int, ...], classes: int, objective: Objective, own: str
 ) -> dict[str, Any] | None:
-    """Return all that decides a cost profile; None if that cannot be told."""
+    """Return everything that decides a cost profile; None if it cannot be identified."""
     keys = {key: value for key, value in model.args.items() if key != "init_from"}
     try:
         follows_from = identity({"name": model.name, **keys}, *_CODE)
@@ -198,19 +195,8 @@ def _identity(
     }
 
 
-def _structure_of(module: nn.Module) -> str:
-    """Return the layers and tensors of a network that others' code made, as text."""
-    first: dict[int, str] = {}  # a tensor that several layers share has one name
-    tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-    held = [
-        f"{name} {first.setdefault(id(each), name)} {tuple(each.shape)} {each.dtype} {each.requires_grad}"
-        for name, each in tensors
-    ]
-    return "\n".join([repr(module), *held])
-
-
 def models_of(scenario: Scenario) -> list[Chosen]:
-    """Return the models that devices have, each once, in the order of the fleet's blocks."""
+    """Return the distinct models of devices, in the order of the fleet's blocks."""
     found: list[Chosen] = []
     for model in _of_blocks(scenario):
         if model not in found:
@@ -219,7 +205,7 @@ def models_of(scenario: Scenario) -> list[Chosen]:
 
 
 def networks_of_devices(scenario: Scenario) -> Networks | None:
-    """Return which network each device has; None if all have the same."""
+    """Return the network of each device; None if all devices have the same."""
     models = models_of(scenario)
     if len(models) == 1:
         return None
@@ -230,13 +216,19 @@ def networks_of_devices(scenario: Scenario) -> Networks | None:
 
 
 def together(networks: Mapping[str, Network]) -> Network:
-    """Return several networks as one. Raises ConfigError if they take other inputs or give other outputs."""
-    profiles = {name: network.cost_profile for name, network in networks.items()}
-    return Network(side_by_side(profiles), lambda: _side_by_side(networks))
+    """Return several networks as one. Raises ConfigError if their inputs or outputs differ in shape."""
+
+    @plain_torch()
+    def make() -> nn.Module:
+        from edgesim.learning.models.side_by_side import SideBySide
+
+        return SideBySide({name: network.module for name, network in networks.items()})
+
+    return Network(side_by_side({name: network.cost_profile for name, network in networks.items()}), make)
 
 
 def check_networks(scenario: Scenario) -> None:
-    """Raise ConfigError if a model is none, or there are several and something works with one alone."""
+    """Raise ConfigError if a model is no model, or several networks meet a part that supports only one."""
     models = models_of(scenario)
     for model in models:
         if not isinstance(model.value, ModelPlugin | Foreign):
@@ -247,7 +239,8 @@ def check_networks(scenario: Scenario) -> None:
     found = " and ".join(model.name for model in models)
     method = scenario.method
     if not method.value.needs.networks:
-        others = ", ".join(_methods_for_several())
+        methods: Mapping[str, Any] = plugins_of("method")
+        others = ", ".join(sorted(name for name, cls in methods.items() if cls.needs.networks))
         raise ConfigError(
             f"{key}: {method.name} trains one network for all devices, found {found}; methods for several: {others}"
         )
@@ -261,17 +254,5 @@ def check_networks(scenario: Scenario) -> None:
             raise ConfigError(f"{key}: several networks ({found}) do not go with {what}; leave one of both out")
 
 
-def _methods_for_several() -> list[str]:
-    methods: Mapping[str, Any] = plugins_of("method")
-    return sorted(name for name, cls in methods.items() if cls.needs.networks)
-
-
 def _of_blocks(scenario: Scenario) -> list[Chosen]:
     return [scenario.model if block.model is None else block.model for block in scenario.fleet]
-
-
-@plain_torch()
-def _side_by_side(networks: Mapping[str, Network]) -> nn.Module:
-    from edgesim.learning.models.side_by_side import SideBySide
-
-    return SideBySide({name: network.module for name, network in networks.items()})

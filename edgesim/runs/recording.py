@@ -1,4 +1,4 @@
-"""Writes a run to its folder: at its start, as it goes on, and at its end, with when, where and by whom it was made."""
+"""Write a run to its folder: at its start, during the run, and at its end, with its date, host and process."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def provenance(command: Sequence[str] | None) -> dict[str, Any]:
 
 
 def process() -> dict[str, Any]:
-    """Return who this is: `pid` and `host`."""
+    """Return `pid` and `host` of this process."""
     return {"pid": os.getpid(), "host": platform.node()}
 
 
 def git_state() -> dict[str, Any] | None:
-    """Return `revision` of the current folder and whether it is `dirty`: tracked files have changed since.
+    """Return the git `revision` of the current folder, and `dirty`: True if tracked files have changed since.
 
-    None where there is no git, no repository, no commit yet, or no answer in time.
+    Return None without git, repository or commit, or if git does not answer in time.
     """
     try:
         done = subprocess.run(_GIT, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=_PATIENCE_S)
@@ -67,18 +67,18 @@ def git_state() -> dict[str, Any] | None:
     return {"revision": revision, "dirty": any(not line.startswith("#") for line in lines)}
 
 
-_EVERY_S = 3.0  # of the host's time, at the most often
-_SHARE = 0.02  # of the host's time that writing takes on the way, at most
+_EVERY_S = 3.0  # shortest host time between two writes during a run
+_SHARE = 0.02  # largest share of the host time that these writes take
 
 
 class Recording:
-    """An observer that keeps a run folder up to date, and tells another observer of rounds.
+    """An observer that keeps a run folder up to date, and passes rounds on to another observer.
 
-    `facts`: what the manifest says of the run, whatever becomes of it; `warnings` among them, about its scenario.
+    `facts`: entries of the manifest that do not depend on the run, with the scenario's `warnings` among them.
     """
 
     def __init__(self, folder: RunFolder, observer: Any, facts: Mapping[str, Any], started_s: float) -> None:
-        """`started_s`: when the run started, on the clock `time.perf_counter`."""
+        """`started_s`: start of the run, on the clock `time.perf_counter`."""
         self._folder = folder
         self._observer = observer
         self._facts = facts
@@ -88,7 +88,7 @@ class Recording:
         self._simulation: Simulation | None = None
 
     def begin(self, simulation: Simulation) -> None:
-        """Make the folder, unless the run goes on with one that is there: it is better than an empty one."""
+        """Create the folder, unless the run continues in an existing one, which holds more than an empty one."""
         self._simulation = simulation
         if self._folder.replaces or not self._folder.path.exists():
             self.write(RUNNING)
@@ -96,32 +96,44 @@ class Recording:
             each.releasing.folder = self._folder
 
     def round_closed(self, info: Mapping[str, Any]) -> None:
-        """Tell the observer, which may ask what the fleet does now, and write what there is if it is time to."""
+        """Tell the observer, which may ask for the state of the fleet, and write the run if it is time to."""
         assert self._simulation is not None
         self._observer.round_closed({**info, "warnings": self._warnings(), "now": self._simulation.now})
         now_s = time.perf_counter()
         if now_s - self._wrote_s < self._wait_s:
             return
-        with suppress(ConfigError):  # such as a full disk: at its end the run says so, if that is still so
+        with suppress(ConfigError):  # such as a full disk: the last write raises it if it persists
             self.write(RUNNING)
         self._wrote_s = time.perf_counter()
         self._wait_s = max(_EVERY_S, (self._wrote_s - now_s) / _SHARE)
 
     def _warnings(self) -> Sequence[str]:
-        """Return what the backend has to say, if it says anything."""
+        """Return the warnings of the backends, each once."""
         assert self._simulation is not None
         backends = [each.learner.backend for each in self._simulation.trainings]
         return list(dict.fromkeys(line for backend in backends for line in getattr(backend, "alone", ())))
 
     def write(self, status: str, stop_reason: str | None = None) -> None:
-        """Write the state of the run; the tables of one that has not finished end with the last closed round.
+        """Write the state of the run; the tables of an unfinished run end with the last closed round.
 
-        If there is no room for the weights the tables are written without. Raises ConfigError if it cannot be written.
+        If there is no room for the weights, the tables are written without them. Raises ConfigError if writing fails.
         """
         assert self._simulation is not None
-        tables, manifest = self._tables(status), self._manifest(status, stop_reason)
-        weights = {} if status == RUNNING else _weights(self._simulation, status)
-        trainings = self._simulation.trainings
+        simulation, finished = self._simulation, status == FINISHED
+        trainings = simulation.trainings
+        of_each = [
+            {name: frame.assign(session=each.name) for name, frame in frames.items()}
+            for each in trainings
+            for frames in [each.released.frames(each.tables, committed_only=not finished)]
+        ]
+        tables: dict[str, pd.DataFrame] = {}
+        for name in of_each[0]:  # empty frames are left out, as the types of their columns may differ
+            frames = [each[name] for each in of_each]
+            some = [frame for frame in frames if len(frame)] or frames[:1]
+            tables[name] = pd.concat(some, ignore_index=True) if len(some) > 1 else some[0]
+        tables["devices"] = pd.DataFrame(simulation.devices(finished))
+        manifest = self._manifest(status, stop_reason)
+        weights = {} if status == RUNNING else _weights(simulation, status)
         parts = {name: [part for each in trainings for part in each.released.parts[name]] for name in TABLES}
         try:
             self._folder.write(tables, manifest, weights, parts)
@@ -131,31 +143,26 @@ class Recording:
             self._folder.write(tables, {**manifest, "status": "failed", "stop_reason": str(error)}, {}, parts)
             raise ConfigError(f"{error}; the tables are kept, the weights are not") from error
 
-    def _tables(self, status: str) -> dict[str, pd.DataFrame]:
-        assert self._simulation is not None
-        simulation, finished = self._simulation, status == FINISHED
-        of_each = [
-            {name: frame.assign(session=each.name) for name, frame in frames.items()}
-            for each in simulation.trainings
-            for frames in [each.released.frames(each.tables, committed_only=not finished)]
-        ]
-        frames = {name: _stacked([each[name] for each in of_each]) for name in of_each[0]}
-        return {**frames, "devices": pd.DataFrame(simulation.devices(finished))}
-
     def _manifest(self, status: str, stop_reason: str | None) -> dict[str, Any]:
         assert self._simulation is not None
         simulation, scenario = self._simulation, self._simulation.scenario
         before_s = simulation.learner.memo.host_s
-        of_each = {each.name: _told_of(each) for each in simulation.trainings}
+        of_each = {each.name: _entries_of(each) for each in simulation.trainings}
         first = of_each[simulation.trainings[0].name]
         not_kept = [each.learner.memo.not_kept for each in simulation.trainings if each.learner.memo.not_kept]
         several: dict[str, Any] = {}
         if scenario.session:
+            all_known = [told["known"] for told in of_each.values()]
+            since = [known["computed_from"] for known in all_known if known["computed_from"] is not None]
+            reasons = {name: told["stop_reason"] for name, told in of_each.items() if told["stop_reason"]}
             several = {
                 "sessions": of_each,
-                "stop_reason": stop_reason or _reasons(of_each),
+                "stop_reason": stop_reason or "; ".join(f"{name}: {reason}" for name, reason in reasons.items()),
                 "rounds": sum(told["rounds"] for told in of_each.values()),
-                "known": _known_of_all([told["known"] for told in of_each.values()]),
+                "known": {
+                    **{name: sum(known[name] for known in all_known) for name in ("answers", "computed", "jobs")},
+                    "computed_from": min(since, default=None),
+                },
                 "forward_macs": None,
             }
         return {
@@ -176,10 +183,10 @@ class Recording:
         }
 
 
-def _told_of(training: Training) -> dict[str, Any]:
-    """Return what the manifest says of a training; of a session also the scenario of which it would be the only one."""
-    scenario, rounds = training.parts.scenario, training.rounds
-    process = training.process
+def _entries_of(training: Training) -> dict[str, Any]:
+    """Return the manifest's entries about a training; for a session also its scenario, as if it were the only one."""
+    scenario, rounds, process = training.parts.scenario, training.rounds, training.process
+    learner, memo = training.learner, training.learner.memo
     own: dict[str, Any] = {}
     if scenario.session:
         totals = process.totals if process is not None else None
@@ -196,42 +203,20 @@ def _told_of(training: Training) -> dict[str, Any]:
         "rounds": rounds.settled,
         "diverged": rounds.divergence.found,
         "forward_macs": training.session.trained.forward_macs,
-        "known": _known(training),
+        "known": {  # results found in the cache, and those computed in this run
+            "answers": memo.known,
+            "computed": memo.found,
+            "computed_from": memo.found_from,
+            "jobs": learner.graph.jobs,
+        },
     }
-
-
-def _reasons(of_each: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return why sessions have ended, those that have."""
-    return "; ".join(f"{name}: {told['stop_reason']}" for name, told in of_each.items() if told["stop_reason"])
-
-
-def _stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the rows of several frames; of empty ones nothing is taken, as their types may be others."""
-    some = [frame for frame in frames if len(frame)] or list(frames[:1])
-    return pd.concat(some, ignore_index=True) if len(some) > 1 else some[0]
-
-
-def _known(training: Training) -> dict[str, Any]:
-    """Return what was computed for a training, and what was known from runs before it."""
-    learner, memo = training.learner, training.learner.memo
-    return {
-        "answers": memo.known,
-        "computed": memo.found,
-        "computed_from": memo.found_from,
-        "jobs": learner.graph.jobs,
-    }
-
-
-def _known_of_all(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the same of all trainings together."""
-    sums = {name: sum(known[name] for known in each) for name in ("answers", "computed", "jobs")}
-    since = [known["computed_from"] for known in each if known["computed_from"] is not None]
-    return {**sums, "computed_from": min(since, default=None)}
 
 
 def _weights(simulation: Simulation, status: str) -> dict[str, dict[str, np.ndarray]]:
-    """Return the weights to keep, those of sessions under their names too; of a run that has not finished nothing is
-    computed for them."""
+    """Return the weights to keep, of a session under names that begin with its own.
+
+    For an unfinished run nothing is computed to get weights.
+    """
     wanted = simulation.scenario.weights
     found: dict[str, dict[str, np.ndarray]] = {}
     for training in simulation.trainings:
@@ -244,5 +229,5 @@ def _weights(simulation: Simulation, status: str) -> dict[str, dict[str, np.ndar
 
 
 def flat(model: ModelState) -> dict[str, np.ndarray]:
-    """Return the tensors of a model under the names of its state dict; what a method adds to it is left out."""
+    """Return the tensors of a model by their names in its state dict, without those that a method adds."""
     return {name: tensor.cpu().numpy() for kind in ("params", "buffers") for name, tensor in model[kind].items()}

@@ -1,4 +1,4 @@
-"""Runs a scenario: puts world, engine, learner and tables together, and writes the run folder."""
+"""Run a scenario: connect world, engine, learner and tables, and write the run folder."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from edgesim.execution.checkpoint import Checkpoint
     from edgesim.execution.result_cache import Answers
 
-_YOUNG_OBJECTS = 100_000  # between two looks; Python's own default is 700
+_YOUNG_OBJECTS = 100_000  # new objects between two garbage collections; Python's own default is 700
 
 
 class Silent:
@@ -65,7 +65,7 @@ class Silent:
 
 
 class Telling(Silent):
-    """An observer that calls a function with what is known of each closed round."""
+    """An observer that calls a function with the facts of each closed round."""
 
     def __init__(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
         self._tell = tell
@@ -77,9 +77,9 @@ class Telling(Silent):
 
 @contextmanager
 def seldom_collecting() -> Iterator[None]:
-    """Let Python look for garbage cycles less often, and not in what exists by now, which is all of torch.
+    """Let Python collect garbage cycles less often, and skip the objects that exist already, such as all of torch.
 
-    An event loop makes and drops many objects, hardly any in cycles.
+    An event loop creates and drops many objects, and hardly any are in cycles.
     """
     thresholds = gc.get_threshold()
     gc.freeze()
@@ -94,7 +94,7 @@ def seldom_collecting() -> Iterator[None]:
 class Simulation:
     """One run of an assembled scenario, from the first order to its tables.
 
-    Of several trainings `learner`, `session`, `rounds` and `tables` are those of the first.
+    With several trainings, `learner`, `session`, `rounds` and `tables` belong to the first.
     """
 
     def __init__(
@@ -106,14 +106,14 @@ class Simulation:
         answers: Answers | None = None,
         others: Sequence[tuple[Assembly, Backend]] = (),
     ) -> None:
-        """`answers`: of runs before this one; what this one finds is added. Nothing is looked up without training.
+        """`answers`: cached results of earlier runs, to which this run adds its own; unused without training.
 
-        `others`: the parts and backends of more trainings in the same world, which is that of `parts`.
+        `others`: parts and backends of further trainings, which share the world of `parts`.
         """
         scenario = parts.scenario
         self.parts = parts
         self.scenario = parts.of_all or scenario
-        self.totals: Mapping[str, float] | None = None  # seconds, and what was spent in them, once the run has ended
+        self.totals: Mapping[str, float] | None = None  # simulated seconds and spending; None: not ended
         server = scenario.server
         fleet, batteries = parts.fleet, FleetBatteries(parts.fleet)
         off_s = batteries.off_s if batteries else None
@@ -140,7 +140,7 @@ class Simulation:
         self.tables, self.releasing = first.tables, first.releasing
 
     def run(self) -> None:
-        """Run until stop rules have ended all trainings; jobs still in flight then are charged up to that moment.
+        """Run until stop rules have ended all trainings; jobs still in flight are charged up to that moment.
 
         Raises LedgerError if the joules do not add up or are not finite.
         """
@@ -152,21 +152,21 @@ class Simulation:
 
     @property
     def released(self) -> Released:
-        """The rows before those that the tables hold, of the first training."""
+        """Rows of the first training that have left its tables for the run folder."""
         return self.trainings[0].released
 
     @property
     def repeats(self) -> bool:
-        """Whether the run goes on from a checkpoint and has not come there yet."""
+        """True while a run continued from a checkpoint still repeats the part that the checkpoint holds."""
         return self.learner.memo.repeats
 
     def devices(self, finished: bool = True) -> Mapping[str, Any]:
         """Return the columns of the devices table, the server last.
 
-        Unless the run has finished they are as of the newest round that has all its answers, if it went on without.
+        Of an unfinished run they are as of the newest round with all its training results.
         """
         fleet, n, edges = self.parts.fleet, len(self.parts.fleet), len(self.ledger.edge_busy_s)
-        alone = len(self.trainings) == 1  # else rounds are not settled in the order in which they are closed
+        alone = len(self.trainings) == 1  # rounds of several trainings are not settled in the order of their ends
         spent = self.rounds.settled_spent if alone and not finished else None
         counts = self._job_counts(committed_only=spent is not None)
         return {
@@ -179,9 +179,9 @@ class Simulation:
         }
 
     def now(self) -> dict[str, Any]:
-        """Return what the fleet does at this moment, for those who watch: asking changes nothing.
+        """Return the state of the fleet at this moment, without side effects.
 
-        Keys: now_s, devices, busy, away (that are not busy and cannot be reached), running (jobs).
+        Keys: now_s, devices, busy, away (idle and not reachable), running (jobs).
         """
         world, presence = self.world, self.trainings[0].asks_devices.presence
         idle = ~world.busy
@@ -190,8 +190,14 @@ class Simulation:
         return {"now_s": world.now_s, "devices": devices, "busy": busy, "away": away, "running": len(world.running)}
 
     def _spent(self) -> Mapping[str, Arr]:
-        """Return what the devices have spent so far, the server last: columns of the devices table."""
+        """Return the spending columns of the devices table so far, the server last."""
         now_s = self.world.now_s
+        if self.costs is None:
+            rows = len(self.parts.fleet) + len(self.ledger.edge_busy_s) + 1
+            costs: dict[str, Arr] = dict.fromkeys(COLUMNS, np.broadcast_to(0.0, (rows,)))
+        else:
+            of_all = np.vstack([self.costs.devices(now_s), self.costs.edges(now_s), self.costs.server(now_s)])
+            costs = dict(zip(COLUMNS, of_all.T, strict=True))
         server_idle_j, server_busy_j = self.ledger.server_j(now_s)
         edges_idle_j, edges_busy_j = self.ledger.edges_j(now_s)
         joules, none = self.ledger.activity_j, np.zeros(len(edges_idle_j) + 1)
@@ -205,16 +211,8 @@ class Simulation:
             "up_j": np.append(joules[:, UPLOAD], none),
             "idle_j": np.concatenate([self.ledger.idle_j(now_s), edges_idle_j, [server_idle_j]]),
             "sleep_j": np.append(self.ledger.sleep_j(now_s), none),
-            **self._costs(now_s),
+            **costs,
         }
-
-    def _costs(self, now_s: float) -> Mapping[str, Arr]:
-        """Return what the devices have cost so far, the server last."""
-        if self.costs is None:
-            rows = len(self.parts.fleet) + len(self.ledger.edge_busy_s) + 1
-            return dict.fromkeys(COLUMNS, np.broadcast_to(0.0, (rows,)))
-        costs = np.vstack([self.costs.devices(now_s), self.costs.edges(now_s), self.costs.server(now_s)])
-        return dict(zip(COLUMNS, costs.T, strict=True))
 
     def _check_ledger(self) -> None:
         now_s = self.world.now_s
@@ -222,7 +220,6 @@ class Simulation:
         self.ledger.check(self._job_counts().joules, devices_j, now_s)
 
     def _job_counts(self, committed_only: bool = False) -> JobCounts:
-        """Return the counts of the jobs of all trainings."""
         n = len(self.parts.fleet)
         counts = [each.released.job_counts(each.tables["jobs"], n, committed_only) for each in self.trainings]
         return reduce(JobCounts.__add__, counts)
@@ -230,15 +227,15 @@ class Simulation:
 
 @plain_where_loaded()
 def check(scenario: Scenario, load: Load = load_data, build: Build = build_network) -> Assembly:
-    """Return everything that a scenario names, and train nothing. Raises ConfigError or DataError where a run would.
+    """Build everything that a scenario names, without training. Raises ConfigError or DataError where a run would.
 
-    `load` and `build`: what gives its data set and its network, as `assemble` asks.
+    `load` and `build`: functions that return the data set and the network, as for `assemble`.
     """
     return check_all(scenario, load, build)[0]
 
 
 def check_all(scenario: Scenario, load: Load = load_data, build: Build = build_network) -> tuple[Assembly, ...]:
-    """Return the same of each training of a scenario."""
+    """Build the parts of each training of a scenario, as `check` does."""
     first, *more = assemble_all(scenario, load, build)
     Simulation(first, NullBackend(), Silent(), others=[(parts, NullBackend()) for parts in more])
     return first, *more
@@ -259,22 +256,31 @@ def simulate(
 ) -> Run:
     """Run a scenario and return its run folder; `out` None: a temporary one, removed with the Run that is returned.
 
-    The folder is there from the start and grows; meanwhile no other run can have it. Ctrl-C, SIGTERM and SIGHUP still
-    write it, with the tables up to the last finished round and the status "interrupted"; the second gives up at once.
-    With a checkpoint the run saves itself to its file every so often, or goes on from it if there is one, also where
-    the folder of the run that was cut off is; if that was before it saved itself, the run begins anew there.
-    `overwrite`: a run that is there is replaced, and a checkpoint that does not fit removed. `answers`: what is known
-    there is not computed again, and what is found is added. `command`: the words of the command line, for the manifest.
-    `load` and `build`: as for `check`. `warnings`: about the scenario, for the manifest. Raises FolderBusy if another
-    process is at work in the folder, and ConfigError or DataError before anything is written, but for what cannot be
-    written.
+    The folder exists from the start and grows, and no other run can use it meanwhile. Ctrl-C, SIGTERM and SIGHUP still
+    write it, with the tables up to the last finished round and the status "interrupted". A second signal ends the
+    process at once. With a checkpoint the run saves itself to its file at intervals, or continues from an existing
+    file, also in the folder of the run that was cut off. If that run had not saved itself yet, the run starts again
+    in its folder.
+    `overwrite`: replace an existing run, and remove a checkpoint that does not fit. `answers`: cached results, which
+    are not computed again and to which new ones are added. `command`: the words of the command line, for the manifest.
+    `load` and `build`: as for `check`. `warnings`: about the scenario, for the manifest.
+    Raises FolderBusy if another process is writing the folder. Raises ConfigError or DataError before anything is
+    written, except for errors of writing itself.
     """
     if checkpoint is not None and scenario.edges is not None:
         raise ConfigError("edges: a run with edge servers cannot be saved on the way; leave --checkpoint out")
     if is_loading_main():
-        sys.exit(1)  # whoever started this process says why
+        sys.exit(1)  # the parent process reports the reason
     if out is None:
-        return _simulate_for_now(scenario, observer, checkpoint, answers)
+        scratch = tempfile.mkdtemp(prefix="edgesim-")
+        remove = partial(shutil.rmtree, scratch, ignore_errors=True)
+        try:
+            run = simulate(scenario, Path(scratch) / "run", observer, checkpoint, answers=answers)
+        except BaseException:
+            remove()
+            raise
+        weakref.finalize(run, remove)
+        return run
     if checkpoint is not None:
         refuse_sessions(scenario, "session: a checkpoint")
     observer = observer or Silent()
@@ -285,7 +291,10 @@ def simulate(
         started_s, facts = time.perf_counter(), provenance(command)
         if hasattr(scenario.backend.value, "prepare"):
             scenario.backend.value.prepare()
-        named_files = None if answers is None and checkpoint is None else _named_files(scenario)
+        named_files = None
+        if answers is not None or checkpoint is not None:
+            with suppress(Unidentified):  # files that cannot be read: `facts_of` raises the error later
+                named_files = named_files_digest(scenario.canonical())
         first, *more = all_parts = tuple(
             replace(parts, named_files=named_files) for parts in assemble_all(scenario, load, build)
         )
@@ -302,25 +311,17 @@ def simulate(
     return run
 
 
-def _named_files(scenario: Scenario) -> str | None:
-    """Return the digest of the files that a scenario names, None if they cannot be read, which `facts_of` says."""
-    try:
-        return named_files_digest(scenario.canonical())
-    except Unidentified:
-        return None
-
-
 def _goes_on(scenario: Scenario, out: Path, checkpoint: Checkpoint, overwrite: bool) -> bool:
-    """Return whether a run that is there and did not finish may be gone on with: it is this one, or saved itself."""
+    """Return True if an existing unfinished run may be continued: it is the same run, or has saved itself."""
     if overwrite or checkpoint.file.exists():
         return checkpoint.file.exists() and not (overwrite and checkpoint.is_unfit())
-    with suppress(ConfigError):  # there is none
+    with suppress(ConfigError):  # there is no run
         return bool(read_manifest(out)["digest"] == scenario.digest())
     return False
 
 
 def _run(prepare: Callable[[], Simulation], recording: Recording, signals: Interrupts) -> None:
-    """Run and record a simulation; one that stops while it repeats what a checkpoint holds leaves all as it was."""
+    """Run and record a simulation; if it stops while it repeats a checkpoint, leave the folder unchanged."""
     with signals.writing():
         with signals.working():
             simulation = prepare()
@@ -335,17 +336,5 @@ def _run(prepare: Callable[[], Simulation], recording: Recording, signals: Inter
                 raise
             status, reason = "interrupted", signals.reason
         finally:
-            if status == FINISHED or not simulation.repeats:  # until then there is nothing new
+            if status == FINISHED or not simulation.repeats:  # a repeating run has nothing new
                 recording.write(status, reason)
-
-
-def _simulate_for_now(scenario: Scenario, observer: Any, checkpoint: Checkpoint | None, answers: Answers | None) -> Run:
-    scratch = tempfile.mkdtemp(prefix="edgesim-")
-    remove = partial(shutil.rmtree, scratch, ignore_errors=True)
-    try:
-        run = simulate(scenario, Path(scratch) / "run", observer, checkpoint, answers=answers)
-    except BaseException:
-        remove()
-        raise
-    weakref.finalize(run, remove)
-    return run
