@@ -1,1 +1,1 @@
-"""A simulation put together from a scenario: assembled, run, recorded, estimated."""
+"""A simulation of a scenario: assembled, run, recorded, estimated."""

@@ -1,4 +1,4 @@
-"""What a run depends on, as hashes. A run is made anew when one of them is another."""
+"""Hashes of everything that a run depends on. A run is repeated when one of them changes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from edgesim.config.scenario import Scenario
 from edgesim.files.code_identity import identity
 from edgesim.files.loaded_code import Unidentified
 
-# Keys of a scenario from which nothing follows that is trained, but only when a run ends and what it keeps.
+# Keys of a scenario that decide only when a run ends and what it keeps, not what is trained.
 REPORTING = ("name", "stop", "evaluation", "weights", "backend", "prices")
 _UNKNOWN = "unidentified"
 
 
 def stamp_of(scenario: Scenario) -> dict[str, Any]:
-    """Return what decides the results of a scenario, but for its data set.
+    """Return the identity of a scenario's results, without its data set.
 
-    Keys: scenario (its digest), trains (two backends differ in nothing else), version of edgesim, and those of
-    `edgesim.files.code_identity.identity`. Where that cannot be told the stamp equals no other, and says why.
+    Keys: scenario (its digest), trains (the only difference between backends), version of edgesim, and the keys of
+    `edgesim.files.code_identity.identity`. If the code cannot be identified, the stamp equals no other and has the
+    reason.
     """
     asked = {
         "scenario": scenario.digest(),
@@ -33,7 +34,7 @@ def stamp_of(scenario: Scenario) -> dict[str, Any]:
 
 
 def common_stamp(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Return the stamp of a run by those before and after it: they differ if something changed while it ran."""
+    """Return the stamp of a run from the stamps before and after it; if they differ, it equals no other."""
     if before == after or _UNKNOWN in after:
         return after
     changed = ", ".join(key for key in before if before[key] != after.get(key))
@@ -41,5 +42,5 @@ def common_stamp(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any
 
 
 def data_digest(scenario: Scenario) -> str | None:
-    """Return the SHA-256 of the data set as it is loaded, None without one. Raises DataError if it cannot be."""
+    """Return the SHA-256 of the loaded data set, None without one. Raises DataError if it cannot be loaded."""
     return None if scenario.data is None else str(scenario.data.value.load().digest)

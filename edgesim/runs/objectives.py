@@ -1,4 +1,4 @@
-"""Whether data, method, selection and what a scenario asks of metrics fit what the network is trained for."""
+"""Checks that data, method, selection, failures and metrics fit the objective of training."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ _WITH_COLUMNS = (ACCURACY, "loss")  # of the table evals
 
 
 def metrics_of(scenario: Scenario) -> dict[str, Better]:
-    """Return which numbers are better of all metrics that the objective has, the loss among them."""
+    """Return for each metric of the objective, and the loss, whether higher or lower values are better."""
     return {**scenario.objective.value.metrics, "loss": METRICS["loss"]}
 
 
 def written_metrics(scenario: Scenario) -> tuple[str, ...]:
-    """Return the metrics that tests give beside loss and accuracy: those asked for, and what targets and stops need.
+    """Return the metrics that tests report beside loss and accuracy.
 
-    Without `evaluation.metrics` they are the objective's usual ones. That which tells the best model is among them.
+    They are those of `evaluation.metrics`, by default the objective's usual ones, those of targets and stop rules, and
+    the metric that chooses the best model.
     """
     objective, evaluation, stop = scenario.objective.value, scenario.evaluation, scenario.stop
     asked = objective.usual if evaluation.metrics is None else evaluation.metrics
@@ -32,21 +33,28 @@ def written_metrics(scenario: Scenario) -> tuple[str, ...]:
 
 
 def check_objective(scenario: Scenario) -> None:
-    """Raise ConfigError if method, selection or failures need classes and there are none, or a metric is unknown."""
+    """Raise ConfigError if a part needs classes and the labels are of another kind, or a metric is unknown."""
     name, objective = scenario.objective.name, scenario.objective.value
     if not isinstance(objective, Objective):
         raise ConfigError(f"objective.name: {name} must extend edgesim.learning.objectives.base.Objective")
     if objective.labels != "classes":
         for key, why in _needing_classes(scenario):
             raise ConfigError(f"{key}: {why}; it needs classes, objective {name} has {objective.labels}")
-    known = metrics_of(scenario)
-    for key, metric in _named(scenario):
+    known, evaluation, stop = metrics_of(scenario), scenario.evaluation, scenario.stop
+    named = [
+        *(("evaluation.metrics", metric) for metric in evaluation.metrics or ()),
+        *(("evaluation.targets", metric) for metric in evaluation.targets_by_metric),
+        *(("stop.metric", metric) for metric in stop.metric or ()),
+        *((("stop.accuracy", ACCURACY),) if stop.accuracy is not None else ()),
+        *((("stop.milestones", ACCURACY),) if stop.milestones else ()),
+    ]
+    for key, metric in named:
         if metric not in known:
             raise ConfigError(f"{key}: objective {name} has no {metric} (it has {', '.join(sorted(known))})")
 
 
 def with_fitting_labels(scenario: Scenario, data: Dataset | None) -> Dataset | None:
-    """Return the data set. Raises ConfigError if its labels are none of those that the objective is for."""
+    """Return the data set. Raises ConfigError if its labels are of another kind than the objective's."""
     objective = scenario.objective
     if data is not None and data.kind != objective.value.labels:
         raise ConfigError(
@@ -65,7 +73,7 @@ _FOR: Mapping[str, str] = {
 
 
 def _needing_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    """Yield the key and the reason of each part of a scenario that needs labels which are classes."""
+    """Yield the key of each part of a scenario that needs classes as labels, and the reason."""
     method, selection = scenario.method, scenario.selection
     if method.value.needs_classes:
         yield "method.name", f"{method.name} {method.value.needs_classes}"
@@ -76,18 +84,3 @@ def _needing_classes(scenario: Scenario) -> Iterator[tuple[str, str]]:
     for place, failure in enumerate(scenario.failures):
         if isinstance(failure.value, Attackers) and failure.value.labels != "kept":
             yield f"failures.{place}.labels", "a flipped label is that of another class"
-
-
-def _named(scenario: Scenario) -> Iterator[tuple[str, str]]:
-    """Yield the metrics that a scenario names, with the key that does."""
-    evaluation, stop = scenario.evaluation, scenario.stop
-    for metric in evaluation.metrics or ():
-        yield "evaluation.metrics", metric
-    for metric in evaluation.targets_by_metric:
-        yield "evaluation.targets", metric
-    for metric in stop.metric or ():
-        yield "stop.metric", metric
-    if stop.accuracy is not None:
-        yield "stop.accuracy", ACCURACY
-    if stop.milestones:
-        yield "stop.milestones", ACCURACY

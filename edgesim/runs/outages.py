@@ -1,4 +1,4 @@
-"""Whether outages of links are few enough to be gone through one by one, and long enough to be told from nothing."""
+"""Checks that outages of links are few enough to be simulated one by one, and long enough for floating point."""
 
 from __future__ import annotations
 
@@ -28,29 +28,21 @@ def check_outages(
     shared: SharedNetwork | None,
     peers: PeerGraph | None,
 ) -> None:
-    """Raise ConfigError if links go down too often, or for too short, for a run to go through their outages.
+    """Raise ConfigError if links go down too often, or for too short a time, to simulate their outages.
 
-    `shared`: None if every device has links of its own; `peers`: who hears whom in the first round, None with a server.
+    `shared`: None if each device has links of its own; `peers`: the peer graph of the first round, None with a server.
     """
     if shared is not None and peers is not None:
-        _check_among_peers(peers, fleet, links, setting)
+        # As many messages flow at a time as a device hears and is heard by, and share its own access to the links.
+        messages = np.bincount(np.concatenate([peers.sources, peers.targets]), minlength=len(fleet))
+        steps = messages**2 * _model_bits(setting) / np.minimum(fleet.up_bps, fleet.down_bps) / links.mean_on_s
+        device = int(steps.argmax())
+        what = f"a round in which device {device} exchanges {messages[device]} messages"
+        check_steps("failures.up", float(steps[device]), what)
+        _check_told_apart(links.mean_off_s, 2.0 * fleet.latency_s)
     elif shared is not None:
         _check_shared(scenario, fleet, links, setting, shared)
-    _check_alone(fleet, links, setting)
-
-
-def check_prices(fleet: Fleet, setting: Setting) -> Prices[Arr]:
-    """Return what the whole model costs each device, whose link never goes down.
-
-    Raises ConfigError if it takes some device more changes of load than can be gone through.
-    """
-    whole_model = Task(local_sgd=(setting.training.local_sgd(0),))
-    return Pricer(fleet, setting).of_devices(whole_model, np.arange(len(fleet)))
-
-
-def _check_alone(fleet: Fleet, links: OnOff, setting: Setting) -> None:
-    """Raise ConfigError if the whole model takes some device more outages than can be gone through."""
-    prices = check_prices(fleet, setting)
+    prices = check_prices(fleet, setting)  # of the whole model on each device's own link
     _check_told_apart(links.mean_off_s, prices.down_s + prices.compute_s + prices.up_s)
     air_s = np.maximum(prices.down_s - prices.down_latency_s, prices.up_s - prices.up_latency_s)
     up_s = links.mean_on_s
@@ -61,11 +53,20 @@ def _check_alone(fleet: Fleet, links: OnOff, setting: Setting) -> None:
     )
 
 
-def _check_shared(scenario: Scenario, fleet: Fleet, links: OnOff, setting: Setting, shared: SharedNetwork) -> None:
-    """Raise ConfigError if a round has more outages than can be gone through, one by one for every job.
+def check_prices(fleet: Fleet, setting: Setting) -> Prices[Arr]:
+    """Return the prices of the whole model on each device, for links that never go down.
 
-    A model takes as long as the slowest link of its path lets it if it has the link to itself. Of each fleet block
-    those devices are asked whose links go down most often or for the shortest time, and the first and last.
+    Raises ConfigError if a job of some device spans more changes of load than a run can simulate.
+    """
+    whole_model = Task(local_sgd=(setting.training.local_sgd(0),))
+    return Pricer(fleet, setting).of_devices(whole_model, np.arange(len(fleet)))
+
+
+def _check_shared(scenario: Scenario, fleet: Fleet, links: OnOff, setting: Setting, shared: SharedNetwork) -> None:
+    """Raise ConfigError if a round has more outages than a run can simulate, one by one for every job.
+
+    A model takes as long as on the slowest link of its path without contention. Checked are, in each fleet block, the
+    devices whose links go down most often or for the shortest time, and the first and the last device.
     """
     model_bits = _model_bits(setting)
     asked = asked_at_most(scenario, setting.level, setting.members)
@@ -83,21 +84,8 @@ def _check_shared(scenario: Scenario, fleet: Fleet, links: OnOff, setting: Setti
     _check_told_apart(links.mean_off_s, latency_s)
 
 
-def _check_among_peers(peers: PeerGraph, fleet: Fleet, links: OnOff, setting: Setting) -> None:
-    """Raise ConfigError if the messages of a device have more outages in a round than can be gone through.
-
-    As many flow at a time as it hears and is heard by in the first round, and share its own access to the links.
-    """
-    messages = np.bincount(np.concatenate([peers.sources, peers.targets]), minlength=len(fleet))
-    steps = messages**2 * _model_bits(setting) / np.minimum(fleet.up_bps, fleet.down_bps) / links.mean_on_s
-    device = int(steps.argmax())
-    what = f"a round in which device {device} exchanges {messages[device]} messages"
-    check_steps("failures.up", float(steps[device]), what)
-    _check_told_apart(links.mean_off_s, 2.0 * fleet.latency_s)
-
-
 def _check_told_apart(down_s: Arr, job_s: Arr) -> None:
-    """Raise ConfigError if an outage is too short to end: at the end of a job floats cannot tell it from nothing."""
+    """Raise ConfigError if an outage is so short that it vanishes in the floating-point time at the end of a job."""
     if (late := job_s > LAST_CELL * down_s).any():
         device = int(late.argmax())
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Who takes part in a training, and who holds which samples of it: its devices, and its server."""
+"""Members of a training, and the samples that its devices and its server hold."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from edgesim.learning.server_rows import ServerRows, draw_server_rows
 from edgesim.runs.selection_checks import wants_of
 from edgesim.world.fleet import Fleet
 
-_SPLIT = ("train", "test", "samples")  # what a part of the kind "partition" gives
+_SPLIT = ("train", "test", "samples")  # attributes that the result of a partition must have
 
 
 def server_set_of(scenario: Scenario, data: Dataset | None) -> ServerRows | None:
-    """Return the samples that the method's server has; None: it has none."""
+    """Return the samples of the method's server; None: it has none."""
     wanted = scenario.method.value.server_set
     if wanted is None or data is None:
         return None
     of_test = wanted.split == "test"
     labels = data.labels("test" if of_test else "train")
-    seed = scenario.seed if of_test else _data_seed(scenario)  # what devices cannot have is part of the partition
+    seed = scenario.seed if of_test else _data_seed(scenario)  # reserved training rows are part of the partition
     key = Key(seed).at(Purpose.SERVER_SET)
     return ServerRows(wanted, draw_server_rows(wanted, labels, data.classes, key))
 
 
 def _data_seed(scenario: Scenario) -> int:
-    """Return the seed from which everything is drawn that says who has which samples."""
+    """Return the seed of all draws of the partition."""
     return scenario.seed if scenario.data_seed is None else scenario.data_seed
 
 
@@ -58,43 +58,27 @@ def members_of(scenario: Scenario, fleet: Fleet) -> Ids | None:
 def partition(
     scenario: Scenario, data: Dataset | None, devices: int, server_set: ServerRows | None, members: Ids | None
 ) -> tuple[Split | None, np.ndarray]:
-    """Return who holds which samples (None: timing only) and the local data sizes, shape (devices,), read-only.
+    """Return the samples of each device (None: timing only) and the local data sizes, shape (devices,), read-only.
 
-    What there is goes to the `members` alone, as if there were no others.
+    All samples go to the `members`, as if there were no other devices.
     """
-    split, samples = _dealt(scenario, data, devices if members is None else len(members), server_set)
-    if members is not None:
-        everybody = np.zeros(devices, dtype=samples.dtype)
-        everybody[members] = samples
-        samples = everybody
-        split = split and split.among(members, devices)
-    samples.setflags(write=False)
-    return split, samples
-
-
-def _dealt(
-    scenario: Scenario, data: Dataset | None, devices: int, server_set: ServerRows | None
-) -> tuple[Split | None, np.ndarray]:
-    """Return which samples each of so many devices holds (None: timing only), and how many."""
     chosen, key = scenario.partition, Key(_data_seed(scenario))
-    plugin = chosen.value
+    plugin, count = chosen.value, devices if members is None else len(members)
     if hasattr(plugin, "counts"):
-        split, samples = None, built(chosen, "partition", ("shape",), devices, key.at(Purpose.DATA), by="counts")
+        split, samples = None, built(chosen, "partition", ("shape",), count, key.at(Purpose.DATA), by="counts")
     elif data is None:
-        raise ConfigError(f"data: partition {scenario.partition.name} needs a data set")
+        raise ConfigError(f"data: partition {chosen.name} needs a data set")
     else:
         labels, labels_of_tests = data.labels("train"), data.labels("test")
-        rows, tests = (
-            for_others(server_set, "train", len(labels)),
-            for_others(server_set, "test", len(labels_of_tests)),
-        )
+        rows = for_others(server_set, "train", len(labels))
+        tests = for_others(server_set, "test", len(labels_of_tests))
         y_train, y_test = labels[rows], labels_of_tests[tests]
         check_partition(scenario, data)
         if hasattr(plugin, "divide"):
-            split = built(chosen, "partition", _SPLIT, data, rows, tests, devices, by="divide")
+            split = built(chosen, "partition", _SPLIT, data, rows, tests, count, by="divide")
         else:
             drawn = key.at(Purpose.DATA)
-            split = built(chosen, "partition", _SPLIT, y_train, y_test, devices, data.classes, drawn, by="split")
+            split = built(chosen, "partition", _SPLIT, y_train, y_test, count, data.classes, drawn, by="split")
         if scenario.evaluation.personal and split.test is None:
             if data.kind != "classes":
                 raise ConfigError(
@@ -108,14 +92,20 @@ def _dealt(
         samples = split.samples
     if scenario.backend.value.trains and split is None:
         raise ConfigError(
-            f"backend.name: {scenario.backend.name} trains, but partition {scenario.partition.name} gives sizes "
+            f"backend.name: {scenario.backend.name} trains, but partition {chosen.name} gives sizes "
             "without samples; use the null backend or another partition"
         )
+    if members is not None:
+        everybody = np.zeros(devices, dtype=samples.dtype)
+        everybody[members] = samples
+        samples = everybody
+        split = split and split.among(members, devices)
+    samples.setflags(write=False)
     return split, samples
 
 
 def check_partition(scenario: Scenario, data: Dataset) -> None:
-    """Raise ConfigError if a partition divides samples by their classes and there are none."""
+    """Raise ConfigError if a partition divides samples by classes and the labels are of another kind."""
     if data.kind != "classes" and getattr(scenario.partition.value, "by_classes", True):
         raise ConfigError(
             f"partition.name: {scenario.partition.name} divides samples by their classes, those of data {data.name} "
@@ -124,7 +114,7 @@ def check_partition(scenario: Scenario, data: Dataset) -> None:
 
 
 def label_counts(scenario: Scenario, data: Dataset | None, split: Split | None) -> np.ndarray | None:
-    """Return label counts, shape (devices, classes), if the method or the selection asks devices to report them."""
+    """Return label counts, shape (devices, classes), if method or selection ask devices to report them, else None."""
     wanted = scenario.method.value.needs.metadata | wants_of(scenario)
     return counts_of(data, split) if "labels" in wanted else None
 

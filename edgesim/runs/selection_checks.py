@@ -1,4 +1,4 @@
-"""Whether the selection rule of a scenario fits its fleet, method, protocol and backend."""
+"""Checks that the selection rule of a scenario fits its fleet, method, protocol and backend."""
 
 from __future__ import annotations
 
@@ -15,29 +15,35 @@ from edgesim.core.view import Asked
 
 
 def wants_of(scenario: Scenario) -> frozenset[Want]:
-    """Return what the selection rule has to know beside who is idle and the history of jobs."""
+    """Return the facts that the selection rule needs beside the idle devices and the history of jobs."""
     rule = scenario.selection.value
     return rule.needs if isinstance(rule, Informed) else frozenset()
 
 
 def asked_at_most(scenario: Scenario, level: Ids, members: Ids | None) -> int:
-    """Return how many devices a round asks if all are idle. `level`: of all devices; `members`: who may be asked."""
+    """Return the number of devices that a round asks if all are idle.
+
+    `level`: of all devices; `members`: the devices that may be asked, None: all.
+    """
     own = level if members is None else level[members]
     return asked_among(scenario, np.arange(len(own)), own)
 
 
 def asked_among(scenario: Scenario, idle: Ids, level: Ids) -> int:
-    """Return how many devices a round asks if only these are idle; `level`: of all devices."""
+    """Return the number of devices that a round asks if only `idle` are idle; `level`: of all devices."""
     return most_asked(scenario.selection.value, idle, level, Key(scenario.seed))
 
 
 def most_asked(rule: Any, idle: Ids, level: Ids, key: Key) -> int:
-    """Return how many devices a rule asks if only these are idle, or may ask where that is left to chance."""
+    """Return the number of devices that a rule asks if only `idle` are idle, its largest value if it is random."""
     return rule.most(len(idle)) if hasattr(rule, "most") else len(rule.choose(idle, level, key))
 
 
 def how_asked(scenario: Scenario, level: Ids, members: Ids | None) -> Asked | None:
-    """Return how devices are asked; None: by edge servers, each its own. The arguments are those of `asked_at_most`."""
+    """Return the share of devices that a round asks, and whether all have the same chance; None with edge servers.
+
+    The arguments are those of `asked_at_most`.
+    """
     rule, devices = scenario.selection.value, len(level) if members is None else len(members)
     if scenario.edges is not None:
         return None
@@ -47,7 +53,7 @@ def how_asked(scenario: Scenario, level: Ids, members: Ids | None) -> Asked | No
 
 
 def check_selection(scenario: Scenario, level: Ids) -> None:
-    """Raise ConfigError if the rule does not fit devices of these levels, or cannot be told what it needs to know."""
+    """Raise ConfigError if the rule does not fit devices of these levels, or the facts that it needs do not exist."""
     rule, name = scenario.selection.value, scenario.selection.name
     rule.check(level)
     if not isinstance(rule, Informed):

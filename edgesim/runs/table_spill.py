@@ -1,6 +1,6 @@
-"""Keeps a training's tables short: rows that are final go to the run folder, and what is asked of them later stays.
+"""Move final rows of a training's tables to the run folder, so that the tables in memory stay short.
 
-That is: how many jobs each device had, their joules, and of a round whose jobs are gone its critical path.
+Kept in memory of moved rows: the number of jobs of each device, their joules, and the critical paths of rounds.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JobCounts:
-    """How many jobs devices were asked to do, how many of them delivered, and the joules of them all."""
+    """Number of jobs of each device, number of delivered jobs, and the joules of all jobs."""
 
     jobs: Ids  # shape (devices,)
     ok_jobs: Ids  # shape (devices,)
@@ -37,7 +36,7 @@ class JobCounts:
 
     @classmethod
     def of(cls, jobs: Table, since: int, until: int | None, devices: int) -> JobCounts:
-        """Return the counts of the rows from `since` up to, not including, `until` (None: all)."""
+        """Return the counts of the rows from `since` to `until`, exclusive (None: to the end)."""
         device = jobs.column("device", since, until)
         delivered = pd.Series(jobs.column("outcome", since, until)).isin(DELIVERED).to_numpy()
         joules = sum(jobs.column(name, since, until).sum() for name in ("down_j", "compute_j", "up_j", "peer_j"))
@@ -50,42 +49,42 @@ class JobCounts:
 
 @dataclass(frozen=True)
 class Released:
-    """What became of rows that are no longer in the tables.
+    """Rows that are no longer in the tables: their parts in the run folder, and sums over them.
 
-    It is replaced as a whole, so that a run that is broken off at any instant has every row once.
+    It is replaced as a whole, so that a run that is cut off at any instant has every row once.
     """
 
     parts: Mapping[str, tuple[Part, ...]] = field(default_factory=lambda: dict.fromkeys(TABLES, ()))
-    counts: JobCounts | None = None  # of the jobs in parts; None: there are none
-    # Rounds that no job can belong to any more, with their critical paths; they follow those in parts.
+    counts: JobCounts | None = None  # of the jobs in parts; None: no jobs there
+    # Rounds that no later job can belong to, with their critical paths; they follow the rounds in parts.
     rounds: pd.DataFrame | None = None
-    jobs: pd.DataFrame | None = None  # those in parts that belong to a round after these
-    limit_s: float = -np.inf  # when the last of these rounds was closed: no later job belongs to it
-    round: int = -1  # its number
+    jobs: pd.DataFrame | None = None  # jobs in parts that belong to a later round than these
+    limit_s: float = -np.inf  # end of the last of these rounds, in simulated seconds
+    round: int = -1  # number of the last of these rounds
 
     def rows(self, table: str) -> int:
-        """Return how many rows have been released."""
+        """Return the number of released rows of a table."""
         waiting = 0 if table != "rounds" or self.rounds is None else len(self.rounds)
         return PART_ROWS * len(self.parts[table]) + waiting
 
     def frames(self, tables: Mapping[str, Table], committed_only: bool) -> dict[str, pd.DataFrame]:
-        """Return the rows that follow those in parts, of rounds with their critical paths."""
+        """Return the rows that follow those in parts; rounds have their critical paths."""
         rest = {name: table.frame(committed_only, since=self.rows(name)) for name, table in tables.items()}
         rounds = attributed(self._open_jobs(rest["jobs"]), rest["rounds"])
         return {**rest, "rounds": _joined(self.rounds, rounds)}
 
     def job_counts(self, jobs: Table, devices: int, committed_only: bool = False) -> JobCounts:
-        """Return the counts of all jobs, released or not; on request without those after the last mark."""
+        """Return the counts of all jobs, released or not; `committed_only`: without those after the last commit."""
         until = jobs.committed if committed_only else None
         held = JobCounts.of(jobs, self.rows("jobs"), until, devices)
         return held if self.counts is None else self.counts + held
 
     def with_part(self, table: str, part: Part) -> Released:
-        """Return this with another part."""
+        """Return a copy with another part."""
         return replace(self, parts={**self.parts, table: (*self.parts[table], part)})
 
     def with_jobs(self, part: Part, jobs: Table, devices: int) -> Released:
-        """Return this with a part of jobs, which are the next ones of this table."""
+        """Return a copy with `part`, which holds the next jobs of this table."""
         since = self.rows("jobs")
         until = since + PART_ROWS
         counts = JobCounts.of(jobs, since, until, devices)
@@ -94,10 +93,10 @@ class Released:
         return replace(self.with_part("jobs", part), counts=counts, jobs=open_jobs)
 
     def with_rounds(self, tables: Mapping[str, Table]) -> Released:
-        """Return this with the committed rounds that no later job can belong to."""
+        """Return a copy with the committed rounds that no later job can belong to."""
         rounds = tables["rounds"].frame(committed_only=True, since=self.rows("rounds"))
         limits_s = round_limits_s(rounds)
-        # Jobs end in the order of their rows, and all that ended before a round was closed are committed with it.
+        # Jobs end in the order of their rows, and a round commits all jobs that ended before it was closed.
         count = int(np.searchsorted(limits_s, rounds["now_s"].iloc[-1])) if len(rounds) else 0
         if not count:
             return self
@@ -109,12 +108,12 @@ class Released:
         return replace(now, jobs=None if self.jobs is None else now._still_open(self.jobs))
 
     def without_rounds(self, part: Part) -> Released:
-        """Return this with the first of the rounds in a part."""
+        """Return a copy whose first rounds have moved to `part`."""
         assert self.rounds is not None
         return replace(self.with_part("rounds", part), rounds=self.rounds[PART_ROWS:].reset_index(drop=True))
 
     def _open_jobs(self, jobs: pd.DataFrame) -> pd.DataFrame:
-        """Return the released jobs of open rounds, and behind them those of these jobs, which are the next ones."""
+        """Return the released jobs of open rounds, followed by the jobs of open rounds among `jobs`, the next rows."""
         return _joined(self.jobs, self._still_open(jobs))
 
     def _still_open(self, jobs: pd.DataFrame) -> pd.DataFrame:
@@ -124,16 +123,16 @@ class Released:
 
 
 class Releasing:
-    """An observer that puts final rows into the run folder, part by part, and tells another observer of rounds."""
+    """An observer that moves final rows to the run folder, part by part, and passes rounds on to another observer."""
 
     def __init__(self, training: Training, observer: Observer) -> None:
-        self.folder: RunFolder | None = None  # where rows go; None: they stay in memory
+        self.folder: RunFolder | None = None  # where rows are moved; None: they stay in memory
         self._training = training
         self._observer = observer
-        self._due = dict.fromkeys(training.tables, PART_ROWS)  # committed rows without a part: then it is time
+        self._due = dict.fromkeys(training.tables, PART_ROWS)  # committed rows in memory at which a part is due
 
     def round_closed(self, info: Mapping[str, Any]) -> None:
-        """Release what fills a part; then tell the observer."""
+        """Move rows that fill a part, then tell the observer."""
         if self.folder is not None:
             for name in self._due:
                 if self._held(name) >= self._due[name]:
@@ -144,45 +143,42 @@ class Releasing:
         return self._training.tables[name].committed - PART_ROWS * len(self._training.released.parts[name])
 
     def _release(self, name: str, folder: RunFolder) -> None:
-        release = {"jobs": self._jobs, "rounds": self._rounds}.get(name, partial(self._rows, name))
-        with suppress(ConfigError):  # such as a full disk: then the rows stay here, and at its end the run says so
-            release(folder)
+        with suppress(ConfigError):  # such as a full disk: the rows stay here, and the last write raises the error
+            if name in ("jobs", "rounds"):
+                training = self._training
+                training.released = training.released.with_rounds(training.tables)
+                training.tables["rounds"].release(training.released.rows("rounds"))
+            if name == "rounds":
+                self._release_rounds(folder)
+            else:
+                self._release_rows(name, folder)
         held = self._held(name)
-        self._due[name] = held + PART_ROWS // 4 if held >= PART_ROWS else PART_ROWS  # what must stay waits for more
+        self._due[name] = held + PART_ROWS // 4 if held >= PART_ROWS else PART_ROWS  # retry once there are more rows
 
-    def _jobs(self, folder: RunFolder) -> None:
-        self._settle_rounds()
-        training, jobs = self._training, self._training.tables["jobs"]
-        amendable = (training.tree or training.session.server_buffer).first_row
-        final = jobs.committed if amendable is None else min(jobs.committed, amendable)
-        while final - (since := training.released.rows("jobs")) >= PART_ROWS:
-            part = self._part(folder, "jobs", jobs.frame(since=since, until=since + PART_ROWS))
-            training.released = training.released.with_jobs(part, jobs, len(training.parts.fleet))
-            jobs.release(since + PART_ROWS)
-
-    def _rounds(self, folder: RunFolder) -> None:
-        self._settle_rounds()
+    def _release_rounds(self, folder: RunFolder) -> None:
         training = self._training
         while (rounds := training.released.rounds) is not None and len(rounds) >= PART_ROWS:
             part = self._part(folder, "rounds", rounds[:PART_ROWS])
             training.released = training.released.without_rounds(part)
 
-    def _part(self, folder: RunFolder, name: str, rows: pd.DataFrame) -> Part:
-        return folder.add_part(name, rows.assign(session=self._training.name))
-
-    def _settle_rounds(self) -> None:
-        training = self._training
-        training.released = training.released.with_rounds(training.tables)
-        training.tables["rounds"].release(training.released.rows("rounds"))
-
-    def _rows(self, name: str, folder: RunFolder) -> None:
-        training, table = self._training, self._training.tables[name]
-        amendable = training.session.server_buffer.first_row if name == training.session.held_in else None
+    def _release_rows(self, name: str, folder: RunFolder) -> None:
+        training, table, buffer = self._training, self._training.tables[name], self._training.session.server_buffer
+        amendable = None  # first row that may still change
+        if name == "jobs":
+            amendable = (training.tree or buffer).first_row
+        elif name == training.session.held_in:
+            amendable = buffer.first_row
         final = table.committed if amendable is None else min(table.committed, amendable)
         while final - (since := training.released.rows(name)) >= PART_ROWS:
             part = self._part(folder, name, table.frame(since=since, until=since + PART_ROWS))
-            training.released = training.released.with_part(name, part)
+            if name == "jobs":
+                training.released = training.released.with_jobs(part, table, len(training.parts.fleet))
+            else:
+                training.released = training.released.with_part(name, part)
             table.release(since + PART_ROWS)
+
+    def _part(self, folder: RunFolder, name: str, rows: pd.DataFrame) -> Part:
+        return folder.add_part(name, rows.assign(session=self._training.name))
 
 
 def _joined(first: pd.DataFrame | None, second: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Trainings of a simulation: the parts of each, its tables, how it begins and how it ends."""
+"""Trainings of a simulation: the parts of each, its tables, its start and its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,21 +38,35 @@ from edgesim.runs.tree import Tree
 if TYPE_CHECKING:
     from edgesim.execution.checkpoint import Checkpoint
     from edgesim.execution.result_cache import Answers
+    from edgesim.learning.data.dataset import Dataset
 
 
-_BACKEND = ("trains", "train", "evaluate", "evaluate_personal", "close")  # what a part of the kind "backend" opens
-_T = TypeVar("_T")
+_BACKEND = ("trains", "train", "evaluate", "evaluate_personal", "close")  # attributes that an opened backend must have
 
 
 def assemble_all(scenario: Scenario, load: Load = load_data, build: Build = build_network) -> tuple[Assembly, ...]:
-    """Return what each training of a scenario is made of; all are in the world of the first. Raises as `assemble`.
+    """Build the parts of each training of a scenario; all share the world of the first. Raises as `assemble`.
 
-    A data set that several sessions have is loaded once.
+    A data set that several sessions use is loaded once. An error names its session if there are several.
     """
-    once = _remembering(load)
+    known: dict[str, Dataset | None] = {}
+
+    def once(alone: Scenario) -> Dataset | None:
+        name = repr(alone.data and alone.data.table())
+        if name not in known:
+            known[name] = load(alone)
+        return known[name]
+
     found: list[Assembly] = []
     for place, alone in enumerate(scenario.trainings):
-        parts = _named(scenario, place, partial(assemble, alone, once, build))
+        try:
+            parts = assemble(alone, once, build)
+        except EdgesimError as error:
+            if len(scenario.session) < 2:
+                raise
+            key = re.split(r"[.:]", str(error), maxsplit=1)[0]
+            dot = "." if key in SessionTable.model_fields else ": "
+            raise type(error)(f"session.{place}{dot}{error}") from error
         if found:
             world = found[0]
             parts = replace(
@@ -65,45 +79,22 @@ def assemble_all(scenario: Scenario, load: Load = load_data, build: Build = buil
 
 
 def open_backends(all_parts: tuple[Assembly, ...], closes: ExitStack) -> list[Backend]:
-    """Return a backend for each training, which `closes` closes."""
+    """Open a backend for each training; `closes` will close them."""
     found = (built(parts.scenario.backend, "backend", _BACKEND, parts.make_trainer, by="open") for parts in all_parts)
     return [closes.enter_context(closing(each)) for each in found]
 
 
 def refuse_sessions(scenario: Scenario, what: str) -> None:
-    """Raise ConfigError if a scenario has several trainings; `what` begins the line: it works with one alone."""
+    """Raise ConfigError if a scenario has several trainings; `what` names the feature that supports only one."""
     if len(scenario.session) > 1:
         count = len(scenario.session)
         raise ConfigError(f"{what} works with one training, found {count} sessions; leave all but one out")
 
 
-def _remembering(load: Load) -> Load:
-    known: dict[str, object] = {}
-
-    def once(scenario: Scenario) -> object:
-        name = repr(scenario.data and scenario.data.table())
-        if name not in known:
-            known[name] = load(scenario)
-        return known[name]
-
-    return once  # type: ignore[return-value]
-
-
-def _named(scenario: Scenario, place: int, make: Callable[[], _T]) -> _T:
-    """Return what is made for a session; what is refused says of which, if there are several."""
-    try:
-        return make()
-    except EdgesimError as error:
-        if len(scenario.session) < 2:
-            raise
-        key = re.split(r"[.:]", str(error), maxsplit=1)[0]
-        raise type(error)(f"session.{place}{'.' if key in SessionTable.model_fields else ': '}{error}") from error
-
-
 def _check_peers(found: list[Assembly]) -> None:
-    """Raise ConfigError if a device of a training among peers is one of another, and cannot serve both.
+    """Raise ConfigError if a training among peers shares a device with another training and it cannot serve both.
 
-    It has one newest message to be fetched, and to a job of a server its battery is nobody else's.
+    A device keeps one newest message for its peers, and jobs of a server assume that only they drain its battery.
     """
     for one, other in combinations(found, 2):
         among_peers = [parts for parts in (one, other) if parts.scenario.peers is not None]
@@ -126,7 +117,7 @@ def _check_peers(found: list[Assembly]) -> None:
 
 
 class _Named:
-    """An observer that tells another one of rounds, and whose they are."""
+    """An observer that adds the name of the session to each round and passes it on."""
 
     def __init__(self, observer: Observer, session: str) -> None:
         self._observer = observer
@@ -137,7 +128,7 @@ class _Named:
 
 
 class Training:
-    """A training in a world: learner, session, rounds and tables."""
+    """A training in a world: its learner, session, rounds and tables."""
 
     def __init__(
         self,
@@ -151,21 +142,33 @@ class Training:
         *,
         alone: bool = True,
     ) -> None:
-        """`spent`: gives what the devices have spent so far; `alone`: there are no other trainings in the world.
+        """`spent`: returns the spending of the devices so far; `alone`: no other training shares the world.
 
-        For the others see `Simulation`.
+        For the other arguments see `Simulation`.
         """
         scenario = parts.scenario
         self.parts = parts
         self.name = scenario.session_name
         self.tables: dict[str, Table] = new_tables()
-        self.process: SessionProcess | None = None  # None: it has not begun
-        self.released = Released()  # the rows before those that the tables hold
+        self.process: SessionProcess | None = None  # None: not started
+        self.released = Released()  # rows that have left the tables for the run folder
         self.learner = _learner(parts, backend, checkpoint, answers)
         self.tree: Tree | None = None  # None: no edge servers
         if isinstance(self.learner, CloudLearner):
             self.tree = Tree(parts, world, self.learner, self.tables)
-        self.session = self._only_session(world, alone) if self.tree is None else self.tree.session
+            self.session: Session = self.tree.session
+        else:
+            self.session = Session(
+                world,
+                learner=self.learner,
+                setting=parts.setting,
+                tables=self.tables,
+                selection=scenario.selection.value,
+                peers=None if scenario.peers is None else scenario.peers.value,
+                key=parts.session_key,
+                dispatcher=dispatcher_of(world, parts.setting, parts.session_word),
+                alone=alone,
+            )
         named: Observer = _Named(observer, self.name) if scenario.session else observer
         self.releasing = Releasing(self, NewRounds(named, self.learner.memo))
         self.rounds = (CloudRounds if self.tree else Rounds)(
@@ -182,24 +185,9 @@ class Training:
             SessionProcess, self.session, self.rounds, scenario.protocol.value, scenario.stop, start_s, self.tree
         )
 
-    def _only_session(self, world: World, alone: bool) -> Session:
-        """Return the session of a server, or of peers, without edge servers."""
-        parts, scenario = self.parts, self.parts.scenario
-        return Session(
-            world,
-            learner=self.learner,
-            setting=parts.setting,
-            tables=self.tables,
-            selection=scenario.selection.value,
-            peers=None if scenario.peers is None else scenario.peers.value,
-            key=parts.session_key,
-            dispatcher=dispatcher_of(world, parts.setting, parts.session_word),
-            alone=alone,
-        )
-
     @property
     def asks_devices(self) -> Session:
-        """A session that asks devices: of the server, or with edge servers of the first of them."""
+        """A session that asks devices: the server's, or with edge servers the session of the first."""
         return self.session if self.tree is None else self.tree.sessions[0]
 
     def begin(self) -> SessionProcess:
@@ -218,7 +206,7 @@ def _learner(
     if not backend.trains:
         return kind(method, backend, parts.setting, key, None)
     from edgesim.execution.result_cache import SavedMemo
-    from edgesim.learning.models.build import model_state_of  # these load torch
+    from edgesim.learning.models.build import model_state_of  # these imports load torch
     from edgesim.runs.cache_identity import facts_of, world_of
 
     memo = Memo()

@@ -1,4 +1,4 @@
-"""Edge servers of a run: put together from a scenario, started, and brought to an end."""
+"""Edge servers of a run: built from a scenario, started, and stopped."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _APART = 2**31  # the first of these streams: indices below are edge servers
 
 
 def protocol_of_devices(scenario: Scenario) -> tuple[str, Chosen]:
-    """Return the protocol of those who ask devices, and its key: edge servers, or else the server."""
+    """Return the key and the protocol of the servers that ask devices: edge servers if there are any, or the server."""
     if scenario.edges is None:
         return "protocol", scenario.protocol
     return "edges.protocol", scenario.edges.protocol
@@ -50,9 +50,9 @@ def protocol_of_devices(scenario: Scenario) -> tuple[str, Chosen]:
 def edge_servers(
     scenario: Scenario, shared: SharedNetwork | None, setting: Setting, labels: np.ndarray | None
 ) -> Ids | None:
-    """Return the edge server of each device, shape (devices,); None without. Raises ConfigError if they cannot be had.
+    """Return the edge server of each device, shape (devices,); None without edge servers.
 
-    `labels`: label counts, shape (devices, classes); None: not known.
+    `labels`: label counts, shape (devices, classes); None: not known. Raises ConfigError if the scenario does not fit.
     """
     if scenario.edges is None:
         return None
@@ -84,7 +84,8 @@ class Tree:
         paths: Any = world.shared.paths
         paths.assign(self._place)
         dispatcher, trained = dispatcher_of(world, setting), TrainedModels(setting)
-        learner.set_up(scenario.protocol.value.protocol != "buffered", self._samples(setting.samples, count))
+        held: list[int] = np.bincount(self._place, weights=setting.samples, minlength=count).astype(np.int64).tolist()
+        learner.set_up(scenario.protocol.value.protocol != "buffered", held)
         self.sessions: list[Session] = []
         presence = world.new_presence(None)
         self._moving = Moving(world, self.sessions, self._place, self._given.handover)
@@ -106,11 +107,23 @@ class Tree:
                     dispatcher=dispatcher,
                 )
             )  # fmt: skip
-        self._servers = [self._server(session, learner) for session in self.sessions]
+        self._servers = [
+            EdgeServer(
+                session,
+                learner,
+                protocol=self._given.protocol.value,
+                rounds=self._given.rounds,
+                flops_per_s=self._given.flops_per_s,
+                workers=self._given.workers,
+                stopped=lambda: self._rounds is not None and self._rounds.stopped,
+                gives_up=lambda index: self.tier.give_up(index),
+            )
+            for session in self.sessions
+        ]
         self.tier = EdgeTier(world, self._servers, self._given.energy_per_bit)
         of_edges = replace(setting, level=np.ones(count, dtype=np.int64))
         self.session = CloudSession(
-            self.tier,  # type: ignore[arg-type]  # it offers what a session asks of its world
+            self.tier,  # type: ignore[arg-type]  # it has the attributes that a session uses of its world
             learner=learner, setting=of_edges, tables=tables, selection=self._given.asked.value, peers=None,
             key=Key(scenario.seed), dispatcher=OrderPrices(setting, self.tier.counter),
         )  # fmt: skip
@@ -127,7 +140,7 @@ class Tree:
         return processes
 
     def stop(self) -> None:
-        """End what devices and edge servers are at, as the run has ended."""
+        """Stop the jobs of devices and the work of edge servers at the end of the run."""
         for session in self.sessions:
             session.abort(list(session.running.values()), "stopped")
         for server in self._servers:
@@ -135,29 +148,13 @@ class Tree:
 
     @property
     def first_row(self) -> int | None:
-        """The first row of the jobs table that may still be amended; None: none of them."""
+        """The first row of the jobs table that may still change; None: no row can."""
         rows = [row for each in self.sessions if (row := each.server_buffer.first_row) is not None]
         return min(rows, default=None)
 
-    def _server(self, session: Session, learner: CloudLearner) -> EdgeServer:
-        return EdgeServer(
-            session,
-            learner,
-            protocol=self._given.protocol.value,
-            rounds=self._given.rounds,
-            flops_per_s=self._given.flops_per_s,
-            workers=self._given.workers,
-            stopped=lambda: self._rounds is not None and self._rounds.stopped,
-            gives_up=lambda index: self.tier.give_up(index),
-        )
-
-    def _samples(self, samples: Ids, count: int) -> list[int]:
-        held: list[int] = np.bincount(self._place, weights=samples, minlength=count).astype(np.int64).tolist()
-        return held
-
 
 def stream(scenario: Scenario) -> Key:
-    """Return the stream of what is drawn about edge servers, beside what they decide themselves."""
+    """Return the random stream of draws about edge servers, apart from the streams of the edge servers themselves."""
     return Key(scenario.seed).at(Purpose.EDGES, _APART)
 
 
@@ -176,7 +173,7 @@ def restarts(scenario: Scenario, index: int) -> Failure | None:
 
 
 def check_tree(scenario: Scenario, paths: Any) -> TreePaths:
-    """Return the paths of a scenario with edge servers. Raises ConfigError unless its parts go together."""
+    """Return the paths of a scenario with edge servers. Raises ConfigError if its parts do not fit together."""
     given, method = scenario.edges, scenario.method
     assert given is not None
     if not isinstance(paths, TreePaths) or not hasattr(scenario.topology.value, "edge_servers"):
@@ -215,7 +212,7 @@ def check_edge_protocol(scenario: Scenario, edge_of: Ids, level: Ids) -> None:
 
 
 def _named(path: str, key: str, check: Callable[[], None]) -> None:
-    """Call a check; what it says of `key` it says of the key at `path`."""
+    """Call a check; in its error replace `key` by `path`."""
     try:
         check()
     except ConfigError as error:
