@@ -1,1 +1,1 @@
-"""What is computed, by whom, and what a run that was cut off needs to go on."""
+"""Execution of a run: the graph of values, the backends that compute them, and the cache of results."""

@@ -1,4 +1,4 @@
-"""The learner of devices on their own clocks: what each of them keeps changes from event to event, also by others."""
+"""The learner of devices on their own clocks, whose kept states change with every event, also of other devices."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from edgesim.execution.learner import UNTRAINED, FederatedLearner
 class OwnClockLearner(FederatedLearner):
     """Runs a method whose devices have no rounds.
 
-    A job starts from what its device kept when it began, and takes effect on what the device keeps when it ends. All of
-    that are nodes, made in the order of events, whose identities say what they are made of; when it happened, and what
-    else did meanwhile, is no part of them. An aggregation is given the models of all devices as they are at that
-    instant, by device: a model of a run of peers is a picture of them, and nobody has it.
+    A job starts from the state that its device kept when the job began, and changes the state that the device keeps
+    when the job ends. These states are nodes, made in the order of events. Their identities follow from their inputs,
+    not from the times of events or from other events meanwhile. An aggregation gets the models of all devices at that
+    instant, by device: the model of a run of peers is a snapshot of them, and no device holds it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._nothing = self.graph.given(None)
-        self._begun: dict[int, Node] = {}  # what the device of each job at work kept when it began
-        self._tasks = dict.fromkeys(self._setting.ids.tolist(), UNTRAINED)  # of the newest jobs, by device
+        self._begun: dict[int, Node] = {}  # state of each running job's device when the job began
+        self._tasks = dict.fromkeys(self._setting.ids.tolist(), UNTRAINED)  # task of each device's newest job
 
     def next_order(self, turn: Turn) -> Order:
-        """Ask the method for the next job of a device. Raises ContractError if it gives something else."""
+        """Ask the method for the next job of a device. Raises ContractError if the order does not fit the device."""
         key = self._key.at(Purpose.PLAN, turn.device, turn.nth)
         order = self._promised(self.method.next_order(self._plans_from, turn, key), Order, "next_order")
         kind, name = order.task.own_clock, f"{self.method.label}.next_order()"
@@ -49,20 +49,21 @@ class OwnClockLearner(FederatedLearner):
         return order
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Note what the devices of jobs keep as they begin; nothing is trained yet."""
+        """Note the kept states of the devices whose jobs begin; nothing is trained yet."""
         super().start(jobs)
         for job in jobs if self.trains else ():
             self._begun[job.id] = self._kept.get(job.device, self._nothing)
 
     def finish(self, completions: Sequence[Completion]) -> None:
-        """Let jobs take effect now, in this order, on what devices keep; forget those that did not deliver.
+        """Let jobs change the kept states of devices now, in this order; forget jobs that did not deliver.
 
-        A job that fetches has an effect if it was computed, whatever became of it; one that trades if it is through.
+        A job that fetches has an effect if it was computed, even without delivery. A job that trades has one only if
+        it delivered.
         """
         for completion in completions:
             job = completion.job
             before = self._begun.pop(job.id, None)
-            if before is None:  # it has taken effect, or nothing is trained
+            if before is None:  # the job has taken effect already, or nothing is trained
                 continue
             delivered = completion.outcome in DELIVERED
             if delivered or (completion.computed and job.task.own_clock == "fetch"):
@@ -72,9 +73,9 @@ class OwnClockLearner(FederatedLearner):
                 self._models.release(job.base)
 
     def aggregate(self, completions: Sequence[Completion], view: View) -> ServerStep:
-        """Let the method aggregate the models of all devices as they are now; name the new model.
+        """Let the method aggregate the current models of all devices; return the name of the new model.
 
-        `completions`: the jobs that ended since the last time, which take effect if they have not yet.
+        `completions`: the jobs that ended since the last call, which take effect unless they have already.
         """
         self.finish(sorted(completions, key=lambda each: (each.ended_s, each.job.device, each.job.id)))
         return super().aggregate([each for each in completions if each.outcome in DELIVERED], view)
@@ -85,26 +86,21 @@ class OwnClockLearner(FederatedLearner):
         self._pending.finish(job, trained)
         self._tasks[job.device] = job.task
         if job.partner is not None:
-            self._trade(job.device, job.partner)
-        self._kept[job.device] = self._joining(trained, self._kept.get(job.device, self._nothing))
-        if job.task.own_clock == "fetch":
-            self._send(job, trained)
-
-    def _trade(self, device: int, peer: int) -> None:
-        mine, theirs = (self._kept.get(each, self._nothing) for each in (device, peer))
-        both = self.graph.computed(
-            self.memo.name("trade", mine.id, theirs.id), self.method.traded, self._first, mine, theirs
-        )
-        for place, each in enumerate((device, peer)):
-            self._kept[each] = self.graph.computed(self.memo.name("traded", both.id, place), itemgetter(place), both)
-
-    def _joining(self, trained: Node, kept: Node) -> Node:
-        """Return the node of what a device keeps after a job, which may have changed since the job began."""
-        return self.graph.computed(
+            both_devices = job.device, job.partner
+            mine, theirs = (self._kept.get(each, self._nothing) for each in both_devices)
+            id_ = self.memo.name("trade", mine.id, theirs.id)
+            both = self.graph.computed(id_, self.method.traded, self._first, mine, theirs)
+            for place, each in enumerate(both_devices):
+                id_ = self.memo.name("traded", both.id, place)
+                self._kept[each] = self.graph.computed(id_, itemgetter(place), both)
+        kept = self._kept.get(job.device, self._nothing)  # may have changed since the job began
+        self._kept[job.device] = self.graph.computed(
             self.memo.name("joined", kept.id, trained.id),
             lambda first, now, result: self.method.joined(first, now, result.new_device_state),
             *(self._first, kept, trained),
         )
+        if job.task.own_clock == "fetch":
+            self._send(job, trained)
 
     def _aggregation(self, used: Sequence[Completion], model: Node, view: View) -> Node:
         nodes = [self._kept.get(device, self._nothing) for device in self._tasks]

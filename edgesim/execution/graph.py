@@ -1,8 +1,8 @@
-"""The graph of a run: what is to be computed from what, and nothing of it before somebody wants it.
+"""The graph of a run: values that are computed from other values, but only once they are wanted.
 
-Protocols run ahead and add nodes; a value that is wanted is computed with all that it builds on. A backend that works
-on while the protocol does gets work as soon as all that it builds on is there; any other gets all that is ready in one
-call, once a value is asked for.
+Protocols run ahead and add nodes. A wanted value is computed with all its inputs. A backend that works in parallel
+with the protocol gets work as soon as its inputs are there. Any other backend gets all ready work in one call, once a
+value is asked for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from edgesim.core.backend import (
     Assignment,
     Backend,
     FuturesBackend,
-    PersonalScoring,
     Result,
     Scoring,
     Training,
@@ -29,9 +28,9 @@ _Hashable = TypeVar("_Hashable", bound=Hashable)
 
 
 class Node:
-    """A value that is there, or can be computed: from other nodes, by a backend, or by reading it somewhere.
+    """A value that is known, or can be computed from other nodes, by a backend, or read from a file.
 
-    `id`: its identity, see edgesim.execution.identity; None where nothing is ever looked up.
+    `id`: its identity, see edgesim.execution.identity; None without a cache.
     """
 
     __slots__ = ("_error", "_inputs", "_make", "_missing", "_number", "_users", "_value", "_work", "id")
@@ -51,67 +50,67 @@ class Node:
         self._make = make
         self._work = work
         self._value = value
-        self._missing = -1  # inputs without a value; -1: nobody wants the node
+        self._missing = -1  # inputs without a value; -1: the node is not wanted
         self._users: list[Node] = []  # wanted nodes that wait for it
-        self._error: Exception | None = None  # why there is no value
+        self._error: Exception | None = None  # the reason why there is no value
 
     @property
     def is_made(self) -> bool:
-        """Whether its value is there."""
+        """True if the value is known."""
         return self._value is not _UNMADE
 
     @property
     def is_settled(self) -> bool:
-        """Whether its value is there, or it is known that there will be none."""
+        """True if the value is known, or computing it has failed."""
         return self.is_made or self._error is not None
 
     @property
     def is_at_hand(self) -> bool:
-        """Whether its value is there or can be read where it was saved, so that nothing has to be computed for it."""
+        """True if the value is known or can be read from a file, so that nothing needs computing."""
         return self.is_made or (self._make is not None and not self._inputs and self._error is None)
 
     def found(self, read: Callable[[], Any]) -> None:
-        """Let its value be read where it was saved, unless it is wanted already. It needs no inputs then."""
+        """Read the value with `read` instead of computing it from inputs, unless the node is wanted already."""
         if self._missing < 0:
             self._inputs, self._make, self._work = (), read, None
 
 
 class Graph:
-    """Nodes, computed on a backend when they are wanted. What a node was made from is forgotten at once.
+    """Nodes, computed on a backend when they are wanted. A node drops its inputs once it has a value.
 
-    An error in computing a node is raised when its value, or that of one that builds on it, is asked for: so a run
+    An error in computing a node is raised when its value, or the value of a node built on it, is asked for. So a run
     fails at the same place however fast its backend is.
     """
 
     def __init__(self, backend: Callable[[], Backend]) -> None:
-        """`backend`: asked for each time, as who runs a simulation may change it."""
+        """`backend`: called at each use, as the caller of a simulation may replace the backend."""
         self._backend = backend
         self._numbers = count()
-        self._to_make: list[tuple[int, Node]] = []  # heaps of what is wanted, and all that it builds on is there
-        self._to_work: list[tuple[int, Node]] = []  # and that is the backend's to do
-        self._at_work: dict[int, Node] = {}  # of a backend with futures, by number
-        self.jobs = 0  # that were trained
+        self._to_make: list[tuple[int, Node]] = []  # heap of wanted nodes whose inputs are known
+        self._to_work: list[tuple[int, Node]] = []  # the same for nodes of the backend
+        self._at_work: dict[int, Node] = {}  # nodes that a backend with futures computes, by number
+        self.jobs = 0  # number of trained jobs
 
     def given(self, value: Any, id_: bytes | None = None) -> Node:
-        """Return a node whose value is known."""
+        """Return a node with a known value."""
         return Node(id_, next(self._numbers), value=value)
 
     def computed(self, id_: bytes | None, make: Callable[..., Any], *inputs: Node) -> Node:
-        """Return a node of what `make` returns for the values of its inputs."""
+        """Return a node whose value is `make` of the values of its inputs."""
         return Node(id_, next(self._numbers), inputs, make)
 
     def worked(self, id_: bytes | None, work: Callable[..., Work], *inputs: Node) -> Node:
-        """Return a node of what the backend gives for a piece of work, which is made from the values of its inputs."""
+        """Return a node whose value the backend computes; `work` makes the piece of work from the inputs' values."""
         return Node(id_, next(self._numbers), inputs, work=work)
 
     def trained(self, id_: bytes | None, assignment: Callable[..., Assignment], *inputs: Node, turn: int = 0) -> Node:
-        """Return a node of the result of an assignment; `turn`: those of a lower one are needed earlier."""
+        """Return a node of the result of an assignment; results with a lower `turn` are needed earlier."""
         return self.worked(id_, lambda *values: Training(assignment(*values), turn), *inputs)
 
     def value(self, node: Node) -> Any:
-        """Return the value of a node, computed if it is not there yet. Raises what computing it raised.
+        """Return the value of a node, computed if necessary. Raises the error of computing it.
 
-        One that is at hand is there whatever has become of the backend.
+        A value at hand is returned even if the backend has failed.
         """
         if node.is_at_hand and node._missing < 0 and not node.is_made:
             self._compute(node)
@@ -124,14 +123,14 @@ class Graph:
         return node._value
 
     def make(self, nodes: Iterable[Node]) -> None:
-        """Compute the values of nodes with all that they build on. Raises what that raised."""
+        """Compute the values of nodes with all their inputs. Raises the error of computing them."""
         nodes = list(nodes)
         self.want(nodes)
         for node in nodes:
             self.value(node)
 
     def want(self, nodes: Iterable[Node]) -> None:
-        """Let nodes be computed, with all that they build on, when there is time; see `go_on`."""
+        """Mark nodes and all their inputs as wanted; `go_on` and `value` compute them."""
         new = [node for node in nodes if not node.is_settled and node._missing < 0]
         while new:
             node = new.pop()
@@ -149,19 +148,19 @@ class Graph:
                 self._is_ready(node)
 
     def go_on(self) -> None:
-        """Take what a backend with futures has done meanwhile, and hand it what is ready; others do nothing here."""
+        """Take finished values from a backend with futures and give it ready work; other backends do nothing here."""
         if works_ahead(self._backend()):
             while self._step(wait=False):
                 pass
 
     def _step(self, wait: bool) -> bool:
-        """Compute what is ready; return whether there was anything. `wait`: for the backend to be done with a part."""
+        """Compute ready nodes; return True if there were any. `wait`: block until the backend has finished some work."""
         backend, busy = self._backend(), bool(self._to_make or self._to_work)
         while self._to_make:
             number, node = heappop(self._to_make)
             try:
                 self._compute(node)
-            except BaseException:  # who interrupts it may still ask for the value
+            except BaseException:  # after an interrupt the value may still be asked for
                 heappush(self._to_make, (number, node))
                 raise
         if works_ahead(backend):
@@ -177,7 +176,7 @@ class Graph:
             self._fail(node, error)
 
     def _hand_over(self, backend: FuturesBackend, wait: bool) -> bool:
-        """Give a backend what is ready and take what it has done; return whether it has done anything."""
+        """Give a backend ready work and take finished values; return True if there were any."""
         while self._to_work:
             number, node = heappop(self._to_work)
             assert node._work is not None
@@ -193,7 +192,7 @@ class Graph:
         return bool(done)
 
     def _work_off(self, backend: Backend) -> None:
-        """Let a backend without futures do what is ready, all jobs in one call."""
+        """Let a backend without futures do all ready work, with all jobs in one call."""
         nodes = [node for _, node in sorted(self._to_work)]
         works = [node._work(*_values(node)) for node in nodes if node._work is not None]
         jobs = [(node, work.assignment) for node, work in zip(nodes, works, strict=True) if isinstance(work, Training)]
@@ -209,7 +208,10 @@ class Graph:
             if isinstance(work, Training):
                 continue
             try:
-                self._finish(node, _scored(backend, work))
+                if isinstance(work, Scoring):
+                    self._finish(node, backend.evaluate(work.model))
+                else:
+                    self._finish(node, backend.evaluate_personal(work.models))
             except Exception as error:
                 self._fail(node, error)
         done = set(nodes)
@@ -229,7 +231,7 @@ class Graph:
         heappush(self._to_work if node._make is None else self._to_make, (node._number, node))
 
     def _fail(self, node: Node, error: Exception) -> None:
-        """Note that a node has no value, and so none of those that wait for it."""
+        """Record the error of a node and of all nodes that wait for it."""
         failed = [node]
         while failed:
             each = failed.pop()
@@ -243,14 +245,10 @@ def _values(node: Node) -> list[Any]:
     return [each._value for each in node._inputs]
 
 
-def _scored(backend: Backend, work: Scoring | PersonalScoring) -> Any:
-    return backend.evaluate(work.model) if isinstance(work, Scoring) else backend.evaluate_personal(work.models)
-
-
 def levels(wanted: Iterable[_Hashable], below: Callable[[_Hashable], Sequence[_Hashable]]) -> list[list[_Hashable]]:
-    """Return what is wanted and all that lies below it, level by level: each above all that it builds on.
+    """Return the wanted elements and all their inputs, level by level: each above all its inputs.
 
-    `below`: what something builds on directly. A loop, as chains are long.
+    `below`: returns the direct inputs of an element. The function is a loop, as chains are too long for recursion.
     """
     depths: dict[_Hashable, int] = {}
     stack = list(wanted)

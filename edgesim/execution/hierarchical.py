@@ -1,4 +1,4 @@
-"""Learning over a tree of aggregators: edge servers run the method, and the server takes the mean of their models."""
+"""Learning over a tree of aggregators: edge servers run the method, and the server averages their models."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from edgesim.execution.graph import Node
 from edgesim.execution.learner import FederatedLearner
 from edgesim.execution.pending_answer import Asked
 
-ORDER = Task(name="edge")  # the server's to an edge server: the whole model there and back, no work of its own
+ORDER = Task(name="edge")  # the server's order to an edge server: the whole model there and back, no training steps
 
 
 class _Handed(NamedTuple):
-    """The model that an edge server sent for an order, and that which it had got; None without training."""
+    """The model that an edge server sent for an order, and the model that it had received; None without training."""
 
     model: Node | None
     base: Node | None
@@ -31,20 +31,20 @@ class EdgeLearner(FederatedLearner):
     """The method at one edge server. It shares devices, models and graph with the server and all other edge servers."""
 
     def __init__(self, cloud: CloudLearner, index: int, node: int) -> None:
-        """`index`: its place among edge servers; the first decides as a server alone would."""
-        self.__dict__.update(cloud.__dict__)  # stores are shared; what is an aggregator's own begins anew
-        self.facts: list[Node] = []  # of its aggregations since it was asked last
+        """`index`: its place among edge servers; the first one draws the same random numbers as a single server."""
+        self.__dict__.update(cloud.__dict__)  # stores are shared; `_begin` replaces the aggregator's own attributes
+        self.facts: list[Node] = []  # of its aggregations since the last aggregation of the server
         self._begin(node, cloud._key.at(Purpose.EDGES, index) if index else cloud._key)
 
     def adopt(self, model: ModelRef) -> None:
-        """Go on from the server's model, which takes the place of its own."""
+        """Replace its model by the server's."""
         if self.trains:
             node = self._models.get(model)
             self._models.release(self.model)
             self._models.put(self.model, node)
 
     def cancel(self, completions: Sequence[Completion]) -> None:
-        """Forget jobs that did not deliver, but for those whose update goes to another edge server."""
+        """Forget jobs that did not deliver, except jobs whose update goes to another edge server."""
         super().cancel([each for each in completions if each.outcome != "moved" or each.job.to is None])
 
     def save(self, settle: Callable[[], Any]) -> None:
@@ -56,16 +56,16 @@ class EdgeLearner(FederatedLearner):
         return self._models.get(self.model) if self.trains else None
 
     def _look_up_values(self, newest: Node) -> None:
-        """Note what the aggregation says of itself, which the server's tells."""
+        """Note the facts of the aggregation, which the server's aggregation will report."""
         self.facts.append(self.graph.computed(self.memo.name("facts", newest.id), lambda made: made.step, newest))
 
 
 class CloudLearner(FederatedLearner):
     """The server above edge servers: its plans are orders to them, and it aggregates their models.
 
-    Where it waits for edge servers in rounds the model is the mean of those that came, by the samples behind them.
-    Where it takes models as they come (`absolute` False), each moves the model by its difference to what it started
-    from, by its share of the samples of all edge servers, those that sent nothing included.
+    If it waits for edge servers in rounds, the new model is the mean of the models received, weighted by samples.
+    If it takes models as they arrive (`absolute` False), each moves the server's model by its difference to the model
+    from which the edge server started, weighted by its share of the samples of all edge servers.
     Source: Liu et al., "Client-Edge-Cloud Hierarchical Federated Learning" (2020), algorithm 1, for the mean.
     """
 
@@ -73,21 +73,21 @@ class CloudLearner(FederatedLearner):
     _samples_of_edges: Sequence[int] = ()
 
     def set_up(self, absolute: bool, samples_of_edges: Sequence[int]) -> None:
-        """Say how models are aggregated; `samples_of_edges`: of all devices of each edge server."""
+        """Set the way of aggregation; `samples_of_edges`: samples of all devices of each edge server."""
         self.absolute, self._samples_of_edges = absolute, samples_of_edges
         self._handed: dict[int, _Handed] = {}
         self._edges: list[EdgeLearner] = []
 
     def edge(self, index: int, node: int) -> EdgeLearner:
-        """Return the learner of an edge server; to be asked for in the order of their places."""
+        """Create the learner of an edge server; calls must be in the order of `index`."""
         self._edges.append(EdgeLearner(self, index, node))
         return self._edges[-1]
 
     def save(self, settle: Callable[[], Any]) -> None:
-        """Save nothing: runs with edge servers begin anew, and are answered by those before them."""
+        """Save nothing: runs with edge servers start again, with cached answers of earlier runs."""
 
     def plan(self, view: View) -> Plan:
-        """Order the edge servers that the scenario says to train."""
+        """Return orders to the edge servers that the scenario's selection chooses."""
         return Plan.of_one_task(view.choose(self._key.at(Purpose.EDGES, view.round, view.exchange)).tolist(), ORDER)
 
     def start(self, jobs: Sequence[Job]) -> None:
@@ -97,22 +97,22 @@ class CloudLearner(FederatedLearner):
                 self._models.pin(job.base)
 
     def hand_in(self, job: Job, edge: EdgeLearner, samples: int) -> None:
-        """Take the model that an edge server sends for an order; `samples`: behind it."""
+        """Take the model that an edge server sends for an order; `samples`: the samples of its training."""
         base = self._models.get(job.base) if self.trains else None
         self._handed[job.id] = _Handed(edge.newest, base, samples)
 
     def cancel(self, completions: Sequence[Completion]) -> None:
-        """Forget orders that brought nothing."""
+        """Forget orders that delivered no model."""
         for completion in completions:
             self._handed.pop(completion.job.id, None)
             if self.trains:
                 self._models.release(completion.job.base)
 
     def on_exchange(self, completions: Sequence[Completion], view: View) -> None:
-        """Do nothing: an order is all of a round."""
+        """Do nothing: a round is a single order."""
 
     def aggregate(self, completions: Sequence[Completion], view: View) -> ServerStep:
-        """Take the mean of the models of edge servers that have samples behind them."""
+        """Average the models of edge servers that were trained on samples; report the facts of their aggregations."""
         came = sorted((each for each in completions if each.outcome in DELIVERED), key=lambda each: each.job.id)
         handed = [self._handed.pop(each.job.id) for each in came]
         used = [(each, model) for each, model in zip(came, handed, strict=True) if model.samples]
@@ -121,7 +121,20 @@ class CloudLearner(FederatedLearner):
             return ServerStep(self.model)
         old = self._models.get(self.model)
         made = self._mean(used, old, view)
-        facts = self._facts(made, bool(used))
+        told = [(edge, node) for edge, each in enumerate(self._edges) for node in each.facts]
+        for each in self._edges:
+            each.facts.clear()
+
+        def make_facts(_: ModelState, *facts: AggregationFacts) -> AggregationFacts:
+            metrics = {
+                f"edge{edge}.{name}": value
+                for (edge, _), each in zip(told, facts, strict=True)
+                for name, value in each.metrics.items()
+            }
+            return AggregationFacts(bool(used), 0.0, metrics)
+
+        id_ = self.memo.name("facts of edges", made.id, [(edge, node.id) for edge, node in told], bool(used))
+        facts = self.graph.computed(id_, make_facts, made, *(node for _, node in told))
         wanted = [facts, made, *(edge._state for edge in self._edges), *self._kept.values()]
         step: Asked[AggregationFacts] = self._ask(facts.id, facts, wanted)
         self._round = view.round
@@ -158,28 +171,11 @@ class CloudLearner(FederatedLearner):
         id_ = self.memo.name("mean of edges", old.id, absolute, absent, named, [node.id for node in pairs])
         return self.graph.computed(id_, make, old, *pairs)
 
-    def _facts(self, made: Node, has_model: bool) -> Node:
-        """Return the node of what the method said of itself at the edge servers since the last time."""
-        told = [(edge, node) for edge, each in enumerate(self._edges) for node in each.facts]
-        for each in self._edges:
-            each.facts.clear()
-
-        def make(_: ModelState, *facts: AggregationFacts) -> AggregationFacts:
-            metrics = {
-                f"edge{edge}.{name}": value
-                for (edge, _), each in zip(told, facts, strict=True)
-                for name, value in each.metrics.items()
-            }
-            return AggregationFacts(has_model, 0.0, metrics)
-
-        id_ = self.memo.name("facts of edges", made.id, [(edge, node.id) for edge, node in told], has_model)
-        return self.graph.computed(id_, make, made, *(node for _, node in told))
-
 
 def _mean_of_models(
     model: ModelState, updates: Sequence[Update], weights: Sequence[float], server: ServerContext
 ) -> ModelState:
-    """Return the weighted mean of models, of what methods add to them (such as SCAFFOLD's control variate) too."""
+    """Return the weighted mean of models, with the tensors that methods add, such as SCAFFOLD's control variate."""
     known = [
         each._replace(body={kind: each.body[kind] for kind in sorted(AVERAGED) if kind in each.body})
         for each in updates
@@ -196,7 +192,7 @@ def _mean_of_models(
 
 
 def _moved(model: ModelState, body: ModelState, base: ModelState) -> ModelState:
-    """Return a model moved by the difference of another one to what that started from."""
+    """Return model + (body - base), for tensors that `base` has."""
     if model is base:
         return body
     return {

@@ -1,8 +1,8 @@
 """Method, backend and state of a run, as the protocols see them. Weights are opaque here: no torch.
 
-What protocols ask for becomes nodes of a graph: the score of a model, what an aggregation says of itself, or a state
-that the method plans from. They get answers, and go on without waiting for them where the backend works meanwhile.
-Answers that are known from before need no computing.
+Requests of protocols become nodes of a graph: the score of a model, the facts of an aggregation, or a state from which
+the method plans. Protocols get answers, and go on without waiting for them if the backend works in parallel. Cached
+answers are not computed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from edgesim.execution.pending_answer import Asked
 from edgesim.execution.report_nodes import ReportNodes
 
 _T = TypeVar("_T")
-UNTRAINED = Task("first", start="device")  # of the message that a device has before it ever trained
+UNTRAINED = Task("first", start="device")  # of a device's message before its first training
 
 
 class _Aggregated(NamedTuple):
-    """What an aggregation computes."""
+    """The result of an aggregation."""
 
     state: Any
     model: ModelState
@@ -41,7 +41,7 @@ class _Aggregated(NamedTuple):
 
 
 class FederatedLearner:
-    """Runs a method on a backend. A backend that does not train never calls the method's `aggregate`."""
+    """Runs a method on a backend. With a backend that does not train, the method's `aggregate` is never called."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class FederatedLearner:
         tools: Any = None,
         memo: Memo | None = None,
     ) -> None:
-        """`memo`: answers and values of runs before this one; None: there are none, and nothing is kept for others."""
+        """`memo`: cached answers and values of earlier runs; None: nothing is looked up or stored."""
         self.method = method
         self.backend = backend
         self.trains = backend.trains
@@ -63,11 +63,8 @@ class FederatedLearner:
         self._key = key
         self._tools = tools
         self._first = self.graph.given(first, self.memo.name("first"))
-        self._kept: dict[int, Node] = {}  # what each device keeps: a model state, or None
-        self._best: tuple[float, Node] = (
-            -inf,
-            self._first,
-        )  # the highest rank in a test, and the first model that had it
+        self._kept: dict[int, Node] = {}  # state kept on each device: a model state, or None
+        self._best: tuple[float, Node] = (-inf, self._first)  # highest rank in a test, and the first model with it
         self._models = ModelStore()
         self._messages: dict[ModelRef, Node] = {}  # updates that peers can fetch
         self._among_peers = method.needs.peers is not None
@@ -75,17 +72,17 @@ class FederatedLearner:
         self._pending = Pending(keeps=method.needs.device_state != "none")
         self._begin(SERVER, key)
         if first is not None and self._among_peers:
-            self._models.pin(FIRST_MODEL)  # where devices start that have not trained yet
+            self._models.pin(FIRST_MODEL)  # the start of devices that have not trained yet
 
     def _begin(self, owner: int, key: Key) -> None:
-        """Begin as an aggregator with the first model; `owner`: of its models, `key`: of what it decides itself."""
+        """Start as an aggregator with the first model; `owner`: of its models, `key`: of its random decisions."""
         self.model = ModelRef(owner, 0)
         self._decides = key
         self._plans_from = self.method.init(self._setting, key.at(Purpose.INIT, 1))  # without feedback, in all rounds
         self._state = self.graph.given(self._plans_from, self.memo.name("state", self._plans_from))
-        self._reported = self._first  # the newest model of whose aggregation the answer has been asked for
-        self._newest: bytes | None = None  # aggregation
-        self._round = 0  # of it
+        self._reported = self._first  # the newest model for whose aggregation the answer has been asked
+        self._newest: bytes | None = None  # identity of the newest aggregation
+        self._round = 0  # of the newest aggregation
         if self.graph.value(self._first) is not None:
             self._models.put(self.model, self._first)
 
@@ -98,7 +95,7 @@ class FederatedLearner:
 
     @property
     def memory(self) -> dict[int, ModelState]:
-        """What each device keeps, of those that keep something."""
+        """The state kept on each device, without devices that keep nothing."""
         self.graph.make(self._kept.values())
         kept = {device: self.graph.value(node) for device, node in self._kept.items()}
         return {device: value for device, value in kept.items() if value is not None}
@@ -109,13 +106,13 @@ class FederatedLearner:
         return model
 
     def saved_models(self) -> Mapping[str, Node]:
-        """Return the nodes of the models that a run folder keeps: of the newest round told of, and the best one."""
+        """Return the nodes of the models for the run folder: of the newest reported round, and the best one."""
         return {"final": self._reported, "best": self._best[1]}
 
     # --- what protocols ask -----------------------------------------------------------------------------------------
 
     def plan(self, view: View) -> Plan:
-        """Ask the method for the orders of the next exchange. Raises ContractError if it gives something else."""
+        """Ask the method for the orders of the next exchange. Raises ContractError if it returns no plan."""
         key = self._decides.at(Purpose.PLAN, view.round, view.exchange)
         if not (self.trains and self.method.needs.feedback):
             return self._setting.routed(self._promised(self.method.plan(self._plans_from, view, key), Plan, "plan"))
@@ -128,7 +125,7 @@ class FederatedLearner:
         return plan
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Pin the models that jobs start from; nothing is trained yet."""
+        """Pin the models from which jobs start; nothing is trained yet."""
         if not self.trains:
             return
         for job in jobs:
@@ -138,7 +135,7 @@ class FederatedLearner:
             self._pending.add(job)
 
     def cancel(self, completions: Sequence[Completion]) -> None:
-        """Forget jobs that did not deliver; they are trained only if a device's memory or a peer has the result."""
+        """Forget jobs that did not deliver; they are trained only if a device or a peer keeps the result."""
         if not self.trains:
             return
         kept = self.method.needs.device_state == "computed"
@@ -148,7 +145,7 @@ class FederatedLearner:
             self._models.release(completion.job.base)
 
     def on_exchange(self, completions: Sequence[Completion], view: View) -> None:
-        """Let the method look at what an exchange delivered, if it does so before the next one of the round."""
+        """Show the method the updates of an exchange, if it looks at them before the next exchange of the round."""
         if not self.trains or not self.method.sees_exchanges:
             return
         used = delivered(completions)
@@ -163,9 +160,9 @@ class FederatedLearner:
         self._state = self.graph.computed(id_, make, self._state, *results)
 
     def aggregate(self, completions: Sequence[Completion], view: View) -> ServerStep:
-        """Let the method aggregate the updates of the completions that delivered, in job order; name the new model.
+        """Let the method aggregate the delivered updates in job order; return the name of the new model.
 
-        Raises ContractError if the method gives no Aggregate.
+        Raises ContractError if the method returns no Aggregate.
         """
         version = self.model._replace(version=self.model.version + 1)
         used = delivered(completions)
@@ -179,38 +176,46 @@ class FederatedLearner:
         new = self.graph.computed(self.memo.name("model of", node.id), lambda made: made.model, node)
         facts = self.graph.computed(node.id, lambda made: made.step, node)
         reports = self._reports.node([c.job for c in used], self._pending) if self._setting.reports else None
-        # what devices keep too: so late jobs are trained with those of the round, and hold on to no old model
+        # kept states too, so that late jobs are trained with those of the round and hold no old model in memory
         wanted = [facts, self._state, new, *self._kept.values(), *self._messages.values()]
         step: Asked[AggregationFacts] = self._ask(node.id, facts, wanted)
-        if used or step.get().made_model:  # without an update a method seldom makes one, but it may
+        if used or step.get().made_model:  # a method may make a model without any update
             self._models.release(self.model)
             self._models.put(version, new)
             self.model, model = version, new
         for completion in used:
             self._pending.drop(completion.job)
             self._models.release(completion.job.base)
-        self._forget_old_messages()
+        # a message is fetched only while it is its device's newest, or by jobs that start from it
+        newest = {ref.owner: ref for ref in sorted(self._messages)}
+        needed = self._pending.received() | set(newest.values())
+        self._messages = {ref: message for ref, message in self._messages.items() if ref in needed}
         self._newest = node.id
         self._look_up_values(node)
         step.then(lambda _: self._report(model))
         return ServerStep(self.model, self._answer(step), self._reports.ask(reports, view.round, self.rounds_ahead))
 
     def _look_up_values(self, newest: Node) -> None:
-        """Let values be read that earlier runs kept after an aggregation."""
+        """Let nodes read values that earlier runs stored after this aggregation."""
         self.memo.reuse(newest.id, self._nodes, self.method)
 
     def evaluate(self, model: ModelRef) -> Answer[Mapping[str, Score]]:
-        """Score a global model; without training there is nothing to score. Remembers the best one."""
+        """Score a global model and remember the first one with the highest rank; without training return no scores."""
         if not self.trains:
             return Ready({})
         node = self._models.get(model)
         scored = self.graph.worked(self.memo.name("scores", node.id), Scoring, node)
         scores: Asked[Mapping[str, Score]] = self._ask(scored.id, scored, [scored])
-        scores.then(lambda found: self._compare(found, node))
+
+        def compare(found: Mapping[str, Score]) -> None:
+            if "test" in found and found["test"].rank > self._best[0]:
+                self._best = found["test"].rank, node
+
+        scores.then(compare)
         return self._answer(scores)
 
     def evaluate_personal(self) -> Answer[Mapping[int, Score]]:
-        """Score what each device would use on its own test set: the global model unless the method says otherwise."""
+        """Score each device's model on its own test set: the global model, or the method's personal one."""
         if not self.trains:
             return Ready({})
         model = self._first if self._among_peers else self._models.get(self.model)
@@ -227,11 +232,11 @@ class FederatedLearner:
 
     @property
     def rounds_ahead(self) -> int:
-        """How many rounds a protocol may go on without the answers of earlier ones."""
+        """Number of rounds that a protocol may go on without the answers of earlier rounds."""
         return self.backend.rounds_ahead if self.trains and works_ahead(self.backend) else 0
 
     def save(self, settle: Callable[[], Any]) -> None:
-        """Save the run, if it is time to; `settle` asks for all outstanding answers, which has to be before."""
+        """Save the run if it is time to; `settle` gets all outstanding answers, which must come first."""
         if self.memo.is_due():
             settle()
             self._reports.get_all()
@@ -239,25 +244,30 @@ class FederatedLearner:
 
     @property
     def _self(self) -> list[Any]:
-        """What names an aggregator in identities, unless it is the server: what it decides with."""
+        """Parts that name an aggregator in identities: the path of its random key, and nothing for the server."""
         return [] if self.model.owner == SERVER else [self._decides.path]
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
     def _settle(self, jobs: Sequence[Job]) -> None:
-        """Add the nodes of jobs that are certain now, after those of the jobs that they build on."""
+        """Add the nodes of jobs that are certain now, after the nodes of the jobs on which they build."""
+
+        def keep(result: Result, before: ModelState | None = None) -> ModelState | None:
+            return before if result.new_device_state is None else result.new_device_state
+
         for job in (job for batch in self._pending.batches(jobs) for job in batch):
             base, kept = self._models.get(job.base), self._kept.get(job.device)
             received = [self._message(ref) for ref in job.received]
             trained = self._training(job, base, kept, received)
             self._pending.finish(job, trained)
             if self.method.needs.device_state != "none":
-                self._kept[job.device] = self._keeping(trained, kept)
+                before = [kept] if kept else []
+                self._kept[job.device] = self.graph.computed(self.memo.name("kept", trained.id), keep, trained, *before)
             if job.task.start == "device":
                 self._send(job, trained)
 
     def _send(self, job: Job, trained: Node) -> None:
-        """Let peers fetch what a job gives, but for the device's own model."""
+        """Let peers fetch the update of a job, without the device's own model."""
         id_, ref = self.memo.name("message", trained.id), ModelRef(1 + job.device, job.id)
         self._messages[ref] = self.graph.computed(
             id_, lambda result: self._message_of(job, result)._replace(own_model=None), trained
@@ -274,14 +284,6 @@ class FederatedLearner:
         id_ = self.memo.name("update", job.device, job.task, key.path, base.id, kept.id, heard, job.steps)
         return self.graph.trained(id_, assignment, base, kept, *received, turn=self.model.version)
 
-    def _keeping(self, trained: Node, kept: Node | None) -> Node:
-        """Return the node of what a device keeps after a job: what it kept before, unless the job says otherwise."""
-
-        def make(result: Result, before: ModelState | None = None) -> ModelState | None:
-            return before if result.new_device_state is None else result.new_device_state
-
-        return self.graph.computed(self.memo.name("kept", trained.id), make, trained, *([kept] if kept else []))
-
     def _aggregation(self, used: Sequence[Completion], model: Node, view: View) -> Node:
         """Return the node of an aggregation, an _Aggregated."""
         results = [self._pending.result(each.job) for each in used]
@@ -291,9 +293,9 @@ class FederatedLearner:
     def _aggregated(
         self, what: Any, nodes: Sequence[Node], updates: Callable[..., Any], model: Node, view: View, foreseen: float
     ) -> Node:
-        """Return the node of an aggregation of the updates that are made of nodes.
+        """Return the node of an aggregation of the updates that `updates` makes from the values of `nodes`.
 
-        `what`: their identity; `foreseen`: the FLOPs of it that are known without weights.
+        `what`: identity of the updates; `foreseen`: FLOPs of the aggregation that are known without weights.
         """
         key, server = self._decides.at(Purpose.MERGE, view.round), self._server(view)
 
@@ -312,7 +314,7 @@ class FederatedLearner:
         return self.method.merge_flops_of([each.job.task for each in used], self._setting) if used else 0.0
 
     def _ask(self, id_: bytes | None, node: Node, wanted: Sequence[Node]) -> Asked[Any]:
-        """Return the answer to what a node gives: known, or `wanted` from now on."""
+        """Return the answer with a node's value: cached, or computed with the nodes `wanted`."""
         known = self.memo.look_up(id_)
         if known is None:
             self.graph.want(wanted)
@@ -320,7 +322,7 @@ class FederatedLearner:
         return Asked(self.graph, self.memo, id_, self._round, known, node)
 
     def _answer(self, asked: Asked[_T]) -> Answer[_T]:
-        """Return an answer; one that nobody computes meanwhile is computed at once."""
+        """Return an answer, computed at once unless the backend works in parallel."""
         if not self.rounds_ahead:
             asked.get()
         return asked
@@ -328,13 +330,8 @@ class FederatedLearner:
     def _report(self, model: Node) -> None:
         self._reported = model
 
-    def _compare(self, scores: Mapping[str, Score], model: Node) -> None:
-        """Remember the first model that ranks highest."""
-        if "test" in scores and scores["test"].rank > self._best[0]:
-            self._best = scores["test"].rank, model
-
     def _nodes(self) -> list[Node]:
-        """Return all nodes that later ones may build on."""
+        """Return all nodes on which later nodes may build."""
         return [
             self._state,
             self._best[1],
@@ -346,7 +343,7 @@ class FederatedLearner:
         ]
 
     def _message(self, ref: ModelRef) -> Node:
-        """Return the node of what a peer can fetch."""
+        """Return the node of the message that a peer can fetch."""
         if ref.version >= 0:
             return self._messages[ref]
         return self.graph.computed(
@@ -354,12 +351,6 @@ class FederatedLearner:
             lambda first: Update(ref.owner - 1, -1, UNTRAINED, first, 0, 0, 0, {}),
             self._models.get(FIRST_MODEL),
         )
-
-    def _forget_old_messages(self) -> None:
-        """Drop messages that nobody can fetch any more: their device has a newer one and no job starts from them."""
-        newest = {ref.owner: ref for ref in sorted(self._messages)}
-        needed = self._pending.received() | set(newest.values())
-        self._messages = {ref: message for ref, message in self._messages.items() if ref in needed}
 
     # --- what methods are given ---------------------------------------------------------------------------------------
 

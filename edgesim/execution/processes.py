@@ -26,62 +26,62 @@ from edgesim.files.own_code import carry_frames, own_frames
 
 
 class Pool(ABC):
-    """Processes of one kind that work items off."""
+    """Processes of one kind that work on items."""
 
     @abstractmethod
     def begin(self) -> None:
-        """Start the processes, if they are not there. Raises EdgesimError if they cannot start."""
+        """Start the processes unless they run already. Raises EdgesimError if they cannot start."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the processes at once, whatever they are at. May be called twice."""
+        """End the processes at once, whatever they are doing. May be called twice."""
 
     @abstractmethod
     def is_busy(self) -> bool:
-        """Return whether items have been given whose answers were not taken."""
+        """Return True if the answers of some items have not been taken yet."""
 
     @abstractmethod
     def has_room(self, depth: int = 1) -> bool:
-        """Return whether a process is at fewer items than so many."""
+        """Return True if some process has fewer than `depth` items."""
 
     @abstractmethod
     def give(self, name: Any, work: Callable[[Any], Any], item: Any) -> None:
-        """Let a process do one more item; `name`: what `take` calls it. Raises as `begin`."""
+        """Give a process one more item; `name`: its name in the answers of `take`. Raises as `begin`."""
 
     @abstractmethod
     def take(self, wait: bool) -> list[tuple[Any, Any]]:
-        """Return what is done by now: the name of each item with what `work` gave, or the exception that it raised.
+        """Return the finished items: the name of each with the result of `work`, or the exception that it raised.
 
-        `wait`: until there is something, if there is anything to wait for. Raises EdgesimError if a process died.
+        `wait`: block until an item is finished, if there is any. Raises EdgesimError if a process died.
         """
 
 
 def answer(function: Callable[..., Any], *given: Any) -> Any:
-    """Return what a function gives in a worker process, or the exception that it raises, fit to be sent home."""
+    """Call a function in a worker process; return its result, or its exception in a form that can be pickled."""
     try:
         return function(*given)
     except Exception as error:
         told, frames = f"in a worker process:\n{traceback.format_exc()}", own_frames(error)
         try:
             pickle.loads(pickle.dumps(error))
-        except Exception:  # one with a constructor of its own does not come home
+        except Exception:  # exceptions with constructors of their own cannot be unpickled
             error = RuntimeError(f"{type(error).__name__}: {error}")
         error.add_note(told)
         carry_frames(error, frames)
         return error
 
 
-_PR_SET_PDEATHSIG = 1  # of Linux's prctl: a signal for a process whose parent has died
-_FILES_EACH, _FILES_FOR_ALL = 3, 12  # that are open once processes have started, and beside them while they start
-# What takes long to load, and starts no thread when it is.
+_PR_SET_PDEATHSIG = 1  # option of Linux's prctl: the signal that a process gets when its parent dies
+_FILES_EACH, _FILES_FOR_ALL = 3, 12  # open files per process, and further ones while processes start
+# Modules that take long to load and start no thread on import.
 _PRELOADED = ("torch", "edgesim.execution.backends.workers")
 
 
 class ProcessPool(Pool):
-    """Processes of one kind that work items off; they start at the first item, or when they are told to.
+    """Processes of one kind on this machine; they start at the first item or with `begin`.
 
-    `start(*arguments, each)` is called in each of them before its first item, with its one of `eachs`. `name` begins
-    messages about those that die; `doing(item)`: what they were at, in its words.
+    `start(*arguments, each)` is called in each process before its first item, with its own element of `eachs`. `name`
+    begins messages about processes that die, and `doing(item)` describes their work in these messages.
     """
 
     def __init__(
@@ -100,23 +100,26 @@ class ProcessPool(Pool):
         self._eachs = eachs
         self._doing = doing
         self._of: dict[Connection, BaseProcess] = {}
-        self._at: dict[Connection, deque[tuple[Any, Any]]] = {}  # names of items and items, as they were handed out
-        self._served = False  # whether one of them ever answered
-        self._kept: list[Connection] = []  # this end of the lifeline, while there are processes
+        self._at: dict[Connection, deque[tuple[Any, Any]]] = {}  # (name, item) in the order of `give`
+        self._served = False  # True once a process has answered
+        self._kept: list[Connection] = []  # this process's end of the lifeline, while processes run
 
     def close(self) -> None:
-        """End the processes at once, whatever they are at. May be called twice."""
+        """End the processes at once, whatever they are doing. May be called twice."""
         _end_all(self._of, self._kept)
         self._at.clear()
 
     def begin(self) -> None:
-        """Start the processes, if they are not there. Raises EdgesimError if they cannot start."""
+        """Start the processes unless they run already. Raises EdgesimError if they cannot start."""
         if is_loading_main():
-            sys.exit(1)  # the parent says why
+            sys.exit(1)  # the parent reports the reason
         if self._of:
             return
         try:
-            _check_files(_FILES_EACH * self._workers + _FILES_FOR_ALL)
+            # Fails here if files run out: a process that fails while it starts ends the forking process too.
+            with ExitStack() as opened:
+                for _ in range(_FILES_EACH * self._workers + _FILES_FOR_ALL):
+                    opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
             warm_up()
             with _held(STOP_SIGNALS):
                 self._start_all()
@@ -128,17 +131,17 @@ class ProcessPool(Pool):
             raise EdgesimError(f"{self._name}: {self._why_one_died('')}") from error
 
     def is_busy(self) -> bool:
-        """Return whether items have been given whose answers were not taken."""
+        """Return True if the answers of some items have not been taken yet."""
         return any(self._at.values())
 
     def has_room(self, depth: int = 1) -> bool:
-        """Return whether a process is at fewer items than so many."""
+        """Return True if some process has fewer than `depth` items."""
         return not self._of or any(len(items) < depth for items in self._at.values())
 
     def give(self, name: Any, work: Callable[[Any], Any], item: Any) -> None:
-        """Let the process that is at the fewest items do one more; `name`: what `take` calls it. Raises as `begin`.
+        """Give an item to the process with the fewest items; `name`: its name in the answers of `take`.
 
-        Of several such processes it is the one that was given none for the longest time.
+        Among equals it goes to the process that has waited longest for a new item. Raises as `begin`.
         """
         self.begin()
         worker = min(self._at, key=lambda each: len(self._at[each]))
@@ -148,14 +151,15 @@ class ProcessPool(Pool):
             worker.send((work, item))
 
     def take(self, wait: bool) -> list[tuple[Any, Any]]:
-        """Return what is done by now: the name of each item with what `work` gave, or the exception that it raised.
+        """Return the finished items: the name of each with the result of `work`, or the exception that it raised.
 
-        `wait`: until there is something, if there is anything to wait for. Raises EdgesimError if a process died.
+        `wait`: block until an item is finished, if there is any. Raises EdgesimError if a process died.
         """
         busy = [worker for worker, items in self._at.items() if items]
         found = []
         with self._deaths():
-            for worker in _ready(busy, None if wait else 0.0):
+            ready = connection.wait(busy, None if wait else 0.0) if busy else []
+            for worker in cast("list[Connection]", ready):
                 answer = worker.recv()
                 self._served = True
                 found.append((self._at[worker].popleft()[0], answer))
@@ -165,7 +169,7 @@ class ProcessPool(Pool):
         context = get_context("forkserver")
         lifeline, kept = context.Pipe(duplex=False)
         self._kept.append(kept)
-        util.Finalize(self, _end_all, (self._of, self._kept), exitpriority=10)  # also if nobody closes the pool
+        util.Finalize(self, _end_all, (self._of, self._kept), exitpriority=10)  # also if the pool is never closed
         with lifeline:
             for place in range(self._workers):
                 mine, theirs = context.Pipe()
@@ -179,10 +183,10 @@ class ProcessPool(Pool):
 
     @contextmanager
     def _deaths(self) -> Iterator[None]:
-        """Raise EdgesimError if a process turns out to have died."""
+        """Turn errors of a dead process into EdgesimError."""
         try:
             yield
-        except (EOFError, OSError) as error:  # the second also where an answer breaks off in the middle
+        except (EOFError, OSError) as error:  # OSError also if an answer is cut off in the middle
             doing = " or ".join(filter(None, (self._doing(items[0][1]) for items in self._at.values() if items)))
             reason = self._why_one_died(doing)
             self.close()
@@ -199,17 +203,17 @@ class ProcessPool(Pool):
 
 
 def warm_up(*modules: str) -> None:
-    """Let what worker processes need be loaded, in a process that they are forked from, while this one goes on.
+    """Start the process from which workers are forked, and load their modules there while this process goes on.
 
-    `modules`: what else they need. May be called twice; then the first call counts. That process ends with this one.
+    `modules`: further modules to load. Of several calls the first counts. The forking process ends with this one.
     """
-    resource_tracker.ensure_running()  # it lets signals through again when it starts
+    resource_tracker.ensure_running()  # its start unblocks signals, so it must come first
     get_context("forkserver").set_forkserver_preload([*_PRELOADED, *modules])
     path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
     before = {name: os.environ.get(name) for name in path}
-    os.environ.update(path)  # so that it loads the modules that this process does
+    os.environ.update(path)  # so that it imports from the same places as this process
     try:
-        with _held(STOP_SIGNALS):  # they are for this process to act on
+        with _held(STOP_SIGNALS):  # only this process handles them
             forkserver.ensure_running()
     finally:
         for name, value in before.items():
@@ -219,26 +223,14 @@ def warm_up(*modules: str) -> None:
                 os.environ[name] = value
 
 
-def _check_files(count: int) -> None:
-    """Raise OSError unless so many more files may be open: who fails in mid-start takes the forking process along."""
-    with ExitStack() as opened:
-        for _ in range(count):
-            opened.callback(os.close, os.open(os.devnull, os.O_RDONLY))
-
-
 def cannot_start(name: str, workers: int, error: OSError | RuntimeError) -> Exception:
-    """Return what to raise where processes, or the memory that they share, cannot be had."""
+    """Return the error to raise if processes or their shared memory cannot be created."""
     reason = (getattr(error, "strerror", None) or str(error)).rpartition(": ")[2].removesuffix(f" ({EMFILE})")
     return EdgesimError(f"{name}: cannot start {workers} processes: {reason}")
 
 
-def _ready(connections: Sequence[Connection], timeout_s: float | None) -> list[Connection]:
-    """Wait until something has come, or somebody has gone, or for so long; return where."""
-    return cast("list[Connection]", connection.wait(connections, timeout_s)) if connections else []
-
-
 def is_loading_main() -> bool:
-    """Return whether this is a worker process that still loads its parent's script, which has to start nothing."""
+    """Return True in a worker process that still loads its parent's script, which must start nothing."""
     return getattr(current_process(), "_inheriting", False)
 
 
@@ -255,7 +247,7 @@ def _end_all(processes: dict[Connection, BaseProcess], kept: list[Connection]) -
 
 @contextmanager
 def _held(signals: Sequence[int]) -> Iterator[None]:
-    """Hold signals back: they are for this process, and processes started meanwhile inherit that."""
+    """Block signals, so that processes started meanwhile inherit the block; only this process handles them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
@@ -271,12 +263,25 @@ def _serve(
     start: Callable[..., Any] | None,
     given: Sequence[Any],
 ) -> None:
-    """Be a worker process: answer what comes until nothing comes any more."""
-    for each in STOP_SIGNALS:  # they are the parent's to act on
+    """Run a worker process: answer items until the parent ends.
+
+    The end of the parent closes its end of the lifeline, for which a thread waits. On Linux this also ends the process
+    from which this one was forked, and prctl ends this process with that one even if it hangs.
+    """
+
+    def end_with_parent() -> None:
+        with suppress(EOFError, OSError):
+            lifeline.recv_bytes()
+        os._exit(1)
+
+    for each in STOP_SIGNALS:  # only the parent handles them
         signal.signal(each, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-    _end_with_parent(lifeline)
-    os.environ.clear()  # of the process that this one was forked from
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    os.environ.clear()  # the environment of the forking process
     os.environ.update(environment)
     os.chdir(folder)
     if start:
@@ -285,21 +290,3 @@ def _serve(
         while True:
             function, item = work.recv()
             work.send(answer(function, item))
-
-
-def _end_with_parent(lifeline: Connection) -> None:
-    """End this process when the one that uses it ends, by whatever signal.
-
-    Then its end of the lifeline closes, which a thread waits for. On Linux the process that this one was forked from
-    ends by that too, and takes it along even if it hangs (prctl).
-    """
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_wait_for_the_end, args=(lifeline,), daemon=True).start()
-
-
-def _wait_for_the_end(lifeline: Connection) -> None:
-    with suppress(EOFError, OSError):
-        lifeline.recv_bytes()
-    os._exit(1)

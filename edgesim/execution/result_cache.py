@@ -1,4 +1,4 @@
-"""Results of earlier runs by identity: a run that asks the same again is answered and computes nothing twice.
+"""Cached results of earlier runs by identity, so that no run computes the same value twice.
 
 Runs of one folder share an SQLite file of answers, with the weights in safetensors files beside it.
 """
@@ -40,15 +40,15 @@ _NAME = "name"
 _GENERATION = b"generation of "
 _SNAPSHOTS = "snapshots"
 _MOST_ANSWER_BYTES = 2**20
-_MOST_BYTES = 2**29  # of a snapshot: all that many devices keep would fill the disk
+_MOST_BYTES = 2**29  # of a snapshot, as the states of many devices could fill the disk
 _WEIGHTS = "weights"
-_MOST_STEPS = 10**8  # of SQLite for one statement, some seconds: in a made-up file pages lead to each other for ever
-_PATIENCE_S = 60.0  # for other processes that write
+_MOST_STEPS = 10**8  # of SQLite for one statement, some seconds: pages of a forged file may form an endless loop
+_PATIENCE_S = 60.0  # longest wait for other processes that write
 _DAMAGES = (OSError, DataError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)
 
 
 class Held(NamedTuple):
-    """What a folder of answers holds."""
+    """Contents of a folder of answers: counts, and total size in bytes."""
 
     answers: int
     models: int
@@ -66,35 +66,36 @@ class Rows(Protocol):
         """Keep a row. Raises ConfigError if it cannot be written."""
 
     def close(self) -> None:
-        """Let go of them. May be called twice."""
+        """Release the rows. May be called twice."""
 
 
 class Answers:
-    """Answers by identity, shared by all processes that use the folder; a process that is killed leaves it whole.
+    """Answers by identity, shared by all processes that use the folder; a killed process leaves it intact.
 
-    They save time and are never needed: what is damaged is computed again, and what cannot be written is not kept. A
-    line on stderr says so.
+    They save time and are never needed: a damaged answer is computed again, and one that cannot be written is dropped.
+    A line on stderr reports it.
     """
 
     def __init__(self, folder: Path, reads: bool = True, rows: Rows | None = None) -> None:
-        """Give the answers of the runs in a folder; made with the first one. `reads`: else they are replaced.
+        """Use the answers of the runs in a folder, created with the first one. `reads` False: they are replaced.
 
-        `rows`: where small ones are; None: an SQLite file of the folder, which only processes of one machine may use.
+        `rows`: store of small answers; None: an SQLite file of the folder, which only processes of one machine may use.
         """
         self.folder = folder / FOLDER
         self._reads = reads
         self._writes = True
         self._rows = FileRows(self.folder / ROWS) if rows is None else rows
         self._records = records_of(None)
-        self._facts: bytes | None = None  # whose generation is to be looked up, or begun
+        self._facts: bytes | None = None  # facts whose generation is not looked up yet
         self._generation = b""  # part of the name of each answer
 
     def of(self, facts: bytes) -> Answers:
         """Return the answers of runs with equal facts, as of the newest run that did not read them.
 
-        Such a run begins a generation, under whose name it keeps all that it computes. That is one write, so no run
-        ever finds an answer from before it, wherever a process is killed. Nor does a run that finds no generation. It
-        is begun when the first answer is asked for or kept: a run that is refused before leaves nothing.
+        Such a run starts a generation, and stores all its results under the generation's name. Starting it is one
+        write, so no run finds an answer from before it, wherever a process is killed. A run that finds no generation
+        finds no answers. The generation starts when the first answer is asked for or stored, so a run that is refused
+        before leaves nothing.
         """
         same = copy(self)
         same._facts = facts
@@ -112,18 +113,18 @@ class Answers:
         return None if row is None else self._part(row, name, "answer", self._records, self.folder / ROWS)
 
     def put(self, id_: bytes, answer: Any) -> None:
-        """Keep an answer, unless it is large, or of a kind that no file holds."""
+        """Store an answer, unless it is large or of a type that no file can hold."""
         name = self._name(id_)
         row = _sealed(name, {"answer": answer}, self._records, _MOST_ANSWER_BYTES)
         if row is not None:
             self._keep(self._rows.put, name, row)
 
     def has_weights(self, id_: bytes | None) -> bool:
-        """Return whether the arrays of a model were kept, whole."""
+        """Return True if the arrays of a model were stored and can be read."""
         return self.weights(id_) is not None
 
     def weights(self, id_: bytes | None) -> dict[str, np.ndarray] | None:
-        """Return the arrays of a model by name, None if none were kept that can be read."""
+        """Return the arrays of a model by name, None if they were not stored or cannot be read."""
         assert id_ is not None
         weights: dict[str, np.ndarray] | None = self._part_of_file(id_, _WEIGHTS, "weights", self._records)
         return weights
@@ -134,38 +135,38 @@ class Answers:
         self._put_file(id_, _WEIGHTS, {"weights": dict(arrays)}, self._records, inf)
 
     def snapshot(self, id_: bytes, method: Method) -> Mapping[bytes, Any] | None:
-        """Return the values that were kept when a node was computed, by identity, read as one is asked for.
+        """Return the values stored when a node was computed, by identity, read at the first access.
 
-        None if none were that can be read.
+        None if they were not stored or cannot be read.
         """
         records = records_of(method)
         names = self._part_of_file(id_, _SNAPSHOTS, "names", records)
         return None if names is None else _Values(self._path(id_, _SNAPSHOTS), records, names)
 
     def put_snapshot(self, id_: bytes, values: Mapping[bytes, Any], method: Method) -> None:
-        """Keep values, unless they are very large, or of a kind that no file holds."""
+        """Store values, unless they are very large or of a type that no file can hold."""
         parts = {"names": [value_id.hex() for value_id in values], "values": list(values.values())}
         self._put_file(id_, _SNAPSHOTS, parts, records_of(method), _MOST_BYTES)
 
     def remove_snapshot(self, id_: bytes) -> None:
-        """Give a snapshot up."""
-        with suppress(OSError):  # what cannot be removed stays, and is right
+        """Delete a snapshot."""
+        with suppress(OSError):  # a file that cannot be removed does no harm
             self._path(id_, _SNAPSHOTS).unlink(missing_ok=True)
 
     def held(self) -> Held:
-        """Return how much there is."""
+        """Return the number of answers, models and snapshots, and their size."""
         with closing(FileRows(self.folder / ROWS)) as rows:
             answers = rows.count() if (self.folder / ROWS).exists() else 0
         nbytes: dict[Path, int] = {}
         for path in self.folder.rglob("*"):
-            with suppress(FileNotFoundError):  # SQLite removes files of its own, and runs those of old snapshots
+            with suppress(FileNotFoundError):  # SQLite removes its own files, and runs remove old snapshots
                 if path.is_file():
                     nbytes[path] = path.stat().st_size
         models, snapshots = (sum(path.parent.name == kind for path in nbytes) for kind in (_WEIGHTS, _SNAPSHOTS))
         return Held(answers, models, snapshots, sum(nbytes.values()))
 
     def remove(self) -> None:
-        """Remove all of it."""
+        """Remove the folder."""
         self.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -194,11 +195,11 @@ class Answers:
 
     def _part_of_file(self, id_: bytes, kind: str, part: str, records: Records) -> Any:
         path = self._path(id_, kind)
-        found = self._reads and os.access(path, os.F_OK)  # False too where nobody may look
+        found = self._reads and os.access(path, os.F_OK)  # False also where permission is missing
         return self._part(path, self._name(id_), part, records, path) if found else None
 
     def _part(self, source: Path | bytes, name: bytes, part: str, records: Records, file: Path) -> Any:
-        """Return a part of what was sealed under a name, None if it is damaged; `file`: where that is."""
+        """Return a part of the content sealed under a name, None if it is damaged; `file`: its path for the warning."""
         try:
             found, value = read_tree(source, records, _NAME, part)
             if found != name.hex():
@@ -209,7 +210,7 @@ class Answers:
         return value
 
     def _keep(self, put: Callable[..., None], *what: Any) -> None:
-        """Write something, unless that has failed before in this run."""
+        """Write something, unless a write has failed before in this run."""
         if self._writes:
             try:
                 put(*what)
@@ -219,7 +220,7 @@ class Answers:
 
 
 class FileRows:
-    """Rows in an SQLite file, made with the first one. Only processes of one machine may use it at a time."""
+    """Rows in an SQLite file, created with the first row. Only processes of one machine may use it at a time."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -243,7 +244,7 @@ class FileRows:
             self._opened = None
 
     def count(self) -> int:
-        """Return how many answers there are."""
+        """Return the number of answers."""
         counted = self._first("select count(*) from answers where instr(id, ?) != 1", _GENERATION)
         return counted[0] if counted else 0
 
@@ -258,35 +259,36 @@ class FileRows:
 
     def _open(self) -> sqlite3.Connection:
         folder, log = self._file.parent, self._file.with_name(f"{self._file.name}-wal")
-        for file in (
-            self._file,
-            log,
-            log.with_name(f"{self._file.name}-shm"),
-            log.with_name(f"{self._file.name}-journal"),
-        ):
-            if os.access(file, os.F_OK):  # SQLite would wait for what a named pipe gives
-                check_regular(file, ConfigError)
+        for own in (self._file, log, *(log.with_name(f"{self._file.name}-{end}") for end in ("shm", "journal"))):
+            if os.access(own, os.F_OK):  # SQLite would block on a named pipe
+                check_regular(own, ConfigError)
         if os.access(self._file, os.F_OK) and not os.access(folder, os.W_OK, effective_ids=True) and not log.exists():
-            # SQLite reads no file whose log it cannot write, unless it is told that there is none
+            # SQLite needs to write its log to read a file, unless the file is declared immutable
             uri = f"{self._file.absolute().as_uri()}?immutable=1"
             return self._checked(_connected(uri, uri=True))
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"{folder}: cannot be made: {error.strerror}") from error
-        _remove_cut_off(self._file.parent)
+        for growing in folder.rglob(growing_file(Path("*")).name):  # of writers that were killed
+            if not growing.is_file():  # opening a named pipe would block
+                continue
+            with suppress(OSError), growing.open("ab") as file:
+                if _is_ours(file, growing):
+                    growing.unlink()
         connection = _connected(self._file)
-        connection.execute("pragma trusted_schema = off")  # nothing in the file is run
+        connection.execute("pragma trusted_schema = off")  # no code in the file is run
         connection.execute(f"create table if not exists {_COLUMNS}")
         self._checked(connection)
-        with suppress(sqlite3.OperationalError):  # another process is just doing so
-            connection.execute("pragma journal_mode = wal")  # readers and one writer at a time, whole after a kill
+        with suppress(sqlite3.OperationalError):  # another process is doing so now
+            connection.execute("pragma journal_mode = wal")  # many readers and one writer, intact after a kill
         connection.execute("pragma synchronous = normal")
         return connection
 
     def _checked(self, connection: sqlite3.Connection) -> sqlite3.Connection:
-        """Return a connection to a file that holds nothing but the table of answers: a view, or what a trigger does,
-        may never end. Raises ConfigError otherwise.
+        """Return the connection. Raises ConfigError unless the file holds only the table of answers.
+
+        A view or a trigger may never end.
         """
         found = connection.execute("select sql from sqlite_master where sql is not null limit 2").fetchall()
         if found != [(f"CREATE TABLE {_COLUMNS}",)]:
@@ -295,7 +297,7 @@ class FileRows:
 
 
 class _Values(Mapping[bytes, Any]):
-    """The values of a snapshot; the file is read when the first one is asked for."""
+    """The values of a snapshot; the file is read at the first access."""
 
     def __init__(self, path: Path, records: Records, names: Sequence[str]) -> None:
         self._path = path
@@ -323,7 +325,7 @@ class _Values(Mapping[bytes, Any]):
 
 
 def _sealed(name: bytes, parts: Mapping[str, Any], records: Records, most_bytes: float) -> bytes | None:
-    """Return the content of a file that holds parts and their name, None if they are too large or of no known kind."""
+    """Return the bytes of a file with parts and their name, None if they are too large or of an unknown type."""
     file = io.BytesIO()
     try:
         write_tree(file, {_NAME: name.hex(), **parts}, records, most_bytes=most_bytes)
@@ -333,7 +335,7 @@ def _sealed(name: bytes, parts: Mapping[str, Any], records: Records, most_bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file, unless another process is just writing it: what it has found out is the same."""
+    """Write a file, unless another process is writing it now: the content would be the same."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         growing = growing_file(path)
@@ -343,7 +345,7 @@ def _write(path: Path, content: bytes) -> None:
             if not _is_ours(file, growing):
                 return
             try:
-                file.truncate(0)  # of a process that was killed
+                file.truncate(0)  # drop the bytes of a process that was killed
                 file.write(content)
                 file.flush()
                 growing.replace(path)
@@ -355,7 +357,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _is_ours(file: IO[bytes], growing: Path) -> bool:
-    """Lock a file that grows, and return whether no other process writes it, or has put it in its place."""
+    """Lock a temporary file; return False if another process is writing it or has renamed it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until it is closed, or its process dies
         return os.path.samestat(os.fstat(file.fileno()), growing.stat())
@@ -369,26 +371,17 @@ def _connected(file: Path | str, uri: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def _remove_cut_off(folder: Path) -> None:
-    """Remove files whose writers were killed as they grew."""
-    for growing in folder.rglob(growing_file(Path("*")).name):
-        if not growing.is_file():  # opening a named pipe would wait
-            continue
-        with suppress(OSError), growing.open("ab") as file:
-            if _is_ours(file, growing):
-                growing.unlink()
-
-
 SNAPSHOT_S = 60.0
 _MOST_SNAPSHOTS = 8
 
 
 class SavedMemo(Memo):
-    """Answers of runs so far, those of this one, and the values that it was saved with.
+    """Answers of earlier runs and of this run, and the values saved in its checkpoint.
 
-    `facts`: the hash of all that learning depends on beside the graph, see edgesim.runs.cache_identity; it is part of
-    every identity. `world`: that of the whole scenario. `answers`: kept for all runs of a folder, with snapshots of
-    values, as often as the checkpoint or once a minute. `checkpoint`: where this run is saved, or goes on from.
+    `facts`: the hash of everything that learning depends on beside the graph, see edgesim.runs.cache_identity. It is
+    part of every identity. `world`: the hash of the whole scenario. `answers`: the cache of all runs of a folder, with
+    snapshots of values as often as the checkpoint is saved, or once a minute. `checkpoint`: the file in which this run
+    is saved, or from which it continues.
     """
 
     keeps = True
@@ -401,7 +394,7 @@ class SavedMemo(Memo):
         answers: Answers | None,
         checkpoint: Checkpoint | None,
     ) -> None:
-        """Raise ConfigError or DataError if there is a checkpoint that does not fit, or that cannot be read."""
+        """Load the checkpoint. Raises ConfigError or DataError if it does not fit or cannot be read."""
         super().__init__()
         saved = checkpoint.load(method) if checkpoint else None
         self._facts = facts
@@ -419,18 +412,18 @@ class SavedMemo(Memo):
         self._snapshots: list[bytes] = []  # of this run
 
     def name(self, *parts: Any) -> bytes:
-        """Return the identity of what is made of these parts and of the facts."""
+        """Return the identity of a value made from these parts and the facts."""
         try:
             return self._digests.of(self._facts, *parts)
-        except TypeError:  # such as an object of a method's own in its state: equal to no other, in no run
+        except TypeError:  # such as an object of a method's own class: its identity equals no other
             return os.urandom(16)
 
     def name_of_plan(self, *parts: Any) -> bytes:
-        """Return the identity of a plan, which may depend on all that there is in the world, selection included."""
+        """Return the identity of a plan, which may depend on the whole world, selection included."""
         return self.name("plan", self._world, *parts)
 
     def look_up(self, id_: bytes | None) -> Any:
-        """Return the answer of an identity, None if nobody knows it."""
+        """Return the answer of an identity, None if it is not cached."""
         assert id_ is not None
         known = self._saved.get(id_)
         if known is None and self._answers is not None:
@@ -441,7 +434,7 @@ class SavedMemo(Memo):
         return known
 
     def keep(self, id_: bytes | None, answer: Any, round_: int) -> None:
-        """Take an answer that was computed, to a question of a round."""
+        """Store a computed answer; `round_`: the round that asked for it."""
         assert id_ is not None
         self.found_from = round_ if self.found_from is None else min(round_, self.found_from)
         self.found += 1
@@ -452,7 +445,7 @@ class SavedMemo(Memo):
             self._told[id_] = answer
 
     def small(self, node: Node, graph: Graph) -> Any:
-        """Return the value of a node; one that is small is kept with the answers, and looked up there."""
+        """Return the value of a node; a small value is stored with the answers and looked up there."""
         if self._answers is None or node.id is None:
             return graph.value(node)
         known = None if node.is_made else self._answers.get(node.id)
@@ -462,9 +455,9 @@ class SavedMemo(Memo):
         return known
 
     def reuse(self, id_: bytes | None, nodes: Callable[[], Sequence[Node]], method: Method) -> None:
-        """Let nodes be read from a snapshot or the checkpoint that has their values; `nodes`: gives them.
+        """Let nodes read their values from a snapshot or the checkpoint; `nodes`: returns the nodes.
 
-        `id_`: the aggregation that was the newest when the snapshot was kept.
+        `id_`: the newest aggregation when the snapshot was stored.
         """
         assert id_ is not None
         snapshot = None if self._answers is None else self._answers.snapshot(id_, method)
@@ -475,25 +468,35 @@ class SavedMemo(Memo):
                     node.found(partial(values.__getitem__, node.id))
 
     def is_due(self) -> bool:
-        """Return whether it is time to save the run: for its checkpoint, or as a snapshot with the answers."""
+        """Return True if it is time to save the checkpoint or a snapshot."""
         return self.found > 0 and (self._is_checkpoint_due() or self._is_snapshot_due())
 
     def save(self, id_: bytes | None, nodes: Sequence[Node], graph: Graph, method: Method) -> None:
-        """Save all that later nodes may build on, in the checkpoint, as a snapshot or both, as it is time to."""
+        """Save the values that later nodes may use, in the checkpoint or as a snapshot, whichever is due.
+
+        Beyond _MOST_SNAPSHOTS, every second snapshot is deleted and snapshots become half as frequent.
+        """
         assert id_ is not None
         if self._checkpoint is not None and self._is_checkpoint_due():
             host_s = self.host_s + time.perf_counter() - self._started_s
             self._checkpoint.save(Saved(dict(self._told), _values(nodes, graph), host_s), method)
             self._looked_s = time.perf_counter()
-        if self._is_snapshot_due():
-            self._keep_snapshot(id_, _values(nodes, graph), method)
+        if self._answers is not None and self._is_snapshot_due():
+            self._answers.put_snapshot(id_, _values(nodes, graph), method)
+            self._snapshots.append(id_)
+            if len(self._snapshots) > _MOST_SNAPSHOTS:
+                for old in self._snapshots[-2::-2]:
+                    self._answers.remove_snapshot(old)
+                self._snapshots = self._snapshots[-1::-2][::-1]
+                self._snapshot_s *= 2
+            self._kept_s = time.perf_counter()
 
     def has_weights(self, node: Node) -> bool:
-        """Return whether `weights` computes nothing for a model: it is at hand, or earlier runs have kept it."""
+        """Return True if `weights` computes nothing: the model is at hand, or earlier runs have stored it."""
         return node.is_at_hand or (self._answers is not None and self._answers.has_weights(node.id))
 
     def weights(self, node: Node, graph: Graph, flat: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
-        """Return the arrays of a model by name, as `flat` makes them; read where earlier runs have kept them."""
+        """Return the arrays of a model by name, as `flat` makes them, or as earlier runs have stored them."""
         known = None if self._answers is None or node.is_made else self._answers.weights(node.id)
         if known is not None:
             return known
@@ -507,18 +510,6 @@ class SavedMemo(Memo):
 
     def _is_snapshot_due(self) -> bool:
         return self._answers is not None and time.perf_counter() - self._kept_s >= self._snapshot_s
-
-    def _keep_snapshot(self, id_: bytes, values: Mapping[bytes, Any], method: Method) -> None:
-        """Keep a snapshot; of many every second one is given up, and from then on they are half as frequent."""
-        assert self._answers is not None
-        self._answers.put_snapshot(id_, values, method)
-        self._snapshots.append(id_)
-        if len(self._snapshots) > _MOST_SNAPSHOTS:
-            for old in self._snapshots[-2::-2]:
-                self._answers.remove_snapshot(old)
-            self._snapshots = self._snapshots[-1::-2][::-1]
-            self._snapshot_s *= 2
-        self._kept_s = time.perf_counter()
 
 
 def _values(nodes: Sequence[Node], graph: Graph) -> dict[bytes, Any]:

@@ -1,8 +1,8 @@
-"""A tree of values in one file: numbers, text, containers, arrays, tensors, and records of classes that are named.
+"""A tree of values in one file: numbers, text, containers, arrays, tensors, and records of named classes.
 
-The file is a safetensors file: each array is its bytes, and the array `tree` is JSON that says where they belong. So
-nothing in it can be run. The SHA-256 of all of it stands in its header. Records are rebuilt only of classes that the
-reader names; what a file says is never imported.
+The file is a safetensors file: each array is stored as bytes, and the array `tree` is JSON with the places of the
+arrays in the tree. Reading it runs no code. The header holds the SHA-256 of the whole file. Records are rebuilt only
+of classes that the reader names, and nothing that a file names is imported.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import io
 import json
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
 from math import inf
@@ -26,20 +26,20 @@ from safetensors.numpy import load
 from edgesim.files.reading import check_regular
 from edgesim.learning.codec.packed import Tensors
 
-Records: TypeAlias = Mapping[str, type]  # "module:Class" -> dataclass or NamedTuple that may be in a file
+Records: TypeAlias = Mapping[str, type]  # "module:Class" -> dataclass or NamedTuple that a file may hold
 
 _TREE = "tree"
 _NO_DIGEST = "0" * 64
 _BLOCK_BYTES = 2**20
-_MOST_HEAD_BYTES = 100_000_000  # safetensors reads no larger one
+_MOST_HEAD_BYTES = 100_000_000  # limit of safetensors
 _PLAIN = (type(None), bool, int, float, str)
 _LISTS: dict[str, type] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 _MAPPINGS: dict[str, type] = {"dict": dict, "ordered": OrderedDict}
-_NUMBERS = "biufc"  # kinds of NumPy's types that are nothing but numbers
+_NUMBERS = "biufc"  # kinds of NumPy's numeric types
 
 
 def records_in(*modules: str) -> Records:
-    """Return the dataclasses and NamedTuples that loaded modules know by name."""
+    """Return the dataclasses and NamedTuples in the namespaces of loaded modules, by name."""
     classes = [each for name in modules for each in vars(sys.modules[name]).values() if isinstance(each, type)]
     return {_name(cls): cls for cls in classes if is_dataclass(cls) or hasattr(cls, "_fields")}
 
@@ -55,7 +55,14 @@ def write_tree(file: IO[bytes], parts: Mapping[str, Any], records: Records, most
         raise OverflowError(f"more than {most_bytes} bytes")
     tree = json.dumps({"parts": nodes, "shared": writer.shared}, separators=(",", ":")).encode()
     blobs = {_TREE: np.frombuffer(tree, np.uint8), **{str(i): blob for i, blob in enumerate(writer.blobs)}}
-    head = _head(blobs)
+    header: dict[str, Any] = {"__metadata__": {"sha256": _NO_DIGEST}}
+    end = 0
+    for name, blob in blobs.items():
+        header[name] = {"dtype": "U8", "shape": [blob.size], "data_offsets": [end, end + blob.size]}
+        end += blob.size
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    head = len(text).to_bytes(8, "little") + text
     found = sha256(head)
     file.write(head)
     for blob in blobs.values():
@@ -71,11 +78,10 @@ def check_tree(value: Any, records: Records) -> None:
 
 
 def read_tree(source: Path | bytes, records: Records, *names: str) -> list[Any]:
-    """Return the named parts of the tree in a file, or in what a file would hold.
+    """Return the named parts of the tree in a file, or in the bytes of one.
 
-    Raises ValueError if the file is not what was written, is none, or has a class that is not among `records`; OSError
-    or DataError if it cannot be read. A file made by hand may raise anything that PyTorch raises where numbers do not
-    fit together.
+    Raises ValueError if the file is damaged, of another format, or has a class that is not among `records`, and OSError
+    or DataError if it cannot be read. A forged file with inconsistent numbers may raise any error of PyTorch.
     """
     if isinstance(source, bytes):
         _check_digest(io.BytesIO(source), len(source))
@@ -93,44 +99,27 @@ def _parts(array: Callable[[str], np.ndarray], records: Records, names: Sequence
     return [reader.value(tree["parts"][name]) for name in names]
 
 
-def _head(blobs: Mapping[str, np.ndarray]) -> bytes:
-    header: dict[str, Any] = {"__metadata__": {"sha256": _NO_DIGEST}}
-    end = 0
-    for name, blob in blobs.items():
-        header[name] = {"dtype": "U8", "shape": [blob.size], "data_offsets": [end, end + blob.size]}
-        end += blob.size
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
-
-
 def _check_digest(file: IO[bytes], size: int) -> None:
-    """Raise ValueError unless a file's digest is that of its bytes, with zeros in the place of the digest."""
+    """Raise ValueError unless the digest in a file's header fits its bytes, with zeros in the place of the digest."""
     length = int.from_bytes(file.read(8), "little")
     if length > min(size, _MOST_HEAD_BYTES):
         raise ValueError("it is no checkpoint, or its head is damaged")
     text = file.read(length)
-    digest = _digest_in(text, size)
-    found = sha256(length.to_bytes(8, "little") + text.replace(digest.encode(), _NO_DIGEST.encode()))
-    while block := file.read(_BLOCK_BYTES):
-        found.update(block)
-    if found.hexdigest() != digest:
-        raise ValueError("it is damaged: its SHA-256 is not the one that it was written with")
-
-
-def _digest_in(head: bytes, size: int) -> str:
-    """Return the digest in the header of a file of so many bytes. Raises ValueError if it is not such a header."""
     try:
-        arrays = json.loads(head)
+        arrays = json.loads(text)
         digest = arrays.pop("__metadata__")["sha256"]
         end = max(each["data_offsets"][1] for each in arrays.values())
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError("it is no checkpoint, or its head is damaged") from error
     if not (isinstance(digest, str) and len(digest) == len(_NO_DIGEST)):
         raise ValueError("its head is damaged")
-    if 8 + len(head) + end != size:  # before all of it is read: it may be endless
-        raise ValueError(f"it is damaged: it has {size} bytes, its head promises {8 + len(head) + end}")
-    return digest
+    if 8 + len(text) + end != size:  # checked before the rest is read, which may be endless
+        raise ValueError(f"it is damaged: it has {size} bytes, its head promises {8 + len(text) + end}")
+    found = sha256(length.to_bytes(8, "little") + text.replace(digest.encode(), _NO_DIGEST.encode()))
+    while block := file.read(_BLOCK_BYTES):
+        found.update(block)
+    if found.hexdigest() != digest:
+        raise ValueError("it is damaged: its SHA-256 is not the one that it was written with")
 
 
 def _name(cls: type) -> str:
@@ -142,13 +131,13 @@ def _field_names(cls: Any) -> tuple[str, ...]:
 
 
 class _Writer:
-    """Turns values into nodes of JSON and arrays of bytes. What is shared in memory is written once."""
+    """Converts values to JSON nodes and arrays of bytes. Objects shared in memory are written once."""
 
     def __init__(self, records: Records) -> None:
         self.blobs: list[np.ndarray] = []
         self.shared: list[Any] = []
         self._records = records
-        self._blob_of: dict[Any, int] = {}  # where bytes lie in memory -> their place in `blobs`
+        self._blob_of: dict[Any, int] = {}  # location of bytes in memory -> their place in `blobs`
         self._shared_of: dict[int, int] = {}  # id of a tensor or record -> its place in `shared`
 
     def node(self, value: Any) -> Any:
@@ -168,15 +157,11 @@ class _Writer:
             return ["dtype", str(value)]
         if isinstance(value, np.generic) and value.dtype.kind in "biuf":
             return ["number", value.dtype.str, value.item()]
-        return ["shared", self._share(value)]
-
-    def _share(self, value: Any) -> int:
-        """Return the place of a value among the shared ones."""
         if id(value) not in self._shared_of:
             node = self._large(value)
             self._shared_of[id(value)] = len(self.shared)
             self.shared.append(node)
-        return self._shared_of[id(value)]
+        return ["shared", self._shared_of[id(value)]]
 
     def _large(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.layout == torch.strided:
@@ -194,7 +179,7 @@ class _Writer:
         return ["record", name, [self.node(getattr(value, field)) for field in _field_names(type(value))]]
 
     def _tensor(self, tensor: torch.Tensor) -> Any:
-        """Return the node of a tensor, its strides kept: sums may depend on how numbers lie in memory."""
+        """Return the node of a tensor with its strides, as sums may depend on the order of numbers in memory."""
         here = tensor.detach().resolve_conj().resolve_neg().cpu()
         steps = zip(here.shape, here.stride(), strict=True)
         span = 1 + sum((size - 1) * stride for size, stride in steps) if here.numel() else 0
@@ -210,7 +195,7 @@ class _Writer:
 
 
 class _Reader:
-    """Turns nodes back into values; what was shared is shared again."""
+    """Converts nodes back to values; shared objects are shared again."""
 
     def __init__(self, read_blob: Callable[[int], np.ndarray], shared: list[Any], records: Records) -> None:
         self._read_blob = read_blob
@@ -220,7 +205,10 @@ class _Reader:
         self._values: dict[int, Any] = {}  # by their place in `shared`
         self._makers: dict[str, Callable[..., Any]] = {
             **{tag: lambda items, made=made: made(map(self.value, items)) for tag, made in _LISTS.items()},
-            **{tag: lambda pairs, made=made: made(self._pairs(pairs)) for tag, made in _MAPPINGS.items()},
+            **{
+                tag: lambda pairs, made=made: made((self.value(key), self.value(item)) for key, item in pairs)
+                for tag, made in _MAPPINGS.items()
+            },
             "packed": lambda stored: Tensors(self.value(stored)),
             "dtype": _dtype,
             "number": lambda dtype, number: np.dtype(dtype).type(number),
@@ -237,9 +225,6 @@ class _Reader:
             return node
         tag, *rest = node
         return self._makers[tag](*rest)
-
-    def _pairs(self, pairs: list[Any]) -> Iterator[tuple[Any, Any]]:
-        return ((self.value(key), self.value(item)) for key, item in pairs)
 
     def _one_of_shared(self, place: int) -> Any:
         if place not in self._values:
@@ -270,7 +255,7 @@ class _Reader:
         values = [self.value(node) for node in nodes]
         if issubclass(cls, tuple):
             return tuple.__new__(cls, values)
-        made = object.__new__(cls)  # it was complete when it was written: nothing of the class is to run
+        made = object.__new__(cls)  # without the class's own code: the record was complete when it was written
         for field, value in zip(names, values, strict=True):
             object.__setattr__(made, field, value)
         return made
