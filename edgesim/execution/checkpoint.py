@@ -1,8 +1,8 @@
-"""Lets a run that was cut off go on: what it was told so far lies in a file, with the weights of that moment.
+"""Checkpoints: a file with the answers of a run so far and the weights of that moment, to continue a run cut off.
 
-The clock, the links and the tables of a run depend on what is learned only through answers: plans, scores, and what an
-aggregation says of itself. A run that goes on is simulated from its beginning, and is answered by identity without any
-training until it asks what nobody knows. Then it goes on from the saved values, bit for bit.
+The clock, the links and the tables of a run depend on learning only through answers: plans, scores, and facts of
+aggregations. A continued run is simulated from its beginning, and gets saved answers by identity without any training,
+until it asks for one that is not saved. Then it goes on from the saved values, bit for bit.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from edgesim.files.atomic import checkpoint_of, remove_checkpoint, whole_file
 from edgesim.files.reading import in_short
 from edgesim.learning.codec import packed
 
-# The modules of the classes of plans, messages and packed tensors; imported here, as a reader may have loaded none.
+# Modules of the classes of plans, messages and packed tensors, imported here because a reader may have loaded none.
 _MODULES = tuple(module.__name__ for module in (task, update, backend, learner, rng, packed))
 
 
 class Saved(NamedTuple):
-    """What a checkpoint file holds, by identity."""
+    """Contents of a checkpoint file, by identity."""
 
-    answers: Mapping[bytes, Any]  # to all that the run has asked
-    values: Mapping[bytes, Any]  # of all that later nodes may build on
-    host_s: float  # that it took until then
+    answers: Mapping[bytes, Any]  # all answers that the run has got
+    values: Mapping[bytes, Any]  # values on which later nodes may build
+    host_s: float  # host time of the run until then
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run is saved, how often, and what has to be the same for another one to go on from there.
+    """The file in which a run is saved, the interval, and the stamp that a run must have to continue from it.
 
     Format: edgesim.execution.serialization. Reading runs no code, and a file with a changed byte is refused.
     """
 
     file: Path
-    every_s: float  # of the host's time; saved after the next merge
+    every_s: float  # interval in host time; saved after the next merge
     stamp: Mapping[str, Any]
 
     @classmethod
@@ -53,21 +53,21 @@ class Checkpoint:
         return cls(checkpoint_of(folder), every_s, stamp)
 
     def is_outdated(self) -> bool:
-        """Return whether there is a file that was written for another stamp or version of torch.
+        """Return True if a file exists that was written for another stamp or version of torch.
 
         Raises DataError if it cannot be read.
         """
         return self.file.exists() and bool(self._differences(self._content({}, "stamp")[0]))
 
     def is_unfit(self) -> bool:
-        """Return whether there is a file that no run of this stamp can go on from, damaged ones included."""
+        """Return True if a file exists from which no run of this stamp can continue, also if it is damaged."""
         try:
             return self.is_outdated()
         except DataError:
             return True
 
     def load(self, method: Method | None = None) -> Saved | None:
-        """Return what the file holds, None if there is none; `method`: whose state may have records of its module.
+        """Return the contents of the file, None if there is none; `method`: its state may hold records of its module.
 
         Raises ConfigError if it was written for another stamp or version of torch, DataError if it cannot be read.
         """
@@ -82,7 +82,7 @@ class Checkpoint:
         return Saved(answers, values, saved["host_s"])
 
     def save(self, saved: Saved, method: Method | None = None) -> None:
-        """Write the file; a reader finds the one before or this one. Raises ConfigError if that is not possible."""
+        """Replace the file atomically. Raises ConfigError if it cannot be written."""
         answers, values = ({id_.hex(): each for id_, each in of.items()} for of in (saved.answers, saved.values))
         kept = {"answers": answers, "values": values, "host_s": saved.host_s}
         content = {"stamp": self._stamp(), "saved": kept}
@@ -91,19 +91,19 @@ class Checkpoint:
             with whole_file(self.file) as growing, growing.open("wb") as file:
                 write_tree(file, content, records_of(method))
                 file.flush()
-                os.fsync(file.fileno())  # or a machine that goes down may leave neither this file nor the one before
+                os.fsync(file.fileno())  # without it, a crash of the machine may leave neither the old nor the new file
         except (OSError, TypeError) as error:
             raise ConfigError(f"{self.file}: cannot be written: {error}") from error
 
     def check(self, state: Any, method: Method) -> None:
-        """Raise ConfigError, before anything is trained, if a method's state is nothing that can be saved."""
+        """Raise ConfigError, before anything is trained, if a method's state cannot be saved."""
         try:
             check_tree(state, records_of(method))
         except TypeError as error:
             raise ConfigError(f"{self.file}: cannot be written: {error}") from error
 
     def remove(self) -> None:
-        """Remove the file, if there is one, and one that was cut off while it was written."""
+        """Remove the file if it exists, and a partly written one."""
         remove_checkpoint(self.file)
 
     def _content(self, records: Records, *names: str) -> list[Any]:
@@ -120,5 +120,5 @@ class Checkpoint:
 
 
 def records_of(method: Method | None) -> Records:
-    """Return the classes that may be in a file: edgesim's own, and those of the modules of a method."""
+    """Return the classes that a file may hold: edgesim's own, and those in the modules of a method."""
     return records_in(*_MODULES, *sorted(method.modules if method else ()))

@@ -1,4 +1,4 @@
-"""What plans and aggregations depend on beside values of nodes: the part of their identities that protocols decide."""
+"""Inputs of plans and aggregations beside values of nodes: the part of their identities that protocols decide."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def delivered(completions: Sequence[Completion]) -> list[Completion]:
 
 
 def as_used(used: Sequence[Completion], results: Sequence[Node]) -> list[Any]:
-    """Return what an aggregation depends on of its updates, beside what training gave."""
+    """Return the inputs of an aggregation from its updates: device, staleness, weight, and identity of the result."""
     return [(each.job.device, each.staleness, each.weight, node.id) for each, node in zip(used, results, strict=True)]
 
 
 def seen_in(view: View) -> list[Any]:
-    """Return what a plan may depend on beside the method's state."""
+    """Return the inputs of a plan beside the method's state."""
     last = [(each.job.device, each.job.task, each.outcome, each.ended_s) for each in view.last]
     return [view.round, view.exchange, view.version, view.now_s, view.free_places, np.asarray(view.idle), last]

@@ -154,7 +154,7 @@ class Graph:
                 pass
 
     def _step(self, wait: bool) -> bool:
-        """Compute ready nodes; return True if there were any. `wait`: block until the backend has finished some work."""
+        """Compute ready nodes; return True if there were any. `wait`: wait until the backend has finished work."""
         backend, busy = self._backend(), bool(self._to_make or self._to_work)
         while self._to_make:
             number, node = heappop(self._to_make)

@@ -121,6 +121,7 @@ class CloudLearner(FederatedLearner):
             return ServerStep(self.model)
         old = self._models.get(self.model)
         made = self._mean(used, old, view)
+        has_model = bool(used)
         told = [(edge, node) for edge, each in enumerate(self._edges) for node in each.facts]
         for each in self._edges:
             each.facts.clear()
@@ -131,9 +132,9 @@ class CloudLearner(FederatedLearner):
                 for (edge, _), each in zip(told, facts, strict=True)
                 for name, value in each.metrics.items()
             }
-            return AggregationFacts(bool(used), 0.0, metrics)
+            return AggregationFacts(has_model, 0.0, metrics)
 
-        id_ = self.memo.name("facts of edges", made.id, [(edge, node.id) for edge, node in told], bool(used))
+        id_ = self.memo.name("facts of edges", made.id, [(edge, node.id) for edge, node in told], has_model)
         facts = self.graph.computed(id_, make_facts, made, *(node for _, node in told))
         wanted = [facts, made, *(edge._state for edge in self._edges), *self._kept.values()]
         step: Asked[AggregationFacts] = self._ask(facts.id, facts, wanted)

@@ -1,4 +1,4 @@
-"""Identities: what a value was computed from, as a hash. Equal identities stand for equal values, bit for bit."""
+"""Identities of values: hashes of all their inputs. Equal identities stand for equal values, bit for bit."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _MOST_KNOWN = 4096
 
 
 class Digests:
-    """Hashes of values. Those of records such as tasks, which many jobs share, are worked out once."""
+    """Hashes of values. Records such as tasks, which many jobs share, are hashed once."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, bytes]] = {}  # by id of the record, which is kept so that no other gets it
+        self._known: dict[int, tuple[Any, bytes]] = {}  # by id of the record, which is kept alive
 
     def of(self, *values: Any) -> bytes:
         """Return the hash of values: numbers, text, bytes, containers, arrays, tensors and records.
 
-        Equal values of other types, such as 1 and 1.0, have other hashes; so have mappings in another order. Raises
-        TypeError for a value of another kind, such as a function.
+        Equal values of different types, such as 1 and 1.0, have different hashes, and so have mappings in different
+        order. Raises TypeError for a value of another type, such as a function.
         """
         found = blake2b(digest_size=_BYTES)
         for value in values:
@@ -49,7 +49,11 @@ class Digests:
         elif isinstance(value, Mapping):
             self._feed_all(found, "mapping", [part for item in value.items() for part in item])
         else:
-            self._feed_numbers(found, value)
+            numbers = value.detach().cpu().numpy() if hasattr(value, "detach") else value
+            if not isinstance(numbers, np.ndarray | np.generic) or numbers.dtype.hasobject:
+                raise TypeError(f"a {cls.__module__}.{cls.__qualname__} has no identity")
+            content = np.asarray(numbers).tobytes()
+            found.update(f"{cls.__name__} {numbers.dtype.str} {numbers.shape} {len(content)}:".encode() + content)
 
     def _feed_all(self, found: blake2b, what: str, values: Any) -> None:
         found.update(f"{what} {len(values)}:".encode())
@@ -67,10 +71,3 @@ class Digests:
             self._known.clear()
         self._known[id(value)] = value, digest
         return digest
-
-    def _feed_numbers(self, found: blake2b, value: Any) -> None:
-        numbers = value.detach().cpu().numpy() if hasattr(value, "detach") else value
-        if not isinstance(numbers, np.ndarray | np.generic) or numbers.dtype.hasobject:
-            raise TypeError(f"a {type(value).__module__}.{type(value).__qualname__} has no identity")
-        content = np.asarray(numbers).tobytes()
-        found.update(f"{type(value).__name__} {numbers.dtype.str} {numbers.shape} {len(content)}:".encode() + content)

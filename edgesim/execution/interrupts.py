@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first lets a run write what there is, the second gives up at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first signal lets a run write its results, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class Interrupts:
-    """Counts the signals that ask this process to stop, and raises KeyboardInterrupt when it is time to."""
+    """Counts the signals that ask this process to stop, and raises KeyboardInterrupt once it may stop."""
 
     def __init__(self) -> None:
-        self.last: signal.Signals | None = None  # that came
+        self.last: signal.Signals | None = None  # the last signal received
         self._count = 0
-        self._patience = 0  # signals that are let pass
+        self._patience = 0  # number of signals to ignore
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of a process that a signal stopped: 128 and its number, 130 for Ctrl-C."""
+        """Return the exit code after a signal: 128 plus its number, 130 for Ctrl-C."""
         return 128 + (self.last or signal.SIGINT)
 
     @property
     def reason(self) -> str | None:
-        """Return the name of the last signal; None for Ctrl-C, which needs no telling."""
+        """Return the name of the last signal; None for Ctrl-C."""
         return None if self.last in (None, signal.SIGINT) else self.last.name
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Break off at the first signal, also one that was let pass before."""
+        """Stop at the first signal, also at one that was ignored before."""
         yield from self._lets_pass(0)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Let the first signal pass: what is being written is what it asks for."""
+        """Ignore the first signal, as the results that it asks for are being written."""
         yield from self._lets_pass(1)
 
     @contextmanager
     def leaving(self) -> Iterator[None]:
-        """Let all signals pass: what is done here takes a moment, and has to be done."""
+        """Ignore all signals: the block is short and must be completed."""
         yield from self._lets_pass(1_000_000)
 
     def _lets_pass(self, signals: int) -> Iterator[None]:
@@ -58,7 +58,7 @@ class Interrupts:
             self._patience = before
 
     def take(self, number: int, _: Any) -> None:
-        """Be the handler of a signal."""
+        """Handle a signal."""
         self.last = signal.Signals(number)
         self._count += 1
         if self._count > self._patience:
@@ -67,10 +67,10 @@ class Interrupts:
 
 @contextmanager
 def interrupts() -> Iterator[Interrupts]:
-    """Handle the signals in a with-block; inside another such block give that one's.
+    """Handle the signals in a with-block; inside another such block yield the same object.
 
-    Signals that are ignored, as under nohup, stay so, and a handler of the caller's own goes on to be called. Only the
-    main thread can handle signals; in another one nothing changes.
+    Signals that are ignored, as under nohup, stay ignored, and a handler of the caller stays in place. Only the main
+    thread can handle signals, so in other threads nothing changes.
     """
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     outer = next(

@@ -1,4 +1,4 @@
-"""What a run can look up instead of computing it: by itself nothing; see `saved_memo` for what earlier runs kept."""
+"""The interface by which a run looks up cached values; the class here caches nothing, see `result_cache`."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from edgesim.execution.graph import Graph, Node
 
 
 class Memo:
-    """A memo that knows nothing and keeps nothing: nodes have no identity, and what is asked for is computed."""
+    """A memo without a cache: nodes have no identity, and every answer is computed."""
 
-    keeps = False  # whether anything is looked up or kept
-    repeats = False  # whether the run goes on from a checkpoint, and has been told all that it asked for
-    not_kept = ""  # why it does not, where it was asked to
-    host_s = 0.0  # seconds of the host that the runs before took, from which this one goes on
+    keeps = False  # True: answers are looked up and stored
+    repeats = False  # True while a run continued from a checkpoint has got all its answers from there
+    not_kept = ""  # the reason why nothing is looked up or stored although the user asked for it
+    host_s = 0.0  # host time of the earlier runs from which this run continues
 
     def __init__(self) -> None:
-        self.known = 0  # answers that were looked up
-        self.found = 0  # and that were computed
-        self.found_from: int | None = None  # the first round in which one was
+        self.known = 0  # number of answers that were looked up
+        self.found = 0  # number of answers that were computed
+        self.found_from: int | None = None  # the first round with a computed answer
 
     def name(self, *parts: Any) -> bytes | None:
-        """Return the identity of what is made of these parts; None where nothing is ever looked up."""
+        """Return the identity of a value made from these parts; None without a cache."""
         return None
 
     def name_of_plan(self, *parts: Any) -> bytes | None:
-        """Return the identity of a plan, which may depend on all that there is in the world, selection included."""
+        """Return the identity of a plan, which may depend on the whole world, selection included."""
         return None
 
     def look_up(self, id_: bytes | None) -> Any:
-        """Return the answer of an identity, None if nobody knows it."""
+        """Return the answer of an identity, None if it is not cached."""
         return None
 
     def keep(self, id_: bytes | None, answer: Any, round_: int) -> None:
-        """Take an answer that was computed, to a question of a round."""
+        """Store a computed answer; `round_`: the round that asked for it."""
 
     def small(self, node: Node, graph: Graph) -> Any:
-        """Return the value of a node that may be small enough to be looked up, such as a method's state."""
+        """Return the value of a node that may be small enough for the cache, such as a method's state."""
         return graph.value(node)
 
     def reuse(self, id_: bytes | None, nodes: Callable[[], Sequence[Node]], method: Method) -> None:
-        """Let nodes be read where they were saved, after an aggregation of this identity; `nodes`: gives them."""
+        """Let nodes read values that were saved after the aggregation `id_`; `nodes`: returns the nodes."""
 
     def is_due(self) -> bool:
-        """Return whether it is time to save the run."""
+        """Return True if it is time to save the run."""
         return False
 
     def save(self, id_: bytes | None, nodes: Sequence[Node], graph: Graph, method: Method) -> None:
-        """Save all that later nodes may build on; `id_`: the newest aggregation. All answers so far are kept."""
+        """Save all values on which later nodes may build, and all answers; `id_`: the newest aggregation."""
 
     def has_weights(self, node: Node) -> bool:
-        """Return whether `weights` computes nothing for a model."""
+        """Return True if `weights` computes nothing for a model."""
         return node.is_at_hand
 
     def weights(self, node: Node, graph: Graph, flat: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Memo:
 
 
 class NewRounds:
-    """Tells an observer only of the rounds that are not repeated; `before`: how many were."""
+    """An observer that passes on only new rounds, with the number `before` of rounds repeated from a checkpoint."""
 
     def __init__(self, observer: Any, memo: Memo) -> None:
         self._observer = observer
@@ -69,7 +69,7 @@ class NewRounds:
         self._before = 0
 
     def round_closed(self, info: Mapping[str, Any]) -> None:
-        """Take note of a round, or tell the observer."""
+        """Count a repeated round, or tell the observer of a new one."""
         if self._memo.repeats:
             self._before = info["round"]
         else:

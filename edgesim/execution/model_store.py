@@ -1,4 +1,4 @@
-"""Models by name. One lives as long as a job in flight starts from it, or as it is the newest."""
+"""Models by name. A model is kept while it is the newest or a job in flight starts from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ModelStore:
     """Nodes of models, reference-counted."""
 
     def __init__(self) -> None:
-        self.models: dict[ModelRef, Node] = {}  # those that somebody has pinned
+        self.models: dict[ModelRef, Node] = {}  # pinned models
         self._pins: Counter[ModelRef] = Counter()
 
     def put(self, ref: ModelRef, model: Node) -> None:
@@ -22,7 +22,7 @@ class ModelStore:
         self.pin(ref)
 
     def get(self, ref: ModelRef) -> Node:
-        """Return a model. Raises KeyError if nobody has pinned it."""
+        """Return a model. Raises KeyError if it is not pinned."""
         return self.models[ref]
 
     def pin(self, ref: ModelRef) -> None:

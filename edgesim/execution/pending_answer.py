@@ -1,4 +1,4 @@
-"""Answers that may still be computed."""
+"""Answers that may not be computed yet."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _T = TypeVar("_T")
 
 
 class Asked(Generic[_T]):
-    """An answer that is known, or that `node` gives once it is made; `then` is told of it when it is asked for."""
+    """An answer that is known, or the value of `node` once computed; functions given to `then` get it on request."""
 
     def __init__(self, graph: Graph, memo: Memo, id_: bytes | None, round_: int, known: Any, node: Node) -> None:
-        """`id_`: that of the answer, which was asked for in this round."""
+        """`id_`: identity of the answer; `round_`: the round that asked for it."""
         self._graph = graph
         self._memo = memo
         self._id = id_
@@ -26,20 +26,20 @@ class Asked(Generic[_T]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether nobody has to wait for it."""
+        """True if `get` will not wait."""
         return self._known is not None or self._node.is_settled
 
     @property
     def is_got(self) -> bool:
-        """Whether it is known here, so that it has been kept."""
+        """True if the answer is known here, and so has been stored in the cache."""
         return self._known is not None
 
     def then(self, tell: Callable[[_T], None]) -> None:
-        """Let somebody know of the answer, the first time that it is asked for."""
+        """Call `tell` with the answer at the first `get`."""
         self._then.append(tell)
 
     def get(self) -> _T:
-        """Return it. Raises what computing it raised."""
+        """Return the answer. Raises the error of computing it."""
         if self._known is None:
             self._known = self._graph.value(self._node)
             self._memo.keep(self._id, self._known, self._round)

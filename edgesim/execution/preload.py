@@ -1,4 +1,4 @@
-"""Starts to load what worker processes need, before a scenario is read and anything else is loaded."""
+"""Start loading the modules of worker processes before a scenario is read."""
 
 from __future__ import annotations
 
@@ -10,28 +10,24 @@ from typing import Any
 from edgesim.core.errors import EdgesimError
 from edgesim.files.reading import read_text
 
-# Names of backends, and keys of theirs that may say that there will be no processes: then it is too early to tell.
+# Names of backends with processes, and their keys that may switch processes off, so that nothing is loaded early.
 _ON_PROCESSES: Mapping[str, Sequence[str]] = {"workers": (), "cohort": ("workers", "device")}
 
 
 def warm_up_for(source: Any, overrides: Any = (), workers: int | None = None) -> None:
-    """Do so if it looks as if a scenario will train on processes; what is wrong with it is told of later.
+    """Start loading if a scenario looks as if it trained in processes; its errors are reported later.
 
-    `source`: a file, a mapping, or something else, of which nothing is known. `workers`: asked for beside it.
+    `source`: a file or a mapping; anything else is ignored. `workers`: number of workers asked for separately.
     """
-    if workers or _asked_in(overrides) or _asks(source):
-        from edgesim.execution.processes import is_loading_main, warm_up
-
-        if not is_loading_main():  # a worker whose parent's script starts runs as it is loaded
-            warm_up()
-
-
-def _asked_in(overrides: Any) -> bool:
     if isinstance(overrides, Mapping):
         overrides = [f"{key}={value}" for key, value in overrides.items()]
     texts = overrides if isinstance(overrides, list | tuple) else ()
     named = [each for each in texts if isinstance(each, str) and each.startswith("backend")]
-    return any(name in each for each in named for name in _ON_PROCESSES)
+    if workers or any(name in each for each in named for name in _ON_PROCESSES) or _asks(source):
+        from edgesim.execution.processes import is_loading_main, warm_up
+
+        if not is_loading_main():  # a worker that still loads its parent's script must start nothing
+            warm_up()
 
 
 def _asks(source: Any) -> bool:

@@ -1,6 +1,6 @@
 """Ray: a cluster, a pool of its processes, and answers that all of its machines share.
 
-Work of a lost machine is done again on another one. One process of this machine alone writes the file of answers.
+The work of a lost machine is repeated on another one. Only one process of this machine writes the file of answers.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from edgesim.learning.data.dataset import Numbers
 from edgesim.learning.train.torch_settings import plain_torch
 
 _ADDRESS = "RAY_ADDRESS"  # the environment variable that Ray's own programs read
-PATIENCE_S = 10.0  # for a machine that answers
-_TRY_S = 1.0  # between two looks whether Ray answers, and for the answer
+PATIENCE_S = 10.0  # longest wait for an answer of a machine
+_TRY_S = 1.0  # interval between two tries to reach Ray, and longest wait of a try
 _QUIET = {"log_to_driver": False, "logging_level": "error"}
-_UNTOLD = {"RAY_USAGE_STATS_ENABLED": "0"}  # nothing is sent to anybody
+_UNTOLD = {"RAY_USAGE_STATS_ENABLED": "0"}  # no usage statistics are sent
 
 
 def check_installed(key: str) -> None:
-    """Raise ConfigError that names `key` where Ray is not installed. It is not loaded."""
+    """Raise ConfigError that names `key` if Ray is not installed, without loading it."""
     spec = find_spec("ray")
-    if spec is None or spec.origin is None:  # a folder of that name is no module
+    if spec is None or spec.origin is None:  # a folder of that name is no package
         raise ConfigError(f'{key}: ray is not installed; pip install "edgesim[ray]"')
 
 
@@ -54,10 +54,10 @@ class RayCluster:
     """The connection of this process to a cluster."""
 
     def __init__(self, key: str, workers: int, address: str | None = None) -> None:
-        """Connect to `address`, else to RAY_ADDRESS, else start a cluster of so many CPUs here.
+        """Connect to `address`, else to RAY_ADDRESS, else start a cluster of `workers` CPUs on this machine.
 
-        In a process that is connected already that connection is used, and left open. `key`: what errors name. Raises
-        ConfigError if Ray is not installed, or nobody is at the address.
+        A process that is connected already uses that connection and leaves it open. `key`: the key that errors name.
+        Raises ConfigError if Ray is not installed, or does not answer at the address.
         """
         check_installed(key)
         address = address or os.environ.get(_ADDRESS)
@@ -65,11 +65,14 @@ class RayCluster:
             raise ConfigError(
                 f"{key}: a Ray address is HOST:PORT or auto, and this a machine of it, got {quoted(address)}"
             )
-        if address:
-            _check_answers(key, address)
+        if address and ":" in address:  # "auto" finds the address itself
+            try:  # Ray would wait for minutes
+                _connect(address, PATIENCE_S)
+            except (OSError, ValueError, OverflowError) as error:
+                raise ConfigError(f"{key}: nobody answers at the Ray address {quoted(address)}: {error}") from error
         self._folder: Path | None = None
         self._is_open = True
-        with _handlers_kept(), _told_nobody():
+        with _handlers_kept(), _without_reports():
             import ray  # takes half a second
 
             self._owns = not ray.is_initialized()
@@ -77,7 +80,9 @@ class RayCluster:
                 if self._owns and address:
                     ray.init(address=address, **_QUIET)
                 elif self._owns:
-                    self._start_here(workers)
+                    self._folder = Path(tempfile.mkdtemp(prefix="edgesim-ray-"))  # removed with its logs in `close`
+                    here = {"address": "local", "num_cpus": workers, "_temp_dir": str(self._folder)}
+                    ray.init(include_dashboard=False, **here, **_QUIET)
             except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
                 self.close()
                 where = f"cannot connect to {quoted(address)}" if address else "cannot start here"
@@ -88,7 +93,7 @@ class RayCluster:
         travel_as_arrays()
 
     def close(self) -> None:
-        """Leave the cluster, which ends what this process has running there; end one that was started.
+        """Leave the cluster, which ends the processes that this one runs there; stop a cluster started by this object.
 
         May be called twice.
         """
@@ -103,15 +108,9 @@ class RayCluster:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _start_here(self, workers: int) -> None:
-        import ray
-
-        self._folder = Path(tempfile.mkdtemp(prefix="edgesim-ray-"))  # else its logs are left
-        ray.init(address="local", num_cpus=workers, include_dashboard=False, _temp_dir=str(self._folder), **_QUIET)
-
 
 def services() -> tuple[Service, ...]:
-    """Return the Ray processes without which this process cannot use the cluster that it is connected to."""
+    """Return the Ray processes that this process needs to use its cluster."""
     import ray
 
     context = ray.get_runtime_context()
@@ -121,9 +120,9 @@ def services() -> tuple[Service, ...]:
 
 
 class Service:
-    """A Ray process at an address, which is gone when it does not answer there any more.
+    """A Ray process at an address, which is gone once it no longer answers there.
 
-    A process that cannot be reached from this machine at first is never gone: Ray has other ways to it.
+    A process that this machine cannot reach at first is never considered gone, as Ray may reach it in another way.
     """
 
     def __init__(self, name: str, address: str) -> None:
@@ -135,7 +134,7 @@ class Service:
         self._silent_since_s: float | None = None
 
     def is_gone(self) -> bool:
-        """Return whether it has answered no try for PATIENCE_S. It is tried once a second, for a second."""
+        """Return True if it has not answered for PATIENCE_S. It is tried once a second, for a second."""
         now_s = monotonic()
         if not self._in_reach or now_s - self._tried_s < _TRY_S:
             return False
@@ -156,55 +155,38 @@ class Service:
 
 
 def _connect(address: str, patience_s: float) -> None:
-    """Connect to HOST:PORT and hang up. Raises OSError, ValueError or OverflowError if there is no answer."""
+    """Connect to HOST:PORT and close the connection. Raises OSError, ValueError or OverflowError without an answer."""
     host, _, port = address.rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), timeout=patience_s).close()
 
 
-def _check_answers(key: str, address: str) -> None:
-    """Raise ConfigError if nobody is at HOST:PORT, for which Ray would wait minutes."""
-    if ":" not in address:
-        return  # as "auto" says where by itself
-    try:
-        _connect(address, PATIENCE_S)
-    except (OSError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{key}: nobody answers at the Ray address {quoted(address)}: {error}") from error
-
-
 def travel_as_arrays() -> None:
-    """Let tensors and data sets that this process sends lie in Ray's memory as arrays, which no process unpacks.
+    """Send tensors and data sets as arrays in Ray's shared memory, without pickling.
 
-    A tensor that comes is a copy, as who gets it may write; the data set is not: all processes of a machine read one.
+    A received tensor is a copy, as its receiver may write to it. A data set is not copied: all processes of a machine
+    read the same memory.
     """
     from ray.util import register_serializer
 
-    register_serializer(Tensor, serializer=_array, deserializer=_tensor)
-    register_serializer(Numbers, serializer=_sent_numbers, deserializer=_numbers)
-
-
-def _array(tensor: Tensor) -> np.ndarray:
-    array: np.ndarray = tensor.detach().cpu().numpy()
-    return array
+    register_serializer(Tensor, serializer=lambda tensor: tensor.detach().cpu().numpy(), deserializer=_tensor)
+    # not as the name of a file, which other machines do not have
+    register_serializer(Numbers, serializer=lambda sent: (sent.array, sent.digest), deserializer=_numbers)
 
 
 def _tensor(array: np.ndarray) -> Tensor:
     return torch.from_numpy(array.copy(order="K"))
 
 
-def _sent_numbers(numbers: Numbers) -> tuple[np.ndarray, str]:
-    return numbers.array, numbers.digest  # not as the name of a file, which other machines do not have
-
-
 def _numbers(sent: tuple[np.ndarray, str]) -> Numbers:
     array, digest = sent
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # and nobody writes
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # no process writes it
         return Numbers(torch.from_numpy(array), digest=digest)
 
 
 @contextmanager
 def _handlers_kept() -> Iterator[None]:
-    """Give SIGTERM back to who handled it: Ray takes it."""
+    """Restore the handler of SIGTERM, which Ray replaces."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -214,8 +196,8 @@ def _handlers_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _told_nobody() -> Iterator[None]:
-    """Let Ray start with its reports to its makers switched off."""
+def _without_reports() -> Iterator[None]:
+    """Start Ray with its usage reports switched off."""
     before = {name: os.environ.get(name) for name in _UNTOLD}
     os.environ.update(_UNTOLD)
     try:
@@ -228,36 +210,36 @@ def _told_nobody() -> Iterator[None]:
                 os.environ[name] = value
 
 
-_TRIES = 5  # of an item, or of beginning at all, before it is given up: the processes or machines at it were lost
-_TURN_S = 2.0  # of waiting for an answer, between two looks whether Ray answers
-_DEPTH = 2  # items that a process is sent at once, if so many are given
-SAME = ("edgesim", "torch", "numpy")  # whose versions decide results
+_TRIES = 5  # attempts at an item, or at starting a process, before the pool gives up
+_TURN_S = 2.0  # wait for an answer between two checks that Ray answers
+_DEPTH = 2  # most items that a process has at once
+SAME = ("edgesim", "torch", "numpy")  # packages whose versions decide results
 
 
 class _Beginning(NamedTuple):
-    """What a process has to have before its first item."""
+    """Data that a process needs before its first item."""
 
-    path: list[str]  # where modules are looked for
+    path: list[str]  # folders in which modules are looked up
     versions: dict[str, str]
     code: LoadedCode  # of plug-ins
-    start: bytes  # a function and its arguments, pickled, as their modules are found by `path`
+    start: bytes  # a pickled function, unpickled once its module can be found by `path`
 
 
 class _Given(NamedTuple):
-    """An item as it was given."""
+    """An item to work on."""
 
     name: Any
     item: Any
-    packed: bytes  # what is to be done with the item
+    packed: bytes  # pickled function and item
     references: tuple[Any, ...]
-    tries: int = 0  # that were cut off
+    tries: int = 0  # failed attempts
 
 
 class RayPool(Pool):
     """Processes of a cluster, each on a CPU of its own. There may be fewer of them while a machine is missing.
 
-    `start(*arguments)` is called in each process before its first item; the arguments lie in the memory of the cluster
-    once. `name` begins messages; `doing(item)`: what a process was at, in its words.
+    `start(*arguments)` is called in each process before its first item; the cluster's memory holds the arguments once.
+    `name` begins messages, and `doing(item)` describes an item in them.
     """
 
     def __init__(
@@ -279,19 +261,19 @@ class RayPool(Pool):
         beginning = _Beginning(path, versions, loaded_here(), pickle.dumps(start))
         self._make = partial(ray.remote(num_cpus=1)(_Process).remote, [ray.put(beginning), ray.put(tuple(arguments))])
         self._waiting: deque[_Given] = deque()
-        self._beginning: dict[Any, Any] = {}  # processes by what stands for their being ready
-        self._ready: dict[Any, int] = {}  # processes, and how many items they are at
-        self._at: dict[Any, tuple[Any, _Given]] = {}  # processes and items by what stands for the answer
-        self._lost = 0  # processes, since one was ready
+        self._beginning: dict[Any, Any] = {}  # processes by the reference to the result of `begin`
+        self._ready: dict[Any, int] = {}  # number of items of each process that is ready
+        self._at: dict[Any, tuple[Any, _Given]] = {}  # processes and items by the reference to the answer
+        self._lost = 0  # processes lost since the last one was ready
 
     def begin(self) -> None:
-        """Let processes load what they need while this one goes on. May be called twice."""
+        """Start missing processes, which load their modules while this one goes on. May be called twice."""
         while len(self._beginning) + len(self._ready) < self._workers:
             process = self._make()
             self._beginning[process.begin.remote()] = process
 
     def close(self) -> None:
-        """End the processes at once, whatever they are at. May be called twice."""
+        """End the processes at once, whatever they are doing. May be called twice."""
         import ray
 
         for process in (*self._beginning.values(), *self._ready) if ray.is_initialized() else ():
@@ -303,30 +285,35 @@ class RayPool(Pool):
             each.clear()
 
     def is_busy(self) -> bool:
-        """Return whether items have been given whose answers were not taken."""
+        """Return True if the answers of some items have not been taken yet."""
         return bool(self._at or self._waiting)
 
     def has_room(self, depth: int = 1) -> bool:
-        """Return whether fewer items were given than so many for each process that there is to be."""
+        """Return True if there are fewer than `depth` items for each planned process."""
         return len(self._at) + len(self._waiting) < depth * self._workers
 
     def give(self, name: Any, work: Callable[..., Any], item: Any, *references: Any) -> None:
-        """Let a process do one more item; `work` gets what the references refer to after it."""
+        """Give a process one more item; `work` gets the item and the values of the references."""
         self._waiting.append(_Given(name, item, pickle.dumps((work, item)), references))
         self.begin()
         self._hand_out()
 
     def take(self, wait: bool) -> list[tuple[Any, Any]]:
-        """Return what is done by now; see edgesim.execution.processes.Pool.
+        """Return the finished items; see edgesim.execution.processes.Pool.
 
-        Raises EdgesimError if the processes or machines that were at an item have died time and again, or cannot begin,
-        or the cluster is gone.
+        Raises EdgesimError if the processes of an item died _TRIES times, processes cannot start, or the cluster is
+        gone.
         """
         import ray
 
         found: list[tuple[Any, Any]] = []
         while self.is_busy():
-            self._check_services()
+            if gone := next((each for each in self._services if each.is_gone()), None):
+                self._forget()  # killing a process that the head does not know would wait for the head
+                raise EdgesimError(
+                    f"{self._name}: the Ray cluster is gone: its {gone.name} {gone.address} has not answered for "
+                    f"{PATIENCE_S:g} s; what was finished is kept"
+                )
             under_way = [*self._at, *self._beginning]
             waits = wait and not found
             if waits:
@@ -340,18 +327,8 @@ class RayPool(Pool):
             self._hand_out()
         return found
 
-    def _check_services(self) -> None:
-        """Raise EdgesimError if the cluster is gone."""
-        for each in self._services:
-            if each.is_gone():
-                self._forget()  # to kill a process that the head has not heard of would wait for the head
-                raise EdgesimError(
-                    f"{self._name}: the Ray cluster is gone: its {each.name} {each.address} has not answered for "
-                    f"{PATIENCE_S:g} s; what was finished is kept"
-                )
-
     def _hand_out(self) -> None:
-        """Send items that wait to processes that are ready, each to one that is at the fewest."""
+        """Send waiting items to ready processes, each to the process with the fewest items."""
         while self._waiting and self._ready:
             process = min(self._ready, key=lambda each: self._ready[each])
             if self._ready[process] >= _DEPTH:
@@ -361,7 +338,7 @@ class RayPool(Pool):
             self._at[process.do.remote(given.packed, *given.references)] = process, given
 
     def _begun(self, reference: Any) -> list[tuple[Any, Any]]:
-        """Take note of a process that is ready, or was lost before it was."""
+        """Note that a process is ready, or was lost before; return no answers."""
         import ray
 
         process = self._beginning.pop(reference, None)
@@ -381,7 +358,7 @@ class RayPool(Pool):
         return []
 
     def _answered(self, reference: Any) -> list[tuple[Any, Any]]:
-        """Return the name of an item and its answer; nothing if its process was lost: it is then done again."""
+        """Return the name of an item and its answer; if its process was lost, queue the item again and return none."""
         import ray
 
         process, given = self._at.pop(reference)
@@ -407,18 +384,18 @@ class RayPool(Pool):
 
 
 class _Process:
-    """A process of the cluster; what `beginning` refers to is looked at when it begins."""
+    """A process of the cluster; the references in `beginning` are resolved by `begin`."""
 
     def __init__(self, beginning: Sequence[Any]) -> None:
         self._beginning = beginning
 
     def begin(self) -> Exception | None:
-        """Get ready; return why that cannot be."""
+        """Prepare for items; return the error if this fails."""
         error: Exception | None = answer(_begin, *self._beginning)
         return error
 
     def do(self, packed: bytes, *given: Any) -> Any:
-        """Do an item; return the exception that it raised."""
+        """Work on an item; return its result, or the exception that it raised."""
         return answer(_do, packed, given)
 
 
@@ -441,7 +418,7 @@ def _do(packed: bytes, given: Sequence[Any]) -> Any:
 
 
 def check_versions(wanted: dict[str, str]) -> None:
-    """Raise EdgesimError if this machine has other versions of what decides results."""
+    """Raise EdgesimError if this machine has other versions of the packages that decide results."""
     for package, theirs in wanted.items():
         if version(package) != theirs:
             raise EdgesimError(
@@ -451,7 +428,7 @@ def check_versions(wanted: dict[str, str]) -> None:
 
 
 class RayRows:
-    """Rows that a process of this machine reads and writes; can be sent to any process of the cluster."""
+    """Rows that one process of a machine reads and writes; can be sent to any process of the cluster."""
 
     def __init__(self, holder: Any) -> None:
         self._holder = holder
@@ -466,7 +443,7 @@ class RayRows:
         self._told("put", id_, row)
 
     def close(self) -> None:
-        """Do nothing: others use them."""
+        """Do nothing: other processes use the rows."""
 
     def _told(self, what: str, *given: bytes) -> Any:
         import ray
@@ -478,19 +455,20 @@ class RayRows:
 
 
 class _Holder:
-    """The process that has the file."""
+    """The process that has the file open."""
 
     def __init__(self, file: Path) -> None:
         self._rows = FileRows(file)
 
     def do(self, what: str, *given: bytes) -> Any:
-        """Return what a function of the rows gives, or the exception that it raises."""
-        return answer(getattr(self._rows, what), *given)
+        """Call `get` or `put` of the rows; return its result, or the exception that it raised."""
+        calls: dict[str, Callable[..., Any]] = {"get": self._rows.get, "put": self._rows.put}
+        return answer(calls[what], *given)
 
 
 @contextmanager
 def rows_here(folder: Path) -> Iterator[RayRows]:
-    """Give the rows of the answers of a folder, held by a process of this machine while the with-block lasts."""
+    """Yield the rows of a folder's answers, which a process of this machine holds during the with-block."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

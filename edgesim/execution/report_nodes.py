@@ -1,4 +1,4 @@
-"""What devices report of their training, as nodes of the graph of a run and as answers."""
+"""Training reports of devices, as nodes of the graph of a run and as answers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from edgesim.execution.pending_answer import Asked
 
 
 class ReportNodes:
-    """The reports that were asked for. A checkpoint holds all of them, so that a run that goes on knows them."""
+    """The reports that were asked for. A checkpoint holds all of them for the run that continues."""
 
     def __init__(self, graph: Graph, memo: Memo) -> None:
         self._graph = graph
         self._memo = memo
-        self._outstanding: list[Asked[Reports]] = []  # that nobody has got yet
+        self._outstanding: list[Asked[Reports]] = []  # answers that `get` has not returned yet
 
     def node(self, jobs: Sequence[Job], pending: Pending) -> Node:
-        """Return the node of what the devices of jobs report, whose training has nodes."""
+        """Return the node of the reports of jobs whose training has nodes."""
         results = [pending.result(job) for job in jobs]
         devices = [job.device for job in jobs]
 
@@ -34,7 +34,7 @@ class ReportNodes:
         return self._graph.computed(id_, make, *results)
 
     def ask(self, node: Node | None, round_: int, ahead: int) -> Answer[Reports]:
-        """Return the answer to what a node gives, None: nothing; at once if no round may go on without it."""
+        """Return the answer with a node's reports, none without a node; computed at once if `ahead` is 0."""
         if node is None:
             return Ready(NO_REPORTS)
         known = self._memo.look_up(node.id)
@@ -48,7 +48,7 @@ class ReportNodes:
         return asked
 
     def get_all(self) -> None:
-        """Wait for all that is outstanding."""
+        """Wait for all outstanding reports."""
         for asked in self._outstanding:
             asked.get()
         self._outstanding = []

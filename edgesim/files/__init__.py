@@ -1,1 +1,1 @@
-"""How files are read, whatever is in them, and written so that they are there as a whole or not at all."""
+"""Reading of files with any content, and atomic writing."""

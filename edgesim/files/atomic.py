@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writing of files: a file exists completely or not at all."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Give the path of a hidden file to write beside `path`, whose place it takes in the end.
+    """Yield the path of a hidden file to write beside `path`, which it replaces at the end of the with-block.
 
-    If writing fails, or is broken off, an older file stays as it was. Raises OSError as writing and renaming do.
+    If writing fails or is interrupted, an older file stays unchanged. Raises OSError as writing and renaming do.
     """
     growing = growing_file(path)
     if growing.is_fifo():  # opening it would wait for a reader
@@ -24,7 +24,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def growing_file(path: Path) -> Path:
-    """Return where a file grows that is to take the place of `path`; one that is there was cut off."""
+    """Return the path of the temporary file that will replace `path`; an existing one was cut off."""
     return path.with_name(f".{path.name}.growing")
 
 
@@ -34,6 +34,6 @@ def checkpoint_of(folder: Path) -> Path:
 
 
 def remove_checkpoint(file: Path) -> None:
-    """Remove a checkpoint, if there is one, and one that was cut off while it was written."""
+    """Remove a checkpoint if it exists, and a partly written one."""
     for each in file, growing_file(file):
         each.unlink(missing_ok=True)

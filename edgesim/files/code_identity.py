@@ -1,9 +1,9 @@
-"""Identity of results: one digest of the code, files and numeric environment that they follow from.
+"""Identity of results: digests of the code, files and numeric environment that decide them.
 
-It stands in all that edgesim keeps for later runs: answers of trainings, cells of studies, cost profiles, decoded data.
-Code of edgesim counts as its source. Code of others counts as it was loaded, with all modules that it imports, down to
-the names and versions of installed packages. Classes of notebooks and scripts count as their functions with all that
-these refer to. Results of code that cannot be identified are computed and not kept.
+It is part of everything that edgesim caches: answers of trainings, cells of studies, cost profiles, decoded data.
+edgesim's own code counts as its source. Other code counts as it was loaded, with all modules that it imports, down to
+the names and versions of installed packages. Classes of notebooks and scripts count as their functions, with everything
+to which these refer. Results of code that cannot be identified are computed and not cached.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from edgesim.files.loaded_code import Unidentified, check_own
 
 _LIBRARIES = ("torch", "torchvision", "numpy")
 _DECODERS = ("pillow", "pyarrow")
-# Prefixes of environment variables that choose kernels: another value may round differently.
+# Prefixes of environment variables that choose kernels, whose values may change rounding.
 _KERNELS = ("ATEN_", "MKL_", "DNNL_", "ONEDNN_", "OPENBLAS_", "NVIDIA_TF32", "CUBLAS_", "TORCH_ALLOW_TF32")
 _SOURCES = {".py", ".toml"}  # code and the device catalogue
 _PACKAGE = Path(__file__).parents[1]
 _PLUGIN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # package.module:Class
 _LONGEST_PATH = 4096  # characters, on Linux
-_RECENT_S = 0.1  # a file that has just been written may change again without another time
+_RECENT_S = 0.1  # a file written just now may change again without a new time of change
 
 
 def identity(table: Any, *folders: str) -> dict[str, Any]:
-    """Return the code, files and environment that results of a resolved table follow from, as JSON.
+    """Return digests of the code, files and environment that decide results of a resolved table, as JSON.
 
-    `folders`: those of the package whose source counts; none: all of it. Raises Unidentified, with the reason, if it
-    cannot be known what ran or would run.
+    `folders`: folders of the package whose source counts; none: all of it. Raises Unidentified, with the reason, if
+    the code that ran or would run cannot be known.
     """
     return {
         "source": source_digest(*folders),
@@ -54,7 +54,7 @@ def identity(table: Any, *folders: str) -> dict[str, Any]:
 
 
 def source_digest(*folders: str) -> str:
-    """Return the SHA-256 of files of the package, names included. Raises Unidentified if they changed since loaded."""
+    """Return the SHA-256 of source files and their names. Raises Unidentified if they changed since loading."""
     files = sources(*folders)
     check_own(files)
     return _digest_of_sources(*folders)
@@ -75,7 +75,7 @@ def _digest_of_sources(*folders: str) -> str:
 def numeric_environment() -> dict[str, str]:
     """Return versions of the libraries that compute and decode, and all settings that choose their kernels.
 
-    What the processor decides is known once torch is loaded: see `edgesim.runs.cache_identity`.
+    `edgesim.runs.cache_identity` adds the processor, which is known once torch is loaded.
     """
     versions = {name: version_of(name) for name in (*_LIBRARIES, *_DECODERS)}
     settings = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_KERNELS)}
@@ -127,7 +127,7 @@ def _paths_in(value: Any, outside: bool = False) -> Iterator[Path]:
 
 
 def _folder_digest(folder: Path) -> str:
-    """Return the SHA-256 of all files below a folder; links are followed, each folder is entered once."""
+    """Return the SHA-256 of all files below a folder; links are followed, and each folder is entered once."""
     files, seen = list[Path](), set[str]()
     for root, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [each for each in sorted(folders) if os.path.realpath(f"{root}/{each}") not in seen]
@@ -140,9 +140,9 @@ _CONTENTS: dict[tuple[int, ...], str] = {}
 
 
 def _content_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, read once in a process while nothing of its inode changes."""
+    """Return the SHA-256 of a file, which a process reads once while its inode does not change."""
     at = path.stat()
-    if at.st_size > memory_bytes():  # it may have terabytes of holes, and is refused where it is read
+    if at.st_size > memory_bytes():  # such as a file with terabytes of holes, which its reader refuses
         raise Unidentified(f"{path} has {at.st_size} bytes, more than memory holds")
     mark = at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns
     known = _CONTENTS.get(mark)
@@ -154,7 +154,7 @@ def _content_digest(path: Path) -> str:
     return known
 
 
-# --- code of others ---------------------------------------------------------------------------------------------------
+# --- other code -------------------------------------------------------------------------------------------------------
 
 
 def plugins_in(value: Any) -> list[tuple[str, Any]]:
@@ -172,7 +172,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _found(text: str) -> Any:
-    """Return the class that a text names; None if it names none."""
+    """Return the class that a text names; None if there is none."""
     module, _, attribute = text.partition(":")
     if module not in sys.modules:
         try:
@@ -181,6 +181,6 @@ def _found(text: str) -> Any:
             importlib.import_module(module)
         except (ImportError, ValueError, AttributeError):
             return None
-        except Exception as error:  # what it raises is told where the part is built
+        except Exception as error:  # the error is reported when the part is built
             raise Unidentified(f"{module} cannot be imported") from error
     return getattr(sys.modules[module], attribute, None)

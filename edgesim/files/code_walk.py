@@ -1,4 +1,4 @@
-"""Digest of code of others: of classes as they are now, and of all that their code reaches."""
+"""Digest of code from outside edgesim: of classes as they are now, and of everything that their code reaches."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from edgesim.files.loaded_code import (
 _BUILTIN = (
     BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType
 )  # fmt: skip
-_LOCKS = (type(Lock()), type(RLock()), Condition, Event)  # no value follows from them
+_LOCKS = (type(Lock()), type(RLock()), Condition, Event)  # results do not depend on them
 _NO_CODE = {"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__", "_abc_impl"}
 
 
 def code_digest(plugins: Iterable[tuple[str, Any]]) -> str:
-    """Return the digest of classes, by the modules that they were asked of, and of all that their code reaches.
+    """Return the digest of classes, with the modules by which they were named, and of all code that they reach.
 
-    Raises Unidentified if some of it changed since it was loaded, or is nothing whose state can be told.
+    Raises Unidentified if some code changed since it was loaded, or the state of an object cannot be told.
     """
     given = list(plugins)
     if not given:
@@ -63,7 +63,7 @@ def code_digest(plugins: Iterable[tuple[str, Any]]) -> str:
 
 
 def version_of(distribution: str) -> str:
-    """Return the version of a distribution; after an upgrade also the one that this process has still loaded."""
+    """Return the version of a distribution; after an upgrade also the older version that this process has loaded."""
     try:
         installed = version(distribution)
     except PackageNotFoundError:
@@ -78,29 +78,29 @@ def _public(release: str) -> str:
 
 
 def settings_of(cls: Any) -> dict[str, Any]:
-    """Return the plain attributes of a class, those that it inherits among them: a script may have changed them."""
+    """Return the plain attributes of a class, inherited ones included, as a script may have changed them."""
     plain = (bool, int, float, str, bytes, tuple, list, type(None))
     named = ((name, getattr(cls, name, None)) for name in dir(cls) if not name.startswith("_"))
     return {name: value for name, value in named if isinstance(value, plain)}
 
 
 class _Walk:
-    """Feeds a digest with objects and all that they refer to. Each object and each module counts once."""
+    """Feeds a digest with objects and everything to which they refer. Each object and each module counts once."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=16)
-        self._seen: dict[int, tuple[int, Any]] = {}  # objects by id, held so that none gets the id of another
+        self._seen: dict[int, tuple[int, Any]] = {}  # by id; the objects are held so that ids stay unique
         self._modules: set[str] = set()
         self._waiting: deque[str] = deque()
 
     def digest(self) -> str:
-        """Return the digest of all that was fed, and of all modules from outside that it reaches."""
+        """Return the digest of everything that was fed, and of all outside modules that it reaches."""
         while self._waiting:
             self._feed_module(self._waiting.popleft())
         return self._hash.hexdigest()
 
     def add_module(self, name: str) -> None:
-        """Take a module and the packages that it lies in, each once."""
+        """Add a module and its parent packages, each once."""
         parts = name.split(".")
         for module in (".".join(parts[: n + 1]) for n in range(len(parts))):
             if module not in self._modules:
@@ -112,9 +112,9 @@ class _Walk:
         if top in _distributions():
             if name == top and top != "edgesim":
                 self._say("installed", top, *(f"{each} {version_of(each)}" for each in _distributions()[top]))
-            if not (name in sys.modules and is_outside(name)):  # which a package that is installed in place is
+            if not (name in sys.modules and is_outside(name)):  # True for a package installed in place
                 return
-        if name not in sys.modules and not self._is_imported(name):  # by a function that has not run yet
+        if name not in sys.modules and not self._is_imported(name):  # a function may import it later
             return
         loaded = loaded_module(name) if is_outside(name) else None
         if loaded is None:
@@ -123,7 +123,7 @@ class _Walk:
         self._follow(str(file_of(name)), loaded)
 
     def _follow(self, name: str, loaded: LoadedModule) -> None:
-        """Take the modules that code imports, by their names in it."""
+        """Add the modules that code imports, by the names in the code."""
         if loaded.is_dynamic:
             raise Unidentified(f"{name} imports modules by names that it works out")
         for each in loaded.imports:
@@ -131,12 +131,12 @@ class _Walk:
                 self.add_module(each)
 
     def _is_imported(self, name: str) -> bool:
-        """Import a module that code imports later; one that is missing now is missing there, too."""
+        """Import a module that code would import later; return False if it is missing or fails."""
         try:
             if importlib.util.find_spec(name) is not None:
                 importlib.import_module(name)
                 return True
-        except Exception:  # whatever the module raises is raised where it is used
+        except Exception:  # the module's error is raised where it is used
             self._say("missing", name)
         return False
 
@@ -146,7 +146,7 @@ class _Walk:
             self._hash.update(b"%d:" % len(content) + content)
 
     def feed(self, value: Any) -> None:
-        """Take an object. Raises Unidentified if its state cannot be told."""
+        """Add an object. Raises Unidentified if its state cannot be told."""
         cls = type(value)
         if value is None or value is Ellipsis or cls in (bool, int, float, complex, str, bytes):
             self._say(cls.__name__, repr(value))
@@ -198,7 +198,7 @@ class _Walk:
             self.feed(value)
 
     def _feed_function(self, function: FunctionType) -> None:
-        """Take a function: its code, and all that it refers to outside of itself."""
+        """Add a function: its code, and everything outside to which it refers."""
         if self._is_as_loaded(function.__module__, function.__code__):
             self._say("function", function.__module__, function.__qualname__)
             self.add_module(function.__module__)
@@ -222,7 +222,7 @@ class _Walk:
         ours = [f for f in functions if file is not None and Path(f.__code__.co_filename) == file]
         if ours and cls.__module__ not in SCRIPTS and all(self._is_as_loaded(f.__module__, f.__code__) for f in ours):
             self.add_module(cls.__module__)
-            for each in own.values():  # some functions are generated, as by dataclass, or put there by other code
+            for each in own.values():  # some functions are generated, as by dataclass, or added by other code
                 if isinstance(each, FunctionType) and each.__code__.co_filename == "<string>":
                     self.feed(each.__code__)
                 elif isinstance(each, FunctionType | staticmethod | classmethod | property):
@@ -232,12 +232,12 @@ class _Walk:
             self._feed_all((cls.__bases__, *(part for item in sorted(own.items()) for part in item)))
 
     def _feed_instance(self, value: Any) -> None:
-        """Take any other object as pickle would: its class and its state; numbers of arrays and tensors as bytes."""
+        """Add any other object as pickle would: its class and its state; numbers of arrays and tensors as bytes."""
         cls = type(value)
         if isinstance(value, _LOCKS):
             return
         try:
-            if hasattr(value, "untyped_storage"):  # a tensor, of whose types NumPy lacks some
+            if hasattr(value, "untyped_storage"):  # a tensor; NumPy lacks some of torch's types
                 self._say("tensor", str(value.dtype), str(value.shape))
                 numbers = value.detach().cpu().contiguous().flatten().view(sys.modules["torch"].uint8)
                 self._hash.update(numbers.numpy().tobytes())
@@ -256,7 +256,7 @@ class _Walk:
             self._feed_all(list(part) if n in (3, 4) and part is not None else part for n, part in enumerate(reduced))
 
     def _is_as_loaded(self, module: str | None, code: CodeType) -> bool:
-        """Return whether code is that of its module when it was loaded: then the module says all of it."""
+        """Return True if code is the same as when its module was loaded, so that the module's digest covers it."""
         if module is None or not is_outside(module):
             return module is not None
         loaded = loaded_module(module)

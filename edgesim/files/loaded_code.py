@@ -1,7 +1,7 @@
-"""Digests of Python modules as they were loaded, which need not be what their files say now.
+"""Digests of Python modules as they were loaded; their files may have changed since.
 
 A finder in front of `sys.meta_path` notes the code of every module from outside edgesim, the standard library and
-site-packages at the moment it is loaded. Importing edgesim installs it. A module that was loaded before has the digest
+site-packages when it is loaded. Importing edgesim installs the finder. A module that was loaded before has the digest
 of its file, if the file is older than this process.
 """
 
@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 
 from edgesim.core.errors import EdgesimError
 
-_SLACK_S = 0.015  # the steps in which file systems tell the time
+_SLACK_S = 0.015  # resolution of times of file systems
 _PLACES = (f"{Path(__file__).parents[1]}/", f"{Path(os.__file__).parent}/")  # of edgesim and of Python
 _DYNAMIC = frozenset({"import_module", "__import__"})
-SCRIPTS = ("__main__", "__mp_main__")  # which are run and not imported: their functions are looked at one by one
+SCRIPTS = ("__main__", "__mp_main__")  # run and not imported, so their functions are digested one by one
 
 
 class Unidentified(Exception):
-    """The reason why results must be neither read from a cache nor kept in one; it names the file or the object."""
+    """The reason why results must be neither read from a cache nor stored there; it names the file or the object."""
 
 
 class LoadedModule(NamedTuple):
@@ -37,12 +37,12 @@ class LoadedModule(NamedTuple):
 
     digest: str
     codes: frozenset[str]  # digests of its functions and classes at any depth
-    imports: tuple[str, ...]  # absolute names of all that its code imports, inside functions too
-    is_dynamic: bool = False  # whether it also imports by names that are not written there
+    imports: tuple[str, ...]  # absolute names of everything that its code imports, inside functions too
+    is_dynamic: bool = False  # True: it also imports by names that its code computes
 
 
 class LoadedCode(NamedTuple):
-    """The code from outside that a process has: digests by module, and when it started, in seconds since the epoch."""
+    """Outside code that a process has loaded: digests by module, and the process's start in seconds since the epoch."""
 
     digests: dict[str, str]
     since_s: float
@@ -64,7 +64,7 @@ class _NotingLoader(SourceFileLoader):
 
 
 class _NotingFinder:
-    """Asks the finders behind it; source files from outside get a loader that notes their code."""
+    """Asks the finders behind it, and gives outside source files a loader that notes their code."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -81,13 +81,13 @@ class _NotingFinder:
 
 
 def note_imports() -> None:
-    """Note the code of modules that are loaded from now on. May be called twice."""
+    """Start noting the code of modules that are loaded. May be called twice."""
     if not any(isinstance(finder, _NotingFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _NotingFinder())
 
 
 def is_outside(module: str) -> bool:
-    """Return whether a module belongs neither to edgesim nor to Python nor to an installed package."""
+    """Return True if a module belongs neither to edgesim nor to Python nor to an installed package."""
     top = module.partition(".")[0]
     if top in {"edgesim", "builtins"} or top in sys.stdlib_module_names:
         return False
@@ -96,7 +96,7 @@ def is_outside(module: str) -> bool:
 
 
 def file_of(module: str) -> Path | None:
-    """Return the file that a loaded module comes from, for one in an archive the archive; None if there is none."""
+    """Return the file of a loaded module, or the archive that contains it; None if there is none."""
     given = getattr(sys.modules.get(module), "__file__", None)
     if not isinstance(given, str):
         return None
@@ -122,13 +122,13 @@ def loaded_module(module: str) -> LoadedModule | None:
 
 
 def loaded_here() -> LoadedCode:
-    """Return the code from outside that this process has loaded, for `check_same` in processes that work for it."""
+    """Return the outside code that this process has loaded, for `check_same` in its worker processes."""
     digests = {name: loaded.digest for name, loaded in _LOADED.items() if name in sys.modules}
     return LoadedCode(digests, _STARTED_S)
 
 
 def check_same(theirs: LoadedCode) -> None:
-    """Raise EdgesimError if this process has loaded other code than the one that it works for."""
+    """Raise EdgesimError if this process has loaded other code than the process for which it works."""
     files = [
         file_of(name)
         for name, loaded in _LOADED.items()
@@ -142,19 +142,19 @@ def check_same(theirs: LoadedCode) -> None:
 
 
 def check_own(files: Iterable[Path]) -> None:
-    """Raise Unidentified if files of edgesim have changed since the process that loaded this module did so."""
+    """Raise Unidentified if files of edgesim have changed since this module was loaded."""
     check_older(_IMPORTED_S, *files)
 
 
 def check_older(instant_s: float, *files: Path) -> None:
-    """Raise Unidentified unless the files were last changed before an instant, in seconds since the epoch."""
+    """Raise Unidentified unless the files were last changed before `instant_s`, in seconds since the epoch."""
     for file in files:
         if file.stat().st_ctime > instant_s - _SLACK_S:
             raise Unidentified(f"{file} is newer than this process, which may have loaded another version")
 
 
 def digest_of_code(code: CodeType) -> str:
-    """Return the digest of all that a code object does: not of its place in a file, nor of comments."""
+    """Return the digest of a code object's behaviour, without its place in a file and without comments."""
     found = blake2b(digest_size=16)
     facts = (
         *(code.co_qualname, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags),
@@ -167,7 +167,7 @@ def digest_of_code(code: CodeType) -> str:
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code object and those of all functions and classes in it."""
+    """Yield a code object and the code objects of all functions and classes in it."""
     yield code
     for value in code.co_consts:
         if isinstance(value, CodeType):
@@ -175,7 +175,7 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def imported_by(code: CodeType, package: str) -> Iterator[str]:
-    """Yield the absolute names of modules that code of a package imports: names of things in them may be among them."""
+    """Yield the absolute names of modules that code of a package imports, and names of objects imported from them."""
     for each in codes_in(code):
         before: list[Any] = []
         for step in dis.get_instructions(each):
@@ -189,7 +189,7 @@ def imported_by(code: CodeType, package: str) -> Iterator[str]:
 
 
 def loaded_code(code: CodeType, package: str) -> LoadedModule:
-    """Return what counts of code of a package: of a module, or of a function that belongs to none."""
+    """Return digests and imports of code of a package: of a module, or of a function outside modules."""
     parts = list(codes_in(code))
     is_dynamic = any(_DYNAMIC.intersection(each.co_names) for each in parts)
     codes, imports = frozenset(map(digest_of_code, parts)), tuple(dict.fromkeys(imported_by(code, package)))
@@ -198,7 +198,7 @@ def loaded_code(code: CodeType, package: str) -> LoadedModule:
 
 @cache
 def _of_file(file: Path, module: str, mtime_ns: int) -> LoadedModule:
-    """Return the code in a file that is as old as the process."""
+    """Return the code in a file that is older than the process."""
     content = file.read_bytes()
     if file.suffix != ".py":
         return LoadedModule(blake2b(content, digest_size=16).hexdigest(), frozenset(), ())
@@ -229,12 +229,12 @@ def _constant(value: Any) -> str:
 
 
 def is_outside_file(file: str) -> bool:
-    """Return whether a file belongs neither to edgesim, nor to Python, nor to an installed package."""
+    """Return True if a file belongs neither to edgesim, nor to Python, nor to an installed package."""
     return not file.startswith(_PLACES) and "/site-packages/" not in file and "/dist-packages/" not in file
 
 
 def _started_s() -> float:
-    """Return when this process started, in seconds since the epoch; where the system does not say, long ago."""
+    """Return the start of this process in seconds since the epoch; 0 if the system does not tell it."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         since_boot_s = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -243,6 +243,6 @@ def _started_s() -> float:
     return time.time() - since_boot_s + ticks / os.sysconf("SC_CLK_TCK")
 
 
-# Processes that are forked from this one have loaded what it has: they take these times over with it.
+# A forked process has the loaded modules of its parent, and so inherits these times.
 _STARTED_S = _started_s()
 _IMPORTED_S = time.time()  # before nearly all of edgesim

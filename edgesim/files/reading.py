@@ -1,7 +1,7 @@
-"""Reads files that a user names. They may be damaged, endless or no files at all: each fault is one short line.
+"""Read files that a user names. They may be damaged, endless or no files at all; each fault is one short line.
 
-The libraries that decode a format say of a damaged file whatever they stumble upon, over several lines and with raw
-bytes in them, and raise what comes; and they open a named pipe, and wait. All that reads a file goes through here.
+Libraries that decode a format describe damage in several lines with raw bytes, raise errors of any type, and block on
+named pipes. So all reading of files goes through this module.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from unicodedata import category
 from edgesim.core.errors import DataError, EdgesimError
 from edgesim.core.limits import memory_bytes
 
-_SHOWN = 160  # characters of what somebody else wrote
-_LONGEST_LINE = 4_000  # of an error; values are quoted shorter, but somebody's own part may raise what it likes
+_SHOWN = 160  # most characters shown of a foreign text
+_LONGEST_LINE = 4_000  # most characters of an error, as a user's own part may raise texts of any length
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
-# No byte of a deflated file (gzip, zip) stands for more. Source: zlib technical details, "maximum compression factor".
+# Most bytes per byte of a deflated file (gzip, zip). Source: zlib technical details, "maximum compression factor".
 _DEFLATE_BYTES = 1032
-_PADDING_BYTES = 2**20  # of names, comments and zeros that a deflated file may have beside its data
+_PADDING_BYTES = 2**20  # most names, comments and zeros that a deflated file may have beside its data
 
-MOST_TEXT_BYTES = 64 * 2**20  # of a file that is read as one text; those written by people have kilobytes
+MOST_TEXT_BYTES = 64 * 2**20  # of a file read as one text; texts written by people have kilobytes
 
 Kind = type[EdgesimError]
 
@@ -34,7 +34,7 @@ Kind = type[EdgesimError]
 
 
 def in_short(value: Any) -> str:
-    """Return a text, or what an error says, on one line: printable, at most 160 characters."""
+    """Return a text, or the message of an error, on one line: printable, at most 160 characters."""
     text = str(value)
     if not text and isinstance(value, BaseException):  # such as a bare MemoryError
         text = type(value).__name__
@@ -43,26 +43,25 @@ def in_short(value: Any) -> str:
 
 
 def one_line(error: Any) -> str:
-    """Return what an error says on one line of printable characters: a file's name may hold what moves a cursor."""
+    """Return the message of an error on one line, with control characters (as of file names) escaped."""
     line = " ".join(str(error).splitlines())[:_LONGEST_LINE]
     return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
 def visible(text: str) -> str:
-    """Return a text for a terminal: what would move a cursor, colour or hide stands as Python writes it, "\\x1b".
+    """Return a text for a terminal, with characters that move a cursor, colour or hide as Python escapes, "\\x1b".
 
     Ends of lines, tabs and spaces of every width stay.
     """
-    return "\n".join(line if line.isprintable() else "".join(map(_seen, line)) for line in text.split("\n"))
-
-
-def _seen(character: str) -> str:
-    kept = character.isprintable() or character == "\t" or category(character) == "Zs"
-    return character if kept else repr(character)[1:-1]
+    lines = []
+    for line in text.split("\n"):
+        kept = (c if c.isprintable() or c == "\t" or category(c) == "Zs" else repr(c)[1:-1] for c in line)
+        lines.append(line if line.isprintable() else "".join(kept))
+    return "\n".join(lines)
 
 
 def quoted(value: Any) -> str:
-    """Return a value that a file holds as Python writes it, at most 160 characters of it."""
+    """Return the Python representation of a value from a file, at most 160 characters of it."""
     try:
         text = repr(value[: 4 * _SHOWN] if isinstance(value, str) else value)
     except ValueError:  # a whole number of more digits than Python writes
@@ -74,9 +73,9 @@ def quoted(value: Any) -> str:
 
 
 def check_regular(path: Path, kind: Kind = DataError) -> int:
-    """Return the bytes of a regular file; links are followed.
+    """Return the size of a regular file in bytes; links are followed.
 
-    Raises `kind` if there is none: a folder, or what may never end, such as a named pipe or a device.
+    Raises `kind` for anything else: a missing file, a folder, or an endless one such as a named pipe or a device.
     """
     try:
         found = path.stat()
@@ -89,9 +88,9 @@ def check_regular(path: Path, kind: Kind = DataError) -> int:
 
 
 def check_text(path: Path, kind: Kind = DataError) -> int:
-    """Return the bytes of a regular file, as `check_regular`; raises `kind` also if it has a hole, which is no text.
+    """Return the size of a regular text file in bytes. Raises `kind` as `check_regular`, and if the file has a hole.
 
-    A hole is a stretch that was never written. It reads as zeros, takes no room on the disk and may have terabytes.
+    A hole is a range that was never written. It reads as zeros, takes no space on the disk and may have terabytes.
     """
     size = check_regular(path, kind)
     with reading(path, "text", kind), path.open("rb") as file:
@@ -102,16 +101,16 @@ def check_text(path: Path, kind: Kind = DataError) -> int:
 
 
 def check_room(needed_bytes: int, where: object, kind: Kind = DataError) -> None:
-    """Raise `kind` if something takes more memory than this machine has. Asked before it is allocated."""
+    """Raise `kind` if an allocation needs more memory than this machine has."""
     most_bytes = memory_bytes()
     if needed_bytes > most_bytes:
         raise kind(f"{where}: needs {_gib(needed_bytes)} of memory, this machine has {_gib(most_bytes)}")
 
 
 def check_deflated(packed_bytes: int, promised_bytes: int, where: object, kind: Kind = DataError) -> None:
-    """Raise `kind` unless so many deflated bytes (of gzip or zip) can hold what they promise, and memory can, too.
+    """Raise `kind` unless the deflated bytes (of gzip or zip) can hold the promised bytes, and memory can, too.
 
-    Many more bytes than promised are refused: a file may end in terabytes of zeros, and gzip reads them all.
+    Far more deflated bytes than promised are refused, as a file may end in terabytes of zeros, which gzip reads.
     """
     if packed_bytes > _PADDING_BYTES + 2 * promised_bytes:
         raise kind(f"{where}: damaged: {packed_bytes} bytes for the {promised_bytes} that they promise")
@@ -129,9 +128,9 @@ def _gib(size_bytes: float) -> str:
 
 @contextmanager
 def reading(path: Path | str, what: str, kind: Kind = DataError) -> Iterator[None]:
-    """Turn whatever a library raises over a damaged file into `kind`: "PATH: not a readable WHAT: why".
+    """Turn any error of a library about a damaged file into `kind`: "PATH: not a readable WHAT: why".
 
-    Meant for the call of the library alone. Errors of edgesim pass as they are.
+    The with-block should hold only the call of the library. Errors of edgesim pass unchanged.
     """
     try:
         yield
@@ -146,7 +145,7 @@ def reading(path: Path | str, what: str, kind: Kind = DataError) -> Iterator[Non
 def read_text(path: Path, kind: Kind = DataError, most_bytes: int = MOST_TEXT_BYTES) -> str:
     """Return the text of a regular file in UTF-8, without a byte order mark.
 
-    Raises `kind` if it is none, has more than `most_bytes`, or is no such text.
+    Raises `kind` if it is no regular file, has more than `most_bytes`, or is not UTF-8.
     """
     size = check_regular(path, kind)
     if size > most_bytes:
@@ -162,9 +161,9 @@ def read_text(path: Path, kind: Kind = DataError, most_bytes: int = MOST_TEXT_BY
 
 
 def csv_rows(path: Path, kind: Kind = DataError) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a CSV file in UTF-8, each with its line, from 1; blank lines are none.
+    """Yield the rows of a CSV file in UTF-8, each with its line number from 1; blank lines are skipped.
 
-    Raises `kind`, if it can with the line, if it is not a regular file, no such text or no CSV.
+    Raises `kind`, with the line if possible, if it is not a regular file, not UTF-8 or not CSV.
     """
     check_room(check_text(path, kind), path, kind)
     try:
@@ -182,7 +181,7 @@ def csv_rows(path: Path, kind: Kind = DataError) -> Iterator[tuple[int, list[str
 
 
 def _check_characters(row: list[str]) -> None:
-    """Raise csv.Error if a row has characters that no text has: zeroed blocks are valid UTF-8."""
+    """Raise csv.Error if a row has control characters, as zeroed blocks are valid UTF-8."""
     text = "".join(row)
     if not text.isprintable() and (wrong := next((c for c in text if c != "\t" and not c.isprintable()), "")):
         raise csv.Error(f"has the character {wrong!r}")
@@ -191,10 +190,9 @@ def _check_characters(row: list[str]) -> None:
 def csv_records(
     path: Path, kind: Kind = DataError, rows: Iterator[tuple[int, list[str]]] | None = None
 ) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
-    """Return the header of a CSV file, and its rows by the names in it, each with its line; else as `csv_rows`.
+    """Return the header of a CSV file, and its rows by the header's names, each with its line, as `csv_rows` does.
 
-    `rows`: what is left of its rows; None: all. Raises `kind` at a row that has not as many values as the header has
-    names.
+    `rows`: the remaining rows of the file; None: all. Raises `kind` at a row with more or fewer values than names.
     """
     rows = csv_rows(path, kind) if rows is None else rows
     _, header = next(rows, (1, list[str]()))

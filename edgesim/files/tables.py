@@ -1,4 +1,4 @@
-"""Tables of numbers in CSV and parquet files, which may be damaged: each fault is one short line with its place."""
+"""Tables of numbers in CSV and parquet files. They may be damaged; each fault is one short line with its place."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_VALUE_BYTES = 8  # a number; what packs equal values small is a whole column again in memory
+_VALUE_BYTES = 8  # of a number in memory, where a compressed column has its full size
 
 
 def column_names(path: Path, kind: Kind = DataError, content: bytes | None = None) -> list[str]:
     """Return the columns of a parquet file; `content`: its bytes, if they have been read.
 
-    Raises `kind` if it is none, or if two have one name.
+    Raises `kind` if it is no parquet file, or if two columns have the same name.
     """
     with reading(path, "parquet file", kind), _opened(path, kind, content) as file:
         names = [str(name) for name in file.schema_arrow.names]
@@ -38,9 +38,9 @@ def column_names(path: Path, kind: Kind = DataError, content: bytes | None = Non
 
 
 def read_columns(path: Path, columns: Sequence[str], kind: Kind = DataError, content: bytes | None = None) -> pa.Table:
-    """Return these columns of a parquet file, which has them, in this order.
+    """Return existing columns of a parquet file in this order.
 
-    Raises `kind` if it is no such file, damaged, or promises more than the memory of this machine holds.
+    Raises `kind` if it is no parquet file, damaged, or larger than the memory of this machine.
     """
     with reading(path, "parquet file", kind), _opened(path, kind, content) as file:
         about = file.metadata
@@ -59,27 +59,27 @@ def _opened(path: Path, kind: Kind, content: bytes | None) -> pq.ParquetFile:
     return pq.ParquetFile(path)
 
 
-_BYTES_PER_BYTE = 8  # of a number in memory for one digit in a file, at most
+_BYTES_PER_BYTE = 8  # most bytes in memory per byte of a file: a number of one digit
 _NUMBER = re.compile(r"[-+](\d+\.?\d*(e[-+]?\d+)?|inf|nan)")
 
 
 def read_frame(path: Path, kind: Kind = DataError) -> pd.DataFrame:
-    """Return the rows of a CSV file with a line of names. Raises `kind` if it is none, damaged or too large."""
+    """Return the rows of a CSV file with a header. Raises `kind` if it is not CSV, damaged or too large."""
     import pandas as pd
 
     check_room(_BYTES_PER_BYTE * check_text(path, kind), path, kind)
     with reading(path, "CSV file", kind):
-        frame = pd.read_csv(path, low_memory=False)  # else a long column may be numbers in one part, texts in another
-    if not isinstance(frame.index, pd.RangeIndex):  # what has no name was taken for names of rows
+        frame = pd.read_csv(path, low_memory=False)  # otherwise parts of a long column may differ in type
+    if not isinstance(frame.index, pd.RangeIndex):  # pandas took values without a name for names of rows
         raise kind(f"{path}: rows have more values than the first line has names")
     return frame
 
 
 def csv_text(frame: pd.DataFrame, header: bool = True) -> str:
-    """Return a data frame as CSV with the names of its columns, all digits of numbers, and lines that end in a newline.
+    """Return a data frame as CSV with a header, all digits of numbers, and newlines at the ends of lines.
 
-    A spreadsheet takes a text that begins with = + - or @ for a formula, and runs it: such a text, or name of a column,
-    gets an apostrophe before it, unless it is a number.
+    A spreadsheet would run a text that begins with = + - or @ as a formula. So such texts and column names get an
+    apostrophe before them, unless they are numbers.
     """
     inert: dict[str, pd.Series] = {}
     for name in frame.select_dtypes(["object", "string"]):
@@ -96,9 +96,9 @@ def _is_formula(text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Columns of numbers, each of shape (k,), nan where there is none.
+    """Columns of numbers, each of shape (k,), nan where a value is no number.
 
-    `numbers`: the line (of a parquet file: row) of each, shape (k,); `texts`: the columns as a CSV file has them.
+    `numbers`: the line of each row (in a parquet file: its number), shape (k,); `texts`: the texts of a CSV file.
     """
 
     path: Path
@@ -108,15 +108,15 @@ class Rows:
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def where(self, index: int) -> str:
-        """Return where a row stands, as in "line 3"."""
+        """Return the place of a row in its file, such as "line 3"."""
         return f"{self.unit} {self.numbers[index]}"
 
     def refuse(self, index: int, fault: str) -> DataError:
-        """Return the error that a row has this fault."""
+        """Return the error for a fault of a row."""
         return DataError(f"{self.path} {self.where(index)}: {fault}")
 
     def require(self, good: np.ndarray, name: str, needs: str) -> None:
-        """Raise DataError with the first row that is not good, shape (k,): what the column needs, and has there."""
+        """Raise DataError for the first row where `good`, shape (k,), is False: the column must be `needs`."""
         if not good.all():
             index = int(good.argmin())
             found = quoted(self.texts[name][index]) if self.texts else f"{self.columns[name][index]:g}"
@@ -124,41 +124,35 @@ class Rows:
 
 
 def read_rows(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> Rows:
-    """Return the rows of a parquet file, if its name ends so, or of a CSV file: these columns, in any order.
+    """Return the rows of a file NAME.parquet, or else of a CSV file: these columns, in any order.
 
     Raises DataError that names the file if it is damaged, or has other columns or no rows.
     """
-    rows = _of_parquet(path, needed, optional) if path.suffix == ".parquet" else _of_csv(path, needed, optional)
+    if path.suffix == ".parquet":
+        header = column_names(path)
+        _check_header(path, header, needed, optional)
+        table = read_columns(path, header)
+        columns: dict[str, Arr] = {}
+        for name in header:
+            kind = table[name].type
+            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+                raise DataError(f"{path}: column {name} is {in_short(kind)}, numbers are needed")
+            columns[name] = np.asarray(table[name].cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
+        rows = Rows(path, "row", np.arange(1, len(table) + 1), columns)
+    else:
+        header, records = csv_records(path)
+        _check_header(path, header, needed, optional)
+        lines: list[int] = []
+        texts: dict[str, list[str]] = {name: [] for name in header}
+        for line, record in records:
+            lines.append(line)
+            for name, text in record.items():
+                texts[name].append(text)
+        columns = {name: np.array([number(text) for text in column]) for name, column in texts.items()}
+        rows = Rows(path, "line", np.array(lines, dtype=np.int64), columns, texts)
     if not len(rows.numbers):
         raise DataError(f"{path}: holds no rows")
     return rows
-
-
-def _of_csv(path: Path, needed: Sequence[str], optional: Sequence[str]) -> Rows:
-    header, records = csv_records(path)
-    _check_header(path, header, needed, optional)
-    lines: list[int] = []
-    texts: dict[str, list[str]] = {name: [] for name in header}
-    for line, record in records:
-        lines.append(line)
-        for name, text in record.items():
-            texts[name].append(text)
-    columns = {name: np.array([number(text) for text in column]) for name, column in texts.items()}
-    return Rows(path, "line", np.array(lines, dtype=np.int64), columns, texts)
-
-
-def _of_parquet(path: Path, needed: Sequence[str], optional: Sequence[str]) -> Rows:
-    header = column_names(path)
-    _check_header(path, header, needed, optional)
-    table = read_columns(path, header)
-    return Rows(path, "row", np.arange(1, len(table) + 1), {name: _numbers(path, name, table[name]) for name in header})
-
-
-def _numbers(path: Path, name: str, column: pa.ChunkedArray) -> Arr:
-    kind = column.type
-    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-        raise DataError(f"{path}: column {name} is {in_short(kind)}, numbers are needed")
-    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
 
 
 def _check_header(path: Path, found: Sequence[str], needed: Sequence[str], optional: Sequence[str]) -> None:
@@ -168,7 +162,7 @@ def _check_header(path: Path, found: Sequence[str], needed: Sequence[str], optio
 
 
 def number(text: str) -> float:
-    """Return the number that a text is, nan if it is none."""
+    """Return a text as a number, nan if it is none."""
     try:
         return float(text)
     except ValueError:

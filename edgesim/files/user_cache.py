@@ -1,4 +1,4 @@
-"""Results kept for later runs in the user's cache folder, found by the hash of all that they follow from."""
+"""Results cached for later runs in the user's cache folder, by the hash of everything that decides them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from edgesim.files.reading import check_regular, one_line, read_text, reading
 VARIABLE = "EDGESIM_CACHE"
 PROFILES, DECODED = "profiles", "decoded"  # folders of cost profiles, and of decoded data sets
 
-_ENTRY = re.compile(r"[0-9a-f]{64}\.(json|npy)|\.[0-9a-f]{16}\.\w+\.growing")  # a name that a file here may have
+_ENTRY = re.compile(r"[0-9a-f]{64}\.(json|npy)|\.[0-9a-f]{16}\.\w+\.growing")  # names of files in the folders
 
 
-_READS = [True]  # whether what is kept is read
+_READS = [True]  # False: cached results are not read
 
 
 class Held(NamedTuple):
-    """How many files of a kind are kept, and their bytes."""
+    """Number of cached files of a kind, and their size in bytes."""
 
     files: int
     nbytes: int
 
 
 def cache_folder() -> Path:
-    """Return the user's folder for what can be had again; it need not exist.
+    """Return the user's cache folder; it need not exist.
 
-    It is that of EDGESIM_CACHE, or else `edgesim` below XDG_CACHE_HOME or ~/.cache.
+    It is EDGESIM_CACHE, or else `edgesim` below XDG_CACHE_HOME or ~/.cache.
     """
     given, shared = os.environ.get(VARIABLE), Path(os.environ.get("XDG_CACHE_HOME", ""))
     if given:
@@ -46,7 +46,7 @@ def cache_folder() -> Path:
 
 
 def array_digest(array: np.ndarray) -> str:
-    """Return the SHA-256 of an array: of its type, shape and numbers."""
+    """Return the SHA-256 of an array's type, shape and numbers."""
     found = hashlib.sha256(f"{array.dtype} {tuple(array.shape)}".encode())
     found.update(np.ascontiguousarray(array).data)
     return found.hexdigest()
@@ -54,7 +54,7 @@ def array_digest(array: np.ndarray) -> str:
 
 @contextmanager
 def made_anew(wanted: bool) -> Iterator[None]:
-    """Read nothing that was kept within the with-block, if so wanted; what is made there takes the place of it."""
+    """Ignore cached results in the with-block if `wanted`; results made there replace them."""
     before, _READS[0] = _READS[0], _READS[0] and not wanted
     try:
         yield
@@ -66,7 +66,7 @@ def made_anew(wanted: bool) -> Iterator[None]:
 
 
 def kept_table(kind: str, identity: Any) -> Any:
-    """Return the table that was kept for an identity, both as JSON; None if there is none, or it is damaged."""
+    """Return the table cached for an identity, both as JSON; None if there is none, or it is damaged."""
     if not _READS[0]:
         return None
     try:
@@ -78,7 +78,7 @@ def kept_table(kind: str, identity: Any) -> Any:
 
 
 def keep_table(kind: str, identity: Any, content: Any) -> None:
-    """Keep a table for an identity, both as JSON; where that is not possible nothing is kept."""
+    """Cache a table for an identity, both as JSON; errors of writing are ignored."""
     entry = {"follows_from": identity, "sha256": _digest(content), "content": content}
     with suppress(OSError, RuntimeError), _whole(_file(kind, identity)) as growing:
         growing.write_text(json.dumps(entry, indent=1), encoding="utf-8")
@@ -88,7 +88,7 @@ def keep_table(kind: str, identity: Any, content: Any) -> None:
 
 
 def kept_array(kind: str, digest: str) -> Path | None:
-    """Return the file of the array with this `array_digest`; None if there is none, or its content is another."""
+    """Return the file of the array with this `array_digest`; None if there is none, or its content differs."""
     try:
         path = cache_folder() / kind / f"{digest}.npy"
         return path if array_digest(mapped(path)) == digest else None
@@ -97,7 +97,7 @@ def kept_array(kind: str, digest: str) -> Path | None:
 
 
 def keep_array(kind: str, array: np.ndarray) -> str:
-    """Keep an array, unless it is kept already; return its digest."""
+    """Cache an array, unless it is cached already; return its digest."""
     digest = array_digest(array)
     if kept_array(kind, digest) is None:
         path = cache_folder() / kind / f"{digest}.npy"
@@ -107,40 +107,38 @@ def keep_array(kind: str, array: np.ndarray) -> str:
 
 
 def mapped(path: Path) -> np.ndarray:
-    """Return the array of a .npy file in memory that all processes share which map it; what is written stays private.
+    """Map a .npy file into memory that processes share; writes to the array stay private.
 
     Raises DataError if it cannot be read.
     """
     check_regular(path)
     with reading(path, ".npy file"):
-        return np.lib.format.open_memmap(path, mode="c")  # torch warns of memory that cannot be written
+        return np.lib.format.open_memmap(path, mode="c")  # torch warns about read-only memory
 
 
 # --- all of it --------------------------------------------------------------------------------------------------------
 
 
 def held() -> dict[str, Held]:
-    """Return what is kept, by kind."""
-    return {
-        kind: Held(len(sizes), sum(sizes)) for kind, sizes in ((kind, _sizes(kind)) for kind in (PROFILES, DECODED))
-    }
+    """Return the number and size of cached files by kind."""
+    found = {}
+    for kind in (PROFILES, DECODED):
+        sizes = [path.stat().st_size for path in _entries(kind) if path.is_file()]
+        found[kind] = Held(len(sizes), sum(sizes))
+    return found
 
 
 def prune() -> None:
-    """Remove all that is kept; all other files, such as downloaded data sets, stay. Runs at work go on."""
+    """Remove all cached results; other files, such as downloaded data sets, stay. Runs in progress go on."""
     for kind in (PROFILES, DECODED):
-        with suppress(OSError):  # what cannot be removed stays, and a folder with files of the user's
+        with suppress(OSError):  # files that cannot be removed stay, and so does a folder with files of the user
             for path in _entries(kind):
                 path.unlink(missing_ok=True)
             (cache_folder() / kind).rmdir()
 
 
-def _sizes(kind: str) -> list[int]:
-    return [path.stat().st_size for path in _entries(kind) if path.is_file()]
-
-
 def _entries(kind: str) -> list[Path]:
-    """Return the files of a kind by their names, those that were cut off too; the folder may have others."""
+    """Return the cached files of a kind, partly written ones included; the folder may have other files."""
     folder = cache_folder() / kind
     return [path for path in folder.iterdir() if _ENTRY.fullmatch(path.name)] if folder.is_dir() else []
 
@@ -155,7 +153,7 @@ def _digest(value: Any) -> str:
 
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
-    """Give the path of a file of this process's own, which takes the place of `path` in the end."""
+    """Yield the path of a temporary file of this process, which replaces `path` at the end of the with-block."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.stem[:16]}.", suffix=".growing", delete=False) as file:
         growing = Path(file.name)
@@ -170,7 +168,7 @@ _SAID = set[str | Path]()
 
 
 def warn_once(line: str, about: Path | None = None) -> None:
-    """Print a warning to stderr, once in a process; of several about one file or folder the first alone."""
+    """Print a warning to stderr, once in a process; of several about one file or folder only the first."""
     key = line if about is None else about.absolute()
     if key not in _SAID:
         _SAID.add(key)

@@ -30,11 +30,11 @@ class CohortBackend:
 
     @property
     def alone(self) -> Sequence[str]:
-        """Why jobs were trained one by one so far, a line for each reason."""
+        """Reasons why jobs were trained one by one so far, one line each."""
         return _told(self._cohort.alone)
 
     def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
-        """Train assignments together where that can be."""
+        """Train assignments together where possible."""
         return self._cohort.train(assignments)
 
     def evaluate(self, model: ModelState) -> Mapping[str, Score]:
@@ -46,30 +46,30 @@ class CohortBackend:
         return {device: self._cohort.score_personal(device, model) for device, model in models.items()}
 
     def close(self) -> None:
-        """Do nothing: there is nothing but this process."""
+        """Do nothing: there are no other processes."""
 
 
 class CohortsBackend(WorkersBackend):
     """Cohorts in several processes, each with an even share of the devices that are ready.
 
-    What is trained together changes rounding, so it must not depend on who is done when: assignments of one turn that
-    are ready are a group, one group is under way at a time, and work is given back in the order in which it was begun.
+    Training together changes rounding, so groups must not depend on the timing of processes. The ready assignments of
+    one turn are a group, one group is in progress at a time, and work is returned in the order in which it began.
     """
 
     def __init__(self, trainer: Trainer, size: int, workers: int) -> None:
-        """`size`: how many devices one call trains at most. Raises as `WorkersBackend` does."""
+        """`size`: largest number of devices that one call trains. Raises as `WorkersBackend` does."""
         super().__init__(trainer, workers, partial(Cohort, size=size, memory_share=1 / workers))
         self._waiting: list[tuple[int, Training]] = []  # by number
-        self._shares: deque[tuple[Item, Sequence[Assignment]]] = deque()  # of the group under way, not handed out
-        self._group: Sequence[int] = ()  # its numbers
-        self._begun: deque[Sequence[int]] = deque()  # numbers of work that is given back at once
-        self._new: list[int] = []  # numbers of scorings that were submitted since
+        self._shares: deque[tuple[Item, Sequence[Assignment]]] = deque()  # of the current group, not handed out yet
+        self._group: Sequence[int] = ()  # numbers of the current group
+        self._begun: deque[Sequence[int]] = deque()  # numbers of work to return together
+        self._new: list[int] = []  # numbers of scorings submitted since the last `collect`
         self._done: dict[int, Any] = {}
         self._alone: dict[str, None] = {}
 
     @property
     def alone(self) -> Sequence[str]:
-        """Why jobs were trained one by one so far, a line for each reason."""
+        """Reasons why jobs were trained one by one so far, one line each."""
         return _told(self._alone)
 
     def submit(self, number: int, work: Work) -> None:
@@ -79,7 +79,7 @@ class CohortsBackend(WorkersBackend):
             self._new.append(number)
 
     def collect(self, wait: bool) -> Sequence[tuple[int, Any]]:
-        """Return what is next, once it is done; nothing for who does not wait, as that would depend on time."""
+        """Return the next group or scoring, once done; nothing with `wait=False`, which would depend on timing."""
         if not wait:
             return []
         self._begin()
@@ -99,7 +99,7 @@ class CohortsBackend(WorkersBackend):
         self._waiting.append((number, work))
 
     def _begin(self) -> None:
-        """Begin with the next group, unless one is under way, and with scorings after it."""
+        """Begin the next group, unless one is in progress, and the scorings after it."""
         if self._waiting and self._group not in self._begun:
             turn = min(work.turn for _, work in self._waiting)
             group = [(number, work.assignment) for number, work in self._waiting if work.turn == turn]
@@ -111,7 +111,7 @@ class CohortsBackend(WorkersBackend):
         self._new.clear()
 
     def _share_out(self, group: Sequence[int], assignments: Sequence[Assignment]) -> None:
-        """Deal assignments out, those with the same settings one after another, the largest first."""
+        """Divide assignments into shares, sorted by settings and then by size, the largest first."""
         kinds: dict[Any, int] = {}
 
         def rank(place: int) -> tuple[int, float]:
@@ -138,7 +138,7 @@ class CohortsBackend(WorkersBackend):
             self._shares.append((self._item(group[0], part, models, _train_share, None), own))
 
     def _next(self) -> tuple[Item, Any] | None:
-        """Return a share of the group under way, or if all are handed out, a part of a scoring."""
+        """Return a share of the current group, or a part of a scoring once all shares are handed out."""
         if not self._shares:
             return self._next_scoring()
         item, assignments = self._shares.popleft()
@@ -155,7 +155,7 @@ class CohortsBackend(WorkersBackend):
 
 
 def _train_share(cohort: Cohort, assignments: Sequence[Any], models: Mapping[int, ModelState]) -> Stack:
-    """Train assignments, that have ids in the place of models, in a process."""
+    """Train assignments with ids in the place of models, in a worker process."""
     return Stack(cohort.train([with_models(each, models) for each in assignments]), list(cohort.alone))
 
 
@@ -181,17 +181,17 @@ class CohortTraining:
         check_device(self.device)
 
     def prepare(self) -> None:
-        """Begin to load what processes need; whoever opens the backend may do so before there is a trainer."""
+        """Start loading the modules of processes; may be called before the trainer exists."""
         if self._processes > 1:
             warm_up()
 
     def alone(self) -> dict[str, Any]:
-        """Return the table of the backend that trains in this process alone, to the same results but for rounding."""
+        """Return the table of the backend with this process only, which gives the same results up to rounding."""
         return {"name": "cohort", "device": self.device, "size": self.size, "workers": 1}
 
     @property
     def processes(self) -> int:
-        """Those that train besides this one; 0: this one does."""
+        """Number of training processes beside this one; 0: this process trains."""
         return self._processes if self._processes > 1 else 0
 
     @property
@@ -202,7 +202,7 @@ class CohortTraining:
 
     @property
     def rounding(self) -> str:
-        """What last bits of its values follow from: runs that differ in it share no answers."""
+        """Facts that decide the last bits of results: runs that differ in them share no cached answers."""
         return f"cohort on {self.device}, {self.size} in a call, {self._processes} processes"
 
     def open(self, make_trainer: Callable[[str], Trainer]) -> CohortBackend | CohortsBackend:

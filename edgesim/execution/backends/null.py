@@ -12,7 +12,7 @@ from edgesim.core.update import ModelState
 
 
 class NullBackend:
-    """Is handed nothing and trains nothing."""
+    """A backend without tensors, which trains nothing."""
 
     trains: ClassVar[bool] = False
 

@@ -1,4 +1,4 @@
-"""What backends have in common whose processes train while their caller goes on."""
+"""The common part of backends whose processes train while their caller goes on."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from edgesim.core.update import ModelState
 from edgesim.execution.processes import Pool
 from edgesim.learning.train.trainer import ChunkScore, Trainer
 
-DEPTH = 2  # items that a process is given at once: it has the next one when it is done with the first
-_MOST_SCORINGS = 4  # that wait; with more they go before training, as each holds on to a model
+DEPTH = 2  # items that a process has at once, so that it can start the next one immediately
+_MOST_SCORINGS = 4  # waiting scorings per process; more go before training, as each keeps a model in memory
 
 
-Kind: TypeAlias = Callable[[Any, Any, Mapping[int, ModelState]], Any]  # in a process: what trains there, models by id
+Kind: TypeAlias = Callable[[Any, Any, Mapping[int, ModelState]], Any]  # of trainer, own data, and models by id
 
 
 class Item(NamedTuple):
-    """A part of a piece of work, for one process; the models that it needs go there by a way of their own."""
+    """A part of a piece of work, for one process; its models are sent separately."""
 
-    work: int  # its number
+    work: int  # number of the piece of work
     part: int  # place in the work's parts
     models: tuple[int, ...]  # ids of the models that it needs
     kind: Kind
@@ -37,7 +37,7 @@ class Item(NamedTuple):
 
 
 class Tester(Protocol):
-    """What a process scores with."""
+    """The object with which a process scores models."""
 
     def score_chunks(self, model: ModelState, chunks: Sequence[int]) -> list[ChunkScore]:
         """Return loss and hits of a model on some chunks of the test set."""
@@ -48,7 +48,7 @@ class Tester(Protocol):
 
 @dataclass
 class Parts:
-    """What the parts of a piece of work have given so far."""
+    """Results of the parts of a piece of work so far."""
 
     join: Callable[[list[Any]], Any]
     found: list[Any]
@@ -59,36 +59,36 @@ class Parts:
 
 
 class PooledBackend(ABC):
-    """A pool of processes. Jobs are pure, so results do not depend on who trained what in which order."""
+    """A pool of processes. Jobs are pure, so results do not depend on the process or the order of training."""
 
     trains: ClassVar[bool] = True
     rounds_ahead = 64
 
     def __init__(self, trainer: Trainer, workers: int, pool: Pool, models: HeldModels) -> None:
-        """`models`: where processes of the pool find the models that they need."""
+        """`models`: the store in which processes of the pool find models."""
         self._trainer = trainer
         self._chunks = trainer.chunks()
         self._workers = workers
         self._pool = pool
         self._models = models
-        self._parts: dict[int, Parts] = {}  # of the pieces of work that are not done, by number
-        self._jobs: list[tuple[tuple[float, ...], Item, Assignment]] = []  # a heap: those needed first, and long ones
+        self._parts: dict[int, Parts] = {}  # of unfinished pieces of work, by number
+        self._jobs: list[tuple[tuple[float, ...], Item, Assignment]] = []  # a heap: jobs needed first, then long ones
         self._scorings: deque[Item] = deque()
         self._order = count()
         self._died: EdgesimError | None = None
-        self._own = count(-1, -1)  # numbers of what is not submitted from outside
+        self._own = count(-1, -1)  # numbers of work that `_all` submits
         self._pool.begin()
 
     def close(self) -> None:
-        """End the worker processes, whatever they are at."""
+        """End the worker processes, whatever they are doing."""
         self._pool.close()
 
     @abstractmethod
     def _give(self, item: Item, given: Any) -> None:
-        """Let a process of the pool do an item; `given`: its own, of a job the assignment with ids as models."""
+        """Send an item to a process of the pool; `given`: its own data, for a job the assignment with ids as models."""
 
     def _received(self, found: Any) -> Any:
-        """Return what a process sent, with the models that went another way."""
+        """Return the result that a process sent, with the models that it sent separately."""
         return found
 
     # --- work ahead -------------------------------------------------------------------------------------------------
@@ -99,14 +99,22 @@ class PooledBackend(ABC):
             self._submit_training(number, work)
         elif isinstance(work, Scoring):
             spans = np.array_split(np.arange(self._chunks), min(self._workers, self._chunks))
-            self._parts[number] = Parts(self._test_scores, [None] * len(spans))
+            self._parts[number] = Parts(  # sums in chunk order, whichever process computed the chunks
+                lambda found: self._trainer.scores([chunk for chunks in found for chunk in chunks]), [None] * len(spans)
+            )
             for part, span in enumerate(spans):
                 self._scorings.append(self._item(number, part, [work.model], _score, (id(work.model), span.tolist())))
         else:
-            self._submit_personal(number, work)
+            devices = list(work.models)
+            spans = [span for span in np.array_split(np.arange(len(devices)), 2 * self._workers) if len(span)]
+            self._parts[number] = Parts(lambda found: dict(row for rows in found for row in rows), [None] * len(spans))
+            for part, span in enumerate(spans):
+                rows = [(devices[place], id(work.models[devices[place]])) for place in span]
+                models = [work.models[devices[place]] for place in span]
+                self._scorings.append(self._item(number, part, models, _score_personal, rows))
 
     def collect(self, wait: bool) -> Sequence[tuple[int, Any]]:
-        """Return what is done by now; see edgesim.core.backend.FuturesBackend."""
+        """Return finished work; see edgesim.core.backend.FuturesBackend."""
         done: list[tuple[int, Any]] = []
         while True:
             self._hand_out()
@@ -126,26 +134,17 @@ class PooledBackend(ABC):
         self._parts[number] = Parts(lambda found: found[0], [None])
         heappush(self._jobs, (rank, item, assignment))
 
-    def _submit_personal(self, number: int, work: PersonalScoring) -> None:
-        devices = list(work.models)
-        spans = [span for span in np.array_split(np.arange(len(devices)), 2 * self._workers) if len(span)]
-        self._parts[number] = Parts(lambda found: dict(row for rows in found for row in rows), [None] * len(spans))
-        for part, span in enumerate(spans):
-            rows = [(devices[place], id(work.models[devices[place]])) for place in span]
-            models = [work.models[devices[place]] for place in span]
-            self._scorings.append(self._item(number, part, models, _score_personal, rows))
-
     def _item(self, number: int, part: int, models: Sequence[ModelState | None], kind: Kind, given: Any) -> Item:
         return Item(number, part, self._models.hold(models), kind, given)
 
     def _hand_out(self) -> None:
-        """Give processes that are done, or nearly so, their next items."""
+        """Give the next items to processes that are done or nearly done."""
         while self._pool.has_room(DEPTH) and (found := self._next()):
             with self._noting_deaths():
                 self._give(*found)
 
     def _next(self) -> tuple[Item, Any] | None:
-        """Return the item that goes to a process next, and what is its own; None: there is none."""
+        """Return the next item for a process, and the item's own data; None: there is none."""
         if self._scorings and (not self._jobs or len(self._scorings) > _MOST_SCORINGS * self._workers):
             return self._next_scoring()
         if not self._jobs:
@@ -161,7 +160,7 @@ class PooledBackend(ABC):
 
     @contextmanager
     def _noting_deaths(self) -> Iterator[None]:
-        """Raise EdgesimError if a process dies, and ever after: what it was at never comes to an end."""
+        """Raise EdgesimError if a process dies, and in all later calls, as its work will never be finished."""
         if self._died is not None:
             raise self._died
         try:
@@ -171,7 +170,7 @@ class PooledBackend(ABC):
             raise
 
     def _joined(self, item: Item, found: Any) -> list[tuple[int, Any]]:
-        """Return the piece of work that a part completes, if it does."""
+        """Store the result of a part; return the piece of work and its value if the part completes it."""
         parts = self._parts.get(item.work)
         if parts is None:  # another part of it has failed
             return []
@@ -185,12 +184,8 @@ class PooledBackend(ABC):
         del self._parts[item.work]
         return [(item.work, parts.join(parts.found))]
 
-    def _test_scores(self, spans: Sequence[Sequence[ChunkScore]]) -> Mapping[str, Score]:
-        """Return the scores on the test set, summed in chunk order whoever computed the chunks."""
-        return self._trainer.scores([chunk for span in spans for chunk in span])
-
     def _flops(self, assignment: Assignment) -> float:
-        """Return about how much work an assignment is."""
+        """Return the approximate FLOPs of an assignment."""
         trainer, task = self._trainer, assignment.task
         samples = np.array([len(trainer.shards[assignment.device]) - task.held_out])
         cost_profile = trainer.cost_of(task.submodel)
@@ -200,21 +195,21 @@ class PooledBackend(ABC):
     # --- all at once --------------------------------------------------------------------------------------------------
 
     def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
-        """Train in all processes at once. There may be no other work meanwhile."""
+        """Train in all processes in parallel. No other work may be in progress."""
         return self._all([Training(each) for each in assignments])
 
     def evaluate(self, model: ModelState) -> Mapping[str, Score]:
-        """Score on the test set in all processes at once."""
+        """Score on the test set in all processes in parallel."""
         scores: Mapping[str, Score] = self._all([Scoring(model)])[0]
         return scores
 
     def evaluate_personal(self, models: Mapping[int, ModelState]) -> Mapping[int, Score]:
-        """Score in all processes at once."""
+        """Score in all processes in parallel."""
         scores: Mapping[int, Score] = self._all([PersonalScoring(models)])[0]
         return scores
 
     def _all(self, works: Sequence[Work]) -> list[Any]:
-        """Return what pieces of work give, in their order; raise the first error among them."""
+        """Return the results of pieces of work in their order; raise the first error among them."""
         numbers = [next(self._own) for _ in works]
         for number, work in zip(numbers, works, strict=True):
             self.submit(number, work)
@@ -228,13 +223,13 @@ class PooledBackend(ABC):
 
 
 class HeldModels:
-    """Models that items in hand need; each is laid where processes find it when the first of them is handed out."""
+    """Models of unfinished items; each is stored for the processes when its first item is handed out."""
 
     def __init__(self, put: Callable[[ModelState], Any], free: Callable[[Any], None]) -> None:
-        """`put`: lays a model there and returns where; `free`: takes it away."""
+        """`put`: stores a model and returns its place; `free`: removes it."""
         self._put = put
         self._free = free
-        self._models: dict[int, ModelState] = {}  # by id, as long as an item needs it
+        self._models: dict[int, ModelState] = {}  # by id, while an item needs it
         self._places: dict[int, Any] = {}
         self._items: Counter[int] = Counter()
 
@@ -246,14 +241,14 @@ class HeldModels:
         return tuple(needed)
 
     def places(self, models: Sequence[int]) -> dict[int, Any]:
-        """Return where models lie that an item holds, by id."""
+        """Return the places of an item's models, by id."""
         for model in models:
             if model not in self._places:
                 self._places[model] = self._put(self._models[model])
         return {model: self._places[model] for model in models}
 
     def release(self, models: Sequence[int]) -> None:
-        """Let go of the models of an item that is done."""
+        """Release the models of a finished item."""
         for model in models:
             self._items[model] -= 1
             if not self._items[model]:
@@ -262,7 +257,7 @@ class HeldModels:
 
 
 def models_of(assignment: Assignment) -> list[ModelState | None]:
-    """Return the models that an assignment needs."""
+    """Return the models that an assignment uses."""
     return [assignment.global_model, assignment.device_state, *(each.body for each in assignment.received)]
 
 

@@ -1,4 +1,4 @@
-"""Trains in processes of a Ray cluster, on this machine or on many, which work on while the simulation does."""
+"""Train in processes of a Ray cluster, on this machine or on many, in parallel with the simulation."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from edgesim.learning.train.trainer import Trainer
 
 
 class RayBackend(PooledBackend):
-    """Processes of a cluster, which find trainer, data and models in its memory: each lies there once."""
+    """Processes of a cluster, whose memory holds trainer, data and models once."""
 
     def __init__(self, trainer: Trainer, workers: int, cluster: RayCluster) -> None:
         import ray
 
         self._cluster = cluster
         pool = RayPool("backend", workers, _start, [trainer])
-        super().__init__(trainer, workers, pool, HeldModels(ray.put, lambda reference: None))  # gone with its last user
+        super().__init__(
+            trainer, workers, pool, HeldModels(ray.put, lambda reference: None)
+        )  # freed with the last user
 
     def close(self) -> None:
-        """Give up what is under way, and leave the cluster."""
+        """Stop the work in progress, and leave the cluster."""
         super().close()
         self._cluster.close()
 
@@ -62,16 +64,16 @@ class Ray:
             check_memory("backend.workers", self.workers * PROCESS_BYTES, f"{self.workers:,} processes with PyTorch")
 
     def alone(self) -> dict[str, Any]:
-        """Return the table of the backend that trains in this process alone, to the same results."""
+        """Return the table of the backend with this process only, which gives the same results."""
         return {"name": "serial"}
 
     @property
     def processes(self) -> int:
-        """Those that train besides this one."""
+        """Number of training processes beside this one."""
         return self.workers
 
     def open(self, make_trainer: Callable[[str], Trainer]) -> RayBackend:
-        """Return the backend. Raises ConfigError if Ray is not installed, or nobody is at the address."""
+        """Return the backend. Raises ConfigError if Ray is not installed, or does not answer at the address."""
         self.check()
         trainer = make_trainer("cpu")
         cluster = RayCluster("backend", self.workers, self.address)

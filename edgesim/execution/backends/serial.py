@@ -1,4 +1,4 @@
-"""Trains in this process, one job after another."""
+"""Train in this process, one job after another."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SerialBackend:
         return {device: self._trainer.score_personal(device, model) for device, model in models.items()}
 
     def close(self) -> None:
-        """Do nothing: there is nothing but this process."""
+        """Do nothing: there are no other processes."""
 
 
 @dataclass(frozen=True, kw_only=True)

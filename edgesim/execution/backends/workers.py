@@ -1,4 +1,4 @@
-"""Trains in worker processes of one thread each, which work on while the simulation does."""
+"""Train in worker processes of one thread each, in parallel with the simulation."""
 
 from __future__ import annotations
 
@@ -21,29 +21,24 @@ from edgesim.learning.train.trainer import Trainer
 
 
 class WorkersBackend(PooledBackend):
-    """Processes of this machine, which find models and leave results in shared memory."""
+    """Processes of this machine, which read models from shared memory and write results to it."""
 
     def __init__(self, trainer: Trainer, workers: int, make: Callable[[Trainer], Any] | None = None) -> None:
-        """`make`: makes of a trainer what a process trains with; None: the trainer itself.
+        """`make`: converts the trainer to the object with which a process trains; None: the trainer itself.
 
-        Raises EdgesimError if there is too little of something, such as files that may be open.
+        Raises EdgesimError if a resource runs out, such as open files.
         """
         try:
             inbox, self._outboxes = SharedMemory(), [SharedMemory() for _ in range(workers)]
             self._memories = inbox, *self._outboxes
         except OSError as error:
             raise cannot_start("backend", workers, error) from error
-        given = (
-            loaded_here(),
-            inbox,
-            inbox.put(trainer),
-            make,
-        )  # the trainer stays there, and all processes read the same data
+        given = (loaded_here(), inbox, inbox.put(trainer), make)  # all processes read the same trainer and data
         pool = ProcessPool("backend", workers, _start_worker, given, list(enumerate(self._outboxes)))
         super().__init__(trainer, workers, pool, HeldModels(inbox.put, inbox.free))
 
     def close(self) -> None:
-        """End the worker processes, whatever they are at, and give back the memory that they share."""
+        """End the worker processes, whatever they are doing, and free the memory that they share."""
         super().close()
         for each in self._memories:
             each.close()
@@ -52,7 +47,7 @@ class WorkersBackend(PooledBackend):
         self._pool.give(item, _work_in_worker, (item.kind, given, self._models.places(item.models)))
 
     def _received(self, found: Any) -> Any:
-        """Return what a process sent, with the models that it laid into shared memory."""
+        """Return the result that a process sent, with the models that it put into shared memory."""
         if isinstance(found, Stack):
             return found._replace(results=[self._received(each) for each in found.results])
         if not isinstance(found, _Sent):
@@ -63,7 +58,7 @@ class WorkersBackend(PooledBackend):
 
 
 class Stack(NamedTuple):
-    """The results of several assignments that one process trained, and why it trained some of them alone."""
+    """The results of several assignments of one process, and its reasons for training some of them alone."""
 
     results: Sequence[Any]  # each a Result
     alone: Sequence[str]
@@ -77,18 +72,18 @@ class _Sent(NamedTuple):
 
     worker: int
     result: Result
-    blocks: Sequence[Block]  # in their order the result's body, new_device_state and own_model
+    blocks: Sequence[Block]  # body, new_device_state and own_model of the result, in this order
 
 
 class _Worker(NamedTuple):
-    """What a worker process has, from when it starts."""
+    """State of a worker process from its start."""
 
-    code: LoadedCode  # that the run has loaded
+    code: LoadedCode  # code that the run has loaded
     place: int  # among the workers
-    trainer: Any  # or what was made of it
+    trainer: Any  # the trainer, or the object that `make` returned
     inbox: SharedMemory
     outbox: SharedMemory
-    sent: deque[Sequence[Block]]  # of the last items, which may not have been read yet
+    sent: deque[Sequence[Block]]  # blocks of the last items, which may not have been read yet
 
 
 _WORKER: _Worker | None = None
@@ -105,7 +100,7 @@ def _start_worker(
     global _WORKER
     place, outbox = each
     found: Trainer = inbox.get(trainer, copied=False)
-    own = replace(found, module=copy.deepcopy(found.module))  # its tensors lie in memory shared by all
+    own = replace(found, module=copy.deepcopy(found.module))  # the found one's tensors are in memory shared by all
     _WORKER = _Worker(code, place, make(own) if make else own, inbox, outbox, deque())
 
 
@@ -115,7 +110,7 @@ def _worker() -> _Worker:
     return _WORKER
 
 
-@plain_torch()  # a script may set more than this when the process loads it
+@plain_torch()  # the user's script may change torch's settings when the process loads it
 def _work_in_worker(work: tuple[Callable[..., Any], Any, Mapping[int, Block]]) -> Any:
     kind, given, blocks = work
     code, _, trainer, inbox, _, _ = _worker()
@@ -127,7 +122,7 @@ def _work_in_worker(work: tuple[Callable[..., Any], Any, Mapping[int, Block]]) -
 
 
 def _sent(results: Sequence[Result]) -> list[_Sent]:
-    """Lay the models of an item's results into the outbox; those of the last but so many items have been read."""
+    """Put the models of an item's results into the outbox; free those of the item DEPTH before, which are read."""
     _, place, _, _, outbox, sent = _worker()
     if len(sent) == DEPTH:
         for block in sent.popleft():
@@ -143,13 +138,14 @@ def _sent(results: Sequence[Result]) -> list[_Sent]:
 
 
 def _share_tensors(models: Sequence[ModelState | None]) -> bool:
-    """Return whether some models have tensors in common, such as what a device keeps and sends."""
-    found = [id(each) for model in models for tensors in (model or {}).values() for each in _stored(tensors)]
+    """Return True if some models have tensors in common, such as a device's kept state and its update."""
+    found = [
+        id(each)
+        for model in models
+        for tensors in (model or {}).values()
+        for each in (tensors.stored if isinstance(tensors, Tensors) else tensors).values()
+    ]
     return len(set(found)) < len(found)
-
-
-def _stored(tensors: Mapping[str, Any]) -> Any:
-    return tensors.stored.values() if isinstance(tensors, Tensors) else tensors.values()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,16 +162,16 @@ class Workers:
         check_device(self.device)
 
     def alone(self) -> dict[str, Any]:
-        """Return the table of the backend that trains in this process alone, to the same results."""
+        """Return the table of the backend with this process only, which gives the same results."""
         return {"name": "serial", "device": self.device}
 
     @property
     def processes(self) -> int:
-        """Those that train besides this one."""
+        """Number of training processes beside this one."""
         return self.workers
 
     def prepare(self) -> None:
-        """Begin to load what the processes need; whoever opens the backend may do so before there is a trainer."""
+        """Start loading the modules of processes; may be called before the trainer exists."""
         warm_up()
 
     def open(self, make_trainer: Callable[[str], Trainer]) -> WorkersBackend:

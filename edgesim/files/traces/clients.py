@@ -18,14 +18,14 @@ _MOST_BYTES = 2**31  # of a file: a few hundred thousand clients have a tenth of
 
 @dataclass(frozen=True)
 class Client:
-    """A client of a file: its name, and what the file says of it."""
+    """A client of a file: its name and its table."""
 
     path: Path
     name: str
     table: Mapping[str, Any]
 
     def refuse(self, key: str, needs: str, found: Any) -> DataError:
-        """Return the error that a value is not what it needs to be."""
+        """Return the error for a value that is not as needed."""
         return DataError(f"{self.path}: client {quoted(self.name)}: {key} must be {needs}, got {quoted(found)}")
 
     def number(self, key: str, least: float = 0.0, above: bool = False) -> float:
@@ -47,7 +47,7 @@ class Client:
         return found
 
     def value(self, key: str) -> Any:
-        """Return what stands under a key. Raises DataError if nothing does."""
+        """Return the value of a key. Raises DataError if there is none."""
         if key not in self.table:
             has = in_short(", ".join(self.table)) or "nothing"
             raise DataError(f"{self.path}: client {quoted(self.name)}: has no {quoted(key)}; it has {has}")
@@ -61,9 +61,9 @@ class Client:
 
 
 def read_clients(path: Path, most: int | None) -> list[Client]:
-    """Return the first clients of a JSON file, at most so many; None: all.
+    """Return the first `most` clients of a JSON file; None: all.
 
-    Raises DataError that names the file, and for what is no JSON line and column, if it holds no clients.
+    Raises DataError that names the file, and for invalid JSON line and column, if it holds no clients.
     """
     try:
         table = json.loads(read_text(path, most_bytes=_MOST_BYTES))

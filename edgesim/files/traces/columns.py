@@ -1,4 +1,4 @@
-"""Columns of a table that is about to be written as CSV or parquet."""
+"""Columns of a table to be written as CSV or parquet."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ Columns: TypeAlias = dict[str, list[Any]]
 
 
 def write_columns(columns: Columns, path: Path) -> None:
-    """Write columns as parquet, if the name ends so, or as CSV: whole or not at all.
+    """Write columns atomically, to NAME.parquet as parquet and to other names as CSV.
 
-    Raises DataError if it cannot be written, or if there are no rows.
+    Raises DataError if the file cannot be written, or if there are no rows.
     """
     if not all(columns.values()):
         raise DataError(f"{path}: nothing to write: no row is left")
     try:
         with whole_file(path) as growing:
-            (_write_parquet if path.suffix == ".parquet" else _write_csv)(columns, growing)
+            if path.suffix == ".parquet":
+                pq.write_table(pa.table(columns), growing)
+            else:
+                _write_csv(columns, growing)
     except OSError as error:
         raise DataError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-def _write_parquet(columns: Columns, path: Path) -> None:
-    pq.write_table(pa.table(columns), path)
 
 
 def _write_csv(columns: Columns, path: Path) -> None:

@@ -20,7 +20,7 @@ from edgesim.files.traces.columns import Columns
 _US = 1e-6
 _START, _END, _MACHINE, _CPU_RATE = 0, 1, 4, 5  # columns of task_usage, which has no header
 _EVENT_MACHINE, _EVENT_CPU = 1, 4  # of machine_events
-_LOAD_DIGITS = 12  # beyond them a load is what rounding leaves of sums
+_LOAD_DIGITS = 12  # digits of a load beyond rounding errors of sums
 
 
 def speeds_of(
@@ -36,8 +36,12 @@ def speeds_of(
     rows: dict[int, list[tuple[float, float, float]]] = {}
     for path in usage:
         for line, row in csv_rows(path):
-            machine, *numbers = _usage_row(path, line, row)
-            rows.setdefault(int(machine), []).append((numbers[0], numbers[1], numbers[2]))
+            start_us, end_us = (_number(path, line, row, column) for column in (_START, _END))
+            if end_us <= start_us:
+                after = f"must be after column 1, {row[_START]}, got {row[_END]}"
+                raise DataError(f"{path} line {line}: column 2 (end time) {after}")
+            machine, rate = (_number(path, line, row, column) for column in (_MACHINE, _CPU_RATE))
+            rows.setdefault(int(machine), []).append((start_us, end_us, rate))
     if not rows:
         raise DataError(f"{', '.join(map(str, usage))}: holds no rows")
     first_us = min(start_us for tasks in rows.values() for start_us, _, _ in tasks)
@@ -55,10 +59,10 @@ def speeds_of(
 
 
 def _load(tasks: Arr, first_us: float, last_us: float) -> tuple[Arr, Arr]:
-    """Return when the load of a machine changes, and the load from then on.
+    """Return the times at which the load of a machine changes, and the load from each time on.
 
-    `tasks`: start, end and rate, shape (tasks, 3). The last stretch is halved, as a replayed series ends as long after
-    its last row as that comes after the one before.
+    `tasks`: start, end and rate, shape (tasks, 3). The last interval is halved, because a replayed series lasts as long
+    after its last row as the interval before that row.
     """
     start_us, end_us, rate = tasks.T
     times_us = np.unique(np.concatenate([[first_us], start_us, end_us]))
@@ -71,19 +75,8 @@ def _load(tasks: Arr, first_us: float, last_us: float) -> tuple[Arr, Arr]:
     return np.append(times_us, (times_us[-1] + last_us) / 2.0), np.append(load, load[-1])
 
 
-def _usage_row(path: Path, line: int, row: Sequence[str]) -> tuple[float, float, float, float]:
-    """Return machine, start, end and CPU rate of a row of task_usage."""
-    start_us, end_us = (_number(path, line, row, column) for column in (_START, _END))
-    if end_us <= start_us:
-        raise DataError(
-            f"{path} line {line}: column 2 (end time) must be after column 1, {row[_START]}, got {row[_END]}"
-        )
-    machine, rate = (_number(path, line, row, column) for column in (_MACHINE, _CPU_RATE))
-    return machine, start_us, end_us, rate
-
-
 def _capacities(path: Path) -> Mapping[int, float]:
-    """Return the last CPU capacity above 0 that machine_events says of each machine."""
+    """Return the last CPU capacity above 0 of each machine in machine_events."""
     found = {}
     for line, row in csv_rows(path):
         machine = _number(path, line, row, _EVENT_MACHINE, ("time", "machine ID", "event type", "platform ID", "CPUs"))
