@@ -1,1 +1,1 @@
-"""Measures a network's cost profile with PyTorch: the only part of `cost` that needs torch."""
+"""Measurement of a network's cost profile with PyTorch."""

@@ -1,10 +1,10 @@
-"""Which output channels and neurons of a network can be left out together, read off autograd's graph.
+"""Groups of output channels and neurons that can be left out together, derived from autograd's graph.
 
-Every dimension of every intermediate result is followed through the operations: which layer's units it counts, and
-how many consecutive entries one unit has (a flattened channel has height x width). Units that are added to each other
-are one group. A group that meets the input, the logits or an operation not known here stays whole: such a network
-can be thinned less, never wrongly. Only a constant tensor that a network holds outside its buffers escapes: then the
-thinner network does not run.
+Every dimension of every intermediate result is followed through the operations. Two facts are tracked: the layer whose
+units the dimension counts, and the number of consecutive entries of one unit (a flattened channel has height x width).
+Units that are added to each other are one group. A group that meets the input, the logits or an unknown operation stays
+whole, so that such a network can be thinned less but never wrongly. One case escapes: a constant tensor that a network
+holds outside its buffers. The thinner network then does not run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from edgesim.learning.models.trace import (
 
 
 class Axis(NamedTuple):
-    """A dimension that counts units: of which variable, and how many entries each has."""
+    """A dimension that counts units: the number of its variable, and the entries of each unit."""
 
     channels: int
     spread: int = 1
@@ -42,7 +42,7 @@ Axes: TypeAlias = tuple[Axis | None, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where units of groups appear. Group names are "" where nothing can be left out."""
+    """Places where the units of groups appear. A group's name is "" where nothing can be left out."""
 
     groups: tuple[ChannelGroup, ...]
     rows: Mapping[str, str]  # layer -> group of its outputs
@@ -55,26 +55,43 @@ def find_groups(trace: Trace, module: nn.Module, own_work: Collection[str]) -> L
     search = _Search(trace)
     for node in trace.nodes:
         search.follow(node)
-    if any(_has_buffers(inner) for inner in module.modules() if not isinstance(inner, BATCH_NORMS)):
-        search.pin(tuple(search.rows.values()))  # nothing is known of a buffer's dimensions
+    others = [inner for inner in module.modules() if not isinstance(inner, BATCH_NORMS)]
+    if any(next(inner.buffers(recurse=False), None) is not None for inner in others):
+        search.pin(tuple(search.rows.values()))  # the dimensions of a buffer are unknown
     for layer, axis in search.columns.items():
-        if layer not in own_work or not _plain(module.get_submodule(layer)):
+        dimensions = sorted(value.dim() for value in module.get_submodule(layer).parameters(recurse=False))
+        # A plain layer owns one matrix or kernel and at most one vector, and nothing else.
+        plain = not dimensions or (dimensions[-1] >= 2 and dimensions[:-1] in ([], [1]))
+        if layer not in own_work or not plain:
             search.pin((search.rows[layer], axis))
-    return _layout(search, module)
+    names: dict[int, str] = {}  # each group is named after the first layer that has it as outputs
+    for layer in search.columns:  # in forward order, and only these layers make units
+        own = search.rows[layer]
+        if own is not None and not search.whole(own.channels):
+            names.setdefault(search.root(own.channels), layer)
 
+    def name(axis: Axis | None) -> str:
+        return "" if axis is None else names.get(search.root(axis.channels), "")
 
-def _has_buffers(layer: nn.Module) -> bool:
-    return next(layer.buffers(recurse=False), None) is not None
-
-
-def _plain(layer: nn.Module) -> bool:
-    """Whether a layer owns one matrix or kernel and at most one vector, and nothing else."""
-    dimensions = sorted(value.dim() for value in layer.parameters(recurse=False))
-    return not dimensions or (dimensions[-1] >= 2 and dimensions[:-1] in ([], [1]))
+    rows = {layer: name(axis) for layer, axis in search.rows.items()}
+    splits = dict.fromkeys(names.values(), 1)
+    for layer, group in rows.items():
+        norm = module.get_submodule(layer)
+        if group and isinstance(norm, nn.GroupNorm):
+            splits[group] = math.lcm(splits[group], norm.num_groups)
+    return Layout(
+        groups=tuple(ChannelGroup(layer, search.sizes[root], splits[layer]) for root, layer in names.items()),
+        rows=rows,
+        columns={layer: (name(axis), axis.spread if axis else 1) for layer, axis in search.columns.items()},
+        axes={node: tuple(name(axis) for axis in axes) for node, axes in search.axes.items()},
+    )
 
 
 class _Search:
-    """Follows dimensions; variables that prove equal are united, those that must stay whole are pinned."""
+    """Follows dimensions. Variables that turn out to be equal are united, and those that must stay whole are pinned.
+
+    Rules of operations, listed in `_RULES`, return the axes of a node's result, or None if nothing is known of them.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.sizes: list[int] = []
@@ -96,17 +113,17 @@ class _Search:
             self.axes[node] = self._unknown(node) if found is None else found
 
     def root(self, channels: int) -> int:
-        """Return the variable that stands for all that are equal to this one."""
+        """Return the variable that represents all variables equal to this one."""
         while self._parents[channels] != channels:
             channels = self._parents[channels]
         return channels
 
     def pin(self, axes: Axes) -> None:
-        """Let the units of these axes stay whole."""
+        """Keep the units of these axes whole."""
         self.pinned.update(axis.channels for axis in axes if axis is not None)
 
     def whole(self, channels: int) -> bool:
-        """Whether some variable equal to this one is pinned."""
+        """Return True if this variable or an equal one is pinned."""
         return self.root(channels) in {self.root(pinned) for pinned in self.pinned}
 
     def _unite(self, one: Axis | None, other: Axis | None) -> Axis | None:
@@ -125,11 +142,14 @@ class _Search:
         return (None,) * len(shape_of(node))
 
     def _matrix(self, weight: str, bias: Node | None, axis: Axis | None, size: int) -> Axis | None:
-        """Book a layer that turns units of `axis` into `size` of its own; None if it is none that could be thinned."""
+        """Register a layer that turns units of `axis` into `size` units of its own.
+
+        Returns the axis of its units, or None if it is not a layer that can be thinned.
+        """
         layer = layer_of(weight)
         if not weight or (bias is not None and layer_of(self._trace.parameter(bias)) != layer):
             return None
-        if layer in self.rows:  # used again: its work is not in one place
+        if layer in self.rows:  # used a second time: its work is not in one place
             self.pin((self.rows[layer], self.columns[layer]))
             return None
         self.sizes.append(size)
@@ -137,7 +157,7 @@ class _Search:
         self.rows[layer], self.columns[layer] = Axis(len(self.sizes) - 1), axis
         return self.rows[layer]
 
-    def _convolution(self, node: Node) -> Axes | None:
+    def convolution(self, node: Node) -> Axes | None:
         source, weight, bias = (operand(node, place) for place in range(3))
         axis = self._of(source)[1] if source is not None else None
         if node._saved_groups != 1 or node._saved_transposed or (axis is not None and axis.spread > 1):
@@ -146,7 +166,7 @@ class _Search:
         channels = self._matrix(self._trace.parameter(weight), bias, axis, out[1])
         return channels and (None, channels, *(None,) * (len(out) - 2))
 
-    def _linear(self, node: Node) -> Axes | None:
+    def linear(self, node: Node) -> Axes | None:
         bias, source, weight = (None, operand(node, 0), operand(node, 1))
         if len(node.next_functions) == 3:
             bias, source, weight = (operand(node, place) for place in range(3))
@@ -156,7 +176,7 @@ class _Search:
         channels = self._matrix(self._trace.parameter(operand(weight, 0)), bias, axis, shape_of(node)[1])
         return channels and (None, channels)
 
-    def _norm(self, node: Node) -> Axes | None:
+    def norm(self, node: Node) -> Axes | None:
         source, weight = operand(node, 0), self._trace.parameter(operand(node, 1))
         axes = self._of(source)
         if not weight or len(axes) < 2 or (axes[1] is not None and axes[1].spread > 1):
@@ -165,8 +185,8 @@ class _Search:
         self.rows[layer] = self._unite(self.rows[layer], axes[1]) if layer in self.rows else axes[1]
         return axes
 
-    def _elementwise(self, node: Node) -> Axes:
-        """Unite aligned dimensions; those of size 1 are repeated and say nothing."""
+    def elementwise(self, node: Node) -> Axes:
+        """Unite aligned dimensions. Dimensions of size 1 are repeated and carry no information."""
         found: dict[int, Axis | None] = {}
         for source, place in operands(node):
             sizes = shape_of(source, place)
@@ -176,11 +196,11 @@ class _Search:
                     found[back] = self._unite(found[back], axis) if back in found else axis
         return tuple(found.get(back) for back in range(len(shape_of(node)), 0, -1))
 
-    def _pool(self, node: Node) -> Axes | None:
+    def pool(self, node: Node) -> Axes | None:
         axes = self._of(operand(node, 0))
         return None if any(axes[-2:]) else axes
 
-    def _reduced(self, node: Node) -> Axes | None:
+    def reduced(self, node: Node) -> Axes | None:
         axes = self._of(operand(node, 0))
         dims = {(dim + 2**63) % 2**64 - 2**63 for dim in getattr(node, "_saved_dim", ())}  # signed, read as unsigned
         dims = {dim % len(axes) for dim in dims} or set(range(len(axes)))
@@ -190,7 +210,7 @@ class _Search:
             return axes
         return tuple(axis for dim, axis in enumerate(axes) if dim not in dims)
 
-    def _reshaped(self, node: Node) -> Axes | None:
+    def reshaped(self, node: Node) -> Axes | None:
         """Follow dimensions from the left until the rest is flattened into one."""
         source, place = operands(node)[0]
         before, after, axes = shape_of(source, place), shape_of(node), self._of(source)
@@ -203,7 +223,7 @@ class _Search:
         axis = axes[same]
         return (*axes[:same], axis and Axis(axis.channels, axis.spread * math.prod(before[same + 1 :])))
 
-    def _restrided(self, node: Node) -> Axes | None:
+    def restrided(self, node: Node) -> Axes | None:
         """Follow a change of layout between maps of one pixel, which cannot mix dimensions."""
         source, place = operands(node)[0]
         unchanged = shape_of(source, place) == shape_of(node)
@@ -211,40 +231,15 @@ class _Search:
 
 
 _RULES: dict[str, Callable[[_Search, Node], Axes | None]] = {
-    "Convolution": _Search._convolution,
-    "Addmm": _Search._linear,
-    "Mm": _Search._linear,
-    **dict.fromkeys(("NativeBatchNorm", "NativeGroupNorm"), _Search._norm),
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Clone", "NativeDropout"), _Search._elementwise),
-    **dict.fromkeys(("Relu", "LeakyRelu", "Hardtanh", "Elu", "Gelu", "Silu"), _Search._elementwise),
-    **dict.fromkeys(("Sigmoid", "Tanh", "Hardsigmoid", "Hardswish"), _Search._elementwise),
-    **dict.fromkeys(("MaxPool2DWithIndices", "AvgPool2D", "AdaptiveAvgPool2D"), _Search._pool),
-    **dict.fromkeys(("Mean", "Sum"), _Search._reduced),
-    **dict.fromkeys(("View", "UnsafeView", "ReshapeAlias", "Squeeze"), _Search._reshaped),
-    "AsStrided": _Search._restrided,
+    "Convolution": _Search.convolution,
+    "Addmm": _Search.linear,
+    "Mm": _Search.linear,
+    **dict.fromkeys(("NativeBatchNorm", "NativeGroupNorm"), _Search.norm),
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Clone", "NativeDropout"), _Search.elementwise),
+    **dict.fromkeys(("Relu", "LeakyRelu", "Hardtanh", "Elu", "Gelu", "Silu"), _Search.elementwise),
+    **dict.fromkeys(("Sigmoid", "Tanh", "Hardsigmoid", "Hardswish"), _Search.elementwise),
+    **dict.fromkeys(("MaxPool2DWithIndices", "AvgPool2D", "AdaptiveAvgPool2D"), _Search.pool),
+    **dict.fromkeys(("Mean", "Sum"), _Search.reduced),
+    **dict.fromkeys(("View", "UnsafeView", "ReshapeAlias", "Squeeze"), _Search.reshaped),
+    "AsStrided": _Search.restrided,
 }
-
-
-def _layout(search: _Search, module: nn.Module) -> Layout:
-    """Name each group after the first layer that has it as outputs."""
-    names: dict[int, str] = {}
-    for layer in search.columns:  # in forward order, and only these make units
-        axis = search.rows[layer]
-        if axis is not None and not search.whole(axis.channels):
-            names.setdefault(search.root(axis.channels), layer)
-
-    def name(axis: Axis | None) -> str:
-        return "" if axis is None else names.get(search.root(axis.channels), "")
-
-    rows = {layer: name(axis) for layer, axis in search.rows.items()}
-    splits = dict.fromkeys(names.values(), 1)
-    for layer, group in rows.items():
-        inner = module.get_submodule(layer)
-        if group and isinstance(inner, nn.GroupNorm):
-            splits[group] = math.lcm(splits[group], inner.num_groups)
-    return Layout(
-        groups=tuple(ChannelGroup(layer, search.sizes[root], splits[layer]) for root, layer in names.items()),
-        rows=rows,
-        columns={layer: (name(axis), axis.spread if axis else 1) for layer, axis in search.columns.items()},
-        axes={node: tuple(name(axis) for axis in axes) for node, axes in search.axes.items()},
-    )

@@ -1,17 +1,18 @@
 """FLOPs of the operations that PyTorch's counter scores as zero, by formula.
 
-Conventions. A sum, product, quotient, comparison or elementary function (exp, tanh, erf, root) of numbers is one FLOP;
-a sum of n numbers takes n. Free are moving and choosing numbers, drawing random ones, work done once a row (the
-logarithm of a softmax) and work done once a step (but the optimiser's: `edgesim.core.price_list.update_flops`). Matrix
-products and convolutions are counted with 2 FLOPs a multiply-accumulate, which contains adding the bias: only its
-gradient is here. Every formula is the operation's definition written out, and that of its derivative.
+Conventions. A sum, product, quotient, comparison or elementary function (exp, tanh, erf, root) of numbers is one FLOP.
+A sum of n numbers takes n FLOPs. Moving, choosing and randomly drawing numbers is free, and so is work done once per
+row (the logarithm of a softmax) or once per step. The optimiser's work per step is priced by
+`edgesim.core.price_list.update_flops`. Matrix products and convolutions are counted with 2 FLOPs per
+multiply-accumulate, which includes adding the bias: only the gradient of the bias is priced here. Every formula is the
+written-out definition of the operation and of its derivative.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from edgesim.core.price_list import OperationCost
@@ -72,15 +73,15 @@ PER_OPERAND = {
 }
 # Per element of the result: forward, and backward for each of the two operands.
 PAIRS = {"Add": (1, (0, 0)), "Sub": (1, (0, 1)), "Mul": (1, (1, 1)), "Div": (1, (1, 3))}
-# Batch normalisation per element. Mean 1, variance 3; difference, root's factor, gain, offset 4. Backward: x^ 2, the
-# sums of g and g x^ 3, both also the gradients of gain and offset; gain (g - mean g - x^ mean g x^) 4, or only the
-# first factor if the statistics are fixed. Source: Ioffe and Szegedy, 2015; the 4 of a fixed one as thop counts it.
+# Batch normalisation per element. Forward: mean 1, variance 3, then difference, factor of the root, gain and offset 4.
+# Backward: x^ 2, the sums of g and g x^ 3, which are also the gradients of gain and offset, then
+# gain (g - mean g - x^ mean g x^) 4, or only the first factor if the statistics are fixed.
+# Source: Ioffe and Szegedy, 2015. The 4 of fixed statistics is what thop counts.
 STATISTICS, NORMALISE, SUMS, CENTRED, FIXED = 4.0, 4.0, 5.0, 4.0, 1.0
-# Group and layer normalisation have the same forward. The sums run over g times gain and are not shared:
-# product with gain 1, x^ 2, sums 3, then 4; gain's and offset's gradients 3. Source: Wu and He, 2018; Ba et al., 2016.
+# Group and layer normalisation have the same forward. The sums run over g times gain and are not shared: product with
+# gain 1, x^ 2, sums 3, then 4. The gradients of gain and offset take 3. Source: Wu and He, 2018; Ba et al., 2016.
 SAMPLE_NORM_INPUT, SAMPLE_NORM_WEIGHTS = 10.0, 3.0
-_SAMPLE_NORMS = ("NativeGroupNorm", "NativeLayerNorm")
-_COUNTED = {"Convolution": 2, "Addmm": 0, "Mm": None, "Bmm": None, "Baddbmm": 0}  # where the bias is
+_COUNTED = {"Convolution": 2, "Addmm": 0, "Mm": None, "Bmm": None, "Baddbmm": 0}  # place of the bias among operands
 _MOVES = {
     *("T", "View", "UnsafeView", "ReshapeAlias", "Clone", "Transpose", "Permute", "Expand", "Select", "Slice"),
     *("Squeeze", "Unsqueeze", "Cat", "Stack", "Split", "UnsafeSplit", "SplitWithSizes", "Unbind", "Chunk"),
@@ -102,13 +103,23 @@ class _Work(NamedTuple):
 def price_operations(trace: Trace, growing: Collection[Node]) -> Iterator[tuple[Node, list[OperationCost]]]:
     """Yield the nodes whose work grows with the batch and has a formula, with their costs per sample, ungrouped.
 
-    `growing`: nodes whose results do.
+    `growing`: nodes whose results grow with the batch.
     """
     uses = Counter(use for node in trace.nodes for use in operands(node))
     for node in trace.nodes:
         if DATA not in trace.reach[node] and node not in growing:
             continue
-        work = [*_node_work(node, trace), *_sums_of_gradients(node, trace, uses)]
+        kind, behind, work = operation(node), trace.behind(node), list[_Work]()
+        if kind in PER_RESULT or kind in PER_OPERAND:
+            rate = PER_RESULT[kind] if kind in PER_RESULT else PER_OPERAND[kind]
+            size = numel(node) if kind in PER_RESULT else numel(*operands(node)[0])
+            work.append(_Work(rate.name, rate.forward * size, rate.backward * size, behind))
+        elif kind in _FORMULAS:
+            work.extend(_FORMULAS[kind](node, trace))
+        # A result that is used several times gets one gradient from each use, and the gradients are summed.
+        extra = [(uses[node, place] - 1) * numel(node, place) for place in range(len(node._input_metadata))]
+        if sums := sum(count for count in extra if count > 0):
+            work.append(_Work("gradient_sum", 0, sums, behind))
         yield (
             node,
             [
@@ -121,29 +132,12 @@ def price_operations(trace: Trace, growing: Collection[Node]) -> Iterator[tuple[
 
 def left_at_zero(trace: Trace) -> tuple[str, ...]:
     """Return the operations that are neither counted nor priced nor free, sorted."""
-    priced = {*PER_RESULT, *PER_OPERAND, *PAIRS, *_COUNTED, *_MOVES, *_SAMPLE_NORMS, *_SPECIAL}
+    priced = {*PER_RESULT, *PER_OPERAND, *_FORMULAS, *_MOVES}
     return tuple(sorted({operation(node) for node in trace.nodes}.difference(priced)))
 
 
-def _node_work(node: Node, trace: Trace) -> list[_Work]:
-    name, behind = operation(node), trace.behind(node)
-    if name in PER_RESULT:
-        rate = PER_RESULT[name]
-        return [_Work(rate.name, rate.forward * numel(node), rate.backward * numel(node), behind)]
-    if name in PER_OPERAND:
-        rate, read = PER_OPERAND[name], numel(*operands(node)[0])
-        return [_Work(rate.name, rate.forward * read, rate.backward * read, behind)]
-    if name in PAIRS:
-        return _pair(node, trace)
-    if name in _COUNTED:
-        return _bias(node, trace)
-    if name in _SAMPLE_NORMS:
-        return _sample_norm(node, trace)
-    return _SPECIAL[name](node, trace) if name in _SPECIAL else []
-
-
 def _pair(node: Node, trace: Trace) -> list[_Work]:
-    """Return the work of two operands; a gradient is summed where its operand was repeated."""
+    """Arithmetic of two operands. The gradient of a repeated operand is also summed over the repetitions."""
     forward, backward = PAIRS[operation(node)]
     work = [_Work("arithmetic", forward * numel(node), 0, frozenset())]
     for place, (source, nth) in enumerate(node.next_functions):
@@ -163,7 +157,7 @@ def _batch_norm(node: Node, trace: Trace) -> list[_Work]:
     size, layer = numel(node), trace.running_norms.get(node, "")
     source = trace.behind(operand(node, 0))
     weight = trace.parameter(operand(node, 1))
-    if not layer or not weight:  # cannot be told apart by what is trained: as if always in training mode
+    if not layer or not weight:  # the trained part is unknown: priced as if always in training mode
         return [_Work("batch_norm", (STATISTICS + NORMALISE) * size, (SUMS + CENTRED) * size, trace.behind(node))]
     return [
         _Work("batch_norm", NORMALISE * size, FIXED * size, source),
@@ -182,44 +176,40 @@ def _sample_norm(node: Node, trace: Trace) -> list[_Work]:
     return work
 
 
-def _max_pool(node: Node, trace: Trace) -> list[_Work]:
-    """Return k - 1 comparisons a result and, backward, one sum at the place of the largest."""
-    compared = math.prod(node._saved_kernel_size) - 1
-    return [_Work("pooling", compared * numel(node), numel(node), trace.behind(node))]
+def _pool(node: Node, trace: Trace) -> list[_Work]:
+    """Pooling over windows of k numbers, per result.
 
-
-def _average_pool(node: Node, trace: Trace) -> list[_Work]:
-    """Return k - 1 sums and a quotient a result and, backward, a quotient and k sums."""
+    Largest: k - 1 comparisons and, backward, one sum at the place of the largest. Average: k - 1 sums and a quotient
+    and, backward, a quotient and k sums.
+    """
     window = math.prod(node._saved_kernel_size)
-    return [_Work("pooling", window * numel(node), (window + 1) * numel(node), trace.behind(node))]
+    forward, backward = (window - 1, 1) if operation(node) == "MaxPool2DWithIndices" else (window, window + 1)
+    return [_Work("pooling", forward * numel(node), backward * numel(node), trace.behind(node))]
 
 
 def _likelihood(node: Node, trace: Trace) -> list[_Work]:
-    """Return one sum and one quotient for each label: a sample has one, or one at each position."""
+    """One sum and one quotient for each label. A sample has one label, or one at each position."""
     [(source, place)] = operands(node)
     sizes = shape_of(source, place)
-    labels = numel(source, place) // sizes[1]  # all dimensions but that of the classes
+    labels = numel(source, place) // sizes[1]  # all dimensions except the classes
     return [_Work("loss", labels, labels, trace.behind(node))]
 
 
-_SPECIAL = {
+_FORMULAS: dict[str, Callable[[Node, Trace], list[_Work]]] = {
+    **dict.fromkeys(PAIRS, _pair),
+    **dict.fromkeys(_COUNTED, _bias),
     "NativeBatchNorm": _batch_norm,
-    "MaxPool2DWithIndices": _max_pool,
-    "AvgPool2D": _average_pool,
+    "NativeGroupNorm": _sample_norm,
+    "NativeLayerNorm": _sample_norm,
+    "MaxPool2DWithIndices": _pool,
+    "AvgPool2D": _pool,
     "NllLoss": _likelihood,
     "NllLoss2D": _likelihood,
 }
 
 
-def _sums_of_gradients(node: Node, trace: Trace, uses: Counter[tuple[Node, int]]) -> list[_Work]:
-    """Return the sums of what comes back to a result that is used several times."""
-    extra = [(uses[node, place] - 1) * numel(node, place) for place in range(len(node._input_metadata))]
-    sums = sum(count for count in extra if count > 0)
-    return [_Work("gradient_sum", 0, sums, trace.behind(node))] if sums else []
-
-
 def merged(costs: Collection[OperationCost]) -> tuple[OperationCost, ...]:
-    """Return the costs with those alike added up, in order of first appearance."""
+    """Return the costs with equal ones (operation, layers and groups) added up, in order of first appearance."""
     totals: dict[tuple[str, Owners, str, tuple[str, ...]], tuple[float, float]] = {}
     for cost in costs:
         alike = (cost.operation, cost.upstream, cost.only_with, cost.groups)

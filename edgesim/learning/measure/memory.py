@@ -1,14 +1,13 @@
-"""Which bytes a training step keeps from forward for backward, and for which layers' sake.
+"""Bytes that a training step keeps from forward for backward, and the layers that need them.
 
-Read off the hooks through which autograd keeps tensors. Every storage counts once, whoever shares it; parameters and
-buffers are not counted, as they are there anyway. The kernels are those of a CPU: a GPU's may keep other things, such
-as dropout masks of one byte an element instead of four. The workspace of oneDNN's LSTM, which the library alone knows,
-is left out.
+The hooks through which autograd saves tensors report them. Every storage counts once, however many tensors share it.
+Parameters and buffers are not counted, because they exist anyway. The kernels are CPU kernels. A GPU's kernels may keep
+other tensors, such as dropout masks of one byte per element instead of four. The workspace of oneDNN's LSTM is left
+out, because only the library knows it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +16,7 @@ from edgesim.core.price_list import SavedBytes
 from edgesim.learning.measure.channel_groups import Layout
 from edgesim.learning.models.trace import Node, Owners, Trace, operand, operation, shape_of
 
-# A factor of a product is kept for the sake of the other factor's gradient: whose argument that is.
+# A factor of a product is kept for the gradient of the other factor: the place of that argument.
 _FOR_ARGUMENT = {
     ("Mul", "self"): 1,
     ("Mul", "other"): 0,
@@ -43,10 +42,23 @@ class _Storage:
 
 
 def saved_bytes(trace: Trace, larger: Trace, layout: Layout) -> tuple[SavedBytes, ...]:
-    """Return what a step keeps, from traces of the same network with two batch sizes; the layout is of the first."""
+    """Return the bytes that a step keeps, by the layers that need them and by channel groups.
+
+    `larger`: a trace of the same network with a larger batch. `layout`: the layout of `trace`.
+    """
     totals: dict[tuple[Owners, tuple[str, ...]], tuple[int, int]] = {}
     found, others = _storages(trace), _storages(larger)
-    _attribute(found, trace, layout)
+    kept = ((node, name, place) for node in trace.nodes for name, place in trace.kept.by_node(node))
+    for node, name, place in kept:
+        tensor = trace.kept.tensors[place]
+        storage = found.get(_identity(tensor))
+        if storage is not None:
+            storage.upstream |= _needed_by(node, name, trace)
+            storage.claimed = True
+            storage.groups = storage.groups or _groups(node, tensor, layout)
+    for storage in found.values():
+        if not storage.claimed:  # kept by a kind of function that does not list its tensors
+            storage.upstream = trace.behind(trace.loss.grad_fn)
     for one, other in zip(found.values(), others.values(), strict=True):
         per_sample = (other.nbytes - one.nbytes) // (larger.batch - trace.batch)
         sampled, fixed = totals.get((one.upstream, one.groups), (0, 0))
@@ -55,33 +67,18 @@ def saved_bytes(trace: Trace, larger: Trace, layout: Layout) -> tuple[SavedBytes
 
 
 def _storages(trace: Trace) -> dict[int, _Storage]:
-    """Return every storage that is kept, in the order in which forward keeps them."""
+    """Return every kept storage by its identity, in the order in which forward keeps them."""
     weights = {_identity(value) for value in trace.weights.values()}
     kept = {_identity(tensor): _Storage(tensor.untyped_storage().nbytes()) for tensor in trace.kept.tensors}
     return {identity: storage for identity, storage in kept.items() if identity not in weights}
-
-
-def _attribute(storages: Mapping[int, _Storage], trace: Trace, layout: Layout) -> None:
-    """Tell each storage who keeps it and what it grows with."""
-    for node in trace.nodes:
-        for name, place in trace.kept.by_node(node):
-            tensor = trace.kept.tensors[place]
-            storage = storages.get(_identity(tensor))
-            if storage is not None:
-                storage.upstream |= _for_whom(node, name, trace)
-                storage.claimed = True
-                storage.groups = storage.groups or _groups(node, tensor, layout)
-    for storage in storages.values():
-        if not storage.claimed:  # kept by a function of a kind that does not tell
-            storage.upstream = trace.behind(trace.loss.grad_fn)
 
 
 def _identity(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata  # tensors without numbers have no address
 
 
-def _for_whom(node: Node, name: str, trace: Trace) -> Owners:
-    """Return the layers of which one must be trained for a node to keep a tensor."""
+def _needed_by(node: Node, name: str, trace: Trace) -> Owners:
+    """Return the layers that make a node keep a tensor: training any one of them is enough."""
     kind = operation(node)
     if (kind, name) in _FOR_ARGUMENT:
         return trace.behind(operand(node, _FOR_ARGUMENT[kind, name]))
@@ -91,7 +88,7 @@ def _for_whom(node: Node, name: str, trace: Trace) -> Owners:
 
 
 def _groups(node: Node, tensor: torch.Tensor, layout: Layout) -> tuple[str, ...]:
-    """Return the channel groups that a kept tensor grows with: those of the result that it is or belongs to."""
+    """Return the channel groups that a kept tensor grows with: the groups of the result that it is or belongs to."""
     source = tensor.grad_fn if tensor.grad_fn in layout.axes else node
     sizes, names, shape = shape_of(source), layout.axes[source], tuple(tensor.shape)
     if len(shape) == len(sizes):

@@ -1,16 +1,17 @@
-"""Measures a cost profile on meta tensors: shapes are worked out, numbers never are, so any network takes seconds.
+"""Measurement of a cost profile on meta tensors: only shapes are computed, so any network takes seconds.
 
-Every operation that can be differentiated leaves a node in autograd's graph. Backward passes count what the gradient
-of each of its operands takes (`backward_flops`), and whose weights an operand depends on is read off the graph. So
-partial training is priced as autograd really runs it, whatever the architecture. Work that grows with the batch is
-priced by the sample; the rest, such as on a table that all samples share, by the step.
+Every operation that can be differentiated leaves a node in autograd's graph. Backward passes count the FLOPs of the
+gradient of each operand (`backward_flops`), and the graph tells the layers whose weights an operand depends on. Partial
+training is therefore priced as autograd runs it, whatever the architecture. Work that grows with the batch is priced
+per sample. Other work, such as work on a table that all samples share, is priced per step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -29,10 +30,8 @@ from edgesim.learning.models.flop_counter import flop_counter
 from edgesim.learning.models.trace import (
     BATCH_NORMS,
     DATA,
-    Node,
     NotMeasured,
     Owners,
-    Trace,
     grown,
     layer_of,
     loss_of,
@@ -54,14 +53,14 @@ def measure(
     batch: int = 2,
     objective: Objective = CLASSIFICATION,
 ) -> CostProfile:
-    """Return the cost profile of a network that is in training mode; its weights are neither read nor changed.
+    """Return the cost profile of a network in training mode. Its weights are neither read nor changed.
 
-    `input_shape` is that of one sample. Raises ConfigError if the layers' costs do not add up to what a whole
-    training step (forward, mean loss, backward) counts, or the network does what has no price.
+    `input_shape`: shape of one sample. Raises ConfigError if the costs of the layers do not add up to the FLOPs
+    counted in a whole training step (forward, mean loss, backward), or if an operation has no price.
     """
     try:
         return _measured(module, name, input_shape, classes, batch, objective)
-    except (NotMeasured, RuntimeError, ValueError, TypeError, AssertionError) as error:  # torch's or the network's own
+    except (NotMeasured, RuntimeError, ValueError, TypeError, AssertionError) as error:  # of torch or of the network
         named = name if type(objective) is type(CLASSIFICATION) else f"{name} with {type(objective).__name__}"
         raise ConfigError(f"model.name: {named} cannot be priced: {reason_of(error)}") from error
 
@@ -72,7 +71,11 @@ def _measured(
     trace, larger = (trace_step(module, input_shape, size, objective) for size in (batch, batch + 1))
     growing = grown(trace, larger)
     counted = [_count_step(module, input_shape, size, objective) for size in (batch, batch + 1, batch + 2)]
-    forward, per_step = _by_sample([flops for flops, _ in counted], batch)
+    one, other = counted[0][0], counted[1][0]
+    if one.keys() != other.keys():
+        raise NotMeasured("its modules are not the same in every pass and for every batch")
+    forward = {layer: other[layer] - flops for layer, flops in one.items()}  # by module, per sample
+    per_step = sum(flops - batch * forward[layer] for layer, flops in one.items())
     costs = _Costs()
     for place, cost in enumerate(node_flops(trace, larger)):
         costs.add(place, cost, of_data=DATA in trace.reach[cost.node])
@@ -80,8 +83,18 @@ def _measured(
     layout = find_groups(trace, module, own_work)
     kept, more_kept = (trace_on_cpu(module, input_shape, size, objective) for size in (batch, batch + 1))
     grown(kept, more_kept)
-    tensors = _tensors(module)
+    every: dict[str, tuple[list[Tensor], list[Tensor]]] = {layer: ([], []) for layer, _ in module.named_modules()}
+    for tensor, value in module.named_parameters():  # a tensor that layers share belongs to the first of them
+        every[layer_of(tensor)][0].append(value)
+    for tensor, buffer in module.named_buffers():
+        if buffer.is_floating_point():
+            every[layer_of(tensor)][1].append(buffer)
+    tensors = {layer: own for layer, own in every.items() if any(map(len, own))}
     layers = _in_order(list(tensors), costs.position, forward)
+    operations: list[OperationCost] = []
+    for node, found in price_operations(trace, growing):
+        groups = tuple(group for group in layout.axes[node] if group)
+        operations.extend(replace(each, groups=groups) for each in found)
     normed = any(isinstance(inner, BATCH_NORMS) for inner in module.modules())
     cost_profile = CostProfile(
         model=name,
@@ -93,7 +106,7 @@ def _measured(
         drop_single=normed,
         needs_two=normed and _refuses_one(module, input_shape),
         groups=layout.groups,
-        operations=_operations(trace, growing, layout),
+        operations=merged(operations),
         left_at_zero=left_at_zero(trace),
         saved=saved_bytes(kept, more_kept, find_groups(kept, module, own_work)),
         integer_buffer_bytes=sum(value.nbytes for value in module.buffers() if not value.is_floating_point()),
@@ -101,7 +114,7 @@ def _measured(
         step_products=_products(costs.per_step, 1),
     )
     for done in (trace, larger, kept, more_kept):
-        done.kept.tensors.clear()  # they know their graph, which knows them: it would never be freed
+        done.kept.tensors.clear()  # tensors and graph refer to each other, so that neither would be freed
     for size, (_, step_flops) in enumerate(counted, start=batch):
         charged = cost_profile.train_flops() * size + cost_profile.step_flops()
         if charged != step_flops:
@@ -112,7 +125,7 @@ def _measured(
 
 
 def _refuses_one(module: nn.Module, input_shape: Sequence[int]) -> bool:
-    """Whether PyTorch refuses to train on a single sample: normalised over one number, all would be 0."""
+    """Return True if PyTorch refuses to train on a single sample, because one normalised number is always 0."""
     one = torch.empty(1, *input_shape, device="meta")
     try:
         applied(module, on_meta(module), one)
@@ -123,7 +136,7 @@ def _refuses_one(module: nn.Module, input_shape: Sequence[int]) -> bool:
 
 @dataclass
 class _Costs:
-    """Backward FLOPs for a whole batch, gathered by layer."""
+    """Backward FLOPs for a whole batch, by layer."""
 
     upstream: dict[str, Owners] = field(default_factory=dict)
     input_flops: dict[str, float] = field(default_factory=dict)
@@ -152,43 +165,40 @@ class _Costs:
         if len(layers) == 1 and of_data:
             (layer,) = layers
             self.position.setdefault(layer, place)
-            inputs = [(owners, flops) for owners, flops in inputs if not self._book_input(layer, owners, flops)]
+            first = self.upstream.setdefault(layer, inputs[0][0]) if inputs else None
+            for owners, flops in inputs:
+                if owners == first:
+                    _add(self.input_flops, layer, flops)
+            inputs = [(owners, flops) for owners, flops in inputs if owners != first]  # others are products
         for owners, flops in inputs:
             _add(self.products, owners, flops)
 
-    def _book_input(self, layer: str, upstream: Owners, flops: float) -> bool:
-        """Book an input of a layer, unless it has another one: what comes after the first is a product."""
-        if self.upstream.setdefault(layer, upstream) != upstream:
-            return False
-        _add(self.input_flops, layer, flops)
-        return True
-
 
 def _add(totals: dict[_Key, float], key: _Key, flops: float) -> None:
-    if flops and key != frozenset():  # nobody trains what depends on the data alone
+    if flops and key != frozenset():  # what depends on the data alone is never trained
         totals[key] = totals.get(key, 0.0) + flops
 
 
 class _Meter:
-    """Charges counted FLOPs to the innermost module that runs."""
+    """Charges counted FLOPs to the innermost running module."""
 
     def __init__(self, module: nn.Module, counter: FlopCounterMode) -> None:
         self.flops: dict[str, float] = {}
         self._counter = counter
         self._charged = 0.0
         self._running = [""]
-        self._hooks = [hook for name, inner in module.named_modules() for hook in self._watch(name, inner)]
+        self._hooks: list[RemovableHandle] = []
+        for name, inner in module.named_modules():
+            self._hooks.append(inner.register_forward_pre_hook(partial(self.enter, name)))
+            self._hooks.append(inner.register_forward_hook(self.leave))
 
-    def _watch(self, name: str, module: nn.Module) -> tuple[RemovableHandle, RemovableHandle]:
-        def enter(*_: object) -> None:
-            self._charge()
-            self._running.append(name)
+    def enter(self, name: str, *_: object) -> None:
+        self._charge()
+        self._running.append(name)
 
-        def leave(*_: object) -> None:
-            self._charge()
-            self._running.pop()
-
-        return module.register_forward_pre_hook(enter), module.register_forward_hook(leave)
+    def leave(self, *_: object) -> None:
+        self._charge()
+        self._running.pop()
 
     def _charge(self) -> None:
         total = float(self._counter.get_total_flops())
@@ -197,7 +207,7 @@ class _Meter:
         self._charged = total
 
     def remove(self) -> None:
-        """Take the hooks off the module."""
+        """Remove the hooks from the module."""
         for hook in self._hooks:
             hook.remove()
 
@@ -205,9 +215,9 @@ class _Meter:
 def _count_step(
     module: nn.Module, input_shape: Sequence[int], batch: int, objective: Objective
 ) -> tuple[dict[str, float], float]:
-    """Return forward FLOPs by module, less those of its inner modules, and FLOPs of a whole training step.
+    """Return forward FLOPs by module, without those of its inner modules, and FLOPs of a whole training step.
 
-    Modules are in the order in which they ran first.
+    Modules are in the order in which they first ran.
     """
     weights = on_meta(module)
     with flop_counter() as counter:
@@ -220,28 +230,11 @@ def _count_step(
     return meter.flops, float(counter.get_total_flops())
 
 
-def _by_sample(counts: Sequence[Mapping[str, float]], batch: int) -> tuple[dict[str, float], float]:
-    """Return forward FLOPs by module and sample, and those of a step, from counts for `batch` samples and one more."""
-    one, other = counts[:2]
-    if one.keys() != other.keys():
-        raise NotMeasured("its modules are not the same in every pass and for every batch")
-    per_sample = {layer: other[layer] - flops for layer, flops in one.items()}
-    return per_sample, sum(flops - batch * per_sample[layer] for layer, flops in one.items())
-
-
-def _tensors(module: nn.Module) -> dict[str, tuple[list[Tensor], list[Tensor]]]:
-    """Return the parameters and the floating-point buffers of every layer; what layers share is the first one's."""
-    found: dict[str, tuple[list[Tensor], list[Tensor]]] = {layer: ([], []) for layer, _ in module.named_modules()}
-    for name, value in module.named_parameters():
-        found[layer_of(name)][0].append(value)
-    for name, buffer in module.named_buffers():
-        if buffer.is_floating_point():
-            found[layer_of(name)][1].append(buffer)
-    return {layer: tensors for layer, tensors in found.items() if any(map(len, tensors))}
-
-
 def _in_order(layers: list[str], position: Mapping[str, int], ran: Iterable[str]) -> list[str]:
-    """Return layers in forward order; those that leave no trace, as they train nothing, come after who ran before."""
+    """Return layers in forward order.
+
+    A layer that trains nothing leaves no trace. It comes after the layers that ran before it.
+    """
     places, last = dict[str, float](), -1.0
     for layer in ran:
         last = max(last, position.get(layer, -1.0))
@@ -281,12 +274,3 @@ def _layer(
             (len(value), value.numel() // len(value)) for value in params if value.dim() >= 2 and len(value)
         ),
     )
-
-
-def _operations(trace: Trace, growing: Collection[Node], layout: Layout) -> tuple[OperationCost, ...]:
-    """Return the work by formula, each with the channel groups of its result."""
-    found: list[OperationCost] = []
-    for node, costs in price_operations(trace, growing):
-        groups = tuple(name for name in layout.axes[node] if name)
-        found.extend(replace(cost, groups=groups) for cost in costs)
-    return merged(found)
