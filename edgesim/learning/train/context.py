@@ -1,4 +1,4 @@
-"""What local training works with: the network bound to a device's weights, and the device's samples."""
+"""Context of local training: the network bound to a device's weights, and the device's samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.submodel.slicing import corners
 from edgesim.learning.train.meter import Meter
 
-_FIRST = "first_weights"  # attribute of a network that has got other weights than those it was made with
+_FIRST = "first_weights"  # attribute of a network whose original weights were replaced
 
 
 class Batch(NamedTuple):
@@ -31,18 +31,18 @@ class Batch(NamedTuple):
 
 
 class PublicRows(NamedTuple):
-    """Samples that server and devices share: rows of one split of the data set."""
+    """Samples that the server and all devices share: rows of one split of the data set."""
 
     split: Literal["train", "test"]
     rows: Tensor
 
 
 class Context:
-    """Handed to every hook of a LocalRule.
+    """Argument of every hook of a LocalRule.
 
-    `global_model` is the model received, `device_state` what the device kept, `received` the messages of peers, `first`
-    the model that the run started from. `trained` names the parameters that take gradients, in the order gradients come
-    in.
+    `global_model`: the received model. `device_state`: the state that the device kept. `received`: the messages of
+    peers. `first`: the model at the start of the run. `trained`: names of the parameters that take gradients, in the
+    order of the gradients.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class Context:
         self._device = next(module.parameters()).device
         self._bound: ModelState = {}
         self._public = public
-        self.meter: Meter | None = None  # of losses, if the device is to report them
-        self.relabelled: Tensor | None = None  # of an attacker: the label that it takes for each class, (classes,)
+        self.meter: Meter | None = None  # of losses, if the device reports them
+        self.relabelled: Tensor | None = None  # of an attacker: the label that it uses for each class, (classes,)
         self._set_modes()
 
     @property
     def first(self) -> ModelState:
-        """The whole model as the run started from it, not to be changed; any device can draw it from the seed."""
+        """The whole model at the start of the run, which must not be changed. Any device can draw it from the seed."""
         return first_of(self._module)
 
     @property
@@ -95,15 +95,15 @@ class Context:
 
     @property
     def augments(self) -> bool:
-        """Whether the data set augments what devices train on, for which `batch` needs a generator."""
+        """True if the data set augments the training samples of devices. `batch` then needs a generator."""
         return self._data.augment is not None
 
     def batch(self, positions: Tensor, augmenting: torch.Generator | None) -> Batch:
-        """Return the samples at these positions of the device's data, augmented if the data set says so."""
+        """Return the samples at these positions of the device's data, augmented if the data set augments."""
         return next(self.batches([positions], augmenting))
 
     def batches(self, order: Iterable[Tensor], augmenting: torch.Generator | None) -> Iterator[Batch]:
-        """Yield what `batch` gives for each of these positions in turn."""
+        """Yield the batch at each of these positions in turn, as `batch` returns it."""
         for x, y in self._data.batches("train", order, among=self.shard):
             if self._data.augment is not None:
                 assert augmenting is not None
@@ -112,9 +112,9 @@ class Context:
             yield Batch(x, y)
 
     def hold_out(self, positions: Tensor) -> None:
-        """Leave the samples at these positions, int64, out of the device's data from now on.
+        """Remove the samples at these positions, int64, from the device's data from now on.
 
-        Raises ContractError unless they are as many as the task's `held_out`, which its price is for.
+        Raises ContractError unless their number equals `held_out` of the task, on which its price is based.
         """
         if len(positions) != self.task.held_out:
             raise ContractError(f"a device holds out {len(positions)} samples, but its task says {self.task.held_out}")
@@ -123,9 +123,9 @@ class Context:
         self.shard = self.shard[kept.to(self.shard.device)]
 
     def bind(self, w: ModelState, frozen: frozenset[str] = frozenset()) -> list[Tensor]:
-        """Make `w` the network's own weights and set what is trained; return the trained tensors.
+        """Make `w` the network's own weights, choose the trained tensors and return them.
 
-        `frozen`: layers that are not, beside those that the task freezes.
+        `frozen`: layers that are not trained, in addition to those that the task freezes.
         """
         load(self._module, w)
         self._freeze(frozen)
@@ -141,19 +141,19 @@ class Context:
 
     def _set_modes(self) -> None:
         for name, layer in self._layers.items():
-            if layer.training == (name in self._frozen):  # setting takes longer than asking
+            if layer.training == (name in self._frozen):  # setting takes longer than reading
                 layer.training = name not in self._frozen
 
     @property
     def bound(self) -> list[Tensor]:
-        """The tensors that are trained, those of the weights bound last, in the order of `trained`."""
+        """The trained tensors of the weights bound last, in the order of `trained`."""
         return [parameter for parameter in self._params.values() if parameter.requires_grad]
 
     def forward(self, w: ModelState, x: Tensor, moving: bool = False) -> Tensor:
-        """Return the logits of weights `w`, shape (batch, classes); fastest for the weights being trained.
+        """Return the logits of weights `w`, shape (batch, classes). It is fastest for the weights being trained.
 
-        Only the running statistics of the weights being trained move; those of other weights stay as they are, unless
-        they are `moving`. Weights without any use those of the model received.
+        The running statistics of the weights being trained move. The statistics of other weights move only with
+        `moving`. Weights without statistics use those of the received model.
         """
         if w is self._bound:
             logits: Tensor = self._module(x)
@@ -166,11 +166,11 @@ class Context:
         return applied(self._module, {**w["params"], **buffers}, x)
 
     def features(self, w: ModelState, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits of weights `w` and what enters the last of their layers, shape (batch, features)."""
+        """Return the logits of weights `w` and the inputs of their last layer, shape (batch, features)."""
         entered: dict[str, Tensor] = {}
 
         def watch(_: nn.Module, given: tuple[Any, ...]) -> None:
-            if given:  # some only give a parameter of theirs
+            if given:  # some layers have no input and only return a parameter
                 entered["last"] = given[0]
 
         layers = [layer for layer in self._module.modules() if next(layer.parameters(recurse=False), None) is not None]
@@ -183,13 +183,13 @@ class Context:
         return logits, entered["last"].flatten(1)
 
     def tested_features(self, w: ModelState, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the same as in a test: without dropout and gradients, statistics as they are."""
+        """Return the same as `features` in a test: without dropout and gradients, with fixed statistics."""
         with self.as_in_a_test(), torch.no_grad():
             return self.features(w, x)
 
     @contextmanager
     def as_in_a_test(self) -> Iterator[None]:
-        """Let the network run without dropout and with statistics as they are; gradients can be taken."""
+        """Let the network run without dropout and with fixed statistics. Gradients can be taken."""
         modes = {layer: layer.training for layer in self._module.modules()}
         self._module.eval()
         try:
@@ -199,23 +199,23 @@ class Context:
                 layer.training = mode
 
     def bind_for_test(self, w: ModelState) -> list[Tensor]:
-        """Do as `bind`, and let the network run as in a test until it is bound again."""
+        """Bind weights as `bind` does. The network then runs as in a test until it is bound again."""
         trained = self.bind(w)
         self._module.eval()
         return trained
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Names of the network's modules, those that run first before others if they were made in that order."""
+        """Names of the network's modules in the order of their definition, which normally is the order of running."""
         return tuple(self._layers)
 
     def forward_seen(self, w: ModelState, x: Tensor, layers: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the logits of weights `w` and what comes out of each of these layers, to be part of a loss."""
+        """Return the logits of weights `w` and the outputs of these layers, for use in a loss."""
         found: dict[str, Tensor] = {}
 
         def watch(name: str) -> Callable[[nn.Module, Any, Tensor], None]:
             def note(_: nn.Module, given: Any, out: Tensor) -> None:
-                found[name] = out.clone()  # what follows may change it in place
+                found[name] = out.clone()  # later layers may change it in place
 
             return note
 
@@ -228,13 +228,13 @@ class Context:
         return logits, {name: found[name] for name in layers}
 
     def outputs(self, w: ModelState, x: Tensor, layers: Sequence[str]) -> dict[str, Tensor]:
-        """Return what comes out of each of these layers in a test of the weights `w`."""
+        """Return the outputs of these layers in a test of the weights `w`."""
         self.bind_for_test(w)
         with torch.no_grad():
             return self.forward_seen(w, x, layers)[1]
 
     def corners(self, submodel: Submodel) -> dict[str, tuple[slice, ...]]:
-        """Return where the tensors of a smaller part lie in those of the network; see `parts.corners`."""
+        """Return the places of a smaller part's tensors within those of the network. See `slicing.corners`."""
         return corners(self._module, submodel)
 
 
@@ -242,17 +242,16 @@ def copy_for(module: nn.Module, model_state: ModelState) -> ModelState:
     """Return a copy of a model state on the network's device, laid out in memory as the network wants it."""
     like: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {
-        collection: {name: _copy(t, like.get(name)) for name, t in tensors.items()}
+        collection: {
+            name: torch.empty_like(like.get(name, t), requires_grad=False).copy_(t, non_blocking=True)
+            for name, t in tensors.items()
+        }
         for collection, tensors in model_state.items()
     }
 
 
-def _copy(tensor: Tensor, like: Tensor | None) -> Tensor:
-    return torch.empty_like(tensor if like is None else like, requires_grad=False).copy_(tensor, non_blocking=True)
-
-
 def load(module: nn.Module, w: ModelState) -> None:
-    """Let a network use a model state's tensors as its own, without copying. Integer buffers stay the network's."""
+    """Let a network use the tensors of a model state as its own, without copying. Its integer buffers stay."""
     first_of(module)
     for name, parameter in module.named_parameters():
         parameter.data = w["params"][name]
@@ -262,9 +261,9 @@ def load(module: nn.Module, w: ModelState) -> None:
 
 
 def first_of(module: nn.Module) -> ModelState:
-    """Return the weights that a network was made with, not to be changed.
+    """Return the original weights of a network, which must not be changed.
 
-    They are aliases: `load` binds others and leaves them alone.
+    They are aliases: `load` binds other tensors and leaves these unchanged.
     """
     if not hasattr(module, _FIRST):
         floats = {name: buffer.data for name, buffer in module.named_buffers() if buffer.is_floating_point()}

@@ -1,4 +1,4 @@
-"""THE local training loop, and the only module that takes gradients."""
+"""The local training loop. This is the only module that takes gradients."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from edgesim.core.method import LocalPhase, LocalState
 from edgesim.core.rng import Key
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.train.adam import Moments, adam_step
-from edgesim.learning.train.context import Batch, Context
+from edgesim.learning.train.context import Context
 from edgesim.learning.train.rules import objective_loss
 
 
 def gradients(loss: Tensor, wrt: Sequence[Tensor], again: bool = False, shares: Tensor | None = None) -> list[Tensor]:
     """Return the gradients of a scalar loss, one per tensor of `wrt`, zeros where the loss does not depend on it.
 
-    `again`: the graph stays, for another backward pass. `shares`: factors of several numbers, of shape `loss`, whose
-    sum is the loss.
+    `again`: keep the graph for another backward pass. `shares`: `loss` holds several numbers, and the differentiated
+    loss is their sum weighted with these factors, of the shape of `loss`.
     """
-    if not wrt or not loss.requires_grad:  # layers without parameters, or that the loss does not depend on
+    if not wrt or not loss.requires_grad:  # no parameters, or none that the loss depends on
         return [torch.zeros_like(w) for w in wrt]
     found = torch.autograd.grad(loss, wrt, shares, allow_unused=True, retain_graph=again)
     return [torch.zeros_like(w) if g is None else g for w, g in zip(wrt, found, strict=True)]
 
 
 def output_gradients(objective: Objective, outputs: Tensor, y: Tensor, shares: Tensor) -> Tensor:
-    """Return the gradients of the losses of samples, each times its share, by the outputs of a network.
+    """Return the gradients of the samples' losses, each times its share, with respect to the outputs of a network.
 
-    `shares`: shape (batch,); the gradients are of the shape of `outputs`.
+    `shares`: shape (batch,). The gradients have the shape of `outputs`.
     """
     found = objective.slopes(outputs, y)
     if found is not None:
@@ -48,9 +48,9 @@ def output_gradients(objective: Objective, outputs: Tensor, y: Tensor, shares: T
 
 
 def backward_from(node: Any, received: Sequence[Tensor | None], to: Sequence[Any]) -> None:
-    """Run the backward pass from one node of a graph down to others, as if `received` had come to it; the graph stays.
+    """Run the backward pass from one node of a graph to others, as if it had received these gradients. The graph stays.
 
-    What the gradients are is lost: this is for hooks of the nodes on the way.
+    The resulting gradients are discarded: only hooks of the nodes on the way see them.
     """
     given = [(GradientEdge(node, place), grad) for place, grad in enumerate(received) if grad is not None]
     edges, grads = zip(*given, strict=True)
@@ -60,10 +60,11 @@ def backward_from(node: Any, received: Sequence[Tensor | None], to: Sequence[Any
 def hessian_product(
     loss: Tensor, wrt: Sequence[Tensor]
 ) -> tuple[list[Tensor], Callable[[Sequence[Tensor]], list[Tensor]]]:
-    """Return the gradients of a scalar loss, as `gradients` does, and what multiplies its Hessian by a vector.
+    """Return the gradients of a scalar loss, as `gradients` does, and a function for products with its Hessian.
 
-    The vector and the product have a tensor for each of `wrt`. A product is one more backward pass, through the first
-    one; until the last of them the values of `wrt` have to stay.
+    The function multiplies the Hessian by a vector. The vector and the product have one tensor for each of `wrt`. A
+    product is one more backward pass, through the first one. The values of `wrt` must not change before the last
+    product.
     """
     found = torch.autograd.grad(loss, wrt, allow_unused=True, create_graph=True)
     curved = [place for place, g in enumerate(found) if g is not None and g.requires_grad]  # others are constant
@@ -84,8 +85,8 @@ def batch_order(
 ) -> Iterator[Tensor]:
     """Yield the positions (int64, in [0, n_samples)) of each step of a run of local SGD, reshuffled every epoch.
 
-    The last short batch of an epoch is used, unless it is a single sample and `drop_single` is set. `place`: the device
-    that they are wanted on; None: the CPU, which draws them.
+    The last short batch of an epoch is used, unless it is a single sample and `drop_single` is set. The CPU draws the
+    positions. `place`: the device to move them to, None for the CPU.
     """
     left = _steps(local_sgd, n_samples, drop_single)
     generator = torch.Generator().manual_seed(key.word())
@@ -107,18 +108,32 @@ def _steps(local_sgd: LocalSGD, n_samples: int, drop_single: bool) -> int:
 def run_local_sgd(
     local: LocalState, local_sgd: LocalSGD, phase: LocalPhase, context: Context, key: Key, most: int | None = None
 ) -> int:
-    """Take steps in place on the trained parameters of a job's weights; return the number of steps, at most `most`.
+    """Take steps in place on the trained parameters of a job's weights. Return the number of steps, at most `most`.
 
-    `key` names the streams of this run: 0 the batch order, 1 the augmentation. Parameters of frozen layers keep
-    their bits: they take no gradient, so that backward really ends at the first trained layer.
+    `key` names the streams of this run: 0 the batch order, 1 the augmentation. Parameters of frozen layers keep their
+    bits: they take no gradient, so that the backward pass ends at the first trained layer.
     """
     trained = context.bind(local.weights, phase.frozen)
-    kept: list[Any] = []  # by the optimiser, from step to step
+    kept: list[Any] = []  # state of the optimiser between steps
     augmenting = torch.Generator().manual_seed(key.at(1).word()) if context.augments else None
     order = batch_order(key.at(0), len(context.shard), local_sgd, context.drop_single, context.shard.device)
-    steps = 0
+    meter, steps = context.meter, 0
     for batch in context.batches(islice(order, most), augmenting):
-        grads = _metered(local, batch, phase, context, trained)
+        if meter is not None:
+            meter.expect(batch.x)
+        if phase.gradient is not None:
+            grads = phase.gradient(local, batch, context)
+        elif phase.loss is not None:
+            grads = gradients(phase.loss(local, batch, context), trained)
+        else:
+            grads = gradients(objective_loss(local.weights, batch, context), trained)
+        if phase.adjust_gradients is not None:
+            grads = phase.adjust_gradients(grads, local, context)
+        if meter is not None and not meter.has_seen:  # the rule never ran the whole batch through the trained weights
+            with context.as_in_a_test(), torch.no_grad():
+                context.forward(local.weights, batch.x)
+        if meter is not None:
+            meter.note(batch.y)
         with torch.no_grad():
             _descend(trained, grads, kept, local_sgd)
             if phase.after_step:
@@ -130,7 +145,7 @@ def run_local_sgd(
 
 @dataclass
 class Descent:
-    """Tensors that are trained outside of a job, by the optimiser of `local_sgd`, and what it keeps between steps."""
+    """Tensors that are trained outside a job by the optimiser of `local_sgd`, with its state between steps."""
 
     trained: list[Tensor]
     local_sgd: LocalSGD
@@ -138,7 +153,7 @@ class Descent:
 
 
 def descend(loss: Tensor, descents: Sequence[Descent], rate: float = 1.0) -> None:
-    """Take one step of all descents down a scalar loss, in place; `rate`: factor of their learning rates."""
+    """Take one step of all descents down a scalar loss, in place. `rate`: factor of their learning rates."""
     found = iter(gradients(loss, [tensor for descent in descents for tensor in descent.trained]))
     with torch.no_grad():
         for descent in descents:
@@ -148,68 +163,35 @@ def descend(loss: Tensor, descents: Sequence[Descent], rate: float = 1.0) -> Non
 
 
 def _descend(trained: list[Tensor], grads: list[Tensor], kept: list[Any], local_sgd: LocalSGD) -> None:
-    """Take one step in place, as the optimiser of torch.optim takes it. `kept` is filled by the first step."""
+    """Take one step in place, as the optimiser of torch.optim does. The first step fills `kept`."""
     if not trained:
         return
-    if local_sgd.optimizer == "sgd":
-        _sgd_step(trained, decayed(trained, grads, local_sgd), kept, local_sgd)
+    if local_sgd.optimizer != "sgd":
+        if not kept:
+            kept += [Moments(w) for w in trained]
+        adam_step(trained, clipped(grads, local_sgd.clip_norm), kept, local_sgd)
         return
-    if not kept:
-        kept += [Moments(w) for w in trained]
-    adam_step(trained, clipped(grads, local_sgd.clip_norm), kept, local_sgd)
+    grads = decayed(trained, grads, local_sgd)
+    if local_sgd.momentum:
+        if kept:
+            torch._foreach_mul_(kept, local_sgd.momentum)
+            torch._foreach_add_(kept, grads)
+        else:
+            kept += [g.detach().clone() for g in grads]
+        grads = list(torch._foreach_add(grads, kept, alpha=local_sgd.momentum)) if local_sgd.nesterov else kept
+    torch._foreach_add_(trained, grads, alpha=-local_sgd.lr)
 
 
 def decayed(trained: Sequence[Tensor], grads: Sequence[Tensor], local_sgd: LocalSGD) -> list[Tensor]:
-    """Return the gradients of a step of SGD as the step uses them: clipped, then with weight decay."""
+    """Return the gradients that a step of SGD uses: clipped, then with weight decay."""
     short = clipped(grads, local_sgd.clip_norm)
     if not local_sgd.weight_decay:
         return short
     return list(torch._foreach_add(short, list(trained), alpha=local_sgd.weight_decay))
 
 
-def _sgd_step(trained: list[Tensor], grads: list[Tensor], momenta: list[Tensor], local_sgd: LocalSGD) -> None:
-    if local_sgd.momentum:
-        if momenta:
-            torch._foreach_mul_(momenta, local_sgd.momentum)
-            torch._foreach_add_(momenta, grads)
-        else:
-            momenta += [g.detach().clone() for g in grads]
-        grads = list(torch._foreach_add(grads, momenta, alpha=local_sgd.momentum)) if local_sgd.nesterov else momenta
-    torch._foreach_add_(trained, grads, alpha=-local_sgd.lr)
-
-
-def _metered(
-    local: LocalState, batch: Batch, phase: LocalPhase, context: Context, trained: list[Tensor]
-) -> list[Tensor]:
-    """Return gradients; the losses that they come from are noted if the device is to report them.
-
-    A rule that never runs the whole batch through the weights being trained has it run once more, as in a test.
-    """
-    if context.meter is None:
-        return _gradients(local, batch, phase, context, trained)
-    context.meter.expect(batch.x)
-    grads = _gradients(local, batch, phase, context, trained)
-    if not context.meter.has_seen:
-        with context.as_in_a_test(), torch.no_grad():
-            context.forward(local.weights, batch.x)
-    context.meter.note(batch.y)
-    return grads
-
-
-def _gradients(
-    local: LocalState, batch: Batch, phase: LocalPhase, context: Context, trained: list[Tensor]
-) -> list[Tensor]:
-    if phase.gradient is not None:
-        grads = phase.gradient(local, batch, context)
-    elif phase.loss is not None:
-        grads = gradients(phase.loss(local, batch, context), trained)
-    else:
-        grads = gradients(objective_loss(local.weights, batch, context), trained)
-    return grads if phase.adjust_gradients is None else phase.adjust_gradients(grads, local, context)
-
-
 def clipped(grads: Sequence[Tensor], norm: float) -> list[Tensor]:
-    """Return gradients shortened, as one vector, to this norm if they are longer."""
+    """Return gradients scaled down as one vector to this norm if they are longer."""
     if norm == math.inf:
         return list(grads)
     total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads]))

@@ -20,7 +20,7 @@ from torch.optim.sgd import sgd
 from edgesim.core.backend import Assignment
 from edgesim.core.limits import MOST_FACTOR
 from edgesim.core.local_sgd import LocalSGD
-from edgesim.core.method import LocalPhase, LocalRule, LocalState
+from edgesim.core.method import LocalRule, LocalState
 from edgesim.core.update import ModelState
 from edgesim.learning.data.dataset import Dataset
 from edgesim.learning.models.build import own_tensors
@@ -31,7 +31,7 @@ from edgesim.learning.train.loop import batch_order, clipped, gradients, output_
 
 Rows: TypeAlias = Mapping[str, Tensor]  # tensors of many devices, stacked along dimension 0, by name
 
-_MUCH = 2**14  # numbers of a matrix, from which on a call of oneDNN is worth its time
+_MUCH = 2**14  # entries of a matrix, from which on calling oneDNN pays off
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -54,7 +54,20 @@ class StackedNetwork:
         self.names = [*self.params, *self.buffers]
         tensors = {**dict(whole.named_parameters()), **dict(whole.named_buffers())}
         names = {id(tensors[name]): name for name in self.names}
-        layers = {id(unit): _stacked(unit, names) for unit in _units(whole)}
+        layers: dict[int, _StackedLayer] = {}
+        for unit in _units(whole):
+            own = {
+                f"{path}.{name}" if path else name: names[id(tensor)]
+                for path, inner in unit.named_modules()
+                for name, tensor in own_tensors(inner)
+                if id(tensor) in names
+            }
+            if type(unit) is nn.Linear and not _is_hooked(unit):
+                layers[id(unit)] = _StackedLinear(unit, own)
+            elif type(unit) in _CONVOLUTIONS and not _is_hooked(unit):
+                layers[id(unit)] = _StackedConvolution(unit, own)
+            else:
+                layers[id(unit)] = _StackedLayer(unit, own)
         for _, parent in self._inner:
             for name, child in parent.named_children():
                 if id(child) in layers:
@@ -64,21 +77,21 @@ class StackedNetwork:
         self._layers = list(layers.values())
         users = [name for layer in self._layers for name in set(layer.names.values())]
         self._shared = {name for name in users if users.count(name) > 1}
-        # What layers depend on that take no gradients, so that the backward pass reaches them.
+        # Layers without gradients depend on this tensor, so that the backward pass reaches them.
         self._tick = torch.zeros((), device=next(module.parameters()).device, requires_grad=True)
         self._leaves: list[Tensor] = []
-        self._left: list[str] = []  # their names
+        self._left: list[str] = []  # names of `_leaves`
 
     def learn_uses(self) -> None:
-        """Note which linear layers the passes since the last binding went through once: those may descend."""
+        """Allow those linear layers to descend that the passes since the last binding used exactly once."""
         for layer in self._layers:
             layer.descends = layer.calls == 1
 
     def bind(self, tensors: Rows, trained: Sequence[str], frozen: frozenset[str], descent: Descent | None) -> list[str]:
-        """Use these weights; return those of `trained` of which `gradients` gives gradients, in that order.
+        """Use these weights. Return the names in `trained` whose gradients `gradients` returns, in the order of both.
 
-        `frozen`: layers that run as in a test. `descent`: linear layers update their weights in place in every
-        backward pass, and give no gradients.
+        `frozen`: layers that run as in a test. `descent`: linear layers update their weights in place in every backward
+        pass and return no gradients.
         """
         for name, layer in self._inner:
             layer.training = name not in frozen
@@ -109,9 +122,10 @@ class StackedNetwork:
         return logits
 
     def gradients(self, logits: Tensor, slopes: Tensor) -> list[Tensor]:
-        """Return stacked gradients of the sum of all devices' losses: each device's own, as they share no weights.
+        """Return stacked gradients of the sum of all devices' losses.
 
-        `logits`: what the network gave last; `slopes`: the gradients of that sum by them.
+        Devices share no weights, so each row is the gradient of that device's own loss. `logits`: the last output of
+        the network. `slopes`: the gradients of the sum with respect to `logits`.
         """
         if self._chain:
             found = self._chain.gradients(slopes, self._left)
@@ -125,40 +139,41 @@ class _StackedLayer(nn.Module):
     def __init__(self, layer: nn.Module, names: Mapping[str, str]) -> None:
         super().__init__()
         self.layer = layer
-        self.names = names  # of its tensors in the layer -> in the network
+        self.names = names  # name of a tensor in the layer -> name in the network
         self.descent: Descent | None = None
-        self.descends = False  # whether it may: a layer that is used twice needs its weights as they were
-        self.calls = 0  # since it was bound
+        self.descends = False  # whether descent is allowed: a layer used twice needs its old weights
+        self.calls = 0  # since the last binding
         self.tensors: dict[str, Tensor] = {}
         self.tick: Tensor | None = None
 
     def bind(self, tensors: dict[str, Tensor], tick: Tensor) -> None:
-        """Use these tensors, stacked, by their names in the layer."""
+        """Use these stacked tensors, by their names in the layer."""
         self.tensors, self.tick, self.calls = tensors, tick, 0
 
     @property
     def devices(self) -> int:
-        """How many devices' weights are bound."""
+        """Number of devices whose weights are bound."""
         return len(next(iter(self.tensors.values())))
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Return what the layer gives, the devices' samples one after another as they came."""
+        """Return the outputs of the layer for all samples, device after device as in the inputs."""
+
+        def of_one(tensors: dict[str, Tensor], *own: Tensor) -> Any:
+            return functional_call(self.layer, tensors, own, tie_weights=False)
+
         apart = [self._apart(each) for each in inputs]
-        out: Tensor = vmap(self._of_one)(self.tensors, *apart)
+        out: Tensor = vmap(of_one)(self.tensors, *apart)
         return out.flatten(0, 1)
 
     def _apart(self, x: Tensor) -> Tensor:
         return x.reshape(self.devices, -1, *x.shape[1:])
 
-    def _of_one(self, tensors: dict[str, Tensor], *inputs: Tensor) -> Any:
-        return functional_call(self.layer, tensors, inputs, tie_weights=False)
-
 
 class _StackedConvolution(_StackedLayer):
-    """A convolution: on a CPU one device after another, as one in groups is up to three times slower there."""
+    """A convolution. On a CPU it runs device after device, because a grouped one is up to three times slower there."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Return what the layer gives."""
+        """Return the outputs of the layer."""
         [x] = inputs
         if x.device.type != "cpu":
             return super().forward(x)
@@ -172,11 +187,11 @@ class _StackedLinear(_StackedLayer):
     """A linear layer: one product of stacked matrices, which may update the weights in the backward pass."""
 
     def among(self, wanted: Sequence[str]) -> list[str]:
-        """Return which of its tensors are among these of the network, by their names in the layer."""
+        """Return the names in the layer of those tensors whose names in the network are `wanted`."""
         return [own for own, name in self.names.items() if name in wanted]
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Return what the layer gives."""
+        """Return the outputs of the layer."""
         [x] = inputs
         self.calls += 1
         weight, bias = self.tensors["weight"], self.tensors.get("bias")
@@ -220,19 +235,19 @@ def _step(descent: Descent, x: Tensor, grad: Tensor, weight: Tensor, bias: Tenso
 
 
 class _Chain:
-    """Linear layers and ReLUs, one after another, each used once: a perceptron.
+    """A perceptron: linear layers and ReLUs, one after another, each used once.
 
-    It is run forwards and backwards without autograd, whose bookkeeping takes a sixth of the time of so small layers.
+    It runs forwards and backwards without autograd, whose bookkeeping takes a sixth of the time of such small layers.
     """
 
     def __init__(self, steps: Sequence[_StackedLinear | None]) -> None:
         """`steps`: None stands for a ReLU."""
         self._steps = steps
-        self._made: list[Tensor] = []  # what each step was given
+        self._made: list[Tensor] = []  # the input of each step
 
     @staticmethod
     def of(network: nn.Module) -> _Chain | None:
-        """Return a stacked network as a chain; None if it is none."""
+        """Return a stacked network as a chain, or None if it is not a chain."""
         layers = list(_in_turn(network))
         linear = [layer for layer in layers if isinstance(layer, _StackedLinear)]
         others = [layer for layer in layers if not isinstance(layer, _StackedLinear)]
@@ -258,7 +273,7 @@ class _Chain:
         return x.flatten(0, 1)
 
     def gradients(self, slopes: Tensor, wanted: Sequence[str]) -> dict[str, Tensor]:
-        """Return the gradients of these weights, by name; layers that descend take their steps."""
+        """Return the gradients of these weights, by name. Layers that descend take their steps."""
         found: dict[str, Tensor] = {}
         with torch.no_grad():
             grad = slopes.view(len(self._made[-1]), -1, slopes.shape[-1])
@@ -279,7 +294,7 @@ class _Chain:
 
 
 def _in_turn(network: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers that a network runs one after another, itself if more than that may happen."""
+    """Yield the layers that a network runs one after another, or the network itself if it may do anything else."""
     if type(network).forward is not nn.Sequential.forward or _is_hooked(network):
         yield network
         return
@@ -288,11 +303,15 @@ def _in_turn(network: nn.Module) -> Iterator[nn.Module]:
 
 
 class QuickLinear(nn.Linear):
-    """A linear layer for tests, without gradients: oneDNN multiplies, where that is worth it."""
+    """A linear layer for tests, without gradients. oneDNN multiplies where it is available and pays off.
+
+    On some CPUs oneDNN is twice as fast as MKL, which torch uses.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         """Return x w' + b."""
-        if input.ndim == 2 and _by_onednn(input, self.weight):
+        large = input.ndim == 2 and input.device.type == "cpu" and self.weight.numel() >= _MUCH
+        if large and hasattr(torch.ops.mkldnn, "_linear_pointwise"):
             product: Tensor = torch.ops.mkldnn._linear_pointwise(
                 input.contiguous(), self.weight, self.bias, "none", [], None
             )
@@ -301,7 +320,7 @@ class QuickLinear(nn.Linear):
 
 
 def quick(module: nn.Module) -> nn.Module:
-    """Return a copy of a network that is tested faster, with the same tensors under the same names."""
+    """Return a copy of a network that runs faster in tests, with the same tensors under the same names."""
     result = copy.deepcopy(module)
     for layer in result.modules():
         if type(layer) is nn.Linear:
@@ -309,21 +328,12 @@ def quick(module: nn.Module) -> nn.Module:
     return result
 
 
-def _by_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN is there and faster: on some CPUs twice as fast as MKL, which torch takes."""
-    return x.device.type == "cpu" and weight.numel() >= _MUCH and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-def _is_product(layer: nn.Module) -> bool:
-    return type(layer) is nn.Linear and not _is_hooked(layer)
-
-
 def _is_hooked(layer: nn.Module) -> bool:
     return bool(layer._forward_hooks or layer._forward_pre_hooks)
 
 
 def _units(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the outermost parts of a network that have tensors of their own, each once."""
+    """Yield each outermost part of a network that has tensors of its own once."""
     if next(own_tensors(module), None) is not None:
         yield module
         return
@@ -331,24 +341,9 @@ def _units(module: nn.Module) -> Iterator[nn.Module]:
         yield from _units(child)
 
 
-def _stacked(layer: nn.Module, names: Mapping[int, str]) -> _StackedLayer:
-    """Return what runs a layer for many devices; `names`: of the network's tensors, by their ids."""
-    own = {
-        f"{path}.{name}" if path else name: names[id(tensor)]
-        for path, inner in layer.named_modules()
-        for name, tensor in own_tensors(inner)
-        if id(tensor) in names
-    }
-    if _is_product(layer):
-        return _StackedLinear(layer, own)
-    if type(layer) in _CONVOLUTIONS and not _is_hooked(layer):
-        return _StackedConvolution(layer, own)
-    return _StackedLayer(layer, own)
-
-
 @dataclass(slots=True, eq=False)
 class StackedJob:
-    """An assignment that is carried out with others."""
+    """An assignment that is carried out together with others."""
 
     assignment: Assignment
     rule: LocalRule
@@ -358,7 +353,7 @@ class StackedJob:
     steps: int = 0  # taken so far
 
     def enter(self, place: int) -> None:
-        """Do what comes before a phase of the rule."""
+        """Run the `on_enter` hook of a phase of the rule."""
         enter = self.rule.phases[place].on_enter
         if enter:
             with self.stream.read():
@@ -368,10 +363,14 @@ class StackedJob:
 def run_stacked_sgd(jobs: Sequence[StackedJob], place: int, network: StackedNetwork, data: Dataset) -> None:
     """Run a phase of local SGD in place on the weights of jobs, each on its own samples, and count their steps.
 
-    All have the same network and settings. They may take different numbers of steps, and if each logit depends on one
-    sample alone, on batches of different sizes. Hooks get each job's own tensors, as in `run_local_sgd`.
+    All jobs have the same network and settings. They may take different numbers of steps. If each logit depends on one
+    sample alone, they may also have batches of different sizes. Hooks get each job's own tensors, as in
+    `run_local_sgd`.
     """
-    jobs, batches = _sorted(jobs, place, data)
+    orders = [_order(job, place) for job in jobs]
+    ranks = sorted(range(len(jobs)), key=lambda at: -len(orders[at]))  # jobs with the most steps first
+    jobs = [jobs[at] for at in ranks]
+    batches = _Batches(jobs, [orders[at] for at in ranks], place, data)
     task, phases = jobs[0].assignment.task, [job.rule.phases[place] for job in jobs]
     hooked = any(phase.adjust_gradients or phase.after_step for phase in phases)
     objective = jobs[0].context.objective
@@ -386,7 +385,10 @@ def run_stacked_sgd(jobs: Sequence[StackedJob], place: int, network: StackedNetw
         grads = network.gradients(logits, output_gradients(objective, logits, y, batches.shares(step)))
         each = list(zip(jobs[:active], phases[:active], strict=True)) if hooked else []
         for row, (job, phase) in enumerate(each):
-            _adjust([g[row] for g in grads], job, phase)
+            if phase.adjust_gradients:
+                own = [g[row] for g in grads]
+                for g, new in zip(own, _call(phase.adjust_gradients, job, own), strict=True):
+                    g.copy_(new)
         with torch.no_grad():
             stack.descend(grads)
             for job, phase in each:
@@ -397,19 +399,12 @@ def run_stacked_sgd(jobs: Sequence[StackedJob], place: int, network: StackedNetw
 
 
 def _note(jobs: Sequence[StackedJob], sizes: Sequence[int], logits: Tensor, y: Tensor) -> None:
-    """Let each job note the losses of its own samples, which come before what a short batch is filled up with."""
+    """Let each job note the losses of its own samples. These precede the samples that fill up a short batch."""
     losses = jobs[0].context.objective.losses(logits, y)
     rows = (each.reshape(len(jobs), -1, *each.shape[1:]) for each in (logits, losses, y))
     for job, size, *own in zip(jobs, sizes, *rows, strict=True):
         assert job.context.meter is not None
         job.context.meter.add(*(each[:size] for each in own))
-
-
-def _adjust(grads: list[Tensor], job: StackedJob, phase: LocalPhase) -> None:
-    """Let a rule's hook change a job's gradients, in place."""
-    if phase.adjust_gradients:
-        for g, new in zip(grads, _call(phase.adjust_gradients, job, grads), strict=True):
-            g.copy_(new)
 
 
 def _call(hook: Callable[..., Any] | None, job: StackedJob, *given: Any) -> Any:
@@ -421,7 +416,7 @@ def _call(hook: Callable[..., Any] | None, job: StackedJob, *given: Any) -> Any:
 
 
 class _Stack:
-    """The weights of jobs, stacked; `lent`: the jobs' own tensors are rows of the stack until it is given back."""
+    """The stacked weights of jobs. With `lent` the jobs' own tensors are rows of the stack until it is given back."""
 
     def __init__(self, jobs: Sequence[StackedJob], network: StackedNetwork, settings: LocalSGD, lent: bool) -> None:
         self.active = 0
@@ -443,7 +438,7 @@ class _Stack:
                     tensor.data = self._all[name][row]
 
     def bind(self, active: int, trained: Sequence[str], frozen: frozenset[str]) -> None:
-        """Let the network use the weights of the first so many jobs."""
+        """Let the network use the weights of the first `active` jobs."""
         now = {name: tensor[:active] for name, tensor in self._all.items()}
         names = self._network.bind(now, trained, frozen, self._descent)
         self.active, self._bound = active, [now[name] for name in names]
@@ -451,7 +446,7 @@ class _Stack:
         self._bound_moments = [self._moments[name].first(active) for name in names if self._moments]
 
     def descend(self, grads: Sequence[Tensor]) -> None:
-        """Take a step with the weights whose gradients these are; the network has done so with the others."""
+        """Take a step with the weights that have these gradients. The network has already updated the others."""
         settings = self._settings
         if settings.clip_norm < math.inf:
             grads = vmap(partial(clipped, norm=settings.clip_norm))(list(grads))
@@ -472,7 +467,7 @@ class _Stack:
 
 
 class _Batches:
-    """The batches of jobs, those with the most steps first, gathered step by step."""
+    """The batches of jobs, gathered step by step. Jobs are sorted by falling numbers of steps."""
 
     def __init__(self, jobs: Sequence[StackedJob], orders: Sequence[Sequence[Tensor]], place: int, data: Dataset):
         self.lengths = [len(order) for order in orders]
@@ -487,7 +482,12 @@ class _Batches:
         rows = torch.zeros(self._steps, len(jobs), widest, dtype=torch.int64, device=data.y_train.device)
         for at, (job, order) in enumerate(zip(jobs, orders, strict=True)):
             if order:
-                rows[: len(order), at] = job.context.shard[_filled(order, widest).to(rows.device)]
+                # One row per batch. A short batch is filled up with its first sample, which gets a share of 0.
+                own = np.array([len(batch) for batch in order])[:, None]
+                column = np.arange(widest)
+                starts = np.cumsum(own)[:, None] - own
+                filled = torch.cat(list(order))[torch.from_numpy(starts + np.where(column < own, column, 0))]
+                rows[: len(order), at] = job.context.shard[filled.to(rows.device)]
         sizes = torch.from_numpy(self._sizes)[:, :, None]
         share = (torch.arange(widest) < sizes) / sizes.clamp(min=1)
         self._rows, self._share = rows, share.to(rows.device)
@@ -497,17 +497,17 @@ class _Batches:
         self._relabelled = {at: labels for at, labels in relabelled if labels is not None}
 
     def active(self, step: int) -> int:
-        """Return how many jobs take this step."""
+        """Return the number of jobs that take this step."""
         active: int = self._active[step]
         return active
 
     def sizes(self, step: int) -> list[int]:
-        """Return the samples of each job that takes this step."""
+        """Return the number of samples of each job that takes this step."""
         sizes: list[int] = self._sizes[step, : self.active(step)].tolist()
         return sizes
 
     def shares(self, step: int) -> Tensor:
-        """Return what the loss of each sample of a step counts in its job's mean."""
+        """Return the weight of each sample's loss in the mean loss of its job, shape (jobs x width,)."""
         return self._share[step, : self._active[step], : self._widths[step]].flatten()
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -525,27 +525,11 @@ class _Batches:
             yield x, y
 
     def _augmented(self, at: int, x: Tensor, step: int) -> Tensor:
-        """Return a job's samples of a step augmented, filled up again with the first of them."""
+        """Return a job's augmented samples of a step, filled up again with the first of them."""
         assert self._data.augment is not None
         size = int(self._sizes[step, at])
         found = self._data.augment.apply(x[:size], self._augmenting[at])
         return torch.cat([found, found[:1].expand(len(x) - size, *found.shape[1:])])
-
-
-def _filled(order: Sequence[Tensor], width: int) -> Tensor:
-    """Return batches as rows of one matrix; a short one is filled up with its first number, which counts nothing."""
-    sizes = np.array([len(batch) for batch in order])[:, None]
-    column = np.arange(width)
-    starts = np.cumsum(sizes)[:, None] - sizes
-    return torch.cat(list(order))[torch.from_numpy(starts + np.where(column < sizes, column, 0))]
-
-
-def _sorted(jobs: Sequence[StackedJob], place: int, data: Dataset) -> tuple[list[StackedJob], _Batches]:
-    """Return jobs by falling numbers of steps, and their batches."""
-    orders = [_order(job, place) for job in jobs]
-    ranks = sorted(range(len(jobs)), key=lambda at: -len(orders[at]))
-    jobs = [jobs[at] for at in ranks]
-    return jobs, _Batches(jobs, [orders[at] for at in ranks], place, data)
 
 
 def _order(job: StackedJob, place: int) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Carries out assignments and evaluations on one network. Every backend that trains does it through here."""
+"""Assignments and evaluations on one network. Every backend that trains uses this trainer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from edgesim.learning.train.context import Context, PublicRows, copy_for, load
 from edgesim.learning.train.loop import run_local_sgd
 from edgesim.learning.train.meter import Meter
 
-CHUNK = 100  # test samples evaluated at once: fits the cache; fixed, as sums must not depend on who computes them
+CHUNK = 100  # test samples evaluated at once: fits the cache. Fixed, because sums must be equal on every backend
 
 
 class ChunkScore(NamedTuple):
@@ -43,11 +43,11 @@ class ChunkScore(NamedTuple):
     loss: float
     correct: float
     samples: int
-    counts: Sequence[float] = ()  # from which metrics follow, see Objective.counts
+    counts: Sequence[float] = ()  # sums from which metrics follow, see Objective.counts
 
 
 def total(chunks: Sequence[ChunkScore], objective: Objective = CLASSIFICATION, metrics: Collection[str] = ()) -> Score:
-    """Return mean loss, accuracy and these metrics of the objective over chunks, summed in their order."""
+    """Return mean loss, accuracy and these metrics of the objective over chunks, summed in the given order."""
     samples = sum(chunk.samples for chunk in chunks)
     loss = math.fsum(chunk.loss for chunk in chunks) / samples
     accuracy = sum(chunk.correct for chunk in chunks) / samples
@@ -61,13 +61,13 @@ def total(chunks: Sequence[ChunkScore], objective: Objective = CLASSIFICATION, m
 
 
 def started(rule: LocalRule, context: Context) -> LocalState:
-    """Return what a job starts to work on: unless the rule says otherwise, a copy of the model received."""
+    """Return the state in which a job starts: a copy of the received model, unless the rule has an `on_start`."""
     return rule.on_start(context) if rule.on_start else LocalState(context.copy(context.global_model))
 
 
 @dataclass(frozen=True)
 class Trainer:
-    """A network, the data and the method. Running an assignment is pure: same assignment, same result."""
+    """Trainer of a network on the data, by a method. Equal assignments give equal results."""
 
     module: nn.Module
     data: Dataset
@@ -75,18 +75,18 @@ class Trainer:
     method: Method
     cost_profile: CostProfile
     test_rows: Tensor  # samples of the test set that models are scored on
-    personal_rows: Sequence[Tensor] = ()  # those of every device's own test set, if devices are scored
+    personal_rows: Sequence[Tensor] = ()  # samples of every device's own test set, if devices are scored
     encoding_up: Encoding = FLOAT32  # of payloads that name none
     encoding_down: Encoding = FLOAT32
     public: PublicRows | None = None  # samples that the server shares with all devices
-    reports: bool = False  # whether devices report how their training went
-    attacks: Mapping[int, Attack] = field(default_factory=dict)  # of devices that want to do harm
-    networks: Networks | None = None  # of several networks, which `module` has side by side: which each device has
+    reports: bool = False  # whether devices report the losses of their training
+    attacks: Mapping[int, Attack] = field(default_factory=dict)  # of malicious devices
+    networks: Networks | None = None  # several networks, side by side in `module`, and the devices of each
     objective: Objective = CLASSIFICATION
-    metrics: Collection[str] = ()  # of the objective, that tests give beside loss and accuracy
+    metrics: Collection[str] = ()  # metrics of the objective that tests return beside loss and accuracy
 
     def run(self, assignment: Assignment) -> Result:
-        """Train one assignment and return what the device sends and keeps."""
+        """Train one assignment. Return the message that the device sends and the state that it keeps."""
         task, key = assignment.task, assignment.key
         rule, context = self.rule(task), self.context(assignment, self.network(task.submodel))
         steps = 0
@@ -100,7 +100,7 @@ class Trainer:
         return self.result(context, assignment, finished, steps, report)
 
     def rule(self, task: Task) -> LocalRule:
-        """Return how the method has a task carried out. Raises ContractError if that is no LocalRule."""
+        """Return the method's rule for a task. Raises ContractError if it is not a LocalRule."""
         rule = self.method.local(task)
         if not isinstance(rule, LocalRule):
             name = type(self.method).__name__
@@ -113,13 +113,13 @@ class Trainer:
         return thinner(module, submodel, self.cost_of(submodel)) if submodel.channels else module
 
     def cost_of(self, submodel: Submodel) -> CostProfile:
-        """Return the cost profile of the network that a part is of."""
+        """Return the cost profile of the network that a part belongs to."""
         return profile_of(self.cost_profile, submodel)
 
     def context(self, assignment: Assignment, module: nn.Module) -> Context:
-        """Return what hooks are given, with the model as the device receives it, cut to its part.
+        """Return the argument of hooks, with the model as the device receives it, cut to its part.
 
-        What the device kept and what peers sent stay as they are: they may be of other parts.
+        The device's state and the messages of peers are not cut, because they may belong to other parts.
         """
         task, cost_profile = assignment.task, self.cost_of(assignment.task.submodel)
         model = part_of(assignment.global_model, task.submodel.network)
@@ -136,7 +136,7 @@ class Trainer:
         return context
 
     def report(self, context: Context, local: LocalState) -> Report | None:
-        """Return how a job's training went, once it is over; None if nobody wants to know."""
+        """Return the report of a finished job, or None if devices do not report."""
         if context.meter is None:
             return None
         return context.meter.report(local.weights["params"], context.global_model["params"])
@@ -149,30 +149,26 @@ class Trainer:
         steps: int,
         report: Report | None = None,
     ) -> Result:
-        """Return what a job that has ended gives."""
-        factor = self.attacks.get(assignment.device, HONEST).factor
+        """Return the result of a finished job."""
+        task, factor = assignment.task, self.attacks.get(assignment.device, HONEST).factor
         body = finished.body if factor == 1.0 else attacked(finished.body, context.global_model, factor)
-        moves = finished.moves if factor == 1.0 else {}  # an attacker's are those of its body
-        sent, state = self._sent(body, moves, finished.new_device_state, context, assignment)
-        body, kept = packed(as_part(sent, assignment.task.submodel.network), state)
-        return Result(body, kept, finished.statistics, steps, finished.own_model, report)
-
-    def _sent(
-        self, body: ModelState, moves: ModelState, new: ModelState | None, context: Context, assignment: Assignment
-    ) -> tuple[ModelState, ModelState | None]:
-        """Return what others get of a body, and what the device keeps: `new` or None of the method's own."""
-        task = assignment.task
+        moves = finished.moves if factor == 1.0 else {}  # an attacker's moves follow from its body
+        state = finished.new_device_state
         encoding = task.up.encoding or self.encoding_up
-        if not encoding.of_update:
-            return uplinked(body, task, encoding, assignment.key), new
-        before, cost_profile = Kept.of(assignment.device_state), self.cost_of(task.submodel)
-        part = left_of_part(before.left, task.submodel, cost_profile)
-        sent, left = update_uplinked(body, context.global_model, part, assignment, encoding, moves)
-        if not left:  # nothing was encoded; what earlier updates left stays, whatever the method keeps
-            return sent, None if new is None else Kept(new, before.left).state()
-        model = part_of(assignment.global_model, task.submodel.network)
-        whole = left_with_part(before.left, left, task.submodel, cost_profile, model)
-        return sent, Kept(before.own if new is None else new, whole).state()
+        if encoding.of_update:
+            before, cost_profile = Kept.of(assignment.device_state), self.cost_of(task.submodel)
+            part = left_of_part(before.left, task.submodel, cost_profile)
+            sent, left = update_uplinked(body, context.global_model, part, assignment, encoding, moves)
+            if left:
+                model = part_of(assignment.global_model, task.submodel.network)
+                whole = left_with_part(before.left, left, task.submodel, cost_profile, model)
+                state = Kept(before.own if state is None else state, whole).state()
+            elif state is not None:  # nothing was encoded: the residuals of earlier updates stay
+                state = Kept(state, before.left).state()
+        else:
+            sent = uplinked(body, task, encoding, assignment.key)
+        body, kept = packed(as_part(sent, task.submodel.network), state)
+        return Result(body, kept, finished.statistics, steps, finished.own_model, report)
 
     @cached_property
     def _device(self) -> torch.device:
@@ -180,11 +176,11 @@ class Trainer:
 
     @cached_property
     def _resident(self) -> Dataset:
-        """The data where the network is; an accelerator gets all of them at first use."""
+        """The data on the network's device. An accelerator gets all of them at first use."""
         return self.data.to(self._device)
 
     def chunks(self) -> int:
-        """Return the number of chunks of the test set, of several networks once for each."""
+        """Return the number of chunks of the test set, counted once for each of several networks."""
         return len(self._names) * self._chunks_each
 
     def score_chunks(self, model: ModelState, chunks: Sequence[int]) -> list[ChunkScore]:
@@ -197,7 +193,7 @@ class Trainer:
         return found
 
     def scores(self, chunks: Sequence[ChunkScore]) -> dict[str, Score]:
-        """Return the score of all chunks of the test set, in their order; of several networks the mean, and of each."""
+        """Return the score over all chunks of the test set, in order. Several networks: the mean and each one's own."""
         each = self._chunks_each
         own = {
             f"test_{name}": self.total(chunks[i * each : (i + 1) * each]) for i, name in enumerate(self._names) if name
@@ -210,15 +206,15 @@ class Trainer:
         return self.score_rows(model, "test", self.personal_rows[device], name)
 
     def score_rows(self, model: ModelState, side: Side, rows: Tensor, network: str = "") -> Score:
-        """Return mean loss and accuracy of a model, as it runs in a test, on these rows of a split."""
+        """Return mean loss and accuracy of a model in a test on these rows of a split."""
         return self.total(self._scored(model, side, torch.split(rows, CHUNK), network))
 
     def total(self, chunks: Sequence[ChunkScore]) -> Score:
-        """Return the score over chunks; see `total`."""
+        """Return the score over chunks, by the function `total`."""
         return total(chunks, self.objective, self.metrics)
 
     def load_for_test(self, model: ModelState, network: str = "") -> nn.Module:
-        """Return a network with a copy of these weights, as it runs in a test."""
+        """Return a network in test mode with a copy of these weights."""
         module = self.module.get_submodule(network)
         load(module, copy_for(module, model))
         return module.eval()
@@ -234,15 +230,12 @@ class Trainer:
     def _scored(self, model: ModelState, side: Side, chunks: Sequence[Tensor], network: str) -> list[ChunkScore]:
         if not chunks:
             return []
-        module = self.load_for_test(model, network)
+        module, objective = self.load_for_test(model, network), self.objective
+        rows: list[tuple[Tensor, ...]] = []  # summed loss, hits and, with metrics, counts of each chunk
         with torch.no_grad():
-            batches = self._resident.batches(side, chunks)
-            columns = list(zip(*(self._sums(module, x, y) for x, y in batches), strict=True))
-        losses, hits, *counts = (torch.stack(column).tolist() for column in columns)  # all chunks at once
-        return list(map(ChunkScore, losses, hits, map(len, chunks), *(map(tuple, rows) for rows in counts)))
-
-    def _sums(self, module: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-        """Return the loss of some test samples, summed, how many of them are hits, and if asked for their counts."""
-        logits, objective = module(x), self.objective
-        sums = objective.summed(logits, y), objective.hits(logits, y).sum()
-        return (*sums, objective.counts(logits, y).sum(0)) if self.metrics else sums
+            for x, y in self._resident.batches(side, chunks):
+                logits = module(x)
+                sums = objective.summed(logits, y), objective.hits(logits, y).sum()
+                rows.append((*sums, objective.counts(logits, y).sum(0)) if self.metrics else sums)
+        losses, hits, *counts = (torch.stack(column).tolist() for column in zip(*rows, strict=True))
+        return list(map(ChunkScore, losses, hits, map(len, chunks), *(map(tuple, each) for each in counts)))
