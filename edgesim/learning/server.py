@@ -1,4 +1,4 @@
-"""What a method's server can compute besides averaging: with samples of its own, and by training networks."""
+"""Tools of a method's server besides averaging: losses on samples of its own, and training of networks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from edgesim.learning.train.trainer import CHUNK
 
 
 class Soft(NamedTuple):
-    """What a model is to answer instead of labels: a teacher's `logits`, shape (samples, classes), softened.
+    """Target outputs of a model in place of labels: a teacher's softened `logits`, shape (samples, classes).
 
     Source: Hinton, Vinyals and Dean, "Distilling the Knowledge in a Neural Network" (2015).
     """
@@ -40,7 +40,7 @@ class Soft(NamedTuple):
     temperature: float
 
     def split(self, size: int) -> list[Soft]:
-        """Return the same in pieces of so many samples."""
+        """Return the same targets in pieces of `size` samples."""
         return [self._replace(logits=piece) for piece in torch.split(self.logits, size)]
 
     def distance(self, logits: Tensor) -> Tensor:
@@ -51,10 +51,10 @@ class Soft(NamedTuple):
 
 
 class Averaging:
-    """What any server can compute with updates: which of them are finite, and their mean."""
+    """Computations of any server on updates: selection of the finite ones, and the mean."""
 
     def finite(self, updates: Sequence[Update]) -> tuple[list[Update], dict[str, float]]:
-        """Return the updates whose tensors are all finite, and the metric `left_out` if there are others."""
+        """Return the updates whose tensors are all finite, and the metric `left_out` if any were left out."""
         return finite(updates)
 
     def mean(
@@ -72,7 +72,7 @@ class Averaging:
 
 @dataclass
 class ServerTools(Averaging):
-    """What a method's server computes with. Counts the FLOPs of losses and gradients, for its time and energy."""
+    """Tools of a method's server. They count the FLOPs of losses and gradients, for the server's time and energy."""
 
     module: nn.Module
     data: Dataset
@@ -94,9 +94,8 @@ class ServerTools(Averaging):
             self._load(model)
             losses = [self._loss(chunk) for chunk in torch.split(rows, CHUNK)]
         total = math.fsum(torch.stack(losses).tolist())  # the only time that the CPU waits for a device
-        self._spent.flops += self.cost_profile.forward_flops() * len(rows) + self.cost_profile.step_forward_flops * len(
-            losses
-        )
+        profile = self.cost_profile
+        self._spent.flops += profile.forward_flops() * len(rows) + profile.step_forward_flops * len(losses)
         return total / len(rows)
 
     def gradient(
@@ -106,9 +105,9 @@ class ServerTools(Averaging):
         layers: Collection[str] | None = None,
         soft: Soft | None = None,
     ) -> dict[str, Tensor]:
-        """Return the gradient of that loss with respect to the parameters of these layers, or all, by name, float64.
+        """Return the gradient of `loss` with respect to the parameters of these layers, or all, by name, float64.
 
-        `soft`: of the mean distance to these outputs instead, one for each sample that is looked at.
+        `soft`: target outputs, one for each sample. The gradient is then of the mean distance to these targets.
         """
         rows = self._rows(places)
         chunks = torch.split(rows, CHUNK)
@@ -134,14 +133,14 @@ class ServerTools(Averaging):
 
     @property
     def network(self) -> ServerNetwork:
-        """The network of a run that has one."""
+        """The network of a run that has a single one."""
         return ServerNetwork(self.module, self._spent)
 
     @property
     def networks(self) -> dict[str, ServerNetwork]:
-        """The networks of the run, by name; where there is one its name is "".
+        """The networks of the run by name. A single network has the name "".
 
-        `edgesim.core.networks` has what is needed to take a global model or an update apart, and to put one together.
+        `edgesim.core.networks` splits a global model or an update by network, and joins the parts.
         """
         several = isinstance(self.module, SideBySide)
         modules = dict(self.module.named_children()) if several else {"": self.module}
@@ -150,7 +149,7 @@ class ServerTools(Averaging):
     def own(self, module: nn.Module) -> ServerNetwork:
         """Return a module of the method's own, such as a generator or a part of the network of the run.
 
-        Who makes one anew has to do it in `edgesim.learning.models.seeding.seeded`.
+        A method must create a new module inside `edgesim.learning.models.seeding.seeded`.
         """
         return ServerNetwork(module.to(self.network.device), self._spent)
 
@@ -161,11 +160,11 @@ class ServerTools(Averaging):
     def step(
         self, loss: Callable[[], Tensor], *models: TrainedWeights, rate: float = 1.0, like: Hashable = None
     ) -> float:
-        """Take one step of each of these models, at least one, down a scalar loss, and return what that was before.
+        """Take one step of these models, at least one, down a scalar loss. Return the loss before the step.
 
         `rate`: factor of their learning rates. `like`: any name of steps that all do equal work in this aggregation,
-        such as those on batches of one size; they take less time, as only the first is counted. Dropout in the loss
-        draws from the stream of the first model.
+        such as steps on batches of one size. Such steps are faster, because only the FLOPs of the first are counted.
+        Dropout in the loss draws from the stream of the first model.
         """
         with models[0].dropout.read(), self._spent.counting(like):
             found = loss()
@@ -182,11 +181,11 @@ class ServerTools(Averaging):
         key: Key,
         rate: Callable[[int], float] = lambda step: 1.0,
     ) -> ModelState:
-        """Return a model that has taken the steps of `local_sgd` over so many samples.
+        """Return a model after the steps of `local_sgd` over `samples` samples.
 
-        The work of a step has to follow from the size of its batch. `loss`: from the model in training and the places
-        in [0, samples) of a batch, int64 on the CPU, to a scalar. `rate`: factor of the learning rate in a step counted
-        from 0. `key`: streams 0 the batches, 1 dropout.
+        Steps on batches of one size must do equal work. `loss`: maps the model in training and the places in
+        [0, samples) of a batch, int64 on the CPU, to a scalar. `rate`: factor of the learning rate in each step,
+        counted from 0. `key`: streams 0 the batches, 1 dropout.
         """
         trained, name = network.trained(model, local_sgd, key.at(1)), object()
         for step, places in enumerate(batch_order(key.at(0), samples, local_sgd, network.drop_single)):

@@ -1,7 +1,7 @@
-"""Networks that a method's server runs and trains: the run's own, and modules that the method brings along.
+"""Networks that a method's server runs and trains: the network of the run, and modules of the method's own.
 
-Weights are model states that are given and returned; a module is only the shape that they are put into. So a server may
-hold any number of models of one network, such as those of an ensemble, and several of them may be part of one loss.
+Weights are model states that are passed in and returned. A module only defines the computation. So a server may hold
+any number of models of one network, such as an ensemble, and several models may be part of one loss.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from edgesim.learning.train.trainer import CHUNK
 
 @dataclass
 class Spent:
-    """FLOPs of a server's work as they add up, counted as those of training steps are that devices are charged for."""
+    """FLOPs of a server's work so far, counted in the same way as the training steps of devices."""
 
     flops: float = 0.0
     _counting: bool = False
-    _known: dict[Hashable, float] = field(default_factory=dict)  # FLOPs of blocks that others are like
+    _known: dict[Hashable, float] = field(default_factory=dict)  # FLOPs of the named blocks counted so far
 
     @contextmanager
     def counting(self, like: Hashable = None) -> Iterator[None]:
-        """Add what PyTorch's counter scores in a block; in a block within another one it counts once.
+        """Add the FLOPs that PyTorch's counter scores in a block. A nested block is counted once.
 
-        `like`: what a block is called that does as much work as every other one of this name. The first is counted, and
-        the others charged the same: counting takes longer than a small network does.
+        `like`: name of blocks that all do equal work. The first one is counted and the others are charged the same,
+        because counting takes longer than a small network.
         """
         if self._counting:
             yield
@@ -56,7 +56,7 @@ class Spent:
         self.flops += flops
 
     def take(self) -> float:
-        """Return what was spent since the last call, and forget what blocks were called."""
+        """Return the FLOPs since the last call, and forget the names of blocks."""
         spent, self.flops = self.flops, 0.0
         self._known.clear()
         return spent
@@ -64,45 +64,46 @@ class Spent:
 
 @dataclass(frozen=True)
 class ServerNetwork:
-    """A network, into which weights are put as they are given. What it computes is the server's work."""
+    """A network that runs with any given weights. Its computations are work of the server."""
 
     module: nn.Module
     spent: Spent = field(default_factory=Spent)
 
     @property
     def device(self) -> torch.device:
-        """Where it computes."""
+        """The device of torch on which it computes."""
         return next(self.module.parameters()).device
 
     @property
     def drop_single(self) -> bool:
-        """Whether it cannot be trained on a batch of one sample, as it normalises over the batch."""
+        """True if the network cannot train on a batch of one sample, because it normalises over the batch."""
         return any(isinstance(inner, BATCH_NORMS) for inner in self.module.modules())
 
     @property
     def first(self) -> ModelState:
-        """A copy of the weights that the module was made with, on the CPU."""
+        """A copy of the original weights of the module, on the CPU."""
         return _copy_on_cpu(first_of(self.module))
 
     def outputs(self, model: ModelState, *inputs: Tensor) -> Tensor:
-        """Return what a model makes of a batch as in a test, on the CPU and without gradients; `inputs`: its tensors.
+        """Return the outputs of a model for a batch as in a test, on the CPU and without gradients.
 
-        Running statistics and dropout are as in an evaluation. The batch is gone through in pieces.
+        `inputs`: the tensors of the batch. Running statistics and dropout are as in an evaluation. The batch is
+        computed in pieces.
         """
         run, pieces = self.fixed(model), zip(*(torch.split(each, CHUNK) for each in inputs), strict=True)
         with torch.no_grad(), self.spent.counting():
             return torch.cat([run(*piece).cpu() for piece in pieces])
 
     def fixed(self, model: ModelState) -> FixedWeights:
-        """Return a model that takes no gradients itself, to be part of a loss: they go through it to its inputs."""
+        """Return a model with fixed weights for use in a loss. Gradients pass through it to its inputs."""
         return FixedWeights(self, copy_for(self.module, model))
 
     def trained(self, model: ModelState, local_sgd: LocalSGD, key: Key) -> TrainedWeights:
-        """Return a copy of a model that takes steps, with the optimiser of `local_sgd`. `key`: of its dropout."""
+        """Return a trainable copy of a model, with the optimiser of `local_sgd`. `key`: of its dropout."""
         return TrainedWeights(self, copy_for(self.module, model), local_sgd, Stream(key))
 
     def run(self, weights: ModelState, inputs: tuple[Tensor, ...], training: bool) -> Any:
-        """Return what a module makes of inputs with some weights, in training or as in a test."""
+        """Return the outputs of the module with these weights, in training or as in a test."""
         self.module.train(training)
         named = {name: tensor for collection in weights.values() for name, tensor in collection.items()}
         with self.spent.counting():
@@ -111,18 +112,18 @@ class ServerNetwork:
 
 @dataclass(frozen=True)
 class FixedWeights:
-    """A model that answers as in a test and is not trained."""
+    """A model that runs as in a test and is not trained."""
 
     network: ServerNetwork
     weights: ModelState
 
     def __call__(self, *inputs: Tensor) -> Any:
-        """Return its outputs; gradients go through to the inputs."""
+        """Return its outputs. Gradients pass through to the inputs."""
         return self.network.run(self.weights, inputs, training=False)
 
 
 class TrainedWeights:
-    """A model that is being trained, with what its optimiser keeps from step to step."""
+    """A model that is being trained, with the state of its optimiser."""
 
     def __init__(self, network: ServerNetwork, weights: ModelState, local_sgd: LocalSGD, dropout: Stream) -> None:
         self.network = network
@@ -131,16 +132,16 @@ class TrainedWeights:
         self.descent = Descent([each.requires_grad_() for each in weights["params"].values()], local_sgd)
 
     def __call__(self, *inputs: Tensor) -> Any:
-        """Return its outputs in training: with dropout, and batch statistics, which move the running ones."""
+        """Return its outputs in training: with dropout and batch statistics, which update the running statistics."""
         return self.network.run(self._weights, inputs, training=True)
 
     def as_in_a_test(self, *inputs: Tensor) -> Any:
-        """Return its outputs without dropout and with running statistics; gradients can be taken."""
+        """Return its outputs without dropout and with running statistics. Gradients can be taken."""
         return self.network.run(self._weights, inputs, training=False)
 
     @property
     def model(self) -> ModelState:
-        """A copy of the weights as they are now, on the CPU."""
+        """A copy of the current weights, on the CPU."""
         return _copy_on_cpu(self._weights)
 
 

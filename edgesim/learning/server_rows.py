@@ -1,4 +1,4 @@
-"""Which samples a method's server has of its own. NumPy only."""
+"""Samples of its own that a method's server has. NumPy only."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from edgesim.learning.data.split import by_class
 
 
 class ServerRows(NamedTuple):
-    """Samples that the server has: rows of one split of the data set, ascending int64."""
+    """Samples of the server: rows of one split of the data set, ascending int64."""
 
     wanted: ServerSet
     rows: Ids
 
 
 def draw_server_rows(wanted: ServerSet, labels: Ids, classes: int, key: Key) -> Ids:
-    """Return the rows of the server's samples among those with these labels, ascending int64.
+    """Return the rows of the server's samples, ascending int64. `labels`: of all samples of the split.
 
-    Raises ConfigError if there are too few, or none would be left for others.
+    Raises ConfigError if there are too few samples, or if fewer than the reserved number would be left.
     """
     asked_by = "method" if wanted.option is None else f"method.{wanted.option}"
     samples = min(wanted.samples, len(labels)) if wanted.at_most else wanted.samples
     most = len(labels) - wanted.reserved
     if wanted.reserved and wanted.at_most:
-        samples = min(samples, len(labels) // 2)  # as the rest has a use of its own
+        samples = min(samples, len(labels) // 2)  # the other half is reserved for another use
     if not 0 < samples <= most:
         raise ConfigError(f"{asked_by}: the server asks for {samples} {wanted.split} samples, allowed are 1 to {most}")
     if wanted.draw == "first":

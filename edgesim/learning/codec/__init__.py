@@ -1,1 +1,1 @@
-"""Encodings of what crosses a link."""
+"""Encodings of messages that cross a link."""

@@ -1,4 +1,4 @@
-"""What devices keep, with what encodings of updates leave there. No torch, so that runs without training need none."""
+"""State of a device, with the remainders of encoded updates. It needs no torch, for runs without training."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from edgesim.core.update import ModelState
 if TYPE_CHECKING:
     from torch import Tensor
 
-# With the name of a collection after it, names of what a device keeps.
-RESIDUAL = "residual of "  # weights: what was not sent
+# Followed by the name of a collection, these are names of collections that a device keeps.
+RESIDUAL = "residual of "  # weights: the part that was not sent
 MOMENTUM = "momentum of "  # weights and vectors: see `Encoding.momentum`
-BASIS = "basis of "  # weights: see `Encoding.rank`; of its shape, but for so many first places as there are columns
+BASIS = "basis of "  # weights: see `Encoding.rank`. Shape of the tensor, but its first dimension counts the columns
 
 
 class Kept(NamedTuple):
-    """What a device keeps: for its method, None if that has kept nothing, and for the encoding of its updates."""
+    """State of a device: for its method, None if the method keeps nothing, and for the encoding of its updates."""
 
     own: ModelState | None
-    left: dict[str, Mapping[str, Tensor]]  # e.g. RESIDUAL + "params" -> name -> tensor as of the whole model
+    left: dict[str, Mapping[str, Tensor]]  # e.g. RESIDUAL + "params" -> name -> tensor of the whole model's shape
 
     @classmethod
     def of(cls, device_state: ModelState | None) -> Kept:
@@ -31,5 +31,5 @@ class Kept(NamedTuple):
         return cls(None if device_state is None or (left and not own) else own, left)
 
     def state(self) -> ModelState | None:
-        """Return the device's state that has both parts; None if there is nothing to keep."""
+        """Return the device's state with both parts, or None if there is nothing to keep."""
         return None if self.own is None and not self.left else {**(self.own or {}), **self.left}

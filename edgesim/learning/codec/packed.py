@@ -1,7 +1,7 @@
-"""Tensors that take less memory while they wait: of one with many zeros its other numbers, and a bit for each entry.
+"""Packed tensors that take less memory while they wait: the non-zero numbers, and one bit for each entry.
 
-What devices keep and send waits from round to round. The trainer packs it; whoever reads a tensor gets it unpacked, bit
-for bit as it was, and for as long as it holds on to it.
+The state and the messages of devices wait from round to round. The trainer packs them. Reading a tensor unpacks it, bit
+for bit as it was, into a new tensor that lives as long as the reader holds it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor
 
 from edgesim.core.update import ModelState
 
-LEAST_BYTES = 2**16  # that packing a tensor has to save, and a tenth of it: else its time is not worth it
-_MUCH_BYTES = 2**22  # that a device keeps and sends; below, gaps between them hardly count
+LEAST_BYTES = 2**16  # bytes that packing a tensor must save, besides a tenth of its size, to be worth its time
+_MUCH_BYTES = 2**22  # packed bytes of a device, below which gaps in the heap hardly matter
 WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 
 
 class Packed(NamedTuple):
-    """A tensor as it lies in memory: a bit for each entry, whether it has any bit set, and the entries that have.
+    """A tensor in the order of memory: one bit per entry that tells if the entry has any bit set, and these entries.
 
-    -0.0 and NaN have. `values`: as integers of their size, none of a bool tensor.
+    -0.0 and NaN have bits set. `values`: integers of the size of an entry, empty for a bool tensor.
     """
 
     bits: np.ndarray
@@ -36,15 +36,15 @@ class Packed(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it takes."""
+        """Size in bytes."""
         return self.bits.nbytes + self.values.nbytes
 
     def numbers(self) -> Tensor:
-        """Return the entries that have any bit set, in one dimension; none of a bool tensor."""
+        """Return the entries that have any bit set, in one dimension, and none for a bool tensor."""
         return torch.from_numpy(self.values).view(self.dtype)
 
     def blocks(self, size: int) -> Iterator[Tensor]:
-        """Yield the entries in the order in which they lie in memory, so many at a time, all in the same room.
+        """Yield the entries in the order of memory, `size` at a time. All blocks use the same buffer.
 
         `size`: a multiple of 8. Not for bool tensors.
         """
@@ -60,7 +60,7 @@ class Packed(NamedTuple):
             yield torch.from_numpy(block).view(self.dtype)
 
     def tensor(self) -> Tensor:
-        """Return the tensor, a new one each time."""
+        """Return a new tensor with these entries."""
         size = math.prod(self.shape)
         words = np.unpackbits(self.bits, count=size).view(bool)
         if self.dtype != torch.bool:
@@ -71,7 +71,7 @@ class Packed(NamedTuple):
 
 
 class Tensors(Mapping[str, Any]):
-    """Tensors by name, some of them packed; each reading of these gives a new tensor. `stored`: as they are."""
+    """Tensors by name, some of them packed. Each read of a packed one returns a new tensor. `stored`: not unpacked."""
 
     def __init__(self, stored: Mapping[str, Any]) -> None:
         self.stored = stored
@@ -91,9 +91,9 @@ class Tensors(Mapping[str, Any]):
 
 
 def packed(*model_states: ModelState | None) -> list[Any]:
-    """Return model states, None for None, with the tensors packed that get smaller by it, shared ones once.
+    """Return model states, None for None, with those tensors packed that become smaller. Shared ones are packed once.
 
-    Tensors that are small, on an accelerator or not in one piece stay as they are. Gradients are not kept.
+    Tensors that are small, on an accelerator or not contiguous stay unpacked. Gradients are dropped.
     """
     large = {
         _identity(tensor): tensor
@@ -107,15 +107,25 @@ def packed(*model_states: ModelState | None) -> list[Any]:
     if not small:
         return list(model_states)
     if sum(each.nbytes for each in small.values()) > _MUCH_BYTES:
-        _give_back()
+        # Return free memory to the system if the C library can (glibc). Memory in use lies between short-lived buffers,
+        # and with such gaps the heap would grow to twice the memory in use.
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+    def replaced(tensors: Mapping[str, Any]) -> Mapping[str, Any]:
+        if isinstance(tensors, Tensors):
+            return tensors
+        stored = {name: small.get(_identity(tensor), tensor) for name, tensor in tensors.items()}
+        return Tensors(stored) if any(isinstance(each, Packed) for each in stored.values()) else tensors
+
     return [
-        b if b is None else {collection: _replaced(tensors, small) for collection, tensors in b.items()}
-        for b in model_states
+        b if b is None else {collection: replaced(tensors) for collection, tensors in b.items()} for b in model_states
     ]
 
 
 def numbers_of(tensors: Mapping[str, Any]) -> Iterator[Tensor]:
-    """Yield tensors, of packed ones only the entries that have any bit set, in one dimension: nothing is unpacked."""
+    """Yield tensors without unpacking. Packed ones yield only the entries that have any bit set, in one dimension."""
     stored = tensors.stored if isinstance(tensors, Tensors) else tensors
     return (each.numbers() if isinstance(each, Packed) else each for each in stored.values())
 
@@ -124,16 +134,10 @@ def _identity(tensor: Tensor) -> Any:
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
-def _replaced(tensors: Mapping[str, Any], small: Mapping[Any, Packed]) -> Mapping[str, Any]:
-    if isinstance(tensors, Tensors):
-        return tensors
-    stored = {name: small.get(_identity(tensor), tensor) for name, tensor in tensors.items()}
-    return Tensors(stored) if any(isinstance(each, Packed) for each in stored.values()) else tensors
-
-
 def _smaller(tensor: Tensor) -> Packed | None:
-    """Return a large tensor packed; None if it is to stay as it is."""
-    if not _plain(tensor):
+    """Pack a large tensor. Return None if packing is impossible or saves too little."""
+    whole = tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
+    if not whole or tensor.device.type != "cpu" or tensor.element_size() not in WORDS:
         return None
     words = tensor.detach().as_strided((tensor.numel(),), (1,)).view(WORDS[tensor.element_size()]).numpy()
     there = words != 0
@@ -143,19 +147,3 @@ def _smaller(tensor: Tensor) -> Packed | None:
         return None
     kept = words[np.flatnonzero(there)] if values else np.empty(0, words.dtype)
     return Packed(np.packbits(there), kept, tensor.dtype, tuple(tensor.shape), tensor.stride())
-
-
-def _plain(tensor: Tensor) -> bool:
-    """Whether a tensor is in this machine's memory, in one piece, of numbers that have a size."""
-    whole = tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
-    return whole and tensor.device.type == "cpu" and tensor.element_size() in WORDS
-
-
-def _give_back() -> None:
-    """Return free memory to the system where the C library can (glibc).
-
-    What stays lies between buffers that come and go, and with such gaps the heap grows to twice what is in use.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

@@ -15,14 +15,14 @@ from torch import Tensor
 def rotated(vector: Tensor, generator: torch.Generator) -> Tensor:
     """Return H D x for signs D drawn from the generator, of the vector's shape (n,).
 
-    The papers fill x up with zeros to a power of 2, which would have to be sent. Here H has a Hadamard matrix on its
-    diagonal for each power of 2 in n, the largest first; it is orthogonal and symmetric all the same.
+    The papers fill x up with zeros to a power of 2, and these zeros would have to be sent. Here H has a Hadamard matrix
+    on its diagonal for each power of 2 in n, the largest first. H is still orthogonal and symmetric.
     """
     return _hadamard(vector * _signs(vector, generator))
 
 
 def turned_back(vector: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the vector that `rotated` had, with a generator that draws the same signs: D H y."""
+    """Return the original of a vector that `rotated` returned: D H y. The generator must draw the same signs."""
     return _hadamard(vector) * _signs(vector, generator)
 
 
@@ -34,17 +34,12 @@ def _hadamard(vector: Tensor) -> Tensor:
     """Return the product of a vector with the orthonormal matrix of Hadamard blocks."""
     result, start = torch.empty_like(vector), 0
     for size in (1 << place for place in reversed(range(vector.numel().bit_length()))):
-        if vector.numel() & size:
-            result[start : start + size] = _transform(vector[start : start + size])
+        if vector.numel() & size:  # a Walsh-Hadamard transform
+            block, half = vector[start : start + size], 1
+            while half < size:
+                pairs = block.view(-1, 2, half)
+                block = torch.stack((pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]), 1).flatten()
+                half *= 2
+            result[start : start + size] = block / math.sqrt(size)
             start += size
     return result
-
-
-def _transform(block: Tensor) -> Tensor:
-    """Return the Walsh-Hadamard transform of a block whose length is a power of 2, over the root of its length."""
-    size, half = block.numel(), 1
-    while half < size:
-        pairs = block.view(-1, 2, half)
-        block = torch.stack((pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]), 1).flatten()
-        half *= 2
-    return block / math.sqrt(size)

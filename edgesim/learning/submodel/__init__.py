@@ -1,1 +1,1 @@
-"""Networks of which a part is left out."""
+"""Sub-models: networks with a part left out."""

@@ -1,10 +1,10 @@
-"""Masks: which weights of a network are there at all, and the rules by which they are chosen, moved and averaged.
+"""Masks of the weights that a network keeps, and the rules that choose, move and average masked weights.
 
-*Weights* are the tensors of two dimensions or more; biases, normalisation and running statistics are never masked.
-Masks are bool tensors by parameter name, counts say how many weights a tensor keeps. The mask of a message is what is
-not zero in it, that of a model the largest of its weights, so that neither has to travel. Where that would not do, a
-model carries its masks as a collection of its own (`with_masks`). `Submodel.nnz` prices them, `Payload.encoding` their
-bytes. Of equal numbers the one with the lowest index comes first.
+*Weights* are the tensors of two dimensions or more. Biases, normalisation and running statistics are never masked. A
+mask is a bool tensor by parameter name, a count is the number of weights that a tensor keeps. The mask of a message is
+its non-zero entries, and the mask of a model its largest weights, so that neither has to travel. Where this is not
+enough, a model carries its masks as a collection of their own (`with_masks`). `Submodel.nnz` prices masked weights, and
+`Payload.encoding` their bytes. Of equal numbers the one with the lowest index comes first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import LocalState
-from edgesim.core.price_list import CostProfile, LayerCost
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Submodel
 from edgesim.core.update import ModelState
@@ -38,21 +38,36 @@ Allocation: TypeAlias = Literal["erk", "feddst"]
 
 ZEROS_STAY = "has zeros in its global model that have to stay, which a step beside it would fill"
 ZEROS_GO = "sends models under masks, whose zeros an update would have to bring about"
-_SAMPLE = 4096  # of many scores, sorted to find one of a rank
-_MASKS, _PREFIX = "mask", "mask."  # names of their own: a run folder keeps all collections of a model side by side
-SLACK = 1e-9  # 0.3 x 10 is 3, not the least bit more or less
+_SAMPLE = 4096  # scores that are sorted to estimate a quantile of many
+_MASKS, _PREFIX = "mask", "mask."  # unique names, because a run folder keeps all collections of a model side by side
+SLACK = 1e-9  # tolerance for rounding: 0.3 x 10 counts as exactly 3
 
 
-# --- how many -----------------------------------------------------------------------------------------------
+# --- number of weights --------------------------------------------------------------------------------------
 
 
 def weight_shapes(cost_profile: CostProfile) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a model's weights by parameter name, in forward order.
 
-    They are worked out from the cost profile, as a method knows no more before the first round. Raises ConfigError for
-    a model without weights and for layers other than linear ones and convolutions with square kernels in one group.
+    They follow from the cost profile, because a method knows no more before the first round. Raises ConfigError for a
+    model without weights and for layers other than linear ones and convolutions with square kernels in one group.
     """
-    found = {f"{layer.name}.weight": _shape(layer, cost_profile) for layer in cost_profile.layers if layer.weights}
+    found: dict[str, tuple[int, ...]] = {}
+    sizes = {group.name: group.size for group in cost_profile.groups}
+    for layer in (layer for layer in cost_profile.layers if layer.weights):
+        outputs = layer.params - layer.weights or sizes.get(layer.rows, cost_profile.classes)
+        inputs, kernel = layer.weights // outputs, 1
+        if layer.kind != "Linear":
+            entering = sizes.get(layer.columns, 0) if layer.upstream else cost_profile.input_shape[0]
+            inputs, kernel = entering, math.isqrt(layer.weights // max(1, outputs * entering))
+        if layer.kind not in ("Linear", "Conv2d") or outputs * inputs * kernel**2 != layer.weights:
+            raise ConfigError(
+                f"model.name: {cost_profile.model} has weights in {layer.name} ({layer.kind}) whose shape its "
+                "cost profile does not tell; "
+                "masks by shape need linear layers and convolutions with square kernels in one group"
+            )
+        shape = (outputs, inputs) if layer.kind == "Linear" else (outputs, inputs, kernel, kernel)
+        found[f"{layer.name}.weight"] = shape
     if not found:
         raise ConfigError(
             f"model.name: {cost_profile.model} has no tensor of two dimensions or more that a mask could cover"
@@ -60,28 +75,12 @@ def weight_shapes(cost_profile: CostProfile) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _shape(layer: LayerCost, cost_profile: CostProfile) -> tuple[int, ...]:
-    sizes = {group.name: group.size for group in cost_profile.groups}
-    outputs = layer.params - layer.weights or sizes.get(layer.rows, cost_profile.classes)
-    inputs, kernel = layer.weights // outputs, 1
-    if layer.kind != "Linear":
-        entering = sizes.get(layer.columns, 0) if layer.upstream else cost_profile.input_shape[0]
-        inputs, kernel = entering, math.isqrt(layer.weights // max(1, outputs * entering))
-    if layer.kind not in ("Linear", "Conv2d") or outputs * inputs * kernel**2 != layer.weights:
-        raise ConfigError(
-            f"model.name: {cost_profile.model} has weights in {layer.name} ({layer.kind}) whose shape its "
-            "cost profile does not tell; "
-            "masks by shape need linear layers and convolutions with square kernels in one group"
-        )
-    return (outputs, inputs) if layer.kind == "Linear" else (outputs, inputs, kernel, kernel)
-
-
 def densities(shapes: Shapes, sparsity: float, allocation: Allocation) -> dict[str, float]:
-    """Return the share of weights that each tensor keeps so that a share `sparsity` in [0, 1) of all is left out.
+    """Return the share of weights that each tensor keeps if a share `sparsity` in [0, 1) of all weights is left out.
 
-    Both rules spare tensors whose dimensions add up to much beside their product. "erk" makes densities proportional
-    to sum / product, at most 1. "feddst" makes sparsities proportional to 1 - sum / product, at least 0. Raises
-    ConfigError for more than "feddst" can leave out, as one tensor would then have less than nothing.
+    Both rules spare tensors whose dimensions have a large sum relative to their product. "erk" makes densities
+    proportional to sum / product, at most 1. "feddst" makes sparsities proportional to 1 - sum / product, at least 0.
+    Raises ConfigError if "feddst" would leave out more than all weights of a tensor.
     Source: Evci et al., "Rigging the Lottery" (2020), ERK; published code of Bibikar et al., "FedDST" (2022).
     """
     raw = {name: sum(shape) / math.prod(shape) for name, shape in shapes.items()}
@@ -89,7 +88,15 @@ def densities(shapes: Shapes, sparsity: float, allocation: Allocation) -> dict[s
     if not sparsity:
         return dict.fromkeys(sizes, 1.0)
     if allocation == "erk":
-        return _erk(raw, sizes, 1 - sparsity)
+        whole: set[str] = set()  # tensors of density 1
+        while rest := [name for name in sizes if name not in whole]:
+            wanted = (1 - sparsity) * sum(sizes.values()) - sum(sizes[name] for name in whole)
+            factor = wanted / sum(raw[name] * sizes[name] for name in rest)
+            largest_raw = max(raw[name] for name in rest)
+            if largest_raw * factor <= 1:
+                break
+            whole |= {name for name in rest if raw[name] == largest_raw}
+        return {name: 1.0 if name in whole else factor * raw[name] for name in sizes}
     sparing = {name: max(0.0, 1 - raw[name]) for name in sizes}
     spread = sum(sparing[name] * size for name, size in sizes.items())
     if not spread:  # tensors of two by two alone
@@ -104,30 +111,18 @@ def densities(shapes: Shapes, sparsity: float, allocation: Allocation) -> dict[s
     return {name: 1 - sparing[name] * factor for name in sizes}
 
 
-def _erk(raw: Mapping[str, float], sizes: Counts, density: float) -> dict[str, float]:
-    whole: set[str] = set()
-    while rest := [name for name in sizes if name not in whole]:
-        wanted = density * sum(sizes.values()) - sum(sizes[name] for name in whole)
-        factor = wanted / sum(raw[name] * sizes[name] for name in rest)
-        largest = max(raw[name] for name in rest)
-        if largest * factor <= 1:
-            break
-        whole |= {name for name in rest if raw[name] == largest}
-    return {name: 1.0 if name in whole else factor * raw[name] for name in sizes}
-
-
 def kept_counts(shapes: Shapes, shares: Mapping[str, float]) -> dict[str, int]:
-    """Return how many weights each tensor keeps: its share of them, rounded down, and at least one."""
+    """Return the number of weights that each tensor keeps: its share of them, rounded down, and at least one."""
     return {n: max(1, math.floor(shares[n] * math.prod(shape) + SLACK)) for n, shape in shapes.items()}
 
 
 def counts_of(masks: Masks) -> dict[str, int]:
-    """Return how many weights masks keep."""
+    """Return the number of weights that each mask keeps."""
     return {name: how_many(mask) for name, mask in masks.items()}
 
 
 def nonzeros(counts: Counts) -> tuple[tuple[str, int], ...]:
-    """Return counts by layer, as `Submodel.nnz` has them."""
+    """Return counts by layer, in the form of `Submodel.nnz`."""
     by_layer: dict[str, int] = {}
     for name, count in counts.items():
         by_layer[layer_of(name)] = by_layer.get(layer_of(name), 0) + count
@@ -135,17 +130,17 @@ def nonzeros(counts: Counts) -> tuple[tuple[str, int], ...]:
 
 
 def counts_in(submodel: Submodel) -> dict[str, int]:
-    """Return the counts of a part whose layers have one tensor of weights each, as `weight_shapes` has them."""
+    """Return the counts of a part by parameter name, as in `weight_shapes`, if each layer has one tensor of weights."""
     return {f"{layer}.weight": count for layer, count in submodel.nnz}
 
 
-# --- which --------------------------------------------------------------------------------------------------
+# --- choice of weights --------------------------------------------------------------------------------------
 
 
 def largest(scores: Tensor, count: int, among: Tensor | None = None) -> Tensor:
-    """Return a mask of the `count` largest scores; NaN is larger than any number.
+    """Return a mask of the `count` largest scores. NaN is larger than any number.
 
-    `among`: a mask of the scores that there are, at least `count`, of which then none is negative.
+    `among`: a mask of the available scores, at least `count`. Scores must then not be negative.
     """
     held = scores if among is None else zeroed(scores, among)
     flat = held.flatten()
@@ -161,27 +156,28 @@ def largest(scores: Tensor, count: int, among: Tensor | None = None) -> Tensor:
 
 
 def how_many(mask: Tensor) -> int:
-    """Return how many entries of a mask are set."""
+    """Return the number of entries that are set in a mask."""
     if mask.device.type != "cpu":
         return int(torch.count_nonzero(mask))
     return int(np.count_nonzero(mask.numpy()))  # in a tenth of torch's time
 
 
 def _nth_largest(scores: Tensor, n: int) -> float:
-    """Return the n-th largest of 1 <= n <= len(scores) scores; NaN is larger than any number."""
+    """Return the n-th largest of 1 <= n <= len(scores) scores. NaN is larger than any number."""
     if scores.device.type != "cpu":
         return float(torch.kthvalue(scores, len(scores) - n + 1).values)
-    found, n = _near_nth_largest(scores.detach().numpy(), n)  # numpy selects several times as fast as torch
-    # What a mask leaves out has one score, the least: near many equal numbers the selection takes ten times as long.
+    found, n = _near_nth_largest(scores.detach().numpy(), n)  # NumPy selects several times as fast as torch
+    # All weights outside a mask share the least score. Selection among many equal numbers takes ten times as long.
     least = np.fmin.reduce(found)
     above = np.compress(~(found <= least), found)
     return float(np.partition(above, len(above) - n)[len(above) - n] if n <= len(above) else least)
 
 
 def _near_nth_largest(scores: np.ndarray, n: int) -> tuple[np.ndarray, int]:
-    """Return few of many scores, and the place among them, from the largest, of what is the n-th largest of all.
+    """Return a few scores around the n-th largest one, and its place among them, counted from the largest.
 
-    Where that may lie is read off a sample, and checked by counting: to count twice is faster than to select once.
+    A sample gives the range of the n-th largest score, and counting checks it. Counting twice is faster than selecting
+    once.
     Source: Floyd and Rivest, "Expected time bounds for selection" (1975).
     """
     sample = np.sort(scores[:: max(1, len(scores) // _SAMPLE)])
@@ -200,7 +196,7 @@ def by_magnitude(params: Mapping[str, Tensor], counts: Counts) -> dict[str, Tens
 
 
 def at_random(shapes: Shapes, counts: Counts, key: Key) -> dict[str, Tensor]:
-    """Return masks of random weights of each tensor, all positions alike."""
+    """Return masks of random weights of each tensor. All positions are equally likely."""
     found = {}
     for place, (name, shape) in enumerate(shapes.items()):
         generator = torch.Generator().manual_seed(key.at(place).word())
@@ -214,7 +210,7 @@ def support(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def pruned(weight: Tensor, mask: Tensor, share: float) -> Tensor:
-    """Return a mask without this share of its weights, rounded up: the smallest. A mask of all weights stays."""
+    """Return a mask without this share of its weights, rounded up: the smallest ones. A full mask stays."""
     active = how_many(mask)
     return mask if active == mask.numel() else without_smallest(weight, mask, math.ceil(share * active - SLACK))
 
@@ -225,9 +221,9 @@ def without_smallest(weight: Tensor, mask: Tensor, count: int) -> Tensor:
 
 
 def regrown(kept: Tensor, gradient: Tensor, active: int) -> Tensor:
-    """Return a mask with the weights of largest gradient added until there are `active`; pruned ones may come back.
+    """Return a mask with the weights of largest gradient added up to a total of `active`. Pruned ones may come back.
 
-    `gradient`: or other scores of which the size counts.
+    `gradient`: gradients, or other scores that are ranked by magnitude.
     Source: Evci et al. (2020), algorithm 1.
     """
     missing = active - how_many(kept)
@@ -243,13 +239,13 @@ def annealed(share: float, t: float, end: float) -> float:
 
 
 def applied(model: ModelState, masks: Masks) -> dict[str, dict[str, Tensor]]:
-    """Return a model state whose masked parameters are zero outside their masks; other tensors are the same objects."""
+    """Return a model state whose parameters are zero outside their masks. Other tensors are the same objects."""
     params = dict(Applied(model["params"], masks))
     return {**{collection: dict(tensors) for collection, tensors in model.items()}, "params": params}
 
 
 class Applied(Mapping[str, Tensor]):
-    """Parameters of a model under masks, each made when it is read: what many masks share is there once."""
+    """Parameters of a model under masks. Each is computed when it is read, so that many masks share one model."""
 
     def __init__(self, params: Mapping[str, Tensor], masks: Masks) -> None:
         self._params, self._masks = params, masks
@@ -266,22 +262,23 @@ class Applied(Mapping[str, Tensor]):
 
 
 def zeroed(tensor: Tensor, mask: Tensor, layout: torch.memory_format = torch.preserve_format) -> Tensor:
-    """Return a tensor that is 0 outside a mask, in the memory format `layout` of the mask; gradients are lost.
+    """Return a tensor that is 0 outside a mask, in the memory format `layout` of the mask. Gradients are lost.
 
-    Its bits are multiplied, as whole numbers, by 0 or 1. A choice entry by entry takes ten times as long.
+    Its bits are multiplied, as integers, by 0 or 1. A choice entry by entry takes ten times as long.
     """
     words = WORDS[tensor.element_size()]
     kept = torch.empty_like(mask, dtype=words, memory_format=layout)
-    factor = mask.to(words) if words == torch.int64 else mask  # of two kinds, eight bytes take four times as long
+    factor = mask.to(words) if words == torch.int64 else mask  # int64 times bool takes four times as long
     return torch.mul(tensor.detach().view(words), factor, out=kept).view(tensor.dtype)
 
 
 def masked_mean(
     models: Sequence[ModelState], masks: Sequence[Masks], weights: Sequence[float]
 ) -> dict[str, dict[str, Tensor]]:
-    """Return the mean over the models that have a weight, sum_k a_k M_k w_k / sum_k a_k M_k; 0 where nobody has it.
+    """Return the mean over the models that keep a weight, sum_k a_k M_k w_k / sum_k a_k M_k, and 0 if none keeps it.
 
-    What no mask covers is averaged over all. `weights`: a_k, positive. Sums run in float64 in the order given.
+    Tensors without masks are averaged over all models. `weights`: a_k, positive. Sums run in float64 in the given
+    order.
     """
 
     def mean(collection: str, name: str, like: Tensor) -> Tensor:
@@ -299,12 +296,12 @@ def masked_mean(
 
 
 def with_masks(model: ModelState, masks: Masks) -> dict[str, Mapping[str, Tensor]]:
-    """Return a model that carries masks. They cross a link free of charge, as its encoding says what they cost."""
+    """Return a model that carries masks. They add no bytes to a message, because its encoding prices them."""
     return {**model, _MASKS: {_PREFIX + name: mask for name, mask in masks.items()}}
 
 
 def masks_in(model: ModelState) -> dict[str, Tensor]:
-    """Return the masks that a model carries; none if it is whole."""
+    """Return the masks that a model carries, none for a whole model."""
     return {name.removeprefix(_PREFIX): mask for name, mask in model.get(_MASKS, {}).items()}
 
 
@@ -318,27 +315,27 @@ def without_masks(model: ModelState) -> dict[str, Mapping[str, Tensor]]:
 
 @dataclass(slots=True)
 class Masked:
-    """Scratch of a job that trains under a mask: which weights of each tensor there are, by parameter name."""
+    """Scratch of a job that trains under a mask: the kept weights of each tensor, by parameter name."""
 
     mask: Masks
 
 
 def laid_out(mask: Masks, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return masks where the parameters that they cover are, in the same layout in memory."""
+    """Return masks on the device and in the memory layout of the parameters that they cover."""
     return {name: torch.empty_like(params[name], dtype=torch.bool).copy_(each) for name, each in mask.items()}
 
 
 def masked_gradients(grads: Sequence[Tensor], local: LocalState, context: Context) -> list[Tensor]:
-    """Return gradients that are zero outside the mask of the scratch, a Masked, so that SGD leaves zeros alone."""
+    """Return gradients that are zero outside the mask of the scratch, a Masked, so that SGD keeps zeros."""
     masks = local.scratch.mask
     named = zip(context.trained, grads, strict=True)
     return [zeroed(g, masks[name]) if name in masks else g for name, g in named]
 
 
 def dense_gradient(w: ModelState, batch: Batch, context: Context, moving: bool = False) -> dict[str, Tensor]:
-    """Return the gradient of the cross-entropy by parameter name, outside masks too; `w` stays as it is.
+    """Return the gradient of the objective's loss by parameter name, outside masks too. `w` does not change.
 
-    `moving`: all but its running statistics, which move as in training.
+    `moving`: its running statistics move as in training.
     """
     leaves = {name: t.detach().clone().requires_grad_(name in context.trained) for name, t in w["params"].items()}
     loss = objective_loss({"params": leaves, "buffers": dict(w["buffers"])}, batch, context, moving)
@@ -346,13 +343,13 @@ def dense_gradient(w: ModelState, batch: Batch, context: Context, moving: bool =
 
 
 def one_batch(context: Context, size: int) -> Batch:
-    """Return so many random samples of the device's data, not those of a training step."""
+    """Return `size` random samples of the device's data, drawn independently of the training steps."""
     order, augmenting = (torch.Generator().manual_seed(context.key.at(JobStream.ONE_BATCH, i).word()) for i in range(2))
     return context.batch(torch.randperm(len(context.shard), generator=order)[:size], augmenting)
 
 
 def random_scores(like: Masks, context: Context) -> dict[str, Tensor]:
-    """Return random numbers in [0, 1), float64, by the device's key: weights regrow anywhere if these say where."""
+    """Return random scores in [0, 1), float64, by the device's key, for the regrowth of weights at random places."""
     found = {}
     for place, (name, mask) in enumerate(like.items()):
         generator = torch.Generator().manual_seed(context.key.at(JobStream.GROWTH, place).word())
@@ -361,8 +358,8 @@ def random_scores(like: Masks, context: Context) -> dict[str, Tensor]:
 
 
 def wire(usual: Encoding, known: bool) -> Encoding | None:
-    """Return how a masked payload is written if the receiver may know its mask; None: as usual.
+    """Return the encoding of a masked payload whose receiver may know the mask, or None for the usual encoding.
 
-    A scenario whose encoding sends zeros like any number (`zeros = "sent"`) keeps doing so.
+    A scenario whose encoding sends zeros like other numbers (`zeros = "sent"`) keeps doing so.
     """
     return replace(usual, zeros="known") if known and usual.zeros != "sent" else None

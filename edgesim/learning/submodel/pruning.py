@@ -1,6 +1,6 @@
-"""Pruning for good: how many weights a layer can spare, in which rounds devices prune, how far a model has moved.
+"""Permanent pruning: the weights that a layer can spare, the rounds of pruning, and the distance that a model moved.
 
-Source: DA-DPFL paper, sparse-to-sparser training and its vote; Diao et al., "Pruning Deep Neural Networks from a
+Source: DA-DPFL paper, sparse-to-sparser training and its vote. Diao et al., "Pruning Deep Neural Networks from a
 Sparsity Perspective" (ICLR 2023) for the PQ index.
 """
 
@@ -19,11 +19,11 @@ from edgesim.learning.submodel.masks import SLACK
 Clock: TypeAlias = Literal["paper", "authors"]
 Distance: TypeAlias = Literal["squared", "norms"]
 
-_TIMES = 21  # that the authors' code works out
+_TIMES = 21  # number of pruning times that the authors' code computes
 
 
 class PQ(NamedTuple):
-    """How many weights a layer can spare, by the PQ index of norms 0 < `p` < `q`; see `spared`."""
+    """Rule for the number of weights that a layer can spare, by the PQ index of norms 0 < `p` < `q`. See `spared`."""
 
     p: float = 0.5
     q: float = 1.0
@@ -33,22 +33,22 @@ class PQ(NamedTuple):
 
 
 def pq_index(weights: Tensor, p: float, q: float) -> float:
-    """Return 1 - d^(1/q - 1/p) ||w||_p / ||w||_q of d weights: 0 if all are of one size, near 1 if few are not zero.
+    """Return 1 - d^(1/q - 1/p) ||w||_p / ||w||_q of d weights: 0 if all have one magnitude, near 1 if most are zero.
 
     `weights`: any shape, finite, not all zero.
     """
     sizes = weights.abs().double()
-    sizes = sizes / sizes.max()  # the index is that of any multiple; so no power is too large or too small
-    # Means instead of sums take the factor of d in; logarithms, as a small p makes numbers that no float can hold.
+    sizes = sizes / sizes.max()  # any multiple has the same index, and now no power overflows or underflows
+    # Means instead of sums include the factor of d. Logarithms, because a small p makes numbers beyond a float's range.
     logs = [math.log(float(sizes.pow(x).mean())) / x for x in (p, q)]
     return max(0.0, 1 - math.exp(logs[0] - logs[1]))
 
 
 def needed(weights: Tensor, rule: PQ) -> float:
-    """Return how many of d weights are needed: d (1 + eta)^(-q / (q - p)) (1 - I)^(p q / (q - p)) with index I.
+    """Return the number of needed weights among d: d (1 + eta)^(-q / (q - p)) (1 - I)^(p q / (q - p)) with index I.
 
     `weights`: as for `pq_index`.
-    Differs: the paper prints the last exponent as p / (q - p), which is the same for q = 1.
+    Difference: the paper prints the last exponent as p / (q - p), which is the same for q = 1.
     """
     p, q, _, eta, _ = rule
     share = (1 + eta) ** (-q / (q - p)) * (1 - pq_index(weights, p, q)) ** (p * q / (q - p))
@@ -56,9 +56,9 @@ def needed(weights: Tensor, rule: PQ) -> float:
 
 
 def spared(weights: Tensor, rule: PQ) -> int:
-    """Return how many of a layer's weights go, always leaving one; none if they are not finite.
+    """Return the number of a layer's weights to remove. One weight always stays. It is 0 if the weights are not finite.
 
-    A share gamma of those that are not needed, at most a share beta of all; rounded down.
+    The number is a share gamma of the weights that are not needed, at most a share beta of all, rounded down.
     """
     d = weights.numel()
     if d < 2 or not 0 < float(weights.abs().max()) < math.inf:
@@ -68,10 +68,10 @@ def spared(weights: Tensor, rule: PQ) -> int:
 
 
 def pruning_rounds(start: int, end: int, clock: Clock, b: float, c: float, most: int) -> list[int]:
-    """Return the rounds, counted from 1, in which devices prune: after `start` and before `end`, the first `most`.
+    """Return the rounds, counted from 1, in which devices prune: the first `most` after `start` and before `end`.
 
-    "paper": sums of the gaps ceil((start + b) / c^i), i = 0, 1, ... "authors": as their code runs, the first in the
-    round after `start`. `c` is above 0; above 1 the gaps shrink until every round prunes.
+    "paper": sums of the gaps ceil((start + b) / c^i), i = 0, 1, ... "authors": the times of their code, of which the
+    first is the round after `start`. `c` is above 0. Above 1 the gaps shrink until every round prunes.
     """
     times = _by_the_paper(start, b, c) if clock == "paper" else _by_the_code(start, b, c)
     before_end = takewhile(lambda t: t < end, times)
@@ -95,13 +95,17 @@ def _by_the_code(start: int, b: float, c: float) -> Iterator[int]:
 
 
 def distance(params: Mapping[str, Tensor], first: Mapping[str, Tensor], how: Distance) -> float:
-    """Return how far parameters are from the first ones: the squared norm of the difference, or by "norms" the sum
-    over tensors of the norms of their differences.
+    """Return the distance of parameters from the first ones.
+
+    "squared": the squared norm of the difference. "norms": the sum over tensors of the norms of their differences.
     """
     squares = [float(torch.sum((t.cpu().double() - first[name].cpu().double()) ** 2)) for name, t in params.items()]
     return math.fsum(squares) if how == "squared" else math.fsum(map(math.sqrt, squares))
 
 
 def change(now: float, before: float, first: float) -> float:
-    """Return how much a device's distance changed in a round, over that of its first round; 1 if that was nothing."""
+    """Return the change of a device's distance in a round, relative to its distance in the first round.
+
+    It is 1 if the distance in the first round is 0.
+    """
     return abs(now - before) / first if first else 1.0

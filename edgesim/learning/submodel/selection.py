@@ -1,4 +1,4 @@
-"""Which units methods of thinner networks leave out."""
+"""Selection of the units that methods of thinner networks leave out."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Which: TypeAlias = Literal["inner", "all"]
 def groups_of(cost_profile: CostProfile, which: Which) -> tuple[ChannelGroup, ...]:
     """Return the channel groups of a model that may be thinned, in forward order.
 
-    "inner": units that one layer alone makes. "all": also those that several layers make, as their outputs are added,
-    such as the channels along a residual network's shortcuts.
+    "inner": units that a single layer makes. "all": also units that several layers make because their outputs are
+    added, such as the channels along the shortcuts of a residual network.
     """
     makers = Counter(layer.rows for layer in cost_profile.layers if layer.weights)
     return tuple(group for group in cost_profile.groups if which == "all" or makers[group.name] == 1)
 
 
 def check_groups(cost_profile: CostProfile, which: Which, otherwise: str) -> None:
-    """Raise ConfigError for a model without units that could be left out; `otherwise` says what would do."""
+    """Raise ConfigError for a model without units that can be left out. `otherwise`: advice at the end of the error."""
     if not groups_of(cost_profile, which):
         raise ConfigError(
             f"model.name: {cost_profile.model} has no unit that method.channels {which!r} could leave out "
@@ -37,10 +37,10 @@ def check_groups(cost_profile: CostProfile, which: Which, otherwise: str) -> Non
 def check_kept(
     groups: Iterable[ChannelGroup], cost_profile: CostProfile, option: str, kept: Callable[[int], int] | None
 ) -> None:
-    """Raise ConfigError if group normalisation cannot split what a method keeps of a model's channel groups.
+    """Raise ConfigError if group normalisation cannot split the units that a method keeps of a channel group.
 
-    `option`: the key and value that say how many stay, or what the method does. `kept`: the units that stay of so many;
-    None: any number may.
+    `option`: the key and value that set the number of kept units, or a description of the method. `kept`: maps the size
+    of a group to the number of kept units. None: any number may stay.
     """
     for group in groups:
         found = group.size if kept is None else kept(group.size)
@@ -54,5 +54,5 @@ def check_kept(
 
 
 def units_at(width: float, size: int) -> int:
-    """Return ceil(width x size), the units of a layer at a width in (0, 1]; at least one."""
+    """Return ceil(width x size), the units of a layer at a width in (0, 1], and at least one."""
     return max(1, math.ceil(width * size - 1e-9))  # 0.55 x 20 is a little more than 11

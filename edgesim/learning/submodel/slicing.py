@@ -1,4 +1,4 @@
-"""Thinner networks: cuts kept channels out of a model state, puts them back, builds the network that runs with them."""
+"""Thinner networks: the kept channels of a model state, and the network that runs with them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from edgesim.core.update import ModelState
 from edgesim.learning.models.build import own_tensors
 from edgesim.learning.models.trace import layer_of
 
-_WHOLE = "_whole_cost_profile"  # attribute of a thinner network: the whole model's, by which it is sliced again
+_WHOLE = "_whole_cost_profile"  # attribute of a thinner network: cost profile of the whole model, for slicing again
 _SIZES = ("out_channels", "out_features", "num_features", "num_channels"), ("in_channels", "in_features")
 
 
 def extract(model_state: ModelState, submodel: Submodel, cost_profile: CostProfile) -> dict[str, dict[str, Tensor]]:
     """Return the kept channels of a model state, as new tensors: rows and columns of matrices, rows of vectors.
 
-    Every collection is cut whose tensors are named like the model's. Raises ValueError for a group or channel that the
-    model does not have.
+    Every collection is cut whose tensors have the names of the model's tensors. Raises ValueError for a group or
+    channel that the model does not have.
     """
     cut = Cut(submodel, cost_profile)
     return {
@@ -37,15 +37,28 @@ def extract(model_state: ModelState, submodel: Submodel, cost_profile: CostProfi
 def thinner(module: nn.Module, submodel: Submodel, cost_profile: CostProfile) -> nn.Module:
     """Return a copy of a network with the kept channels only, its kernels in channels-last layout.
 
-    `submodel.scale` multiplies what kept channels give to the layers that read them, as inverted dropout does: for
-    local training. Raises ValueError as `extract` does or if scales and channels differ in number, ConfigError if kept
-    channels do not split into the groups of a group normalisation.
+    `submodel.scale` multiplies the outputs of kept channels where other layers read them, as inverted dropout does. It
+    is for local training. Raises ValueError as `extract` does, or if scales and channels differ in number. Raises
+    ConfigError if kept channels do not split into the groups of a group normalisation.
     """
     cut = Cut(submodel, cost_profile)
     result = copy.deepcopy(module)
-    _cut_tensors(result, cut)
+    instead: dict[int, Tensor] = {}  # kept part of each tensor, which replaces it wherever the network has it
+    for name, value in result.named_parameters():
+        kept = cut.kept(name, value.detach())
+        layout = torch.channels_last if kept.dim() == 4 else torch.contiguous_format
+        instead[id(value)] = nn.Parameter(kept.to(memory_format=layout), requires_grad=value.requires_grad)
+    instead |= {id(buffer): cut.kept(name, buffer) for name, buffer in result.named_buffers()}
+    for inner in result.modules():
+        for name, tensor in list(own_tensors(inner)):
+            setattr(inner, name, instead[id(tensor)])
     for layer in cost_profile.layers:
-        _resize(result.get_submodule(layer.name), layer, cut)
+        inner = result.get_submodule(layer.name)
+        sizes = zip(_SIZES, (cut.rows(layer), cut.columns(layer)), strict=True)
+        for size, places in ((size, places) for names, places in sizes for size in names):
+            if places is not None and hasattr(inner, size):
+                setattr(inner, size, len(places))
+        _check_groups(inner, layer, cut)
     for group, factors in submodel.scale:
         if len(factors) != len(cut.channels.get(group, ())):
             raise ValueError(f"{cost_profile.model}: {len(factors)} scales for the kept channels of {group}")
@@ -57,11 +70,11 @@ def thinner(module: nn.Module, submodel: Submodel, cost_profile: CostProfile) ->
 
 
 def corners(module: nn.Module, submodel: Submodel) -> dict[str, tuple[slice, ...]]:
-    """Return which corner of every tensor of a thinner network a part has that keeps the first units of its groups.
+    """Return the corner of every tensor of a thinner network that belongs to a part with the first units of its groups.
 
-    `module`: made by `thinner`, of at least these units, if the part leaves out any; tensors are parameters and
-    floating-point buffers. Raises ContractError for a network that `thinner` did not make or for other units than the
-    first, ConfigError and ValueError as it does.
+    `module`: a network made by `thinner`, with at least these units, if the part leaves out any. Tensors are parameters
+    and floating-point buffers. Raises ContractError for a network that `thinner` did not make or for units other than
+    the first ones, and ConfigError and ValueError as `thinner` does.
     """
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     tensors = {name: tensor.detach() for name, tensor in tensors.items() if tensor.is_floating_point()}
@@ -77,65 +90,42 @@ def corners(module: nn.Module, submodel: Submodel) -> dict[str, tuple[slice, ...
 
 
 class Cut:
-    """Which entries of each tensor a part keeps."""
+    """Entries of each tensor that a part keeps."""
 
     def __init__(self, submodel: Submodel, cost_profile: CostProfile) -> None:
         self.channels = cost_profile.kept_channels(submodel)
         self._layers: Mapping[str, LayerCost] = {layer.name: layer for layer in cost_profile.layers}
 
     def kept(self, name: str, tensor: Tensor, rows: bool = True) -> Tensor:
-        """Return the kept entries of a tensor; `rows`: as for `index`."""
+        """Return the kept entries of a tensor. `rows`: as for `index`."""
         return tensor[self.index(name, tensor, rows)].clone()
 
     def index(self, name: str, tensor: Tensor, rows: bool = True) -> Any:
-        """Return what a tensor of this name is indexed with to get the kept entries.
+        """Return an index into a tensor of this name that selects the kept entries.
 
-        `rows`: whether its first places are the layer's outputs; else they are all kept.
+        `rows`: whether the first dimension counts the layer's outputs. If not, all its places are kept.
         """
-        places = [(dim, kept) for dim, kept in self._places(name, tensor) if rows or dim]
-        if len(places) == 2:
-            return places[0][1].unsqueeze(1), places[1][1]
-        return next(((slice(None),) * dim + (kept,) for dim, kept in places), ...)
+        layer = self._layers.get(layer_of(name))
+        if layer is None or tensor.dim() == 0:
+            return ...
+        found = (self.rows(layer) if rows else None, self.columns(layer) if tensor.dim() >= 2 else None)
+        outputs, inputs = (None if places is None else places.to(tensor.device) for places in found)
+        if outputs is not None and inputs is not None:
+            return outputs.unsqueeze(1), inputs
+        if outputs is not None:
+            return (outputs,)
+        return ... if inputs is None else (slice(None), inputs)
 
     def rows(self, layer: LayerCost) -> Tensor | None:
-        """Return the kept outputs of a layer; None if all are."""
+        """Return the kept outputs of a layer, or None if it keeps all."""
         return torch.tensor(self.channels[layer.rows]) if layer.rows in self.channels else None
 
     def columns(self, layer: LayerCost) -> Tensor | None:
-        """Return the kept inputs of a layer; None if all are."""
+        """Return the kept inputs of a layer, or None if it keeps all."""
         if layer.columns not in self.channels:
             return None
         first = torch.tensor(self.channels[layer.columns]) * layer.column_spread
         return (first.unsqueeze(1) + torch.arange(layer.column_spread)).flatten()
-
-    def _places(self, name: str, tensor: Tensor) -> list[tuple[int, Tensor]]:
-        layer = self._layers.get(layer_of(name))
-        if layer is None or tensor.dim() == 0:
-            return []
-        found = (self.rows(layer), self.columns(layer) if tensor.dim() >= 2 else None)
-        return [(dim, places.to(tensor.device)) for dim, places in enumerate(found) if places is not None]
-
-
-def _cut_tensors(module: nn.Module, cut: Cut) -> None:
-    """Put what is kept of every tensor wherever the network has it."""
-    instead: dict[int, Tensor] = {}
-    for name, value in module.named_parameters():
-        kept = cut.kept(name, value.detach())
-        layout = torch.channels_last if kept.dim() == 4 else torch.contiguous_format
-        instead[id(value)] = nn.Parameter(kept.to(memory_format=layout), requires_grad=value.requires_grad)
-    instead |= {id(buffer): cut.kept(name, buffer) for name, buffer in module.named_buffers()}
-    for inner in module.modules():
-        for name, tensor in list(own_tensors(inner)):
-            setattr(inner, name, instead[id(tensor)])
-
-
-def _resize(inner: nn.Module, layer: LayerCost, cut: Cut) -> None:
-    """Let a layer state its new sizes."""
-    for names, kept in zip(_SIZES, (cut.rows(layer), cut.columns(layer)), strict=True):
-        for name in names:
-            if kept is not None and hasattr(inner, name):
-                setattr(inner, name, len(kept))
-    _check_groups(inner, layer, cut)
 
 
 def _check_groups(inner: nn.Module, layer: LayerCost, cut: Cut) -> None:

@@ -1,4 +1,4 @@
-"""Adam and AdamW as torch.optim takes their steps, on tensors that are given anew with every step."""
+"""Steps of Adam and AdamW as in torch.optim, on tensors that are passed anew in every step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from edgesim.core.local_sgd import LocalSGD
 
 
 class Moments:
-    """Means of gradients and of their squares, and how many steps they are made of: a tensor each, of one shape.
+    """Mean of gradients and mean of their squares, both of one shape, and the number of steps, a scalar.
 
-    Of stacked jobs those that still take steps are the first rows, and `first` gives their moments.
+    In a stack, the jobs that still take steps are the first rows. `first` returns their moments.
     """
 
     def __init__(self, like: Tensor) -> None:
@@ -22,14 +22,14 @@ class Moments:
         self.steps = torch.zeros(())
 
     def first(self, rows: int) -> Moments:
-        """Return the moments of the first rows, which share their memory and their count of steps with these."""
+        """Return the moments of the first rows. They share memory and step count with these moments."""
         part = object.__new__(Moments)
         part.mean, part.square, part.steps = self.mean[:rows], self.square[:rows], self.steps
         return part
 
 
 def adam_step(trained: Sequence[Tensor], grads: Sequence[Tensor], moments: Sequence[Moments], of: LocalSGD) -> None:
-    """Take one step in place, of weights and moments."""
+    """Take one step in place on weights and moments."""
     adam(
         list(trained), list(grads), [each.mean for each in moments], [each.square for each in moments], [],
         [each.steps for each in moments], decoupled_weight_decay=of.optimizer == "adamw", amsgrad=False,

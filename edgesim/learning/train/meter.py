@@ -1,4 +1,4 @@
-"""Notes the losses that a device meets while it trains. What is trained does not change by it, not by a bit."""
+"""Measurement of the losses of a device during training. The trained weights stay the same bit for bit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgesim.learning.objectives.base import Objective
 
 
 class Meter:
-    """Sums the losses of batches, sample by sample, from the logits that training works out anyway."""
+    """Sums of the samples' losses, from the logits that training computes anyway."""
 
     def __init__(self, objective: Objective) -> None:
         self._objective = objective
@@ -27,17 +27,17 @@ class Meter:
         self._x, self._logits = x, None
 
     def see(self, x: Tensor, logits: Tensor) -> None:
-        """Take logits of the weights being trained: those that it waits for, the first time that they come."""
+        """Take logits of the weights being trained, if they are the first ones of the expected samples."""
         if x is self._x and self._logits is None:
             self._logits = logits.detach()
 
     @property
     def has_seen(self) -> bool:
-        """Whether the logits that it waits for have come."""
+        """True once the expected logits have come."""
         return self._logits is not None
 
     def note(self, y: Tensor) -> None:
-        """Add what the logits that have come say of the labels of their samples."""
+        """Add the losses of the logits that have come, given the labels of their samples."""
         logits, self._x, self._logits = self._logits, None, None
         if logits is not None:
             self.add(logits, self._objective.losses(logits, y), y)
@@ -50,9 +50,9 @@ class Meter:
         self._samples += len(y)
 
     def report(self, trained: Mapping[str, Tensor], received: Mapping[str, Tensor]) -> Report | None:
-        """Return the report of a device that trained one set of parameters from another; None if it met no sample.
+        """Return the report of a device that trained the received parameters, or None if it saw no sample.
 
-        Parameters that only one of them has are left out of the norm.
+        Parameters that only one of the two sets has are left out of the norm.
         """
         if self._sums is None:
             return None

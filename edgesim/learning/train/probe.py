@@ -1,4 +1,4 @@
-"""Whether a network can be run for many devices at once: it is tried, and compared with one device after another."""
+"""Probe of a network: it runs for many devices at once and device after device, and the results are compared."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from edgesim.learning.objectives.classification import CLASSIFICATION
 from edgesim.learning.train.loop import gradients, output_gradients
 from edgesim.learning.train.stacked import StackedNetwork
 
-DEVICES, SAMPLES = 2, 3  # of a probe, and of each of its devices
-# Of a tensor's length: far below what another device's weights or samples make. Rounding alone makes thousandths,
-# where it takes a number to the other side of a ReLU's corner in a deep network.
+DEVICES, SAMPLES = 2, 3  # devices of a probe, and samples of each device
+# Tolerance relative to a tensor's norm, far below the effect of another device's weights or samples. Rounding alone
+# makes thousandths if it moves a number to the other side of a ReLU's corner in a deep network.
 _CLOSE = 1e-2
-_NOTHING = 1e-6  # the length of gradients that are nothing but rounding, as those of a bias before a normalisation
+_NOTHING = 1e-6  # norm of gradients that consist of rounding alone, such as those of a bias before a normalisation
 
 
 class Stackable(NamedTuple):
-    """What was found out about a network."""
+    """Result of a probe."""
 
-    why_not: str | None  # None: it can be stacked
+    why_not: str | None  # reason why the network cannot be stacked, None if it can
     pads: bool = False  # a sample's logits depend on no other sample, so that short batches can be filled up
 
 
 class _Outcome(NamedTuple):
-    """What a network gave for the samples of one device."""
+    """Outputs of a network for the samples of one device."""
 
     logits: Tensor
     grads: Sequence[Tensor]  # of the trained parameters
-    buffers: Sequence[Tensor]  # as they are afterwards
+    buffers: Sequence[Tensor]  # after the forward pass
 
 
 def probed(
@@ -46,37 +46,45 @@ def probed(
     y: Tensor,
     objective: Objective = CLASSIFICATION,
 ) -> Stackable:
-    """Try a network in training on the samples of a probe, device after device; no weights but drawn ones are touched.
+    """Train a network on the samples of a probe, device after device and stacked, and compare.
 
-    `frozen`: layers that run as in a test.
+    Only randomly drawn weights are used. `frozen`: layers that run as in a test.
     """
     for name, layer in module.named_modules():
         layer.training = name not in frozen
     generator = torch.Generator().manual_seed(Key(0).word())
-    weights = [_drawn(stacked, module, generator) for _ in range(DEVICES)]
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    weights: list[dict[str, Tensor]] = []  # of each device
+    for _ in range(DEVICES):
+        draws = {name: torch.randn(own[name].shape, generator=generator) * 0.1 for name in stacked.params}
+        # Buffers are positive, as variances are.
+        draws |= {name: torch.rand(own[name].shape, generator=generator) + 0.5 for name in stacked.buffers}
+        weights.append({name: drawn.to(own[name]) for name, drawn in draws.items()})
     mine, labels = x[:SAMPLES], y[:SAMPLES]
     logits = _alone(module, stacked, weights[0], mine, labels, objective, 0).logits
     if not torch.equal(logits, _alone(module, stacked, weights[0], mine, labels, objective, 1).logits):
         return Stackable("it draws random numbers in training, as dropout does")
-    pads = _independent(module, weights[0], mine)
+    changed = torch.cat([mine[:-1], mine[:1]])  # do logits stay when another sample of the batch is replaced?
+    with torch.no_grad():
+        before, after = (
+            applied(module, {n: t.clone() for n, t in weights[0].items()}, each)[:-1] for each in (mine, changed)
+        )
+    pads = _near(before, after)
     batches = zip(weights, torch.split(x, SAMPLES), torch.split(y, SAMPLES), strict=True)
     apart = [_alone(module, stacked, *each, objective, 0) for each in batches]
     try:
         together = _together(stacked, weights, frozen, x, y, objective)
-    except Exception as error:  # whatever a user's own network raises
+    except Exception as error:  # any error of a user's own network
         return Stackable(f"it cannot be run stacked: {reason_of(error)}")
-    if not all(_close(one, other) for one, other in zip(apart, together, strict=True)):
+    pairs = [
+        pair
+        for one, other in zip(apart, together, strict=True)
+        for pair in zip(_tensors(one), _tensors(other), strict=True)
+    ]
+    if not all(_near(one, other) for one, other in pairs):
         return Stackable("run stacked it gives other numbers: samples of different devices meet in it")
     stacked.learn_uses()
     return Stackable(None, pads)
-
-
-def _drawn(stacked: StackedNetwork, module: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
-    """Return weights of one device; buffers are positive, as variances are."""
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    draws = {name: torch.randn(own[name].shape, generator=generator) * 0.1 for name in stacked.params}
-    draws |= {name: torch.rand(own[name].shape, generator=generator) + 0.5 for name in stacked.buffers}
-    return {name: drawn.to(own[name]) for name, drawn in draws.items()}
 
 
 def _alone(
@@ -115,20 +123,9 @@ def _together(
     ]
 
 
-def _close(one: _Outcome, other: _Outcome) -> bool:
-    pairs = zip((one.logits, *one.grads, *one.buffers), (other.logits, *other.grads, *other.buffers), strict=True)
-    return all(_near(a, b) for a, b in pairs)
+def _tensors(outcome: _Outcome) -> list[Tensor]:
+    return [outcome.logits, *outcome.grads, *outcome.buffers]
 
 
 def _near(one: Tensor, other: Tensor) -> bool:
     return float((one - other).norm()) <= _CLOSE * float(one.norm()) + _NOTHING
-
-
-def _independent(module: nn.Module, weights: Mapping[str, Tensor], x: Tensor) -> bool:
-    """Return whether the logits of samples stay when another sample of their batch is replaced."""
-    changed = torch.cat([x[:-1], x[:1]])
-    with torch.no_grad():
-        before, after = (
-            applied(module, {n: t.clone() for n, t in weights.items()}, each)[:-1] for each in (x, changed)
-        )
-    return _near(before, after)

@@ -1,4 +1,4 @@
-"""What devices do with samples that they share with the server: learn answers, and give their own."""
+"""Training and evaluation of devices on samples that they share with the server."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from edgesim.learning.train.trainer import CHUNK
 def learn_public(
     weights: ModelState, context: Context, local_sgd: LocalSGD, loss: Callable[[Tensor, Tensor], Tensor], key: Key
 ) -> None:
-    """Take steps in place on a model, whose batches are of the public samples.
+    """Train a model in place on batches of the public samples.
 
-    `loss`: from the logits of a batch and its places among these samples, int64, to a scalar. `key`: of the batches.
+    `loss`: maps the logits of a batch and its places among these samples, int64, to a scalar. `key`: of the batches.
     """
     x = context.public.x
     descent = Descent(context.bind(weights), local_sgd)
@@ -29,7 +29,7 @@ def learn_public(
 
 
 def public_logits(weights: ModelState, context: Context) -> Tensor:
-    """Return what a model makes of the public samples in a test: logits, shape (samples, classes)."""
-    context.bind_for_test(weights)  # anew, as jobs that are trained together have one network in turns
+    """Return the logits of a model on the public samples in a test, shape (samples, classes)."""
+    context.bind_for_test(weights)  # again, because jobs that are trained together take turns on one network
     with torch.no_grad():
         return torch.cat([context.forward(weights, x) for x in torch.split(context.public.x, CHUNK)])

@@ -1,4 +1,4 @@
-"""Stock behaviour of devices: losses and phases that methods combine."""
+"""Standard behaviour of devices: losses and phases that methods combine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def objective_loss(w: ModelState, batch: Batch, context: Context, moving: bool = False) -> Tensor:
-    """Return the objective's mean loss of `w` on a batch, such as the cross-entropy; `moving`: see Context.forward."""
+    """Return the objective's mean loss of `w` on a batch, such as the cross-entropy. `moving`: see Context.forward."""
     return context.objective.loss(context.forward(w, batch.x, moving), batch.y)
 
 
@@ -25,13 +25,13 @@ PLAIN_SGD = LocalRule(phases=(LocalPhase(),))
 
 @dataclass(slots=True)
 class Anchored:
-    """Scratch of a job whose weights are pulled to some others: the parameters to which."""
+    """Scratch of a job whose weights are pulled towards an anchor: the parameters of the anchor."""
 
     anchor: Mapping[str, Tensor]
 
 
 def pulled_to_anchor(mu: float) -> Fn:
-    """Return what adds mu (w - anchor) to gradients; the scratch is an Anchored."""
+    """Return a hook that adds mu (w - anchor) to the gradients of a job whose scratch is an Anchored."""
 
     def pulled(grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
         params, anchor = local.weights["params"], local.scratch.anchor
@@ -42,10 +42,10 @@ def pulled_to_anchor(mu: float) -> Fn:
 
 
 def keep_gradient(grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
-    """Return the gradients of a job's only step; the scratch becomes name -> gradient, clipped and with weight decay.
+    """Return the gradients of a job's only step, and keep them in the scratch by name, clipped and with weight decay.
 
-    The move of the weights would not do in its place. It is rounded to the weights' digits, so that at a rate of 1e-4
-    one gradient in a hundred or more is lost in it.
+    The move of the weights cannot replace them. It is rounded to the digits of the weights, so that at a learning rate
+    of 1e-4 at least one gradient in a hundred is lost.
     """
     from edgesim.learning.train.loop import decayed  # which loads torch, and imports this module
 
@@ -55,18 +55,17 @@ def keep_gradient(grads: list[Tensor], local: LocalState, context: Context) -> l
 
 
 def kept_gradient(local: LocalState) -> dict[str, Tensor]:
-    """Return the gradient that `keep_gradient` kept, by parameter; zeros if the job took no step."""
+    """Return the gradient that `keep_gradient` kept, by parameter. It is zero if the job took no step."""
     return local.scratch or {name: tensor * 0.0 for name, tensor in local.weights["params"].items()}
 
 
 def proximal_sgd(mu: float) -> LocalRule:
-    """Return SGD along g + mu (w - w received)."""
+    """Return a rule of SGD along g + mu (w - w received)."""
     if not mu:
         return PLAIN_SGD
-    return LocalRule((LocalPhase(adjust_gradients=pulled_to_anchor(mu)),), on_start=_with_anchor)
 
+    def start(context: Context) -> LocalState:
+        anchor = context.copy({"params": context.global_model["params"]})["params"]
+        return LocalState(context.copy(context.global_model), Anchored(anchor))
 
-def _with_anchor(context: Context) -> LocalState:
-    """Return the model to train, held to the parameters received."""
-    anchor = context.copy({"params": context.global_model["params"]})["params"]
-    return LocalState(context.copy(context.global_model), Anchored(anchor))
+    return LocalRule((LocalPhase(adjust_gradients=pulled_to_anchor(mu)),), on_start=start)

@@ -1,4 +1,4 @@
-"""Where networks run, and the state of torch that they run in. Torch is loaded where it is asked for."""
+"""Devices of torch, and the global settings of torch during a run. Functions load torch when they need it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 from edgesim.core.errors import ConfigError
 from edgesim.files.reading import in_short, quoted
 
-_SUBNORMAL = 1e-310  # of a float64; 0 where the CPU flushes such numbers
+_SUBNORMAL = 1e-310  # a float64 that becomes 0 if the CPU flushes subnormal numbers
 _AUTOCAST = ("cpu", "cuda")
-# Numbers of malloc.h: from how much on memory is given back, or mapped by itself.
+# Options of malloc.h: thresholds in bytes for returning free memory and for mapping a block of its own.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
@@ -38,10 +38,10 @@ def check_device(name: str) -> None:
 
 @contextmanager
 def plain_torch() -> Iterator[None]:
-    """Compute as torch does when it has just been loaded, but on one thread; give the caller's settings back.
+    """Compute with torch's initial settings, but on one thread. Restore the caller's settings afterwards.
 
-    Results then depend neither on what a notebook or a plug-in has switched, nor on how many threads the host has. To
-    be left in the order of entering, so for functions and with-blocks, not for objects that live as long as they do.
+    Results then depend neither on settings of a notebook or a plug-in, nor on the number of threads of the host. Nested
+    uses must end in reverse order, so it suits functions and with-blocks but not objects of arbitrary lifetime.
     """
     import torch
 
@@ -52,7 +52,7 @@ def plain_torch() -> Iterator[None]:
             stack.enter_context(context)
         for device in filter(torch.is_autocast_enabled, _AUTOCAST):
             stack.enter_context(torch.autocast(device, enabled=False))
-        if torch.get_default_device() != torch.device("cpu"):  # else left alone: this context slows every call
+        if torch.get_default_device() != torch.device("cpu"):  # only if needed: this context slows every call
             stack.enter_context(torch.device("cpu"))
         for switch in _switches():
             before = switch.read()
@@ -64,33 +64,33 @@ def plain_torch() -> Iterator[None]:
 
 @contextmanager
 def plain_where_loaded() -> Iterator[None]:
-    """Do as `plain_torch` if torch is loaded; if not, whoever needs it in the block has to enter `plain_torch`."""
+    """Enter `plain_torch` if torch is loaded. If not, code in the block that needs torch must enter `plain_torch`."""
     with plain_torch() if "torch" in sys.modules else plain_numpy():
         yield
 
 
 @contextmanager
 def plain_numpy() -> Iterator[None]:
-    """Let NumPy warn as it does when it has just been loaded; give the caller's settings back."""
+    """Compute with NumPy's initial settings for warnings. Restore the caller's settings afterwards."""
     with np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
         yield
 
 
 @cache
 def _keep_freed_memory() -> None:
-    """Let the C library (glibc) hold on to some of the memory that tensors free, for the next ones.
+    """Let the C library (glibc) keep some of the memory that tensors free, for later tensors.
 
-    By itself it may give the room of a layer's output back after every batch, and fetch it again page by page: that can
+    By default it may return the memory of a layer's output after every batch and fetch it again page by page. That can
     double the time of a forward pass.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, 32 * 2**20)  # bytes; the most that it allows
+        mallopt(_MMAP_THRESHOLD, 32 * 2**20)  # bytes, the maximum that glibc allows
         mallopt(_TRIM_THRESHOLD, 64 * 2**20)
 
 
 class _Switch(NamedTuple):
-    """A global setting of torch, and the value that it has in a run."""
+    """A global setting of torch, and its value in a run."""
 
     read: Callable[[], Any]
     write: Callable[[Any], Any]
@@ -101,10 +101,14 @@ def _switches() -> Iterator[_Switch]:
     import torch
     from torch import backends
 
+    def flushes_subnormals() -> bool:
+        """Return True if numbers too small for a full mantissa become 0. Torch cannot read this setting."""
+        return bool((torch.full((1,), _SUBNORMAL, dtype=torch.float64) * 1.0 == 0).item())
+
     yield _Switch(torch.get_num_threads, torch.set_num_threads, 1)
     yield _Switch(torch.get_default_dtype, torch.set_default_dtype, torch.float32)
     yield _Switch(torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 0)
-    yield _Switch(_flushes_subnormals, torch.set_flush_denormal, False)
+    yield _Switch(flushes_subnormals, torch.set_flush_denormal, False)
     yield _Switch(backends.mha.get_fastpath_enabled, backends.mha.set_fastpath_enabled, True)
     yield _attribute(backends.mkldnn, "enabled", True)
     yield _attribute(backends.mkldnn, "deterministic", False)
@@ -115,14 +119,7 @@ def _switches() -> Iterator[_Switch]:
     yield _Switch(attention.flash_sdp_enabled, attention.enable_flash_sdp, True)
     yield _Switch(attention.mem_efficient_sdp_enabled, attention.enable_mem_efficient_sdp, True)
     yield _Switch(attention.math_sdp_enabled, attention.enable_math_sdp, True)
-    yield from _precisions()
-
-
-def _precisions() -> Iterator[_Switch]:
-    """Yield the switches for how exactly float32 is multiplied."""
-    import torch
-    from torch import backends
-
+    # The precision of float32 products.
     if not hasattr(backends, "fp32_precision"):  # torch before 2.9
         yield _Switch(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest")
         yield _attribute(backends.cudnn, "allow_tf32", True)
@@ -137,10 +134,3 @@ def _precisions() -> Iterator[_Switch]:
 
 def _attribute(holder: Any, name: str, value: Any) -> _Switch:
     return _Switch(partial(getattr, holder, name), partial(setattr, holder, name), value)
-
-
-def _flushes_subnormals() -> bool:
-    """Return whether numbers too small for a full mantissa become 0; torch sets this but cannot be asked."""
-    import torch
-
-    return bool((torch.full((1,), _SUBNORMAL, dtype=torch.float64) * 1.0 == 0).item())
