@@ -14,6 +14,7 @@ from torch import Tensor
 
 from edgesim.core.backend import Assignment
 from edgesim.core.encoding import Encoding
+from edgesim.core.encoding import written as golomb
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Finished
 from edgesim.core.rng import JobStream, Key
@@ -224,11 +225,7 @@ def message(move: np.ndarray, biases: int, encoding: Encoding, seed: int) -> byt
     """Return a message of one layer as bytes: the seed, the code of the indices, the values and all other numbers."""
     count = math.ceil(encoding.share * move.size) if encoding.share else move.size
     chosen = np.sort(np.argsort(-np.abs(move))[:count])
-    code = (
-        encoding.written(chosen, move.size, KEY.at(seed))
-        if encoding.indices == "golomb"
-        else chosen.astype("<u4").tobytes()
-    )
+    code = golomb(chosen, move.size, KEY.at(seed)) if encoding.indices == "golomb" else chosen.astype("<u4").tobytes()
     values = move[chosen].astype("<f4").tobytes()
     if encoding.values == "sign":
         values = np.float32(np.abs(move[chosen]).mean()).tobytes() + np.packbits(move[chosen] >= 0).tobytes()

@@ -27,30 +27,41 @@ def mean_of_holders(
     absent: Absent = "average_over_holders",
     cost_profile: CostProfile | None = None,
 ) -> ModelState:
-    """Return the weighted mean of updates; what no update contains keeps its old value.
+    """Return the weighted mean of updates. Parameters that no update contains keep their old value.
 
     `absent` "average_over_holders": the weights of every single parameter are normalised over the updates that hold it,
-    so a layer or unit that few devices trained is never mixed with others' old values. "include_absent": an update that
-    lacks a parameter counts as one with the old value. Sums run in float64 in the order of `updates`, so equal models
-    give back exactly that model. `weights`: non-negative, shape (len(updates),). `cost_profile`: of the model, where
-    updates come from thinner sub-models. Raises ContractError for a collection that has no mean.
+    so that a layer or unit that few devices trained is never mixed with old values. "include_absent": an update that
+    lacks a parameter counts as one with the old value. Sums run in float64 in the order of `updates`, so that the mean
+    of equal models is exactly that model. `weights`: non-negative, shape (len(updates),). `cost_profile`: of the model,
+    needed for updates from thinner sub-models. Raises ContractError for a collection that has no mean.
     """
+    cuts: list[Cut | None] = []
     for message in updates:
         if unknown := message.body.keys() - AVERAGED:
             raise ContractError(f"cannot average {sorted(unknown)}: only {sorted(AVERAGED)} have a mean")
-    cuts = [_cut(message, cost_profile) for message in updates]
+    for submodel in (message.task.submodel for message in updates):
+        if submodel.channels and cost_profile is None:
+            raise ContractError("the mean of thinner parts needs the cost profile of the model")
+        cuts.append(Cut(submodel, cost_profile) if submodel.channels and cost_profile is not None else None)
     everybody = sum(weights) if absent == "include_absent" else None
 
     def mean(collection: str, name: str, old: Tensor) -> Tensor:
-        held = [
-            HeldTensor(m.body[collection][name], weight, *_places(cut, name, old))
-            for m, weight, cut in zip(updates, weights, cuts, strict=True)
-            if name in m.body.get(collection, {})
-        ]
-        if sum(each.weight for each in held) <= 0:
+        held: list[HeldTensor] = []
+        for message, weight, cut in zip(updates, weights, cuts, strict=True):
+            if name in message.body.get(collection, {}):
+                index = cut.index(name, old) if cut else ...
+                kept = () if index is ... else (each.flatten() if isinstance(each, Tensor) else None for each in index)
+                rows, columns = (*kept, None, None)[:2]
+                held.append(HeldTensor(message.body[collection][name], weight, rows, columns))
+        total = sum(each.weight for each in held)
+        if total <= 0:
             return old
-        whole = all(each.rows is None and each.columns is None for each in held) and everybody is None
-        return _mean_of_whole(old, held) if whole else mean_by_entry(old, held, everybody)
+        if everybody is not None or any(each.rows is not None or each.columns is not None for each in held):
+            return mean_by_entry(old, held, everybody)
+        result = torch.zeros_like(old, dtype=torch.float64)
+        for each in held:
+            result.add_(each.tensor, alpha=each.weight / total)
+        return result.to(old.dtype)
 
     return {
         collection: {name: mean(collection, name, old) for name, old in tensors.items()}
@@ -58,56 +69,28 @@ def mean_of_holders(
     }
 
 
-def _cut(message: Update, cost_profile: CostProfile | None) -> Cut | None:
-    submodel = message.task.submodel
-    if not submodel.channels:
-        return None
-    if cost_profile is None:
-        raise ContractError("the mean of thinner parts needs the cost profile of the model")
-    return Cut(submodel, cost_profile)
-
-
-def _mean_of_whole(old: Tensor, held: Sequence[HeldTensor]) -> Tensor:
-    total = sum(each.weight for each in held)
-    mean = torch.zeros_like(old, dtype=torch.float64)
-    for each in held:
-        mean.add_(each.tensor, alpha=each.weight / total)
-    return mean.to(old.dtype)
-
-
-def _places(cut: Cut | None, name: str, old: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Return which rows and columns of a tensor a message has, each of shape (kept,); None: all."""
-    index = cut.index(name, old) if cut else ...
-    kept = () if index is ... else tuple(each.flatten() if isinstance(each, Tensor) else None for each in index)
-    rows, columns = (*kept, None, None)[:2]
-    return rows, columns
-
-
 def is_finite(model_state: ModelState) -> bool:
-    """Whether all numbers of a model state are finite. Nothing is unpacked, as zeros are."""
-    return all(_all_finite(tensor) for tensors in model_state.values() for tensor in numbers_of(tensors))
-
-
-def _all_finite(tensor: Tensor) -> bool:
-    """Whether all numbers of a tensor are finite: those of a finite sum are, and a sum takes little time."""
-    return math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
+    """Return True if all numbers of a model state are finite. Nothing is unpacked, because zeros are finite."""
+    numbers = (tensor for tensors in model_state.values() for tensor in numbers_of(tensors))
+    # A finite sum has finite terms, and it takes little time.
+    return all(math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all()) for tensor in numbers)
 
 
 def finite(updates: Sequence[Update]) -> tuple[list[Update], dict[str, float]]:
-    """Return the updates whose tensors are all finite, and the metric `left_out` if others were left out.
+    """Return the updates whose tensors are all finite, and the metric `left_out` if any others were left out.
 
-    A diverged device must not spoil the global model.
+    A diverged device must not corrupt the global model.
     """
     usable = [m for m in updates if is_finite(m.body)]
     left_out = len(updates) - len(usable)
     return usable, {"left_out": float(left_out)} if left_out else {}
 
 
-_BLOCK = 1 << 16  # entries that are worked on at once
+_BLOCK = 1 << 16  # entries that are processed at once
 
 
 class HeldTensor(NamedTuple):
-    """A tensor of a message, its weight, and which rows and columns of the model's tensor it has; None: all."""
+    """A tensor of a message, its weight, and the rows and columns of the model's tensor that it has. None: all."""
 
     tensor: Tensor
     weight: float
@@ -116,14 +99,20 @@ class HeldTensor(NamedTuple):
 
 
 def mean_by_entry(old: Tensor, held: Sequence[HeldTensor], everybody: float | None) -> Tensor:
-    """Return the mean of an entry over those who have it, in the layout of `old`; what nobody has stays.
+    """Return the mean of each entry over the messages that have it, in the layout of `old`. Other entries stay.
 
-    `everybody`: the weight of all messages, if those without an entry count with the old one. Sums run in float64, in
-    the order of `held`. The numbers of `held` have to be finite.
+    `everybody`: the weight of all messages, if messages without an entry count with the old value. Sums run in float64
+    in the order of `held`. The numbers of `held` must be finite.
     """
     base = _by_rows(old)
     size, inside, columns = base.shape
-    weights, spreads = _weights(base, held), [_Spread(each, columns) for each in held]
+    held_weight = base.new_zeros(size, columns, dtype=torch.float64)  # of the messages that have an entry
+    for each in held:
+        row, column = (held_weight.new_zeros(length) for length in held_weight.shape)
+        row[... if each.rows is None else each.rows] = each.weight
+        column[... if each.columns is None else each.columns] = 1.0
+        held_weight.addr_(row, column)
+    weights, spreads = held_weight.unsqueeze(1), [_Spread(each, columns) for each in held]
     few = max(1, _BLOCK // (inside * columns))
     sums, product = (base.new_empty(few, inside, columns, dtype=torch.float64) for _ in range(2))
     mean, wide = base.new_empty(base.shape), base.new_empty(few, inside, columns)
@@ -142,7 +131,7 @@ def mean_by_entry(old: Tensor, held: Sequence[HeldTensor], everybody: float | No
 
 
 class _Spread:
-    """A tensor of a message, of shape (rows, inside, columns) with the rows and columns that it has, rows ascending."""
+    """A tensor of a message in shape (rows, inside, columns), with the rows and columns that it has. Rows ascend."""
 
     def __init__(self, held: HeldTensor, columns: int) -> None:
         self._tensor, self._rows = _by_rows(held.tensor), held.rows
@@ -153,14 +142,14 @@ class _Spread:
         self._edges = range(len(self._tensor)) if self._rows is None else self._rows.tolist()
         self._source, self._factor = None, held.tensor.new_full((columns,), held.weight, dtype=torch.float64)
         if held.columns is not None:
-            self._source = held.columns.new_zeros(columns)  # of each column: what lacks has the first one's, times 0
+            self._source = held.columns.new_zeros(columns)  # a column that is missing takes the first one's, times 0
             self._source[held.columns] = torch.arange(len(held.columns), device=held.columns.device)
             self._factor = torch.zeros_like(self._factor).index_fill_(0, held.columns, held.weight)
 
     def add_to(self, total: Tensor, start: int, wide: Tensor, product: Tensor) -> None:
-        """Add the tensor times its weight to the rows of `total`, the first of which is row `start` of the model's.
+        """Add the tensor times its weight to `total`, whose first row is row `start` of the model's tensor.
 
-        `wide` and `product` are room to work in, of the tensor's type and of float64.
+        `wide` and `product` are buffers of the tensor's type and of float64.
         """
         first, last = (bisect_left(self._edges, edge) for edge in (start, start + len(total)))
         block = self._tensor[first:last]
@@ -176,34 +165,23 @@ class _Spread:
 
 
 def _by_rows(tensor: Tensor) -> Tensor:
-    """Return a tensor as one of shape (rows, inside, columns): the pixels of kernels inside, as channels-last has them.
+    """Return a tensor in shape (rows, inside, columns), with the pixels of kernels inside, as in channels-last order.
 
-    Vectors have one column. It shares its memory if that is in this order.
+    Vectors have one column. The result shares memory with the tensor if it is stored in this order.
     """
     if tensor.dim() < 2:
         return tensor.reshape(-1, 1, 1)
     return tensor.movedim(1, -1).reshape(len(tensor), -1, tensor.shape[1])
 
 
-def _weights(base: Tensor, held: Sequence[HeldTensor]) -> Tensor:
-    """Return the weight of all who have an entry of `base`, (rows, inside, columns), as (rows, 1, columns), float64."""
-    weight = base.new_zeros(base.shape[0], base.shape[2], dtype=torch.float64)
-    for each in held:
-        row, column = (weight.new_zeros(size) for size in weight.shape)
-        row[... if each.rows is None else each.rows] = each.weight
-        column[... if each.columns is None else each.columns] = 1.0
-        weight.addr_(row, column)
-    return weight.unsqueeze(1)
-
-
-_NONZERO_BLOCK = 1 << 15  # entries that are worked on at once, a multiple of 8
+_NONZERO_BLOCK = 1 << 15  # entries that are processed at once, a multiple of 8
 
 
 def mean_of_nonzero(models: Iterable[ModelState], covered: Container[str]) -> dict[str, dict[str, Tensor]]:
-    """Return the mean over the models that have a weight, which are those in which it is not 0; 0 where nobody has it.
+    """Return the mean of each weight over the models in which it is not 0, and 0 if it is 0 in all.
 
-    `covered`: names of the parameters that masks cover; others are averaged over all models. `models`: finite, of equal
-    weight, summed in float64 in the order given. Of each, one tensor at a time is read, and packed ones in blocks.
+    `covered`: names of the parameters that masks cover. Others are averaged over all models. `models`: finite, of equal
+    weight, summed in float64 in the given order. One tensor of a model is read at a time, and packed ones in blocks.
     """
     read: dict[str, dict[str, list[Any]]] = {}
     for model in models:
@@ -211,25 +189,27 @@ def mean_of_nonzero(models: Iterable[ModelState], covered: Container[str]) -> di
             names = read.setdefault(collection, {})
             for name in tensors:
                 names.setdefault(name, []).append(tensors)
-    return {
-        collection: {
-            name: _mean([_stored(tensors, name) for tensors in those], collection == "params" and name in covered)
-            for name, those in names.items()
-        }
-        for collection, names in read.items()
-    }
-
-
-def _stored(tensors: Any, name: str) -> Tensor | Packed:
-    stored: Tensor | Packed = tensors.stored[name] if isinstance(tensors, Tensors) else tensors[name]
-    return stored
+    result: dict[str, dict[str, Tensor]] = {}
+    for collection, names in read.items():
+        result[collection] = found = {}
+        for name, those in names.items():
+            held = [tensors.stored[name] if isinstance(tensors, Tensors) else tensors[name] for tensors in those]
+            found[name] = _mean(held, collection == "params" and name in covered)
+    return result
 
 
 def _mean(held: Sequence[Tensor | Packed], covered: bool) -> Tensor:
-    """Return the mean of a tensor, in the layout of the first."""
+    """Return the mean of a tensor, in the layout of the first one. `covered`: over its non-zero entries."""
     first = held[0].tensor() if isinstance(held[0], Packed) else held[0]
     mean = torch.empty_like(first)
-    streams = [_blocks(each, mean) for each in held]
+    streams: list[Iterator[Tensor]] = []  # blocks in the order in which those of `mean` lie in memory
+    for each in held:
+        if isinstance(each, Packed) and each.stride == mean.stride():
+            streams.append(each.blocks(_NONZERO_BLOCK))
+        else:
+            tensor = each.tensor() if isinstance(each, Packed) else each
+            tensor = tensor if tensor.stride() == mean.stride() else torch.empty_like(mean).copy_(tensor)
+            streams.append(_pieces(tensor))
     sums = mean.new_empty(_NONZERO_BLOCK, dtype=torch.float64)
     wide, counts, there = torch.empty_like(sums), sums.to(torch.int32), sums.to(torch.bool)
     for into, *blocks in zip(_pieces(mean), *streams, strict=True):
@@ -245,14 +225,6 @@ def _mean(held: Sequence[Tensor | Packed], covered: bool) -> Tensor:
     return mean
 
 
-def _blocks(held: Tensor | Packed, like: Tensor) -> Iterator[Tensor]:
-    """Return the entries of a tensor in blocks, in the order in which those of `like` lie in memory."""
-    if isinstance(held, Packed) and held.stride == like.stride():
-        return held.blocks(_NONZERO_BLOCK)
-    tensor = held.tensor() if isinstance(held, Packed) else held
-    return _pieces(tensor if tensor.stride() == like.stride() else torch.empty_like(like).copy_(tensor))
-
-
 def _pieces(tensor: Tensor) -> Iterator[Tensor]:
-    """Return the entries of a tensor that lies in one piece, in blocks of its memory."""
+    """Return the entries of a contiguous tensor in blocks of its memory."""
     return iter(torch.split(tensor.as_strided((tensor.numel(),), (1,)), _NONZERO_BLOCK))

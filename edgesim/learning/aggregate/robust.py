@@ -1,4 +1,4 @@
-"""What a server can take in place of a mean where some updates may be meant to do harm. Pure functions of tensors."""
+"""Robust alternatives to the mean where some updates may be malicious. Pure functions of tensors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from edgesim.core.update import ModelState, Update
 def by_entry(
     global_model: ModelState, updates: Sequence[Update], centre: Callable[[Tensor], Tensor]
 ) -> dict[str, dict[str, Tensor]]:
-    """Return the model of which each entry is the centre of the updates' entries.
+    """Return a model whose entries are the centres of the updates' entries.
 
-    `centre`: of values (updates, ...), sorted along the first dimension, float64; shape (...). Updates have all tensors
-    of the model.
+    `centre`: maps values (updates, ...), float64, sorted along the first dimension, to shape (...). Every update has
+    all tensors of the model.
     """
 
     def joint(kind: str, name: str, old: Tensor) -> Tensor:
@@ -29,19 +29,19 @@ def by_entry(
 
 
 def median(values: Tensor) -> Tensor:
-    """Return the median of sorted values (n, ...): of an even number the mean of the two in the middle."""
+    """Return the median of sorted values (n, ...). For an even n it is the mean of the two middle values."""
     n = len(values)
     return values[(n - 1) // 2 : n // 2 + 1].mean(0)
 
 
 def trimmed_mean(values: Tensor, share: float) -> Tensor:
-    """Return the mean of sorted values (n, ...) without the lowest and the highest floor(share n); share below 1/2."""
+    """Return the mean of sorted values (n, ...) without the lowest and highest floor(share n). `share` is below 1/2."""
     cut = int(share * len(values) + 1e-9)
     return values[cut : len(values) - cut].mean(0)
 
 
 def square_distances(updates: Sequence[Update]) -> Tensor:
-    """Return the squared distances of the updates' parameters, each as one vector: (n, n), float64."""
+    """Return the squared distances between the updates' parameters, each as one vector: (n, n), float64."""
     total = torch.zeros(len(updates), len(updates), dtype=torch.float64)
     for name in updates[0].body["params"]:
         values = torch.stack([update.body["params"][name].flatten() for update in updates]).double()
@@ -53,10 +53,10 @@ def square_distances(updates: Sequence[Update]) -> Tensor:
 
 
 def krum_scores(distances: Tensor, neighbours: int) -> Tensor:
-    """Return the sum of the squared distances of each to its so many nearest others, shape (n,).
+    """Return the sum of each update's squared distances to its `neighbours` nearest others, shape (n,).
 
     Source: Blanchard et al., "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent" (NeurIPS 2017),
     section 4.
     """
-    nearest = distances.sort(1).values[:, 1:]  # the first is its own, 0
+    nearest = distances.sort(1).values[:, 1:]  # the first is the distance to itself, 0
     return nearest[:, :neighbours].sum(1)

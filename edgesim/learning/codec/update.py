@@ -1,7 +1,7 @@
-"""What arrives of an update: how far weights have moved from those received, made small, and added to these again.
+"""Encoding of updates: the move of the weights from those received is compressed and added to these again.
 
-What is not sent stays on the device as its *residual*, where the encoding feeds errors back; its *momentum*, and the
-*basis* of matrices of low rank, too.
+With error feedback, the part that is not sent stays on the device as its *residual*. The *momentum* and the *basis* of
+low-rank matrices stay there too.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ def update_uplinked(
     encoding: Encoding,
     moves: ModelState | None = None,
 ) -> tuple[ModelState, ModelState]:
-    """Return what the server makes of a message that encodes an update, and what it leaves on the device, on the CPU.
+    """Return the decoded message of an encoded update and the remainders that stay on the device, on the CPU.
 
-    `received`: the model that the device got. `before`: what earlier updates left, empty without error feedback; of the
-    shapes of the body. Weights of the model are moved by what arrives; a method's own collections, which are changes by
-    themselves, are what arrives. `moves`: how far tensors of the model have moved, where the method knows it
-    better than by the difference of two rounded models. A body that is not finite arrives as it is, and leaves nothing.
+    `received`: the model that the device got. `before`: the remainders of earlier updates, in the shapes of the body,
+    empty without error feedback. The decoded move is added to the weights of the model. A method's own collections are
+    changes themselves, so nothing is added to them. `moves`: the moves of tensors of the model that the method knows
+    more precisely than as the difference of two rounded models. A body that is not finite arrives unchanged and leaves
+    no remainder.
     """
     task, key = assignment.task, assignment.key.at(JobStream.UPLINK)
     carried = on_cpu(carried_by(body, task.up))
@@ -63,14 +64,14 @@ def update_uplinked(
 
 
 class _Left(NamedTuple):
-    """What updates of a collection leave on a device, by name of the tensor."""
+    """Remainders on a device of the updates of one collection, by name of the tensor."""
 
     residual: Mapping[str, Tensor]
     momentum: Mapping[str, Tensor]
     basis: Mapping[str, Tensor]
 
 
-_LEFT = (RESIDUAL, MOMENTUM, BASIS)  # as they are named there
+_LEFT = (RESIDUAL, MOMENTUM, BASIS)  # prefixes of the collections' names on the device
 
 
 class _Coder:
@@ -78,49 +79,42 @@ class _Coder:
 
     def __init__(self, encoding: Encoding, key: Key) -> None:
         self._encoding = encoding
-        self._key = key  # of rounding, and below it of what both sides draw
+        self._key = key  # of rounding. Its sub-keys are for numbers that both sides draw
 
     def crossed(
         self, tensors: Mapping[str, Tensor], base: Mapping[str, Tensor], moves: Mapping[str, Tensor], before: _Left
     ) -> tuple[dict[str, Tensor], _Left]:
-        """Return the tensors as they arrive, and what they leave on the device."""
+        """Return the decoded tensors and the remainders on the device."""
+        encoding = self._encoding
         own = {n: t - base[n] if n in base else t for n, t in tensors.items() if t.is_floating_point()}
         own = {n: moves.get(n, t) for n, t in own.items()}
-        moved = self._in_motion(shortened(own, self._encoding.clip_norm), before.momentum)
+        # Momentum: u <- m u + g for a move g, and g itself without momentum or before the first u.
+        m, u = encoding.momentum, before.momentum
+        clipped = shortened(own, encoding.clip_norm)
+        moved = {n: t.add(u[n], alpha=m) if m and n in u else t for n, t in clipped.items()}
         names, residual = [name for same in layers_of(moved).values() for name in same], before.residual
         wanted = {name: moved[name] + residual[name] if name in residual else moved[name] for name in names}
-        if self._encoding.rank is None:
+        if encoding.rank is None:
             (got, chosen), basis = self._weights(wanted), dict[str, Tensor]()
         else:
             (got, basis), chosen = self._low_rank(wanted, before.basis), {}
-        got |= self._vectors({name: tensor for name, tensor in moved.items() if name not in got})
+        vectors = {name: tensor for name, tensor in moved.items() if name not in got}
+        if not encoding.scaled and encoding.values != "float32":
+            got |= {name: sent(tensor, encoding, torch.Generator()) for name, tensor in vectors.items()}
+        elif encoding.moves_vectors:  # otherwise vectors themselves are sent, and arrive unchanged
+            got |= vectors
         arrived = {n: (base[n] + got[n] if n in base else got[n]) if n in got else t for n, t in tensors.items()}
-        left = {name: wanted[name] - got[name] for name in names if self._encoding.error_feedback}
-        return arrived, _Left(left, self._stopped(moved, chosen), basis)
-
-    def _in_motion(self, moved: Mapping[str, Tensor], momentum: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return u <- m u + g of a move g; g itself without momentum, or where there is no u yet."""
-        m = self._encoding.momentum
-        return {n: t.add(momentum[n], alpha=m) if m and n in momentum else t for n, t in moved.items()}
-
-    def _stopped(self, momentum: Mapping[str, Tensor], chosen: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return u, at rest where weights are sent; vectors, which always are, go on. Nothing without momentum."""
-        if not self._encoding.momentum:
-            return {}
-        return {n: t.masked_fill(chosen[n], 0.0) if n in chosen else t for n, t in momentum.items()}
-
-    def _vectors(self, moved: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the moves of vectors as they arrive; none if vectors themselves arrive, as nothing changes them."""
-        if not self._encoding.scaled and self._encoding.values != "float32":
-            return {name: sent(tensor, self._encoding, torch.Generator()) for name, tensor in moved.items()}
-        return dict(moved) if self._encoding.moves_vectors else {}
+        left = {name: wanted[name] - got[name] for name in names if encoding.error_feedback}
+        # Where a weight is sent, its momentum stops. Vectors are always sent, and their momentum goes on.
+        momentum = {n: t.masked_fill(chosen[n], 0.0) if n in chosen else t for n, t in moved.items() if m}
+        return arrived, _Left(left, momentum, basis)
 
     def _low_rank(
         self, wanted: Mapping[str, Tensor], known: Mapping[str, Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return weights as they arrive, matrices as products of two thin ones, and bases for the next update.
+        """Return decoded weights, with matrices as products of two thin ones, and bases for the next update.
 
-        The columns of a basis are kept as rows, of the shape of what one output has.
+        The columns of a basis are kept as rows, in the shape of one output of the tensor.
         """
         got, kept = dict(wanted), dict[str, Tensor]()
         for place, (name, tensor) in enumerate(wanted.items()):
@@ -133,61 +127,49 @@ class _Coder:
         return got, kept
 
     def _weights(self, wanted: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return weights as they arrive: layer by layer turned, thinned out together, written, and turned back.
+        """Rotate weights layer by layer, sparsify all together, encode and rotate back.
 
-        And which of those that were thinned out are sent, bool, of the shapes of the weights.
+        Returns the decoded weights, and masks of the sent ones among the rotated weights, bool, in the weights' shapes.
         """
-        layers = layers_of(wanted)
+        encoding, layers = self._encoding, layers_of(wanted)
         if not layers:
             return {}, {}
         flat = [torch.cat([wanted[name].flatten() for name in names]) for names in layers.values()]
-        if self._encoding.rotate:
+        if encoding.rotate:
             flat = [rotated(x, self._shared(1, place)) for place, x in enumerate(flat)]
-        sizes = [x.numel() for x in flat]
-        chosen, scale = torch.split(self._chosen(torch.cat(flat)), sizes), self._scale(sum(sizes))
-        generator = torch.Generator().manual_seed(self._key.word())
-        flat = [self._written(x * scale, there, generator) for x, there in zip(flat, chosen, strict=True)]
-        if self._encoding.rotate:
-            flat = [turned_back(x, self._shared(1, place)) for place, x in enumerate(flat)]
-        return _pieces(flat, layers, wanted), _pieces(chosen, layers, wanted)
-
-    def _chosen(self, flat: Tensor) -> Tensor:
-        """Return which weights of all layers are sent, bool, shape (weights,)."""
-        count = self._encoding.count(flat.numel())
-        match self._encoding.sparsify:
+        together = torch.cat(flat)
+        count, scale = encoding.count(together.numel()), 1.0
+        match encoding.sparsify:
             case "none":
-                return torch.ones_like(flat, dtype=torch.bool)
+                mask = torch.ones_like(together, dtype=torch.bool)
             case "rand_k":
-                chosen = torch.zeros_like(flat, dtype=torch.bool)
-                chosen[torch.randperm(flat.numel(), generator=self._shared(0))[:count]] = True
-                return chosen
+                mask = torch.zeros_like(together, dtype=torch.bool)
+                mask[torch.randperm(together.numel(), generator=self._shared(0))[:count]] = True
+                if not encoding.error_feedback:  # with it the missing weights come later
+                    scale = together.numel() / count  # so that the mean of what arrives is unbiased
             case _:
-                return largest(flat, count)
-
-    def _scale(self, weights: int) -> float:
-        """Return by how much weights are multiplied, so that the mean of what arrives of random ones is right.
-
-        With error feedback by nothing, as what is missing will come.
-        """
-        random = self._encoding.sparsify == "rand_k" and not self._encoding.error_feedback
-        return weights / self._encoding.count(weights) if random else 1.0
-
-    def _written(self, x: Tensor, there: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the weights of a layer as they are read again, zeros for those that are not there."""
-        result = torch.zeros_like(x)
-        if bool(there.any()):
-            result[there] = sent(x[there], self._encoding, generator)
-        return result
+                mask = largest(together, count)
+        chosen = torch.split(mask, [x.numel() for x in flat])
+        generator = torch.Generator().manual_seed(self._key.word())
+        decoded_layers: list[Tensor] = []  # zeros for weights that are not sent
+        for x, there in zip(flat, chosen, strict=True):
+            result = torch.zeros_like(x)
+            if bool(there.any()):
+                result[there] = sent((x * scale)[there], encoding, generator)
+            decoded_layers.append(result)
+        if encoding.rotate:
+            decoded_layers = [turned_back(x, self._shared(1, place)) for place, x in enumerate(decoded_layers)]
+        return _pieces(decoded_layers, layers, wanted), _pieces(chosen, layers, wanted)
 
     def _shared(self, *index: int) -> torch.Generator:
-        """Return a generator that both sides have."""
+        """Return a generator that sender and receiver share."""
         return torch.Generator().manual_seed(self._key.at(0, *index).word())
 
 
 def _pieces(
     flat: Sequence[Tensor], layers: Mapping[str, Sequence[str]], like: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Return the tensors of layers of which each is one vector."""
+    """Split the vector of each layer into its tensors, in the shapes of `like`."""
     result: dict[str, Tensor] = {}
     for names, x in zip(layers.values(), flat, strict=True):
         pieces = torch.split(x, [like[name].numel() for name in names])
@@ -196,7 +178,7 @@ def _pieces(
 
 
 def shortened(moved: Mapping[str, Tensor], longest: float) -> Mapping[str, Tensor]:
-    """Return a move that is scaled down, all tensors of it as one vector, to this norm if it is longer."""
+    """Return a move scaled down to this norm if it is longer. All its tensors count as one vector."""
     if not moved or longest == math.inf:
         return moved
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(t.double()) for t in moved.values()]))
@@ -205,7 +187,7 @@ def shortened(moved: Mapping[str, Tensor], longest: float) -> Mapping[str, Tenso
 
 
 def largest(flat: Tensor, count: int) -> Tensor:
-    """Return which numbers are the `count` of largest magnitude, bool, shape (n,); of equal ones the first."""
+    """Return a mask of the `count` numbers of largest magnitude, bool, shape (n,). Of equal ones the first count."""
     magnitudes = flat.abs()
     least = torch.topk(magnitudes, count, sorted=False).values.min()
     chosen = magnitudes > least
@@ -215,7 +197,7 @@ def largest(flat: Tensor, count: int) -> Tensor:
 
 
 def left_of_part(left: ModelState, submodel: Submodel, cost_profile: CostProfile) -> ModelState:
-    """Return what updates left on a device for the channels of a part."""
+    """Return the remainders of updates on a device, cut to the channels of a part."""
     if not submodel.channels:
         return left
     cut = Cut(submodel, cost_profile)
@@ -228,9 +210,9 @@ def left_of_part(left: ModelState, submodel: Submodel, cost_profile: CostProfile
 def left_with_part(
     left: ModelState, part: ModelState, submodel: Submodel, cost_profile: CostProfile, model: ModelState
 ) -> dict[str, Mapping[str, Tensor]]:
-    """Return what updates left on a device, with that of a part in its place; what the part leaves out stays.
+    """Return the remainders of updates on a device, with those of a part in their places. Other entries stay.
 
-    `model`: whole, for the shapes of what was not there yet.
+    `model`: the whole model, for the shapes of new remainders.
     """
     if not submodel.channels:
         return {**left, **{kind: {**left.get(kind, {}), **tensors} for kind, tensors in part.items()}}

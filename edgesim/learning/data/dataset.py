@@ -1,4 +1,4 @@
-"""A data set: features and labels, gathered by row. Loads no torch before a tensor is asked for."""
+"""A data set: features and labels, gathered by row. Torch is loaded with the first tensor."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-_GATHERED_BYTES = 2**21  # of features gathered at once: each call costs, and so much stays in a CPU's cache
+_GATHERED_BYTES = 2**21  # features gathered at once: fewer calls, and the result still fits a CPU's cache
 
 Side = Literal["train", "test"]
 Array: TypeAlias = "np.ndarray | Tensor"
 
 
 class Numbers:
-    """An array that processes may share: of memory, or mapped from a kept file, which it is pickled as the path of."""
+    """An array that processes may share: in memory, or mapped from a kept file and then pickled as the file's path."""
 
     def __init__(self, content: Array, file: Path | None = None, digest: str | None = None) -> None:
-        """`file`: where the content is mapped from. `digest`: its `array_digest`, if that is known."""
+        """`file`: the file from which the content is mapped. `digest`: its `array_digest`, if known."""
         self._content = content
         self._file = file
         self._digest = digest
@@ -58,7 +58,7 @@ class Numbers:
 
     @property
     def digest(self) -> str:
-        """The `array_digest` of the numbers, worked out once."""
+        """The `array_digest` of the numbers, computed once."""
         if self._digest is None:
             self._digest = array_digest(self.array)
         return self._digest
@@ -68,17 +68,17 @@ class Numbers:
         return Numbers(self.tensor.to(device), digest=self.digest)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return how to make it again in another process of this machine."""
+        """Return the call that restores the array in another process of this machine."""
         if self._file is not None:
             return Numbers.mapped, (self._file, self._digest)
         return Numbers, (self._content,)
 
 
 class Dataset:
-    """Train and test samples, as they are held: pixels as bytes, other features as float32, already normalised.
+    """Train and test samples in memory: pixels as bytes, other features as normalised float32.
 
-    Images lie as (n, h, w, c), as a row is then one block of memory; vectors as (n, features). `input_shape`:
-    (channels, height, width) or (features,). `digest` tells data sets apart.
+    Images are stored as (n, h, w, c), so that a row is one block of memory, and vectors as (n, features).
+    `input_shape`: (channels, height, width) or (features,). `digest` identifies a data set.
     """
 
     def __init__(
@@ -96,14 +96,14 @@ class Dataset:
         kind: LabelKind = "classes",
         columns: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
     ) -> None:
-        """`x_*`: float32, contiguous, or bytes, which `scaling` makes that. `y_*`: int64 labels (n,) in [0, classes).
+        """`x_*`: contiguous float32, or bytes that `scaling` turns into float32. `y_*`: int64 (n,) in [0, classes).
 
-        `kind`: what labels are. "numbers" and "flags" (0 or 1) are float32 (n, classes), `classes` being how many a
-        sample has; "tokens" int64 (n, positions) in [0, classes). `columns`: what else is known of training and of
-        test samples, such as their user, by name, for partitions.
+        `kind`: kind of labels. "numbers" and "flags" (0 or 1) are float32 (n, classes), where `classes` is the number
+        of labels of a sample. "tokens" are int64 (n, positions) in [0, classes). `columns`: further properties of
+        training and of test samples by name, such as their user, for partitions.
 
-        `train_rows`: the row of `x_train` that each training sample is, int64 (len(y_train),), where images count
-        several times: copies take no memory. None: every sample has its own.
+        `train_rows`: the row of `x_train` for each training sample, int64 (len(y_train),), if images count several
+        times without copies in memory. None: every sample has its own row.
         """
         self.name = name
         self.classes = classes
@@ -117,7 +117,7 @@ class Dataset:
         self._rows = None if train_rows is None else _numbers(train_rows)
 
     def labels(self, split: Side) -> Ids:
-        """Return the class of each sample of a split, int64, shape (n,); 0 for all where labels are no classes."""
+        """Return the class of each sample of a split, int64, shape (n,), or 0 for all if labels are not classes."""
         held = self._y[split].array
         return held if self.kind == "classes" else np.zeros(len(held), dtype=np.int64)
 
@@ -134,9 +134,9 @@ class Dataset:
     def batches(
         self, split: Side, rows: Iterable[Tensor], among: Tensor | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield what `batch` gives for each of these rows in turn; those of a few batches are gathered at once.
+        """Yield the batch of each of these rows in turn, as `batch` returns it. A few batches are gathered at once.
 
-        `among`: rows of the split, of which `rows` are places.
+        `among`: rows of the split. If it is given, `rows` are places in it.
         """
         import torch
 
@@ -170,22 +170,22 @@ class Dataset:
 
     @property
     def train_rows(self) -> Tensor | None:
-        """The row of `x_train` that each training sample is; None: its own."""
+        """The row of `x_train` for each training sample. None: every sample has its own row."""
         return None if self._rows is None else self._rows.tensor
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all that is held."""
+        """Size of all arrays in bytes."""
         return sum(each.array.nbytes for each in self._all())
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of all from which batches follow, in hex: held numbers and how they are scaled."""
+        """SHA-256 of everything that decides batches, in hex: the arrays and their scaling."""
         scaling = [] if self._scaling is None else [array_digest(numbers) for numbers in self._scaling]
         return hashlib.sha256(" ".join([*(each.digest for each in self._all()), *scaling]).encode()).hexdigest()
 
     def to(self, device: torch.device) -> Dataset:
-        """Return the data set with its numbers on a device, where batches are made; itself if they are there."""
+        """Return the data set with its arrays on a device, or itself if they are already there."""
         if self._y["train"].tensor.device == device:
             return self
         moved = copy(self)
@@ -199,9 +199,9 @@ class Dataset:
         return [*self._x.values(), *self._y.values(), *([] if self._rows is None else [self._rows])]
 
     def _normalised(self, split: Side, places: Tensor | None = None) -> Tensor:
-        """Return the samples at these places, all if None, as (n, h, w, c) or (n, features)."""
+        """Return the samples at these places, or all if None, as (n, h, w, c) or (n, features)."""
         held = self._x[split].tensor
-        flat = held.reshape(len(held), -1)  # rows are copied whole, far faster than number by number
+        flat = held.reshape(len(held), -1)  # copying whole rows is far faster than copying number by number
         rows = flat if places is None else flat.index_select(0, places)
         if self._scaling is not None:
             shift, scale = self._row_scaling
@@ -211,10 +211,7 @@ class Dataset:
 
     @cached_property
     def _row_scaling(self) -> tuple[Tensor | None, Tensor]:
-        """What is taken off each number of a sample, and what that is divided by, shape (numbers of a sample,).
-
-        None: nothing is taken off.
-        """
+        """Shift and scale of each number of a sample, shape (numbers of a sample,). None: the shift is 0."""
         import torch
 
         assert self._scaling is not None

@@ -1,4 +1,4 @@
-"""Reads IDX, NPZ, parquet and picture files of data sets."""
+"""Readers of data sets' IDX, NPZ, parquet and picture files."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import math
 import struct
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import IO, BinaryIO, TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -24,18 +24,19 @@ from edgesim.files.tables import column_names, read_columns
 # Source: the format description of the MNIST data base: two zero bytes, a type code, the number of axes, then each
 # axis length as a big-endian 32-bit integer, then the numbers, big-endian, last axis fastest.
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_AXES = range(1, 5)  # labels have one, images of colours four
+_AXES = range(1, 5)  # labels have one axis, colour images four
 
 
 IdxSet: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def idx_files(folder: Path, prefixes: tuple[str, str]) -> list[Path] | None:
-    """Return the files of images and labels of the training and of the test split; None if the folder lacks one.
+    """Return the files of images and labels of the training and of the test split, or None if the folder lacks one.
 
-    `prefixes`: how the names of the training and of the test files start, "train" and "t10k" for MNIST.
+    `prefixes`: first parts of the names of the training and of the test files, "train" and "t10k" for MNIST.
     """
-    found = [_find(folder, prefix, kind) for prefix in prefixes for kind in ("images", "labels")]
+    patterns = [f"{prefix}-{kind}*idx[13]-ubyte*" for prefix in prefixes for kind in ("images", "labels")]
+    found = [min(folder.glob(pattern), default=None) for pattern in patterns]  # a plain file sorts before its .gz
     files = [path for path in found if path is not None]
     return files if len(files) == len(found) else None
 
@@ -49,16 +50,20 @@ def read_idx_set(folder: Path, prefixes: tuple[str, str]) -> IdxSet | None:
     return x_train, y_train, x_test, y_test
 
 
-def _find(folder: Path, prefix: str, kind: str) -> Path | None:
-    return min(folder.glob(f"{prefix}-{kind}*idx[13]-ubyte*"), default=None)  # a plain file sorts before its .gz
-
-
 def read_idx(path: Path) -> np.ndarray:
     """Return the array of an idx file, read-only. Raises DataError if it is truncated or not an idx file."""
     packed = path.suffix == ".gz"
     size = check_regular(path)
     with reading(path, "idx file"), gzip.open(path) if packed else path.open("rb") as file:
-        dtype, shape = _header(path, file)
+        magic = file.read(4)
+        if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or magic[3] not in _AXES:
+            start_found = magic.hex() or "nothing"
+            raise DataError(f"{path}: not an idx file: starts with {start_found}, expected 0000, type, axes")
+        dtype, axes = np.dtype(_TYPES[magic[2]]), magic[3]
+        lengths = file.read(4 * axes)
+        if len(lengths) < 4 * axes:
+            raise DataError(f"{path}: truncated: found {4 + len(lengths)} bytes, the header alone needs {4 + 4 * axes}")
+        shape = struct.unpack(f">{axes}I", lengths)
         start, needed = file.tell(), dtype.itemsize * math.prod(shape)
         if packed:
             check_deflated(size, needed, path)
@@ -72,26 +77,14 @@ def read_idx(path: Path) -> np.ndarray:
         return np.frombuffer(data, dtype).reshape(shape)
 
 
-def _header(path: Path, file: IO[bytes] | gzip.GzipFile) -> tuple[np.dtype, tuple[int, ...]]:
-    """Return the type of the numbers and the lengths of the axes, 1 to 4 of them."""
-    magic = file.read(4)
-    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or magic[3] not in _AXES:
-        raise DataError(f"{path}: not an idx file: starts with {magic.hex() or 'nothing'}, expected 0000, type, axes")
-    axes = magic[3]
-    lengths = file.read(4 * axes)
-    if len(lengths) < 4 * axes:
-        raise DataError(f"{path}: truncated: found {4 + len(lengths)} bytes, the header alone needs {4 + 4 * axes}")
-    return np.dtype(_TYPES[magic[2]]), struct.unpack(f">{axes}I", lengths)
-
-
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def read_npz(path: Path, wanted: Sequence[str]) -> list[np.ndarray]:
     """Return these arrays of an archive, in this order.
 
-    What its directory and the arrays' headers promise is held against each other before any array is allocated.
-    Raises DataError if one is missing, or the archive is damaged or does not hold plain arrays.
+    The sizes in its directory and in the arrays' headers are compared before any array is allocated. Raises DataError
+    if an array is missing, or if the archive is damaged or does not hold plain arrays.
     """
     check_regular(path)
     with reading(path, ".npz archive of plain arrays"), zipfile.ZipFile(path) as archive:
@@ -132,9 +125,9 @@ def read_parquet(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return images (n, h, w, c) as bytes and all labels (m,), the files in their order.
 
-    Only the first `limit` images are decoded (n = min(m, limit)), as decoding is what takes time. `images` and
-    `labels` are the column names accepted, the first found is used. An image is the bytes of a PNG or JPEG file,
-    or a struct with a field `bytes` of that. Raises DataError that names the file.
+    Only the first `limit` images are decoded (n = min(m, limit)), because decoding takes most of the time. `images` and
+    `labels`: accepted column names, of which the first existing one is used. An image is the bytes of a PNG or JPEG
+    file, or a struct with these bytes in the field `bytes`. Raises DataError that names the file.
     """
     xs, ys = [], []
     left = limit
@@ -144,7 +137,9 @@ def read_parquet(
         left = None if left is None else left - len(encoded)
         ys.append(label)
         if len(encoded):
-            xs.append(stack(_decoded(path, encoded), len(encoded), str(path)))
+            pictures = ((row, io.BytesIO(scalar.as_buffer())) for row, scalar in enumerate(encoded))
+            decoded = (decode(picture, f"{path}: image {row}") for row, picture in pictures)
+            xs.append(stack(decoded, len(encoded), str(path)))
     shapes = {x.shape[1:] for x in xs}
     if len(shapes) != 1:
         raise DataError(f"{files[0].parent}: needs images of one shape, found {sorted(shapes) or 'no images'}")
@@ -172,21 +167,16 @@ def _pick(path: Path, role: str, wanted: Sequence[str], names: Sequence[str]) ->
     raise DataError(f"{path}: no {role} column {' or '.join(wanted)}; its columns are {in_short(', '.join(names))}")
 
 
-def _decoded(path: Path, encoded: pa.Array) -> Iterator[np.ndarray]:
-    for row, scalar in enumerate(encoded):
-        yield decode(io.BytesIO(scalar.as_buffer()), f"{path}: image {row}")
-
-
 Size = tuple[int, int]
 
-# Others are not only rarer: Pillow hands PostScript, whatever the name of its file, to an interpreter.
+# Other formats are rarer, and Pillow hands PostScript to an interpreter, whatever the name of the file.
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
 
 
 def decode(source: Path | BinaryIO, origin: str, grey: bool = True, size: Size | None = None) -> np.ndarray:
-    """Return an encoded image as bytes (h, w, c), c = 1 for a grey image if `grey` allows it, else c = 3.
+    """Return an encoded image as bytes (h, w, c), with c = 1 for a grey image if `grey` allows it, else c = 3.
 
-    `size`: height and width to scale it to. Raises DataError that names `origin` if it cannot be decoded.
+    `size`: height and width of the scaled image. Raises DataError that names `origin` if it cannot be decoded.
     """
     if isinstance(source, Path):
         check_regular(source)
@@ -200,7 +190,7 @@ def decode(source: Path | BinaryIO, origin: str, grey: bool = True, size: Size |
 
 
 def stack(images: Iterable[np.ndarray], count: int, origin: str) -> np.ndarray:
-    """Return `count` images (h, w, c) as one uint8 array (count, h, w, c), held once in memory while they arrive.
+    """Return `count` images (h, w, c) as one uint8 array (count, h, w, c). They are stored only once in memory.
 
     Raises DataError that names `origin` if two images differ in shape.
     """

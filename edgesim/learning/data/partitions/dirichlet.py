@@ -19,8 +19,8 @@ _ATTEMPTS = 1000
 class DirichletLabel:
     """For each class, device shares drawn from Dirichlet(beta); device sizes differ, every sample is used once.
 
-    `balance`: a device that holds its equal part already gets no more of the classes to come.
-    Drawn again until the smallest device has `min_samples`.
+    `balance`: a device that already holds its equal part gets nothing of the remaining classes.
+    The draw is repeated until the smallest device has `min_samples`.
 
     Source: FedDHAD paper (arXiv:2507.10430), after Q. Li et al., Federated Learning on Non-IID Data Silos, ICDE 2022.
     """
@@ -33,8 +33,16 @@ class DirichletLabel:
         """Return the partition. Raises ConfigError if there are too few samples, or no draw reaches `min_samples`."""
         require(devices * self.min_samples, len(y_train), "partition.min_samples", f"for {devices} devices")
         rows, generator = by_class(y_train, classes), key.at(0).numpy()
+        equal_part = len(y_train) / devices
         for _ in range(_ATTEMPTS):
-            counts = self._counts([len(part) for part in rows], devices, generator)
+            counts = np.zeros((classes, devices), dtype=np.int64)
+            for label, part in enumerate(rows):
+                full = self.balance & (counts.sum(axis=0) >= equal_part)
+                open_ = np.flatnonzero(~full)
+                if len(part):
+                    # Setting the shares of full devices to 0 and rescaling is a Dirichlet draw over the others.
+                    shares = generator.dirichlet(np.full(len(open_), self.beta))
+                    counts[label, open_] = cut(shares, len(part))
             if counts.sum(axis=0).min() >= self.min_samples:
                 return Split(_hand_out(rows, counts, generator))
         raise ConfigError(
@@ -42,31 +50,19 @@ class DirichletLabel:
             f"{_ATTEMPTS} draws with beta = {self.beta} from {len(y_train)} training samples has"
         )
 
-    def _counts(self, sizes: list[int], devices: int, generator: np.random.Generator) -> Ids:
-        counts = np.zeros((len(sizes), devices), dtype=np.int64)
-        equal_part = sum(sizes) / devices
-        for label, size in enumerate(sizes):
-            full = self.balance & (counts.sum(axis=0) >= equal_part)
-            open_ = np.flatnonzero(~full)
-            if size:
-                # to zero the full devices' shares and scale up the rest is a Dirichlet draw over the rest
-                shares = generator.dirichlet(np.full(len(open_), self.beta))
-                counts[label, open_] = cut(shares, size)
-        return counts
-
 
 def cut(shares: Arr, size: int) -> Ids:
-    """Return how many of `size` samples each share gets: differences of floor(cumulated share * size)."""
+    """Return the number of samples for each share of `size`: differences of floor(cumulated share * size)."""
     points = np.floor(np.cumsum(shares)[:-1] * size).astype(np.int64)
     return np.diff(points, prepend=0, append=size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DirichletDevice:
-    """For each device, class shares drawn from Dirichlet(alpha); all devices have equal sizes and local test sets.
+    """For each device, class shares drawn from Dirichlet(alpha). All devices have equal sizes and local test sets.
 
-    Random devices take turns to draw a class from their shares and an unused sample of it, until all are full; a
-    class that has run out is drawn again.
+    Random devices take turns to draw a class from their shares and an unused sample of it, until all are full. If a
+    class is used up, the class is drawn again.
 
     Source: DA-DPFL, after D. A. E. Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021.
     """
@@ -84,51 +80,40 @@ class DirichletDevice:
 
 
 def take_turns(shares: Arr, supply: Ids, size: int, generator: np.random.Generator) -> Ids:
-    """Return how many samples of each class each device gets, shape (devices, classes), each row summing to `size`.
+    """Return the number of samples of each class on each device, shape (devices, classes). Each row sums to `size`.
 
-    `shares` (devices, classes), `supply` (classes,) samples of each class, at least devices * size together.
+    `shares`: shape (devices, classes). `supply`: available samples of each class, shape (classes,), at least
+    devices * size in total.
     """
     devices, classes = shares.shape
-    # Which device is drawn next does not depend on the classes, and a class drawn again until one has supply left is
-    # a draw from the shares of those. So between two classes running out all draws can be made at once.
-    turns = _turns(devices, size, generator)
+    # The order of devices does not depend on the classes, and a class drawn again until one has supply left is a draw
+    # from the shares of the classes with supply. So all draws until a class is used up can be made at once.
+    #
+    # Each turn is uniform over the devices that are not full. This is the order of the first `size` events of each
+    # device if events have equal rates and independent exponential gaps, because every event is then equally likely to
+    # belong to any device.
+    times = np.cumsum(generator.standard_exponential((devices, size)), axis=1)
+    turns = np.argsort(times, axis=None) // size
     counts, left = np.zeros((devices, classes), dtype=np.int64), supply.astype(np.int64)
     while len(turns):
-        drawn = _draw_classes(shares * (left > 0), left > 0, turns, generator)
-        used = _before_running_out(drawn, left)
+        # A class for each turn. A device without a share of any class with supply draws among all of these classes.
+        supplied = shares * (left > 0)
+        bounds = np.cumsum(np.where(supplied.sum(axis=1, keepdims=True) > 0, supplied, left > 0), axis=1)
+        bounds /= bounds[:, -1:]  # the last bound is then 1, above any draw, however small the shares
+        drawn = (bounds[turns] <= generator.random((len(turns), 1))).sum(axis=1)
+        # Draws are valid up to and including the draw that uses up the first class.
+        wanted = np.bincount(drawn, minlength=classes)
+        emptied = np.flatnonzero((wanted >= left) & (left > 0))
+        ends = [np.flatnonzero(drawn == label)[left[label] - 1] for label in emptied]
+        used = int(min(ends, default=len(drawn) - 1)) + 1
         np.add.at(counts, (turns[:used], drawn[:used]), 1)
         left = left - np.bincount(drawn[:used], minlength=classes)
         turns = turns[used:]
     return counts
 
 
-def _turns(devices: int, size: int, generator: np.random.Generator) -> Ids:
-    """Return the order in which devices take their samples: each draw uniform over those that are not full.
-
-    That is the order of the first `size` completions of each device if all have completions at the same rate, with
-    independent exponential gaps: every completion is then equally likely to be of any device.
-    """
-    completion = np.cumsum(generator.standard_exponential((devices, size)), axis=1)
-    return np.argsort(completion, axis=None) // size
-
-
-def _draw_classes(shares: Arr, supplied: Ids, turns: Ids, generator: np.random.Generator) -> Ids:
-    """Return a class for each turn; a device whose shares are all of classes without supply draws among the others."""
-    shares = np.where(shares.sum(axis=1, keepdims=True) > 0, shares, supplied)
-    bounds = np.cumsum(shares, axis=1)
-    bounds /= bounds[:, -1:]  # the last is then 1, above any draw, however small the shares
-    return (bounds[turns] <= generator.random((len(turns), 1))).sum(axis=1)
-
-
-def _before_running_out(drawn: Ids, left: Ids) -> int:
-    """Return how many draws can be served, up to and with the one that first empties a class."""
-    wanted = np.bincount(drawn, minlength=len(left))
-    ends = [np.flatnonzero(drawn == label)[left[label] - 1] for label in np.flatnonzero((wanted >= left) & (left > 0))]
-    return int(min(ends, default=len(drawn) - 1)) + 1
-
-
 def _hand_out(rows: list[Ids], counts: Ids, generator: np.random.Generator) -> tuple[Ids, ...]:
-    """Return random samples for each device, disjoint, shuffled; `counts` has shape (classes, devices)."""
+    """Return disjoint, shuffled random samples for each device. `counts`: shape (classes, devices)."""
     pieces = [
         np.split(generator.permutation(part), np.cumsum(count))[:-1] for part, count in zip(rows, counts, strict=True)
     ]

@@ -19,11 +19,12 @@ from edgesim.learning.data.split import Pool, Split, alike_devices, require
 
 @dataclass(frozen=True, kw_only=True)
 class SigmaRho:
-    """The first round(sigma * devices) devices are i.i.d., each other holds rho labels; smaller is more heterogeneous.
+    """The first round(sigma * devices) devices are i.i.d. Each other device holds rho labels.
 
-    No two devices share a sample, save in shard mode. There the training set, sorted by label, is cut into shards of
-    samples_per_device / rho, and rho random shards go to each non-i.i.d. device: a shard may straddle two labels, two
-    shards of a device may have one label, and shards may hold samples of i.i.d. devices.
+    Smaller sigma and rho give more heterogeneous data. No two devices share a sample, except in shard mode. There the
+    training set, sorted by label, is cut into shards of samples_per_device / rho samples, and each non-i.i.d. device
+    gets rho random shards. A shard may span two labels, two shards of a device may have the same label, and shards may
+    hold samples of i.i.d. devices.
     """
 
     sigma: Share = 0.3  # share of devices that are i.i.d.
@@ -41,33 +42,24 @@ class SigmaRho:
         require(alike * self.samples_per_device, len(y_train), "partition.samples_per_device", f"for {alike} devices")
         pool = Pool(y_train, key.at(0).numpy())
         iid = [pool.draw(np.arange(classes), self.samples_per_device) for _ in range(alike)]
-        others = (
-            self._shards(y_train, devices - alike, key.at(1))
-            if self.shard_mode
-            else self._labelled(pool, devices - alike, classes, key.at(1))
-        )
-        return Split((*iid, *others))
-
-    def _labelled(self, pool: Pool, devices: int, classes: int, key: Key) -> list[Ids]:
-        generator, share = key.numpy(), self.samples_per_device // self.rho
-        out = []
-        for device in range(devices):
-            open_ = np.flatnonzero(pool.left(classes) >= share)
+        others, generator = devices - alike, key.at(1).numpy()
+        length = self.samples_per_device // self.rho  # samples of a label, or of a shard
+        if self.shard_mode:
+            shards, wanted = len(y_train) // length, others * self.rho
+            require(wanted * length, len(y_train), "partition.samples_per_device", f"for {wanted} shards")
+            cut = np.argsort(y_train, kind="stable")[: shards * length].reshape(shards, length)
+            return Split((*iid, *cut[generator.permutation(shards)[:wanted]].reshape(others, self.rho * length)))
+        labelled: list[Ids] = []
+        for device in range(others):
+            open_ = np.flatnonzero(pool.left(classes) >= length)
             if len(open_) < self.rho:
                 raise ConfigError(
-                    f"partition.rho: needs {self.rho} labels with {share} samples left for non-i.i.d. device "
-                    f"{device + 1} of {devices}, the data set has {len(open_)}"
+                    f"partition.rho: needs {self.rho} labels with {length} samples left for non-i.i.d. device "
+                    f"{device + 1} of {others}, the data set has {len(open_)}"
                 )
             labels = generator.choice(open_, self.rho, replace=False)
-            out.append(np.concatenate([pool.draw(labels[i : i + 1], share) for i in range(self.rho)]))
-        return out
-
-    def _shards(self, y: Ids, devices: int, key: Key) -> list[Ids]:
-        length = self.samples_per_device // self.rho
-        shards, wanted = len(y) // length, devices * self.rho
-        require(wanted * length, len(y), "partition.samples_per_device", f"for {wanted} shards")
-        cut = np.argsort(y, kind="stable")[: shards * length].reshape(shards, length)
-        return list(cut[key.numpy().permutation(shards)[:wanted]].reshape(devices, self.rho * length))
+            labelled.append(np.concatenate([pool.draw(labels[i : i + 1], length) for i in range(self.rho)]))
+        return Split((*iid, *labelled))
 
 
 PLUGINS = {"sigma_rho": SigmaRho}

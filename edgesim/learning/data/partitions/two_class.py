@@ -21,7 +21,7 @@ from edgesim.learning.data.split import Split, by_class, deal, require
 
 @dataclass(frozen=True, kw_only=True)
 class TwoClass:
-    """Two different classes a device, in equal halves; no sample is given twice, every class serves as many devices."""
+    """Two different classes per device, in equal halves. No sample is used twice. All classes have as many devices."""
 
     # FedPMT: 500 of CIFAR-10, so that 100 devices use all of it; 300 of MNIST
     samples_per_device: Annotated[int, Ge(2), Le(MOST_COUNT), MultipleOf(2)] = 500  # training samples
@@ -31,7 +31,11 @@ class TwoClass:
         if classes < 2:
             raise ConfigError(f"partition.name: two_class needs 2 classes, the data set has {classes}")
         half, rows = self.samples_per_device // 2, by_class(y_train, classes)
-        pairs = pair_up(_tokens(devices, classes, key.at(0)), key.at(1))
+        # 2 * devices labels in random order, each class equally often. Any that are left over are random classes.
+        tokens = key.at(0).numpy()
+        each, over = divmod(2 * devices, classes)
+        labels = np.concatenate([np.repeat(np.arange(classes), each), tokens.choice(classes, over, replace=False)])
+        pairs = pair_up(tokens.permutation(labels), key.at(1))
         halves = np.empty((2 * devices, half), dtype=np.int64)
         generator = key.at(2).numpy()
         for label in range(classes):
@@ -42,24 +46,16 @@ class TwoClass:
         return Split(tuple(halves.reshape(devices, 2 * half)))
 
 
-def _tokens(devices: int, classes: int, key: Key) -> Ids:
-    """Return 2 * devices class labels in random order, each class equally often; any left over are random classes."""
-    generator = key.numpy()
-    each, over = divmod(2 * devices, classes)
-    labels = np.concatenate([np.repeat(np.arange(classes), each), generator.choice(classes, over, replace=False)])
-    return generator.permutation(labels)
-
-
 def pair_up(tokens: Ids, key: Key) -> Ids:
     """Return the tokens as pairs (n, 2) of different labels.
 
-    Consecutive tokens pair up; a pair of equals swaps its second token with that of a random pair that lacks this
-    label. There is always one: no label has more than n tokens, and one pair holds two of them.
+    Consecutive tokens pair up. A pair of equal labels swaps its second token with the second token of a random pair
+    without this label. Such a pair always exists: no label has more than n tokens, and one pair holds two of them.
     """
     pairs, generator = tokens.reshape(-1, 2).copy(), key.numpy()
     for equal in np.flatnonzero(pairs[:, 0] == pairs[:, 1]):
         label = pairs[equal, 0]
-        if label == pairs[equal, 1]:  # an earlier swap may have mended it
+        if label == pairs[equal, 1]:  # unless an earlier swap has already separated them
             other = generator.choice(np.flatnonzero((pairs != label).all(axis=1)))
             pairs[[equal, other], 1] = pairs[[other, equal], 1]
     return pairs
