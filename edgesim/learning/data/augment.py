@@ -24,10 +24,10 @@ class Augment:
     flip: bool = False
 
     def apply(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the augmented batch (n, c, h, w) in channels_last memory; `x` is left as it is.
+        """Return the augmented batch (n, c, h, w) in channels_last memory. `x` does not change.
 
-        Every sample draws its own offsets and mirror. The draws do not depend on the settings' values, only on
-        n, so that switching one of the two off leaves the other's draws in place.
+        Every sample draws its own offsets and mirror. The draws depend only on n and not on the settings, so that
+        switching one of the two off does not change the draws of the other.
         """
         import torch
         from torch.nn.functional import pad

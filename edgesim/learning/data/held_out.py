@@ -1,4 +1,4 @@
-"""A random test split for data that comes in one piece."""
+"""A random test split for data without a split of its own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from edgesim.learning.data.split import by_class
 
 
 def held_out(labels: Ids, share: float, key: Key) -> tuple[Ids, Ids]:
-    """Return rows of the training and of the test split, each in random order, so that a limit takes all classes.
+    """Return rows of the training and of the test split, each in random order, so that a limit keeps all classes.
 
-    Of every class a share 1 - `share`, rounded, is for training, whatever the key. `labels`: int64, shape (n,).
+    The training split has a share 1 - `share` of every class, rounded, whatever the key. `labels`: int64, shape (n,).
     Raises ConfigError if a split would be empty.
     """
     generator = key.numpy()

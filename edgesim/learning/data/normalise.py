@@ -28,8 +28,8 @@ Preset: TypeAlias = Literal[
 ]
 
 # Source: moments of the training sets' pixels in [0, 1], as in common public training scripts. Many of these scripts
-# divide CIFAR-10 by other numbers, "cifar10_per_image": the mean over images of one image's deviation, which is smaller
-# than the deviation of a channel over all images. "cifar10_half" is the mapping to [-1, 1].
+# divide CIFAR-10 by other numbers, "cifar10_per_image": the mean over images of the deviation within an image. It is
+# smaller than the deviation of a channel over all images. "cifar10_half" is the mapping to [-1, 1].
 PRESETS: dict[Preset, Moments] = {
     "none": Moments((0.0,), (1.0,)),
     "mnist": Moments((0.1307,), (0.3081,)),
@@ -44,14 +44,14 @@ PRESETS: dict[Preset, Moments] = {
 
 
 class Scaling(NamedTuple):
-    """(x - shift) / scale makes features of what was read; float32, shape (1,) or (channels,)."""
+    """Shift and scale of features, (x - shift) / scale: float32, shape (1,) or (channels,)."""
 
     shift: np.ndarray
     scale: np.ndarray
 
 
 def scaling_of(x: np.ndarray, chosen: Preset | Moments) -> Scaling:
-    """Return the scaling of an array whose last axis are channels or features; bytes are pixels in [0, 255].
+    """Return the scaling of an array whose last axis holds channels or features. Bytes are pixels in [0, 255].
 
     Raises ConfigError if the moments do not fit the size of the last axis.
     """

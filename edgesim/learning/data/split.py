@@ -1,4 +1,4 @@
-"""Which samples each device holds, and the draws that several partitions share. NumPy only."""
+"""Samples of each device, and the draws that several partitions share. NumPy only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgesim.core.errors import ConfigError
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Row numbers of the training set, and of the test set if devices have their own, one int64 array a device."""
+    """Rows of the training set, and of the test set if devices have their own, one int64 array per device."""
 
     train: tuple[Ids, ...]
     test: tuple[Ids, ...] | None = None
@@ -24,7 +24,7 @@ class Split:
         return np.array([len(rows) for rows in self.train], dtype=np.int64)
 
     def among(self, ids: Ids, devices: int) -> Split:
-        """Return this split over the devices `ids` of so many; the others hold nothing."""
+        """Return this split assigned to the devices `ids` among `devices`. Other devices hold nothing."""
         return Split(_placed(self.train, ids, devices), self.test and _placed(self.test, ids, devices))
 
 
@@ -36,7 +36,7 @@ def _placed(rows: Sequence[Ids], ids: Ids, devices: int) -> tuple[Ids, ...]:
 
 
 class Pool:
-    """Hands out training samples and remembers which are used. Mutable: it lives inside one `split` call."""
+    """Pool of training samples that remembers the used ones. Mutable: it lives inside one `split` call."""
 
     def __init__(self, y: Ids, generator: np.random.Generator) -> None:
         self._y = y
@@ -46,8 +46,8 @@ class Pool:
     def draw(self, labels: Ids, count: int) -> Ids:
         """Return `count` different samples drawn uniformly from these classes.
 
-        Samples that nobody has are preferred; the rest is drawn from those in use. Raises ConfigError if the
-        classes together hold fewer.
+        Unused samples are preferred. The rest is drawn from used ones. Raises ConfigError if the classes together have
+        fewer samples.
         """
         allowed = np.isin(self._y, labels)
         fresh = np.flatnonzero(allowed & self._unused)
@@ -61,18 +61,18 @@ class Pool:
         return rows
 
     def left(self, classes: int) -> Ids:
-        """Return the number of samples of each class that nobody has."""
+        """Return the number of unused samples of each class."""
         return np.bincount(self._y[self._unused], minlength=classes)
 
 
 def require(needed: int, available: int, key: str, what: str = "") -> None:
-    """Raise ConfigError unless `available` training samples are enough; `key` is the key to name."""
+    """Raise ConfigError that names `key` unless `available` training samples are enough."""
     if needed > available:
         raise ConfigError(f"{key}: needs {needed} training samples {what}".rstrip() + f", the data set has {available}")
 
 
 def alike_devices(sigma: float, devices: int) -> int:
-    """Return how many of the devices are i.i.d., the first of them, where `sigma` of them are: halves round up."""
+    """Return the number of i.i.d. devices, which are the first ones: a share `sigma`, where halves round up."""
     return int(np.floor(sigma * devices + 0.5))
 
 
@@ -83,9 +83,9 @@ def by_class(y: Ids, classes: int) -> list[Ids]:
 
 
 def deal(rows: Ids, counts: Sequence[int] | Ids, generator: np.random.Generator) -> list[Ids]:
-    """Return one array for each count, cut one after the other from endlessly repeated shuffles of `rows`.
+    """Return one array for each count, cut one after another from repeated shuffles of `rows`.
 
-    All are disjoint as long as the counts add up to no more than there are rows.
+    All are disjoint if the counts add up to at most the number of rows.
     """
     total = int(np.sum(counts))
     shuffles = [generator.permutation(rows) for _ in range(-(-total // len(rows)))] if total else [rows]
@@ -103,8 +103,8 @@ def local_tests(
 ) -> tuple[Ids, ...]:
     """Return a test set for each device with the class shares of its training set.
 
-    Of every class it takes ceil(share * ceil(n_test / devices)) images at random from the global test set; devices may
-    share images. An image comes twice only if the class has too few. Raises ConfigError if a class has none.
+    It has ceil(share * ceil(n_test / devices)) random images of every class from the global test set. Devices may share
+    images. A device has an image twice only if the class has too few. Raises ConfigError if a class has none.
 
     Source: DA-DPFL, released code.
     """

@@ -1,4 +1,4 @@
-"""From a data frame to a data set: features, labels of any kind, and what else is known of samples."""
+"""Data sets from data frames: features, labels of any kind, and other columns of samples."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 TableLabels: TypeAlias = Literal["classes", "numbers", "flags"]
 _LARGEST = float(np.finfo(np.float32).max)  # of features and labels
-_MOST_CLASSES = 10_000  # beyond them a label is a number that was taken for a class
+_MOST_CLASSES = 10_000  # with more, the label is probably a number and not a class
 
 
 class Table:
-    """A frame with a row a sample, and which of its columns are labels and features."""
+    """A frame with one row per sample, and the choice of its label and feature columns."""
 
     def __init__(self, origin: str, frame: pd.DataFrame, label: Sequence[str], kind: TableLabels) -> None:
-        """`origin`: what a message names. Raises DataError if the frame has no row or lacks a label."""
+        """`origin`: name in error messages. Raises DataError if the frame has no row or lacks a label."""
         self.origin, self.frame, self.label, self.kind = origin, frame, list(label), kind
         self._check(self.label)
         if frame.empty:
@@ -39,8 +39,8 @@ class Table:
     ) -> Dataset:
         """Return the data set of these features and rows.
 
-        `standardise`: features by mean and deviation of the training samples; `scale_labels`: likewise numbers.
-        Raises DataError where a value is none that it has to be.
+        `standardise`: standardise features by mean and deviation of the training samples. `scale_labels`: standardise
+        labels that are numbers likewise. Raises DataError for a value that is not of the required kind.
         """
         x, (y, outputs) = self.numbers(features), self._labels()
         if standardise:
@@ -57,7 +57,7 @@ class Table:
         )  # fmt: skip
 
     def features(self, given: Sequence[str], left_out: Sequence[str]) -> list[str]:
-        """Return the columns that are features: those given, or all of numbers but labels and those left out."""
+        """Return the feature columns: the given ones, or all numeric ones except labels and columns left out."""
         self._check([*given, *left_out])
         numeric = self.frame.select_dtypes("number").columns
         found = list(given) or [str(column) for column in numeric if column not in {*self.label, *left_out}]
@@ -68,7 +68,7 @@ class Table:
         return found
 
     def split(self, share: float, seed: int, by: str | None) -> tuple[Ids, Ids]:
-        """Return the rows of training and test: of every class, or of every value of the column `by`, a share."""
+        """Return training and test rows. The test has `share` of every class, or of every value of the column `by`."""
         if by is not None:
             self._check([by])
         wanted = self.label[0] if by is None and self.kind == "classes" else by
@@ -82,18 +82,17 @@ class Table:
         found = np.empty((len(self.frame), len(columns)))
         for place, column in enumerate(columns):
             found[:, place] = _as_numbers(self.frame[column])
-            held = np.abs(found[:, place]) <= _LARGEST  # not so where there is no number
+            held = np.abs(found[:, place]) <= _LARGEST  # False if there is no number
             if not held.all():
                 row = int(held.argmin())
                 value = self.frame[column].iloc[row]
+                shown = quoted(value.item() if isinstance(value, np.generic) else value)  # as Python writes it
                 what = f"numbers up to {_LARGEST:.2g}" if np.isfinite(found[row, place]) else "finite numbers"
-                raise DataError(
-                    f"{self.origin}: column {quoted(column)} needs {what}, row {row + 1} has {_plain(value)}"
-                )
+                raise DataError(f"{self.origin}: column {quoted(column)} needs {what}, row {row + 1} has {shown}")
         return found
 
     def _standardised(self, columns: Sequence[str], values: np.ndarray, train: Ids) -> np.ndarray:
-        """Return values standardised by those of `train`. Raises DataError for one that float32 cannot hold then."""
+        """Return values standardised by the rows `train`. Raises DataError if float32 cannot hold a result."""
         scaled = standardised(values, values[train])
         held = np.abs(scaled) <= _LARGEST
         if not held.all():
@@ -105,7 +104,7 @@ class Table:
         return scaled
 
     def _labels(self) -> tuple[np.ndarray, int]:
-        """Return labels and how many outputs a network has for them."""
+        """Return the labels and the number of a network's outputs for them."""
         if self.kind != "classes":
             y = self.numbers(self.label)
             if self.kind == "flags" and not np.isin(y, (0.0, 1.0)).all():
@@ -116,7 +115,14 @@ class Table:
         [label] = self.label
         if (missing := self.frame[label].isna().to_numpy()).any():
             raise DataError(f"{self.origin}: column {quoted(label)} has no class in row {int(missing.argmax()) + 1}")
-        self._check_classes(label)
+        from pandas.api.types import is_scalar
+
+        # Parquet files may have lists or records, which cannot name classes.
+        for row, value in enumerate(self.frame[label]) if self.frame[label].dtype == object else ():
+            if not is_scalar(value):
+                raise DataError(
+                    f"{self.origin}: column {quoted(label)} needs texts or numbers, row {row + 1} has {quoted(value)}"
+                )
         values, y = np.unique(self.frame[label].to_numpy(), return_inverse=True)
         if len(values) > _MOST_CLASSES:
             raise DataError(
@@ -125,16 +131,6 @@ class Table:
             )
         return y.astype(np.int64), len(values)
 
-    def _check_classes(self, label: str) -> None:
-        """Raise DataError if a column has lists or records, as parquet files may, which are no names of classes."""
-        from pandas.api.types import is_scalar
-
-        for row, value in enumerate(self.frame[label]) if self.frame[label].dtype == object else ():
-            if not is_scalar(value):
-                raise DataError(
-                    f"{self.origin}: column {quoted(label)} needs texts or numbers, row {row + 1} has {quoted(value)}"
-                )
-
     def _check(self, columns: Sequence[str]) -> None:
         if absent := [column for column in columns if column not in self.frame]:
             known = in_short(", ".join(map(str, self.frame.columns[:20])))
@@ -142,24 +138,19 @@ class Table:
 
 
 def _as_numbers(column: pd.Series) -> np.ndarray:
-    """Return a column as float64, NaN where it has no number, and the largest ones where it has larger ones."""
+    """Return a column as float64, with NaN for values that are not numbers and the largest float for larger ones."""
     import pandas as pd
 
     try:
         return pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64)
-    except OverflowError:  # whole numbers of more than 308 digits stay Python's own
+    except OverflowError:  # integers of more than 308 digits stay Python objects
         largest = float(np.finfo(np.float64).max)
         within = column.map(lambda value: max(-largest, min(largest, value)) if isinstance(value, int) else value)
         return pd.to_numeric(within, errors="coerce").to_numpy(dtype=np.float64)
 
 
-def _plain(value: object) -> str:
-    """Return a value of a frame as Python writes it."""
-    return quoted(value.item() if isinstance(value, np.generic) else value)
-
-
 def standardised(values: np.ndarray, of: np.ndarray) -> np.ndarray:
-    """Return (values - mean) / deviation of each column; what does not vary in `of` becomes 0 there."""
+    """Return (values - mean) / deviation of each column, with moments of `of`. A constant column is only centred."""
     deviation = of.std(axis=0)
     scaled: np.ndarray = (values - of.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
     return scaled

@@ -1,4 +1,4 @@
-"""The handwritten digits that come with scikit-learn: always there, no files, quick to train on."""
+"""The handwritten digits of scikit-learn: always available, without files of their own, and quick to train on."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class Digits(Source):
         order = np.argsort(labels, kind="stable")
         starts = np.searchsorted(labels[order], labels[order])
         rank = np.empty_like(order)
-        rank[order] = np.arange(len(order)) - starts  # how many samples of its class come before it
+        rank[order] = np.arange(len(order)) - starts  # number of earlier samples of the same class
         test = rank % _TEST_EVERY == _TEST_EVERY - 1
         images = pixels.reshape(-1, 8, 8) / 16
         return Raw(images[~test], labels[~test], images[test], labels[test], 10)
 
 
 def _table() -> np.ndarray:
-    """Return what `sklearn.datasets.load_digits` does, pixels and label, shape (1797, 65)."""
+    """Return pixels and label, shape (1797, 65), as `sklearn.datasets.load_digits` reads them."""
     return shipped_numbers("digits.csv.gz")
 
 
 def shipped_numbers(name: str, delimiter: str | None = ",", skiprows: int = 0) -> np.ndarray:
-    """Return the numbers of a table that comes with scikit-learn, shape (rows, columns).
+    """Return the numbers of a table in scikit-learn's package, shape (rows, columns).
 
-    Its file is read without loading scikit-learn, which takes a second and 70 MB.
+    The file is read without loading scikit-learn, which would take a second and 70 MB.
     """
     package = importlib.util.find_spec("sklearn")
     [folder] = (package and package.submodule_search_locations) or [""]

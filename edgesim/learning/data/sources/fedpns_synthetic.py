@@ -1,7 +1,7 @@
 """Gaussian features labelled by random linear rules, made for each device.
 
 Source: H. Wu, P. Wang, Node Selection Toward Faster Convergence for Federated Learning on Non-IID Data (FedPNS), IEEE
-TNSE 2022, synthetic data; what the text leaves open follows the authors' code, or is a key.
+TNSE 2022, synthetic data. Details that the text does not specify follow the authors' code or are keys.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ class FedpnsSynthetic(Source):
     """60 features, 10 classes: label y = argmax(W x + b), x ~ N(o, diag(h^-1.2)), h = 1..60.
 
     The first round(sigma * devices) devices are i.i.d.: o = 0 and a common W, b, entries N(0, 1). Each other device has
-    a B ~ N(0, varrho) and an o with entries N(B, 1), so that its features lie elsewhere.
+    a B ~ N(0, varrho) and an o with entries N(B, 1), so that its features have another mean.
 
-    Both splits stand device by device, in the order of ids. Partition `blocks` hands out the training samples,
-    round(train_share * samples_per_device) to each; `test_limit` would leave the last devices out of the test.
+    Both splits are sorted by device, in the order of ids. Partition `blocks` gives each device its training samples,
+    round(train_share * samples_per_device) of them. `test_limit` would remove the last devices from the test.
     """
 
     name = "fedpns_synthetic"
 
-    seed: Annotated[int, Ge(0)] = 1  # of the data alone: runs that differ in their own seed share them
-    devices: Count = 50  # as many as the fleet has
+    seed: Annotated[int, Ge(0)] = 1  # of the data alone: runs with different seeds of their own share the data
+    devices: Count = 50  # equal to the number of devices of the fleet
     samples_per_device: Annotated[int, Ge(2), Le(MOST_COUNT)] = 1000  # of both splits together
     sigma: Share = 0.3  # FedPNS: 0.2, 0.3 and 0.5
     varrho: NonNegativeFactor = 1.0  # FedPNS: 0.5 and 1
-    varrho_is: Literal["deviation", "variance"] = "deviation"  # the text says N(0, varrho), the code has a deviation
-    labelling: Literal["own", "shared"] = "own"  # code: a W, b of its own for each other device; text: the common one
-    train_share: Annotated[float, Gt(0), Lt(1)] = 0.8  # as in the text; 0.6 in the code
-    test_on: Literal["all", "iid"] = "all"  # code: i.i.d. devices only, as labels of the others may contradict theirs
+    varrho_is: Literal["deviation", "variance"] = "deviation"  # the text says N(0, varrho), the code uses a deviation
+    labelling: Literal["own", "shared"] = "own"  # code: each other device has its own W, b. Text: the common W, b
+    train_share: Annotated[float, Gt(0), Lt(1)] = 0.8  # as in the text. The code has 0.6
+    test_on: Literal["all", "iid"] = "all"  # code: only i.i.d. devices, because labels of others may contradict theirs
 
     def read(self) -> Raw:
         """Return the samples of all devices. Raises ConfigError if a split would be empty."""
@@ -73,8 +73,8 @@ class FedpnsSynthetic(Source):
     def _draw(self, alike: int) -> tuple[Arr, Ids]:
         """Return features (devices, samples, 60) and labels (devices, samples).
 
-        One generator draws W and b, then for each device in the order of ids B, o, its own W and b, and x. The own
-        rules are drawn even if unused, so that the features do not depend on `labelling`.
+        One generator draws W and b, then for each device in the order of ids B, o, its own W and b, and x. A device's
+        own rule is drawn even if it is not used, so that the features do not depend on `labelling`.
         """
         generator = Key(self.seed).at(Purpose.DATA).numpy()
         spread = self.varrho if self.varrho_is == "deviation" else self.varrho**0.5

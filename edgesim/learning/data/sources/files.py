@@ -39,7 +39,7 @@ _PIXEL_BYTES = 3 + 3 * 4  # red, green, blue, as read and as trained on
 
 @dataclass(frozen=True, kw_only=True)
 class Idx(Source):
-    """Four idx files in a folder, named as those of MNIST: train-images-idx3-ubyte and so on, gzipped or not."""
+    """Four idx files in a folder, named like the files of MNIST: train-images-idx3-ubyte and so on, gzipped or not."""
 
     name = "idx"
 
@@ -115,7 +115,7 @@ class Parquet(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class Npz(Source):
-    """One NumPy archive with x_train, y_train, x_test and y_test. Bytes are pixels; other types are kept."""
+    """One NumPy archive with x_train, y_train, x_test and y_test. Bytes are pixels. Other types are kept."""
 
     name = "npz"
 
@@ -140,9 +140,9 @@ class Npz(Source):
 class Folder(Source):
     """Image files in root/train/<class>/ and root/test/<class>/, read as red, green, blue.
 
-    With `test_share` they lie in root/<class>/, and that share of each class, rounded, becomes the test split; both
-    splits are in random order. With `replicate` every training image counts several times: one number for each class,
-    in the order of their folders' names. Limits count images before they are repeated.
+    With `test_share` the files are in root/<class>/, and this share of each class, rounded, becomes the test split.
+    Both splits are then in random order. With `replicate` every training image counts several times. It has one number
+    for each class, in the order of the folders' names. Limits count images before they are repeated.
     """
 
     name = "image_folder"
@@ -150,7 +150,7 @@ class Folder(Source):
     root: ScenarioPath  # the folder
     resize: Count | tuple[Count, Count] | None = None  # side of a square, or [height, width]
     test_share: Annotated[float, Gt(0), Lt(1)] | None = None
-    seed: Annotated[int, Ge(0)] = 1  # of the split alone: runs that differ in their own seed share it
+    seed: Annotated[int, Ge(0)] = 1  # of the split alone: runs with different seeds of their own share the split
     replicate: tuple[Count, ...] | None = None
 
     @property
@@ -159,14 +159,21 @@ class Folder(Source):
         return str(self.root)
 
     def files(self) -> list[Path] | None:
-        """Return all files below the folder, links to others followed, as `ImageFolder` does."""
+        """Return all files below the folder. Links to other folders are followed, as in `ImageFolder`."""
         below = os.walk(self.root.expanduser(), followlinks=True)
         return sorted(Path(folder, name) for folder, _, names in below for name in names)
 
     def read(self) -> Raw:
-        """Return all images in the order of their class and file names, or of the split."""
+        """Return all images in the order of their class and file names, or in the order of the split."""
         if self.test_share is not None:
-            return self._held_out(self.test_share)
+            listed = self._listed()
+            if {"train", "test"} <= set(listed.classes):
+                raise ConfigError(f"data.test_share: {self.root} has its own train and test folders; leave it out")
+            labels = np.array(listed.targets)
+            rows, test_rows = held_out(labels, self.test_share, Key(self.seed).at(Purpose.DATA))
+            x_train = self._pixels(listed, rows[: self.train_limit])
+            x_test = self._pixels(listed, test_rows[: self.test_limit])
+            return Raw(x_train, labels[rows], x_test, labels[test_rows], len(listed.classes), self.replicate)
         train, test = self._listed("train"), self._listed("test")
         if train.classes != test.classes:
             raise DataError(f"data.root: {self.root} has training classes {train.classes}, test classes {test.classes}")
@@ -175,20 +182,10 @@ class Folder(Source):
         x_test = self._pixels(test, np.arange(len(y_test))[: self.test_limit])
         return Raw(x_train, y_train, x_test, y_test, len(train.classes), self.replicate)
 
-    def _held_out(self, share: float) -> Raw:
-        listed = self._listed()
-        if {"train", "test"} <= set(listed.classes):
-            raise ConfigError(f"data.test_share: {self.root} has its own train and test folders; leave it out")
-        labels = np.array(listed.targets)
-        train, test = held_out(labels, share, Key(self.seed).at(Purpose.DATA))
-        x_train = self._pixels(listed, train[: self.train_limit])
-        x_test = self._pixels(listed, test[: self.test_limit])
-        return Raw(x_train, labels[train], x_test, labels[test], len(listed.classes), self.replicate)
-
     def _listed(self, split: str = "") -> ImageFolder:
         """Return the classes and files of a folder below the root, or of the root itself."""
         try:
-            from torchvision.datasets import ImageFolder  # costs 150 MB, which most runs can do without
+            from torchvision.datasets import ImageFolder  # takes 150 MB, which most runs do not need
 
             return ImageFolder(str(self.root.expanduser() / split))
         except OSError as error:

@@ -1,7 +1,7 @@
 """Made-up images in place of HAM10000's photographs, which cannot be downloaded without an account.
 
-Source of the class counts and of how often the training images of each class are repeated: DA-DPFL paper and its
-authors' published code. The images are edgesim's own.
+Source of the class counts and of the repetitions of each class's training images: DA-DPFL paper and its authors'
+published code. The images are edgesim's own.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from edgesim.learning.data.source import Raw, Source
 # Actinic keratosis, basal cell carcinoma, benign keratosis, dermatofibroma, nevus, melanoma, vascular lesion.
 COUNTS = (327, 514, 1099, 115, 6705, 1113, 142)
 COPIES = {
-    "released": (18, 12, 6, 53, 1, 44, 6),  # the last two look swapped, but published costs fit them
+    "released": (18, 12, 6, 53, 1, 44, 6),  # the last two look swapped, but they match the published costs
     "corrected": (18, 12, 6, 53, 1, 6, 44),
     "none": None,
 }
-WAVES = tuple(3.0 * (10 / 3) ** (c / 6) for c in range(len(COUNTS)))  # of a lesion's stripes, across the whole image
+WAVES = tuple(3.0 * (10 / 3) ** (c / 6) for c in range(len(COUNTS)))  # stripes of a lesion across the whole image
 
 _TEST_SHARE = 0.2
 _SKIN, _LESION = np.array([0.80, 0.62, 0.55]), np.array([-0.30, -0.32, -0.28])  # red, green, blue
@@ -39,36 +39,36 @@ _SPLIT, _TINTS, _IMAGES = range(3)  # streams
 class Ham10000Like(Source):
     """10,015 made-up images of 3 x `side` x `side` pixels, 7 classes with HAM10000's class counts. NO medical images.
 
-    They stand in for HAM10000 where costs, sizes and class imbalance matter; what is learned from them says nothing
-    about skin. Each is a plain background with one soft ellipse of random place, size, proportions and direction,
-    darker and striped. The number of stripes across the image tells the class, 3 to 10 in equal ratios; their direction
-    and phase are random, so that no linear model sees them. A faint tint is the class's too, below that of each image;
-    and every pixel has noise.
+    They replace HAM10000 where costs, sizes and class imbalance matter. A model trained on them knows nothing about
+    skin. Each image is a plain background with one soft, darker, striped ellipse of random place, size, proportions and
+    direction. The number of stripes across the image gives the class, 3 to 10 in equal ratios. The direction and the
+    phase of the stripes are random, so that no linear model can use them. Each class also has a faint tint, weaker than
+    the tint of each image, and every pixel has noise.
 
-    Of each class 80 % are for training, rounded: 8,012 images. They are then repeated, by class: "released" to 65,006
+    Of each class 80 %, rounded, are for training: 8,012 images. They are then repeated by class: "released" to 65,006
     training samples, "corrected" to 35,518, or "none". Limits count images before they are repeated.
     """
 
     name = "ham10000_like"
 
-    normalise: Preset | Moments = "imagenet"  # as DA-DPFL has it for HAM10000
-    seed: Annotated[int, Ge(0)] = 1  # of the data alone: runs that differ in their own seed share them
-    side: Annotated[int, Ge(24), Le(MOST_COUNT)] = 64  # pixels; below 24 the finest stripes have less than two each
+    normalise: Preset | Moments = "imagenet"  # as in DA-DPFL for HAM10000
+    seed: Annotated[int, Ge(0)] = 1  # of the data alone: runs with different seeds of their own share the data
+    side: Annotated[int, Ge(24), Le(MOST_COUNT)] = 64  # pixels. Below 24 the finest stripes are under two pixels wide
     replicate: Literal["released", "corrected", "none"] = "released"  # training images by class
 
     def files(self) -> list[Path] | None:
-        """Return none: what is made follows from the keys."""
+        """Return no files, because the images follow from the keys alone."""
         return []
 
     def read(self) -> Raw:
-        """Return both splits in random order; an image depends on `seed`, `side` and its number alone."""
+        """Return both splits in random order. An image depends only on `seed`, `side` and its number."""
         labels = np.repeat(np.arange(len(COUNTS)), COUNTS)
         train, test = held_out(labels, _TEST_SHARE, self._key().at(_SPLIT))
         x_train, x_test = self._images(labels, train[: self.train_limit]), self._images(labels, test[: self.test_limit])
         return Raw(x_train, labels[train], x_test, labels[test], len(COUNTS), COPIES[self.replicate])
 
     def _images(self, labels: Ids, rows: Ids) -> np.ndarray:
-        """Return these of the images, bytes (rows, side, side, 3)."""
+        """Return the images of these rows, bytes (rows, side, side, 3)."""
         tints = _CLASS_TINT * self._key().at(_TINTS).numpy().standard_normal((len(COUNTS), 3))
         check_memory(
             "data.side", len(rows) * self.side**2 * 15, f"{len(rows)} images of {self.side}x{self.side} pixels"
@@ -85,7 +85,7 @@ class Ham10000Like(Source):
 
 
 def _image(side: int, waves: float, tint: Arr, draws: np.random.Generator) -> np.ndarray:
-    """Return one image, bytes (side, side, 3). Lengths are shares of the side."""
+    """Draw one image, bytes (side, side, 3). Lengths are shares of the side."""
     at = (np.arange(side, dtype=np.float32) + 0.5) / side - 0.5
     x, y = at[None, :] - draws.uniform(-0.12, 0.12), at[:, None] - draws.uniform(-0.12, 0.12)
     axes, tilt, direction = draws.uniform(0.2, 0.36, size=2), draws.uniform(0, np.pi), draws.uniform(0, np.pi)

@@ -1,4 +1,4 @@
-"""Published image data sets by name, found in a data folder or downloaded through torchvision."""
+"""Published image data sets by name, read from a data folder or downloaded through torchvision."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from edgesim.learning.data.source import VARIABLE, Raw, Source, check_labels, pl
 
 @dataclass(frozen=True, kw_only=True)
 class Published(Source):
-    """A data set known by its name.
+    """A published data set, identified by its name.
 
-    Below each folder of the search path it may lie in the layout of torchvision, as raw files, or as parquet files
-    train-*.parquet and test-*.parquet in a folder of its name.
+    Below each folder of the search path it may have the layout of torchvision, raw files, or parquet files
+    train-*.parquet and test-*.parquet in a folder with the name of the data set.
     """
 
     reader: ClassVar[str]  # name of torchvision's class
     folders: ClassVar[tuple[str, ...]]  # names below a folder of the search path
     known_classes: ClassVar[int]
-    package: ClassVar[str] = ""  # Debian's, which puts the files on the search path
+    package: ClassVar[str] = ""  # Debian package that puts the files on the search path
 
-    root: ScenarioPath | None = None  # looked in first
-    download: bool = False  # to root, or else the user's cache folder, if it is found nowhere
+    root: ScenarioPath | None = None  # folder to search first
+    download: bool = False  # if the data are found nowhere, download them to root, or to the user's cache folder
 
     @abstractmethod
     def own_files(self, folder: Path) -> list[Path] | None:
-        """Return the files of this set in the layout it was published in, if the folder holds them."""
+        """Return the files in the published layout, or None if the folder does not hold them."""
 
     @abstractmethod
     def own_layout(self, folder: Path) -> Raw | None:
-        """Return the arrays of these files, None if the folder does not hold them."""
+        """Return the arrays of these files, or None if the folder does not hold them."""
 
     def fetch(self, folder: Path) -> None:
         """Download both splits into a folder."""
@@ -53,7 +53,7 @@ class Published(Source):
             _torchvision(self.reader)(str(folder), train=train, download=True)
 
     def files(self) -> list[Path] | None:
-        """Return the files of the first place that has them; None if none has."""
+        """Return the files of the first folder that has them, or None if no folder has them."""
         for folder in places(self.root, self.folders):
             own, parquet = self.own_files(folder), _parquet_of(folder)
             if own is not None or parquet:
@@ -61,10 +61,18 @@ class Published(Source):
         return None
 
     def read(self) -> Raw:
-        """Return the arrays, from the first place that has them."""
+        """Return the arrays, from the first folder that has them."""
         raw = self._found()
         if raw is None and self.download:
-            self._download()
+            folder = cache_folder() if self.root is None else self.root.expanduser()
+            try:
+                _download(self.fetch, folder)
+            except (OSError, RuntimeError, EOFError, HTTPException) as error:
+                raise DataError(
+                    f"data.download: cannot download {self.name} ({in_short(error)}); "
+                    f"put its files in {folder / self.folders[-1]}, or let {VARIABLE} name a folder that has them, "
+                    "or choose a source that needs no files such as digits"
+                ) from error
             raw = self._found()
         if raw is None:
             install = f", or install the Debian package {self.package}" if self.package else ""
@@ -90,35 +98,23 @@ class Published(Source):
         train_set, test_set = read_parquet(train, limit=self.train_limit), read_parquet(test, limit=self.test_limit)
         return Raw(*train_set, *test_set, self.known_classes)
 
-    def _download(self) -> None:
-        """Fetch the files into a folder of their own first, so that a download that breaks off leaves none."""
-        folder = cache_folder() if self.root is None else self.root.expanduser()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as growing:
-                self.fetch(Path(growing))
-                _move_below(Path(growing), folder)
-        except (OSError, RuntimeError, EOFError, HTTPException) as error:
-            raise DataError(
-                f"data.download: cannot download {self.name} ({in_short(error)}); "
-                f"put its files in {folder / self.folders[-1]}, "
-                f"or let {VARIABLE} name a folder that has them, or choose a source that needs no files such as digits"
-            ) from error
-
 
 def _parquet_of(folder: Path) -> list[list[Path]]:
-    """Return the files of both splits, none if the folder lacks one of them."""
+    """Return the files of both splits, or an empty list if the folder lacks one of them."""
     splits = [parquet_files(folder, split) for split in ("train", "test")]
     return splits if all(splits) else []
 
 
-def _move_below(source: Path, folder: Path) -> None:
-    """Move all that lies in one folder into another, which may have folders of the same names."""
-    for found in source.iterdir():
-        if found.is_dir():
-            shutil.copytree(found, folder / found.name, copy_function=shutil.move, dirs_exist_ok=True)
-        else:
-            shutil.move(found, folder / found.name)
+def _download(fetch: Callable[[Path], None], folder: Path) -> None:
+    """Download into a temporary folder first, so that an interrupted download leaves no files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as growing:
+        fetch(Path(growing))
+        for found in Path(growing).iterdir():
+            if found.is_dir():  # the target may have folders of the same names
+                shutil.copytree(found, folder / found.name, copy_function=shutil.move, dirs_exist_ok=True)
+            else:
+                shutil.move(found, folder / found.name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +129,7 @@ class Mnist(Published):
     normalise: Preset | Moments = "mnist"
 
     def prefixes(self) -> tuple[str, str]:
-        """Return how the names of the training and of the test files start."""
+        """Return the first parts of the names of the training and of the test files."""
         return "train", "t10k"
 
     def own_files(self, folder: Path) -> list[Path] | None:
@@ -175,16 +171,16 @@ class Emnist(Mnist):
     split: Literal["byclass", "bymerge", "balanced", "letters", "digits", "mnist"] = "balanced"  # of EMNIST
 
     def prefixes(self) -> tuple[str, str]:
-        """Return how the names of the training and of the test files start."""
+        """Return the first parts of the names of the training and of the test files."""
         return f"emnist-{self.split}-train", f"emnist-{self.split}-test"
 
     def own_layout(self, folder: Path) -> Raw | None:
-        """Return the arrays of the split, labels counted from 0: those of the letters are published from 1."""
+        """Return the arrays of the split, with labels from 0. The labels of the letters are published from 1."""
         arrays = read_idx_set(folder, self.prefixes())
         return None if arrays is None else self._from_zero(Raw(*arrays))
 
     def _parquet(self, folder: Path) -> Raw | None:
-        """Return the same; these files' names do not say of which split they are, but their labels do."""
+        """Return the same arrays from parquet files. Their labels tell the split, because their names do not."""
         raw = super()._parquet(folder)
         if raw is None:
             return None
@@ -216,12 +212,12 @@ class Cifar10(Published):
     normalise: Preset | Moments = "cifar10"
 
     def own_files(self, folder: Path) -> list[Path] | None:
-        """Return the files of the "python version", if the folder is its own or holds it."""
+        """Return the files of the "python version", if the folder is this version's folder or contains it."""
         layout = self._home(folder) / self.layout
         return sorted(path for path in layout.iterdir() if path.is_file()) if layout.is_dir() else None
 
     def own_layout(self, folder: Path) -> Raw | None:
-        """Return the arrays, if the folder is that of the "python version" or holds it."""
+        """Return the arrays, if the folder is the folder of the "python version" or contains it."""
         home = self._home(folder)
         if not (home / self.layout).is_dir():
             return None
@@ -276,14 +272,14 @@ class Svhn(Published):
 
 
 def _torchvision(name: str) -> Callable[..., Any]:
-    from torchvision import datasets  # costs 150 MB, which most runs can do without
+    from torchvision import datasets  # takes 150 MB, which most runs do not need
 
     found: Callable[..., Any] = getattr(datasets, name)
     return found
 
 
 def _read_torchvision(name: str, folder: Path, **which: Any) -> Any:
-    with reading(folder, f"folder of {name}"):  # it knows the files by their checksums, and unpickles no others
+    with reading(folder, f"folder of {name}"):  # torchvision checks the files' checksums before it unpickles them
         return _torchvision(name)(os.fspath(folder), **which)
 
 
