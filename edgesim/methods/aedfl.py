@@ -87,7 +87,7 @@ class AEDFL(OwnClockMethod):
 
     @property
     def needs_classes(self) -> str:
-        """What the method does for which labels have to be classes."""
+        """The reason why labels must be classes, a verb phrase for the error message."""
         return "weighs devices by their classes" if self.weights == "divergence" else ""
 
     def init(self, setting: Setting, key: Key) -> Any:

@@ -1,4 +1,4 @@
-"""AugFL: meta-learning by inexact ADMM, in which the server pulls the model towards a teacher of its own.
+"""AugFL: meta-learning by inexact ADMM, in which the server pulls the model towards its own teacher.
 
 Source: Yue et al., "AugFL: Augmenting Federated Learning with Pretrained Models" (arXiv 2503.02154) and its authors'
 published code; as a baseline of the FedDHAD paper (arXiv 2507.10430).
@@ -42,7 +42,7 @@ from edgesim.learning.train.loop import gradients
 from edgesim.learning.train.rules import objective_loss
 from edgesim.methods.augfl_teacher import taught, teacher_network
 
-_TEACHER = 2**32 - 1  # stream of the method's own key; the lower ones are those of devices' splits
+_TEACHER = 2**32 - 1  # stream of the method's own key; lower streams are for the devices' splits
 _SUM_FLOPS = 2.0  # of the server, a parameter and term of its sum
 
 Tensors = Mapping[str, Tensor]
@@ -50,90 +50,93 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class AugFL(Method):
-    """Each device takes one step a round, of the loss after a step of adaptation; duals hold devices to one model.
+    """For fast personalisation: devices train for the loss after one step of adaptation, and the server has a teacher.
 
-    A device divides its n samples, a share `support` for adaptation, the rest the query, "fixed" or "redrawn" in every
-    round (`split`). From the model th received: phi = th - `alpha` grad L_support(th), g = grad L_query(phi), H g =
-    (grad L_support(th + d g) - grad L_support(th - d g)) / 2d with d = 1 / (10 k + 100) in its k-th step; its model is
+    Each device takes one step a round, and duals hold the devices to one model (ADMM). A device divides its n samples:
+    a share `support` is for adaptation, the rest is the query. The `split` is "fixed" or "redrawn" in every round. From
+    the received model th: phi = th - `alpha` grad L_support(th), g = grad L_query(phi), H g =
+    (grad L_support(th + d g) - grad L_support(th - d g)) / 2d with d = 1 / (10 k + 100) in its k-th step. Its model is
     th_i = th - (y_i + w_i (g - alpha H g)) / `rho`, with w_i its share of all samples, and its dual y_i grows by
-    rho (th_i - th). Nothing of the scenario's training settings is used. It sends th_i + y_i / rho.
-    The new model is the mean of these minus `lam` grad R / (rho times their number). `absent` devices count with what
-    they last sent, those that never sent anything with the first model ("all") or not at all ("seen"); with "none" only
-    the devices of the round count. R is T^2 KL(teacher, model) at `temperature` T on `server_samples` training samples
-    that the server has for itself, equally many of each class. The teacher is a network of the name `teacher`, trained
-    on these samples by SGD before the first merge, whose time that is part of. With `lam` = 0 there is neither.
-    `evaluation.personal` tests phi of a device's last turn with its running statistics, the global model if it had
-    none. Running statistics are averaged by data size.
+    rho (th_i - th). It sends th_i + y_i / rho. The new model is the mean of the sent ones minus `lam` grad R / (rho
+    times their number). `absent` devices count with the last model that they sent. Devices that never sent any count
+    with the first model ("all") or not at all ("seen"). With "none" only the devices of the round count. R is
+    T^2 KL(teacher, model) at `temperature` T on `server_samples` training samples of the server's own, equally many of
+    each class. The teacher is a network of the name `teacher`. SGD trains it on these samples before the first merge,
+    as part of the time of that merge. With `lam` = 0 there is neither a teacher nor a server set.
+    `evaluation.personal` tests phi of a device's last turn with its running statistics, or the global model if it had
+    no turn. Running statistics are averaged by data size.
 
-    Experimental: without a pretrained model the teacher is a surrogate, and what the FedDHAD paper used is not said.
+    Experimental: without a pretrained model the teacher is a surrogate, and the FedDHAD paper does not specify its own.
 
-    Of the scenario's training settings none is used: a device takes one step a round, on all of its samples. It sends
-    th_i + y_i / rho, from which the server's sum follows whatever model the device started from; th_i alone, from which
-    the server could work out y_i, is as long. The teacher is trained as part of the first merge, which takes the server
-    so much longer, as no work comes before the first round. The original is judged after one step of adaptation:
-    `evaluation.personal` tests the model that a device adapted at its last turn, which is one step from what it then
-    received, not from the newest global model. Both gradients of a difference see the same dropout.
+    None of the scenario's training settings is used: a device takes one step a round, on all of its samples. It sends
+    th_i + y_i / rho, from which the server's sum follows whatever model the device started from. Sending th_i alone,
+    from which the server could work out y_i, would take as many bytes. The teacher is trained as part of the first
+    merge, which takes longer by the training, because no work comes before the first round. The original is judged
+    after one step of adaptation. `evaluation.personal` tests the model that a device adapted at its last turn, one step
+    from the model that it then received and not from the newest global model. Both gradients of a difference use the
+    same dropout.
     """
 
     alpha: PositiveFactor = 0.05
-    """Launcher for CIFAR-100; the paper's other data sets have their own. The rate of the adapting step and the
+    """Launcher for CIFAR-100; the paper has other values for other data sets. The rate of the adapting step and the
     factor of the Hessian product.
     """
     rho: PositiveFactor = 0.7
     """Launcher for CIFAR-100."""
     lam: NonNegativeFactor = 5.0
     """Launcher for CIFAR-100, there for a contrastive distance to the teacher. The server's step is `lam` over `rho`
-    and the number of devices that count, 0.18 with that launcher's 40; with far fewer, as with ten on digits or
-    `absent = "seen"`, it is too long and the model jumps about. At 0 there is neither a teacher nor a server set.
+    and the number of devices that count, 0.18 with the launcher's 40 devices. With far fewer, as with ten on digits or
+    `absent = "seen"`, the step is too long and the model jumps about. At 0 there is neither a teacher nor a server set.
     """
     support: Annotated[float, Gt(0), Lt(1)] = 0.8
-    """The authors' division of data; the paper says only that a device has two sets. Each has a sample at least, two
-    where batch normalisation needs them; who has too few to split takes all for both.
+    """The authors' division of data. The paper says only that a device has two sets. Each has at least one sample, or
+    two where batch normalisation needs them. A device with too few samples to split takes all of them for both.
     """
     split: Literal["fixed", "redrawn"] = "fixed"
     """The two sets of a device are fixed in the published code. `"redrawn"` divides its samples anew in every round.
     """
     absent: Literal["all", "seen", "none"] = "all"
-    """In the published code all devices take part in every round. Where they do not, ADMM keeps what an absent one
-    sent last, and a device that was never asked has the first model and no dual. That holds the model back for long
-    where few of many take part: `"seen"` leaves those out, `"none"` averages the round alone.
+    """In the published code all devices take part in every round. Otherwise ADMM keeps the last model of an absent
+    device, and a device that was never selected has the first model and no dual. This holds the model back for long
+    where few of many take part. `"seen"` leaves devices out that were never selected, `"none"` averages the round
+    alone.
     """
     temperature: PositiveFactor = 4.0
-    """The authors' code has a contrastive distance with a memory of features; distillation by softened outputs, one
-    of its choices, at the temperature that it has there, is ours.
+    """The authors' code has a contrastive distance with a memory of features. Distillation by softened outputs, one of
+    its options, is our choice, at the temperature of that code.
     """
     teacher: str = "resnet18_bn"
-    """The authors' is ResNet32x4, trained on all of CIFAR-100. Nothing pretrained comes with edgesim, and a teacher
-    that has seen the devices' data would not be pretrained: a ResNet18 trained on the server's own samples is ours.
-    Any network by name, or `package.module:Class`.
+    """The authors have a ResNet32x4, trained on all of CIFAR-100. edgesim comes with no pretrained network, and a
+    teacher that has seen the devices' data would not be pretrained. A ResNet18 trained on the server's own samples is
+    our choice. Any network by name, or `package.module:Class`.
     """
-    teacher_epochs: Count = 30  # of the teacher's training
-    """Ours, as are the next two: enough to fit a hundred samples."""
-    teacher_batch: Count = 16  # of the teacher's training
+    teacher_epochs: Count = 30  # epochs of the teacher's training
+    """Our choice, as are the next two: enough to fit a hundred samples."""
+    teacher_batch: Count = 16  # batch size of the teacher's training
     """See `teacher_epochs`."""
-    teacher_lr: PositiveFactor = 0.05  # of the teacher's training
+    teacher_lr: PositiveFactor = 0.05  # learning rate of the teacher's training
     """The usual rate for teachers of contrastive distillation; constant here."""
-    teacher_momentum: Annotated[float, Ge(0), Lt(1)] = 0.9  # of the teacher's training
+    teacher_momentum: Annotated[float, Ge(0), Lt(1)] = 0.9  # momentum of the teacher's training
     """See `teacher_lr`."""
     server_samples: Count = 100
-    """Silent. As for `feddhe`; the teacher is trained and compared on the same samples."""
+    """The paper does not specify this. As for `feddhe`; the teacher is trained and compared on the same samples."""
     needs: ClassVar[Needs] = Needs(
         device_state="delivered", feedback=True
     )  # timing alone does not know the teacher's work
 
     @property
     def needs_classes(self) -> str:
-        """What the method does for which labels have to be classes."""
+        """The reason why labels must be classes, a verb phrase for the error message."""
         return "compares the classes that model and teacher see"
 
     @property
     def server_set(self) -> ServerSet | None:
-        """Samples that the teacher is trained on and compared on, if there is one."""
+        """Samples on which the teacher is trained and compared, if there is a teacher."""
         wanted = ServerSet(self.server_samples, "train", "balanced", reserved=True, option="server_samples")
         return wanted if self.lam else None
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return a server that has heard nobody. Raises ConfigError for a teacher that does not fit."""
+        """Return a server without updates so far. Raises ConfigError for a teacher that does not fit."""
         super().init(setting, key)
         if self.lam:
             shape, classes = setting.cost_profile.input_shape, setting.cost_profile.classes
@@ -143,35 +146,60 @@ class AugFL(Method):
         return {"seed": key.exact_word(), "logits": None, "first": {}, "heard": {}}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices for a step each; those that hold equally many samples share a task."""
+        """Ask the selected devices for a step each. Devices with equally many samples share a task."""
         samples, ids = view.setting.samples, view.choose(key)
+        least = 2 if view.setting.cost_profile.needs_two else 1
+        seed = {"seed": state["seed"]} if self.split == "fixed" else {}
 
         def task_of(n: int) -> Task:
-            return self._task(n, n / max(1, int(samples.sum())), state["seed"], view.setting.cost_profile)
+            support, query = split_sizes(n, self.support, least)
+            return Task(
+                local_sgd=(LocalSGD(batch=max(least, support), lr=1 / self.rho, steps=1),),
+                passes=(Pass(), *((Pass("train", samples=2 * support + query),) if n >= least else ())),
+                config={"share": n / max(1, int(samples.sum())), "support": float(support), **seed},
+            )
 
         return Plan.by_kind(ids.tolist(), samples[ids].tolist(), task_of)
 
     def local(self, task: Task) -> LocalRule:
         """Return one step along the gradient of the adapted loss and the dual."""
-        return LocalRule((LocalPhase(gradient=self._meta_gradient),), on_start=self._start, on_finish=self._finish)
+        return LocalRule((LocalPhase(gradient=self._meta_gradient),), on_start=_start, on_finish=self._finish)
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the minimum of the server's problem; the old model stays if nothing finite comes of it."""
-        new, flops = self._heard(state, global_model, updates), 0.0
+        """Return the minimum of the server's problem; the old model stays if the minimum is not finite."""
+        heard = dict(state["heard"])
+        for message in updates:  # a message of weight 1/2 goes half the way from the one before
+            old = heard.get(message.device, global_model["params"])
+            sent = message.body["params"]
+            heard[message.device] = {name: t.lerp(sent[name], message.weight) for name, t in old.items()}
+        new, flops = {**state, "first": state["first"] or dict(global_model["params"]), "heard": heard}, 0.0
         pull: Tensors = {}
         if self.lam:
-            new, flops = self._taught(new, server.tools)
+            if new["logits"] is None:
+                sgd = LocalSGD(
+                    batch=self.teacher_batch,
+                    lr=self.teacher_lr,
+                    epochs=self.teacher_epochs,
+                    momentum=self.teacher_momentum,
+                )
+                new["logits"], flops = taught(self.teacher, server.tools, sgd, Key(state["seed"]).at(_TEACHER))
             pull = server.tools.gradient(global_model, soft=Soft(new["logits"], self.temperature))
-        devices = server.setting.devices
-        mean, count = self._mean(new, devices)
-        step = self.lam / (self.rho * count)
+        unheard = server.setting.devices - len(heard) if self.absent == "all" else 0
+        count = len(heard) + unheard
+        total = {name: unheard * t.double() for name, t in new["first"].items()}
+        for device in sorted(heard):
+            for name, t in heard[device].items():
+                total[name] += t
+        mean, step = {name: t / count for name, t in total.items()}, self.lam / (self.rho * count)
         params = {n: (t - step * pull[n] if pull else t).to(global_model["params"][n].dtype) for n, t in mean.items()}
         sizes = self.update_weights(updates, server.setting)
         buffers = server.mean({"buffers": global_model["buffers"]}, updates, sizes)["buffers"]
         model = {"params": params, "buffers": buffers}
-        flops += _SUM_FLOPS * server.setting.cost_profile.params * self._terms(new, updates, devices)
+        # the engine prices the mean of the vectors that arrived: these are the other terms of the sum
+        terms = len(heard) - len({message.device for message in updates}) + (unheard > 0) + (self.lam > 0)
+        flops += _SUM_FLOPS * server.setting.cost_profile.params * terms
         if self.absent == "none":
             new = {**new, "heard": {}}
         if not is_finite(model):
@@ -179,48 +207,12 @@ class AugFL(Method):
         return Aggregate(new, model, flops)
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the model that a device adapted at its last turn, the global one if it had none."""
+        """Return the model that a device adapted at its last turn, the global one if it had no turn."""
         return (
             global_model
             if device_state is None
             else {"params": device_state["adapted"], "buffers": device_state["buffers"]}
         )
-
-    def _task(self, samples: int, share: float, seed: int, cost_profile: Any) -> Task:
-        """Return the task of devices with so many samples, a share of all."""
-        least = 2 if cost_profile.needs_two else 1
-        support, query = split_sizes(samples, self.support, least)
-        config = {"share": share, "support": float(support), **({"seed": seed} if self.split == "fixed" else {})}
-        return Task(
-            local_sgd=(LocalSGD(batch=max(least, support), lr=1 / self.rho, steps=1),),
-            passes=(Pass(), *((Pass("train", samples=2 * support + query),) if samples >= least else ())),
-            config=config,
-        )
-
-    # --- on the device ------------------------------------------------------------------------------------------
-
-    def _start(self, context: Context) -> LocalState:
-        """Return the model to train, the dual, steps so far, phi to be and both samples."""
-        model, kept = context.copy(context.global_model), context.device_state
-        zeros = {name: torch.zeros_like(t) for name, t in model["params"].items()}
-        support, query = self._batches(context)
-        scratch = _Meta(
-            dual=zeros if kept is None else context.copy({"params": kept["dual"]})["params"],
-            steps=0 if kept is None else int(kept["steps"]["taken"]),
-            adapted=context.copy({"params": context.global_model["params"]})["params"],
-            support=support,
-            query=query,
-        )
-        return LocalState(model, scratch)
-
-    def _batches(self, context: Context) -> tuple[Batch, Batch]:
-        """Return the samples to adapt on and the query; who has too few to split takes them for both."""
-        config, n = context.task.config, len(context.shard)
-        key = Key(int(config["seed"])).at(context.device) if "seed" in config else context.key.at(JobStream.SPLIT)
-        order, support = torch.from_numpy(key.numpy().permutation(n)), int(config["support"])
-        augmenting = torch.Generator().manual_seed(context.key.at(JobStream.SPLIT, 1).word())
-        places = order[:support], order[support:] if support < n else order
-        return context.batch(places[0], augmenting), context.batch(places[1], augmenting)
 
     def _meta_gradient(self, local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
         """Return y + w_i (g - alpha H g), whatever batch the loop would have taken."""
@@ -232,9 +224,7 @@ class AugFL(Method):
         d = 1 / (10 * scratch.steps + 100)
         slopes = []
         for way in (d, -d):
-            with seeded(
-                context.key.at(JobStream.DROPOUT)
-            ):  # both of one function: dropout would otherwise drown the difference
+            with seeded(context.key.at(JobStream.DROPOUT)):  # other dropout would drown the difference
                 slopes.append(_gradient(_moved(theta, g, way), local.weights, scratch.support, context))
         scratch.adapted = {name: t.clone() for name, t in phi.items()}
         ahead, behind = slopes
@@ -244,7 +234,7 @@ class AugFL(Method):
         ]
 
     def _finish(self, local: LocalState, context: Context) -> Finished:
-        """Return th_i + y_i / rho to send; to keep y_i, the step count and phi, unless no step was taken."""
+        """Return th_i + y_i / rho to send. The device keeps y_i, its step count and phi, if it took a step."""
         w, scratch = local.weights, local.scratch
         theta = context.copy({"params": context.global_model["params"]})["params"]
         dual = {name: y + self.rho * (w["params"][name] - theta[name]) for name, y in scratch.dual.items()}
@@ -257,47 +247,12 @@ class AugFL(Method):
         kept = on_cpu(kinds)
         return Finished(body, kept if is_finite(kept) else None)
 
-    # --- on the server ------------------------------------------------------------------------------------------
-
-    def _heard(self, state: Any, global_model: ModelState, updates: Sequence[Update]) -> Any:
-        """Return the state with what devices sent; a message of weight 1/2 goes half the way from the one before."""
-        heard = dict(state["heard"])
-        for message in updates:
-            old = heard.get(message.device, global_model["params"])
-            sent = message.body["params"]
-            heard[message.device] = {name: t.lerp(sent[name], message.weight) for name, t in old.items()}
-        return {**state, "first": state["first"] or dict(global_model["params"]), "heard": heard}
-
-    def _taught(self, state: Any, tools: Any) -> tuple[Any, float]:
-        """Return the state with what the teacher says, and the FLOPs of training it if that is still to be done."""
-        if state["logits"] is not None:
-            return state, 0.0
-        sgd = LocalSGD(
-            batch=self.teacher_batch, lr=self.teacher_lr, epochs=self.teacher_epochs, momentum=self.teacher_momentum
-        )
-        found = taught(self.teacher, tools, sgd, Key(state["seed"]).at(_TEACHER))
-        return {**state, "logits": found.logits}, found.flops
-
-    def _mean(self, state: Any, devices: int) -> tuple[dict[str, Tensor], int]:
-        """Return the mean of what counts, float64, and how many that is of."""
-        heard = [state["heard"][device] for device in sorted(state["heard"])]
-        unheard = devices - len(heard) if self.absent == "all" else 0
-        count = len(heard) + unheard
-        total = {name: unheard * t.double() for name, t in state["first"].items()}
-        for sent in heard:
-            for name, t in sent.items():
-                total[name] += t
-        return {name: t / count for name, t in total.items()}, count
-
-    def _terms(self, state: Any, updates: Sequence[Update], devices: int) -> int:
-        """Return how many vectors the server sums up beside those that arrived, whose mean the engine prices."""
-        absent = len(state["heard"]) - len({message.device for message in updates})
-        first = self.absent == "all" and len(state["heard"]) < devices
-        return absent + first + (self.lam > 0)
-
 
 def split_sizes(samples: int, share: float, least: int = 1) -> tuple[int, int]:
-    """Return how many samples are for adaptation and how many for the query: `least` each, if need be the same."""
+    """Return the numbers of samples for adaptation and for the query.
+
+    Each is `least` or more. With too few samples all are for both.
+    """
     if samples < 2 * least:
         return samples, samples
     support = min(max(least, round(share * samples)), samples - least)
@@ -315,8 +270,29 @@ class _Meta:
     query: Batch
 
 
+def _start(context: Context) -> LocalState:
+    """Return the model to train, the dual, steps so far, a place for phi, and both sets of samples.
+
+    A device with too few samples to split takes them for both sets.
+    """
+    model, kept = context.copy(context.global_model), context.device_state
+    zeros = {name: torch.zeros_like(t) for name, t in model["params"].items()}
+    config, n = context.task.config, len(context.shard)
+    key = Key(int(config["seed"])).at(context.device) if "seed" in config else context.key.at(JobStream.SPLIT)
+    order, support = torch.from_numpy(key.numpy().permutation(n)), int(config["support"])
+    augmenting = torch.Generator().manual_seed(context.key.at(JobStream.SPLIT, 1).word())
+    scratch = _Meta(
+        support=context.batch(order[:support], augmenting),
+        query=context.batch(order[support:] if support < n else order, augmenting),
+        dual=zeros if kept is None else context.copy({"params": kept["dual"]})["params"],
+        steps=0 if kept is None else int(kept["steps"]["taken"]),
+        adapted=context.copy({"params": context.global_model["params"]})["params"],
+    )
+    return LocalState(model, scratch)
+
+
 def _gradient(params: Tensors, w: ModelState, samples: Batch, context: Context) -> dict[str, Tensor]:
-    """Return the gradient at other parameters, which moves no running statistics."""
+    """Return the gradient at other parameters without moving running statistics."""
     return dense_gradient({"params": params, "buffers": w["buffers"]}, samples, context)
 
 

@@ -1,4 +1,4 @@
-"""A teacher: a network of the server's own, trained on the server's samples, that tells what it makes of them."""
+"""A teacher: a network of the server's own, trained on the server's samples, whose logits guide the model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from edgesim.learning.train.trainer import CHUNK
 
 
 class Taught(NamedTuple):
-    """What a teacher says about the server's samples: `logits`, float32, (samples, classes); what it took to train."""
+    """A teacher's `logits` of the server's samples, float32, (samples, classes), and the FLOPs of its training."""
 
     logits: Tensor
     flops: float
@@ -38,9 +38,9 @@ class Taught(NamedTuple):
 def teacher_network(
     name: str, input_shape: Sequence[int], classes: int, key: Key, option: str = "teacher"
 ) -> nn.Module:
-    """Return a new network of this name with the defaults of its part; equal keys give equal weights.
+    """Return a new network of this name with the defaults of its part. Equal keys give equal weights.
 
-    Raises ConfigError, which names the method's option, if there is none or it does not fit inputs of this shape.
+    Raises ConfigError, which names the method's option, for an unknown name or a network that does not fit the inputs.
     """
     try:
         plugin = PartOf("model").read(name).value
@@ -52,10 +52,10 @@ def teacher_network(
 
 
 def taught(name: str, tools: ServerTools, sgd: LocalSGD, key: Key) -> Taught:
-    """Return what a new network says in a test about the server's samples, once it was trained on them.
+    """Train a new network on the server's samples and return its logits of them, as in a test.
 
-    These have to be of the training set. FLOPs are those of the network's own cost profile. Raises what
-    `teacher_network` does.
+    The samples have to be of the training set. FLOPs are counted with the network's own cost profile. Raises
+    ConfigError, as `teacher_network` does.
     """
     assert tools.rows is not None and tools.split == "train"
     data, rows, device = tools.data, tools.rows, next(tools.module.parameters()).device

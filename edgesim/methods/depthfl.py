@@ -45,7 +45,7 @@ class DepthFL(Method):
 
     @property
     def needs_classes(self) -> str:
-        """What the method does for which labels have to be classes."""
+        """The reason why labels must be classes, a verb phrase for the error message."""
         return "lets exits learn the classes that others see" if self.distil else ""
 
     def init(self, setting: Setting, key: Key) -> Any:

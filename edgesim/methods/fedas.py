@@ -1,4 +1,4 @@
-"""FedAS: devices keep their own last layer, align what they receive with their old features, and count by Fisher trace.
+"""FedAS: devices keep their own last layer, align the received base with old features, and count by Fisher trace.
 
 Source: Yang, Huang and Ye, "FedAS: Bridging Inconsistency in Personalized Federated Learning" (CVPR 2024) and its
 authors' published code; as a baseline of the FedDHAD paper (arXiv 2507.10430).
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -40,55 +39,56 @@ _TRACE_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class FedAS(Method):
-    """Personal models: a base that all share and, on each device, a last layer (head) of its own.
+    """Personal models: all devices share a base, and each device has a last layer (head) of its own.
 
-    A device keeps its whole model. When it is asked again it takes the mean features of each class, what enters the
-    head, of that old model, and trains the base received towards them: `align_epochs` epochs of plain SGD with
-    `align_batch` and `align_lr`. `align_loss`, mean squared differences: "sample", of the samples of a batch to the
-    means of their classes; "class", the sum over classes of those of a class; "class_mean", the sum over classes of
-    that of the batch's own class mean. Then it trains base and head together as usual, and adds up over the batches of
-    one more epoch the squared gradient of the mean loss, as in a test: the trace of its Fisher information. The server
-    averages bases by trace; equally if all traces are zero. `global_head`, that of the global model: the mean of the
-    devices' by data size ("average") or by trace ("fisher"), for which they send it; with "none" it stays as it was
-    drawn and nobody sends one. `first_old`: the old base of a device that has none, the "initial" one of the run or the
-    one "received"; its head is always the initial one. A model that diverged is forgotten for the one before.
-    `evaluation.personal` tests a device's own model, the global one if it has none yet. A device that stops early
-    misses training steps, not the alignment. The metrics hold every device's `trace` and weight `q`.
+    A device keeps its whole model. In its next turn it takes from this old model the mean features of each class, which
+    are the inputs of the head, and trains the received base towards them: `align_epochs` epochs of plain SGD with
+    `align_batch` and `align_lr`. The `align_loss` is a mean squared difference. "sample" compares the samples of a
+    batch with the means of their classes. "class" does so for each class and adds up the classes. "class_mean" compares
+    the batch's mean of each class instead, and adds up the classes. Then the device trains base and head together as
+    usual. In one more epoch it adds up over the batches the squared gradient of the mean loss, as in a test: the trace
+    of its Fisher information. The server averages bases by trace, or equally if all traces are zero. `global_head`, the
+    head of the global model: the mean of the devices' heads by data size ("average") or by trace ("fisher"), for which
+    devices send their heads. With "none" the head keeps its initial weights and is never sent. `first_old`, the old
+    base of a device that has none: the "initial" base of the run or the one "received". Its head is always the initial
+    one. A model that diverged is discarded, and the device keeps the one before. `evaluation.personal` tests a
+    device's own model, or the global model if it has none yet. A device that stops early misses training steps, not the
+    alignment. The metrics hold every device's `trace` and weight `q`.
 
-    Experimental: what the FedDHAD paper compared is not said, see `global_head`.
+    Experimental: the FedDHAD paper does not specify which head it compared, see `global_head`.
 
-    Only bases travel to devices. The forward passes for prototypes and alignment run the last layer along, as the
-    features are what enters it; all else is as cheap as it can be. A device that has never been asked is tested with
-    the global model. The published code lets devices align the server's own network in turn, each starting where the
-    one before left it; here each has a copy, as the paper has it.
+    Devices download bases only. The forward passes for prototypes and alignment are charged with the last layer, whose
+    inputs the features are. All other work is charged at its least cost. A device that was never selected is tested
+    with the global model. In the published code devices align the server's own network in turn, each from where the one
+    before stopped. Here each device has a copy, as in the paper.
     """
 
     align_epochs: CountOrZero = 1
-    """One in the published code and in FL-bench. 0 takes the base as it comes."""
+    """One in the published code and in FL-bench. 0 takes the base as received."""
     align_batch: Count = 16
-    """Published code; FL-bench takes the batch of training."""
+    """Published code. FL-bench takes the batch size of training."""
     align_lr: PositiveFactor = 0.01
     """Published code."""
     align_loss: Literal["sample", "class", "class_mean"] = "sample"
     """The published code weighs the mean squared difference of each class by its share of the batch, which is the
-    mean over samples; without the shares it is `"class"`. FL-bench compares the batch's mean features of each class,
+    mean over samples. Without these shares it is `"class"`. FL-bench compares the batch's mean features of each class,
     `"class_mean"`.
     """
     global_head: Literal["average", "fisher", "none"] = "average"
-    """FedAS is judged by its personal models, the FedDHAD paper compares global accuracies and does not say with
-    which head. The mean of FedAvg is ours; the published code averages whole networks by trace, `"fisher"`. Both need
-    heads to be sent. `"none"` sends bases only, as the method itself needs; the global model then has a head that
-    nobody trained, and only personal accuracies mean anything.
+    """FedAS is judged by its personal models. The FedDHAD paper compares global accuracies and does not specify the
+    head. FedAvg's mean is our choice. The published code averages whole networks by trace, `"fisher"`. Both need heads
+    to be sent. `"none"` sends bases only, which is all that the method itself needs. The global model then has an
+    untrained head, and only personal accuracies mean anything.
     """
     first_old: Literal["initial", "received"] = "initial"
-    """What a device without an old model aligns to: in the published code the model of the start, in FL-bench the one
-    `"received"`. A late newcomer is thus drawn to features of a random network, unless asked not to.
+    """The model to which a device without an old model aligns: in the published code the initial model, in FL-bench the
+    one `"received"`. With the default a late newcomer is pulled towards the features of a random network.
     """
     needs: ClassVar[Needs] = Needs(device_state="computed")
 
     @property
     def needs_classes(self) -> str:
-        """What the method does for which labels have to be classes."""
+        """The reason why labels must be classes, a verb phrase for the error message."""
         return "aligns the features of each class"
 
     def init(self, setting: Setting, key: Key) -> Any:
@@ -99,9 +99,30 @@ class FedAS(Method):
         return super().init(setting, key)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to align, to train and to tell their trace; equally many samples make one task."""
+        """Ask the selected devices to align, to train and to send their trace, in one task per number of samples.
+
+        The download of a task names the shared layers.
+        """
         setting, ids = view.setting, view.choose(key)
-        return Plan.by_kind(ids.tolist(), setting.samples[ids].tolist(), partial(self._task, setting, view.round))
+        cost_profile, head = setting.cost_profile, _head(setting.cost_profile)
+        shared = frozenset(cost_profile.layer_names) - {head.name}
+
+        def task_of(samples: int) -> Task:
+            looks: tuple[Pass, ...] = ()
+            if self.align_epochs:
+                (aligned,), _ = self._alignment().amount(np.array([samples]), cost_profile.drop_single)
+                backward = cost_profile.train_flops(frozenset({head.name})) - cost_profile.forward_flops()
+                flops = float(aligned) * float(backward - head.input_grad_flops)  # backward passes below the head
+                seen = samples + int(aligned)
+                looks = (Pass("forward", samples=seen), Pass("flops", times=flops)) if seen else ()
+            return Task(
+                local_sgd=(setting.training.local_sgd(view.round),),
+                down=Payload(layers=shared),
+                up=Payload(layers=shared if self.global_head == "none" else None, extra_bytes=_TRACE_BYTES),
+                passes=(Pass(), Pass("train", samples=samples), *looks),
+            )
+
+        return Plan.by_kind(ids.tolist(), setting.samples[ids].tolist(), task_of)
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy from the aligned base and the device's own head."""
@@ -110,7 +131,7 @@ class FedAS(Method):
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the mean of the bases by trace; who told none that is finite is left out."""
+        """Return the mean of the bases by trace, without devices whose trace is not finite."""
         told = [update for update in updates if math.isfinite(update.statistics["trace"])]
         aggregate = super().aggregate(state, global_model, told, server, key)
         left_out = len(updates) - len(told) + aggregate.metrics.get("left_out", 0.0)
@@ -134,28 +155,8 @@ class FedAS(Method):
         """Return a device's own model, the global one if it has none yet."""
         return global_model if device_state is None else device_state
 
-    # --- orders and what they cost ------------------------------------------------------------------------------
-
-    def _task(self, setting: Setting, round_: int, samples: int) -> Task:
-        """Return the task of devices with so many samples; its download names the layers that are shared."""
-        cost_profile, head = setting.cost_profile, _head(setting.cost_profile)
-        shared = frozenset(cost_profile.layer_names) - {head.name}
-        seen, flops = 0, 0.0
-        if self.align_epochs:
-            (aligned,), _ = self._alignment().amount(np.array([samples]), cost_profile.drop_single)
-            seen, flops = samples + int(aligned), float(aligned) * _base_backward_flops(cost_profile, head)
-        looks = (Pass("forward", samples=seen), Pass("flops", times=flops)) if seen else ()
-        return Task(
-            local_sgd=(setting.training.local_sgd(round_),),
-            down=Payload(layers=shared),
-            up=Payload(layers=shared if self.global_head == "none" else None, extra_bytes=_TRACE_BYTES),
-            passes=(Pass(), Pass("train", samples=samples), *looks),
-        )
-
     def _alignment(self) -> LocalSGD:
         return LocalSGD(batch=self.align_batch, lr=self.align_lr, epochs=self.align_epochs)
-
-    # --- on the device ------------------------------------------------------------------------------------------
 
     def _start(self, context: Context) -> LocalState:
         """Return the base received, aligned with the old one, and the device's own head."""
@@ -173,7 +174,7 @@ class FedAS(Method):
         return local
 
     def _distance(self, local: LocalState, batch: Batch, context: Context) -> Tensor:
-        """Return how far the features of a batch are from the prototypes; the head takes no part."""
+        """Return the distance of the features of a batch from the prototypes; the head takes no part."""
         _, z = context.features(local.weights, batch.x)
         labels, means = local.scratch.labels, local.scratch.means
         if self.align_loss == "sample":
@@ -188,7 +189,7 @@ class FedAS(Method):
 
 
 def shares_of_traces(traces: Arr, weights: Arr) -> Arr:
-    """Return each model's share in the mean, shape (k,), sum 1: its trace times its weight, its weight if all are 0."""
+    """Return each model's share in the mean, shape (k,), sum 1: trace times weight, or weight if all traces are 0."""
     counts = traces * weights
     counts = counts if counts.sum() > 0 else weights
     shares: Arr = counts / counts.sum()
@@ -205,15 +206,8 @@ def _head(cost_profile: Any) -> Any:
     return head
 
 
-def _base_backward_flops(cost_profile: Any, head: Any) -> float:
-    """Return the FLOPs per sample of a backward pass that starts below the head."""
-    return float(
-        cost_profile.train_flops(frozenset({head.name})) - cost_profile.forward_flops() - head.input_grad_flops
-    )
-
-
 def _joined(global_model: ModelState, headed: ModelState, context: Context) -> dict[str, dict[str, Tensor]]:
-    """Return a model of the shared layers of one and the head of another, the same tensors."""
+    """Return a model of the shared layers of one model and the head of another, with the same tensors."""
     assert context.task.down is not None and context.task.down.layers is not None
     shared = context.task.down.layers
     return {
@@ -223,7 +217,7 @@ def _joined(global_model: ModelState, headed: ModelState, context: Context) -> d
 
 
 class _Prototypes(NamedTuple):
-    """Scratch of the alignment: labels that a device has, int64 (k,), ascending; mean features, (k, features)."""
+    """Scratch of the alignment: the labels of a device, int64 (k,), ascending; mean features, (k, features)."""
 
     labels: Tensor
     means: Tensor
@@ -240,23 +234,21 @@ def _prototypes(old: ModelState, context: Context) -> _Prototypes:
 
 
 def _finish(local: LocalState, context: Context) -> Finished:
-    """Return the model to send and to keep, unless it diverged, and the trace of its Fisher information."""
+    """Return the model to send and to keep, unless it diverged, and the trace of its Fisher information.
+
+    The trace is the sum over batches of the squared norm of the gradient of the mean loss, as in a test.
+    """
     w = local.weights
     own = on_cpu({kind: w[kind] for kind in ("params", "buffers")})
-    return Finished(w, own if is_finite(own) else None, {"trace": _fisher_trace(w, context)})
-
-
-def _fisher_trace(w: ModelState, context: Context) -> float:
-    """Return the sum over batches of the squared norm of the gradient of the mean loss, as in a test."""
     key, once = context.key.at(JobStream.FISHER), LocalSGD(batch=context.task.local_sgd[0].batch, lr=0.0, epochs=1)
     augmenting = torch.Generator().manual_seed(key.at(1).word())
     trained = context.bind(w)
-    total = 0.0
+    trace = 0.0
     with context.as_in_a_test():
         for positions in batch_order(key.at(0), len(context.shard), once, drop_single=False):
             slopes = gradients(objective_loss(w, context.batch(positions, augmenting), context), trained)
-            total += sum(float(g.double().square().sum()) for g in slopes)
-    return total
+            trace += sum(float(g.double().square().sum()) for g in slopes)
+    return Finished(w, own if is_finite(own) else None, {"trace": trace})
 
 
 PLUGINS = {"fedas": FedAS}

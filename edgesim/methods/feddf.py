@@ -58,7 +58,7 @@ class FedDF(FedAvg):
 
     @property
     def needs_classes(self) -> str:
-        """What the method does for which labels have to be classes."""
+        """The reason why labels must be classes, a verb phrase for the error message."""
         return "distils the probabilities of classes"
 
     @property

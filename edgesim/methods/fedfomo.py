@@ -1,4 +1,4 @@
-"""FedFomo: each device downloads models of others, and goes towards those that do better on its own validation data.
+"""FedFomo: each device downloads models of others and moves towards those that do better on its validation data.
 
 Source: Zhang, Sapra, Fidler, Yeung and Alvarez, "Personalized Federated Learning with First Order Model Optimization"
 (ICLR 2021), equations 3 to 5, and its authors' published code.
@@ -39,48 +39,49 @@ Affinity: TypeAlias = Mapping[int, Mapping[int, float]]  # device -> other devic
 
 
 class _Kind(NamedTuple):
-    """What devices have in common that share a task."""
+    """The facts that devices with the same task share."""
 
     samples: int
     new: bool  # the server has never had a model of theirs
-    others: tuple[int, ...]  # whose models they download, ascending
+    others: tuple[int, ...]  # devices whose models they download, ascending
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedFomo(Method):
-    """A model for each device, made anew in every round of its own last one and of those of `downloads` others.
+    """Personal models: each device mixes its own model with `downloads` models of others that help it.
 
     A device keeps a share `validation` of its samples, always the same ones, out of training. In its turn it starts
-    from b, the model from which its last training started. The candidates are what that training led to, and the models
-    of others that it downloads. Each has the weight (loss of b - its own loss) / its distance from b, losses on the
-    validation samples; negative ones count as 0, and what is left is scaled to a sum of 1. The device goes from b that
-    share of the way to each candidate, not at all if none is better, trains and sends its model with the weights.
-    `offered`: models that were sent in the "last_round" in which any came, or the "newest" of every device. Each
-    download is with probability `epsilon`, less `epsilon_decay` for every round so far, one of them at random, and else
-    the one of the highest sum of weights that the device gave it so far; of equal ones any. A new device starts from
-    the global model, the mean of the round's by data size, which nobody else gets. `evaluation.personal` tests what a
-    device trained last, the global model if it had no turn. The metric `from_others` is the share of the weights that
-    models of others have.
+    from b, the model from which its last training started. The candidates are the model that its last training ended
+    with and the models of others that it downloads. The weight of a candidate is (loss of b - its own loss) / its
+    distance from b, with losses on the validation samples. Negative weights count as 0, and the rest is scaled to a sum
+    of 1. The device moves from b by this share of the way to each candidate, and stays at b if none is better. Then it
+    trains and sends its model with the weights. `offered`: the models of the "last_round" in which any arrived, or the
+    "newest" model of every device. Each download is, with probability `epsilon` less `epsilon_decay` for every round so
+    far, a random one of these. Otherwise it is the model with the highest sum of weights that the device gave it so
+    far; ties are broken at random. A new device starts from the global model, the mean of the round's models by data
+    size. No other device receives the global model. `evaluation.personal` tests the model that a device trained last,
+    or the global model if it had no turn. The metric `from_others` is the share of the weights that models of others
+    have.
 
-    A device keeps a new model only if its update arrives. The distance is that of all parameters as one vector, as
-    printed; the published code takes the sum of absolute differences. That code scales weights before it adds them up,
-    the paper does not. Who has too few samples to set any apart trains on all of them and validates on them too. A
-    model whose loss is not finite has no weight. The models of a round lie on the server as part of the global model.
+    A device keeps a new model only if its update arrives. The distance is the Euclidean one of all parameters as one
+    vector, as printed. The published code takes the sum of absolute differences, and it scales weights before it adds
+    them up; the paper does not. A device with too few samples to set any apart trains and validates on all of them. A
+    model whose loss is not finite has no weight. The server stores the models of a round as part of the global model.
     """
 
     downloads: CountOrZero = 4
-    """The published commands have 4 and 9 models of others, "5 and 10 models" with the device's own."""
+    """The published commands have 4 and 9 models of others, which is "5 and 10 models" with the device's own."""
     validation: Annotated[float, Ge(0), Lt(1)] = 0.2
-    """The published commands train on 0.8 of the samples. At 0 all are trained on and validated on."""
+    """The published commands train on 0.8 of the samples. At 0 a device trains and validates on all of them."""
     epsilon: Share = 0.3
     """The published commands."""
     epsilon_decay: Share = 0.05
-    """The published commands, where it is taken off for every local epoch; here for every round."""
+    """The published commands subtract it for every local epoch. Here it is subtracted for every round."""
     offered: Literal["last_round", "newest"] = "last_round"
-    """The published code: what was uploaded in a round can be downloaded in the next. `"newest"` keeps more models on
-    the server, so that few devices a round do not mean few to choose from.
+    """In the published code the models uploaded in a round can be downloaded in the next. `"newest"` keeps more models
+    on the server, so that the choice stays large when few devices take part in a round.
     """
-    # plan() reads whose models are there and how they did
+    # plan() reads which devices have a model on the server, and their weights
     needs: ClassVar[Needs] = Needs(device_state="delivered", feedback=True)
     no_server_optimizer: ClassVar[str] = "has a model for each device, of which a server optimiser would move none"
 
@@ -90,7 +91,7 @@ class FedFomo(Method):
         return {"seed": key.exact_word(), "known": [], "offered": [], "affinity": {}}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to weigh the models of others and train; equal ones share a task."""
+        """Ask the selected devices to weigh models of others and to train. Devices of the same kind share a task."""
         setting, ids = view.setting, view.choose(key)
         known, epsilon = frozenset(state["known"]), max(0.0, self.epsilon - self.epsilon_decay * view.round)
 
@@ -104,7 +105,7 @@ class FedFomo(Method):
         return Plan.by_kind(devices, map(kind, devices), partial(self._task, view, state["seed"]))
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD on the cross-entropy from where the weights lead."""
+        """Return SGD on the cross-entropy from the weighted model."""
         return LocalRule((LocalPhase(),), on_start=_start, on_finish=_finish)
 
     def combine(
@@ -115,28 +116,37 @@ class FedFomo(Method):
         mean = server.mean(old, updates, self.update_weights(updates, server.setting))
         sent = {update.device: update.body for update in updates}
         offered = sorted(sent if self.offered == "last_round" else {*state["offered"], *sent})
-        models = {_collection(k): _packed(sent[k], k) if k in sent else global_model[_collection(k)] for k in offered}
+        models: dict[str, Mapping[str, Tensor]] = {}
+        for device in offered:  # the model of a device is one collection, with names that no other has
+            name = _collection(device)
+            if device in sent:
+                models[name] = {f"{name}.{n}": t for kind in _MODEL for n, t in sent[device].get(kind, {}).items()}
+            else:
+                models[name] = global_model[name]
         affinity = {device: dict(row) for device, row in state["affinity"].items()}
-        for update in updates:
-            row = affinity.setdefault(update.device, {})
-            for other, weight in zip(_others(update.task), update.statistics["weights"].tolist(), strict=False):
+        shares = np.zeros(len(updates))  # of the positive weights, those of others' models; 0 without any
+        for place, update in enumerate(updates):
+            row, others = affinity.setdefault(update.device, {}), _others(update.task)
+            weights = update.statistics["weights"]
+            for other, weight in zip(others, weights.tolist(), strict=False):
                 row[other] = row.get(other, 0.0) + weight
+            positive = np.maximum(weights, 0.0)
+            total = float(positive.sum())
+            shares[place] = float(positive[: len(others)].sum()) / total if total else 0.0
         new = {**state, "known": sorted({*state["known"], *sent}), "offered": offered, "affinity": affinity}
-        shares = np.array([_from_others(update) for update in updates])
         return Aggregate(new, {**mean, **models}, metrics=noted(updates, from_others=shares))
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return what a device trained last, the global model if it never did."""
+        """Return the model that a device trained last, the global model if it never trained."""
         return {kind: (device_state or global_model)[kind] for kind in _MODEL}
 
     def _task(self, view: View, seed: int, kind: _Kind) -> Task:
-        """Return the task of devices of a kind."""
         setting = view.setting
         profile, number = setting.cost_profile, len(kind.others)
         weighed = number + (not kind.new)
         looked_at, trained_on = self._sizes(kind.samples, profile)
         whole = _MODEL if kind.new else ()
-        # a collection of a method's own is priced as parameters: running statistics come on top
+        # a collection of the method's own is priced as parameters, so running statistics are added
         buffers = profile.nbytes(Payload(collections=frozenset({"buffers"})), usual=setting.encoding_down)
         looks = Pass("forward", times=weighed + 1, samples=looked_at)
         moves = Pass("param_step", times=_WEIGH_FLOPS * weighed, samples=1)
@@ -150,7 +160,7 @@ class FedFomo(Method):
         )
 
     def _sizes(self, samples: int, cost_profile: Any) -> tuple[int, int]:
-        """Return how many samples are for validation and how many for training; all for both if they are too few."""
+        """Return the numbers of samples for validation and for training; all for both if they are too few."""
         if not self.validation:
             return samples, samples
         return split_sizes(samples, self.validation, least=2 if cost_profile.needs_two else 1)
@@ -159,9 +169,9 @@ class FedFomo(Method):
 def chosen_of(
     others: Sequence[int], affinity: Mapping[int, float], count: int, epsilon: float, draws: np.random.Generator
 ) -> list[int]:
-    """Return at most `count` of the others, each any with probability epsilon, else that of most affinity.
+    """Return at most `count` of the others, each at random with probability epsilon, else by highest affinity.
 
-    Among equals any. Source: section 3.3 of the paper and its authors' published code.
+    Ties are broken at random. Source: section 3.3 of the paper and its authors' published code.
     """
     left = [others[place] for place in draws.permutation(len(others))]
     found: list[int] = []
@@ -174,19 +184,12 @@ def chosen_of(
 
 
 def weights_of(loss: float, losses: Sequence[float], distances: Sequence[float]) -> list[float]:
-    """Return how much less each model's loss is than `loss`, over its distance; 0 where that is not finite.
+    """Return the gain of each model, `loss` less its own, over its distance; 0 where the result is not finite.
 
     Source: equation 3.
     """
     gains = [(loss - each) / distance if distance else 0.0 for each, distance in zip(losses, distances, strict=True)]
     return [gain if math.isfinite(gain) else 0.0 for gain in gains]
-
-
-def _from_others(update: Update) -> float:
-    """Return the share of the positive weights of an update that models of others have; 0 if there are none."""
-    positive = np.maximum(update.statistics["weights"], 0.0)
-    total = float(positive.sum())
-    return float(positive[: len(_others(update.task))].sum()) / total if total else 0.0
 
 
 # --- models of devices ------------------------------------------------------------------------------------------
@@ -202,13 +205,8 @@ def _others(task: Task) -> list[int]:
     return sorted(int(name.removeprefix("device_")) for name in task.down.collections if name.startswith("device_"))
 
 
-def _packed(model: ModelState, device: int) -> dict[str, Tensor]:
-    """Return the model of a device as one collection, with names that no other has."""
-    return {f"{_collection(device)}.{name}": t for kind in _MODEL for name, t in model.get(kind, {}).items()}
-
-
 def model_of(global_model: ModelState, device: int) -> ModelState:
-    """Return the model of a device whose model the server has."""
+    """Return the model of a device from the server's copy. Raises KeyError if the server has none."""
     held = global_model[_collection(device)]
     return {kind: {name: held[f"{_collection(device)}.{name}"] for name in global_model[kind]} for kind in _MODEL}
 
@@ -237,16 +235,13 @@ def _start(context: Context) -> LocalState:
         candidates.append(context.copy({kind: kept[kind] for kind in _MODEL}))
     order = Key(int(context.task.config["seed"])).at(context.device).numpy().permutation(len(context.shard))
     looked_at = torch.from_numpy(order[: int(context.task.config["looked_at"])])
-    weights = _weighed(base, candidates, looked_at, context) if candidates else []
+    weights: list[float] = []
+    if candidates:
+        loss, *losses = [_loss(model, looked_at, context) for model in (base, *candidates)]
+        weights = weights_of(loss, losses, [_distance(model, base) for model in candidates])
     context.hold_out(looked_at[: context.task.held_out])
     start = _towards(base, candidates, weights)
     return LocalState(start, _Begun(context.copy(start), weights))
-
-
-def _weighed(base: ModelState, candidates: Sequence[ModelState], looked_at: Tensor, context: Context) -> list[float]:
-    """Return the weight of each candidate."""
-    loss, *losses = [_loss(model, looked_at, context) for model in (base, *candidates)]
-    return weights_of(loss, losses, [_distance(model, base) for model in candidates])
 
 
 def _distance(model: ModelState, other: ModelState) -> float:
@@ -256,7 +251,7 @@ def _distance(model: ModelState, other: ModelState) -> float:
 
 
 def _towards(base: ModelState, candidates: Sequence[ModelState], weights: Sequence[float]) -> ModelState:
-    """Return the model that lies from `base` its share of the positive weights towards each candidate."""
+    """Return `base` moved towards each candidate by its share of the positive weights."""
     total = math.fsum(max(weight, 0.0) for weight in weights)
     helpful = [(model, w / total) for model, w in zip(candidates, weights, strict=True) if w > 0]
 
@@ -280,7 +275,7 @@ def _loss(model: ModelState, positions: Tensor, context: Context) -> float:
 
 
 def _finish(local: LocalState, context: Context) -> Finished:
-    """Return the model to send with the weights; to keep it and where it started, unless it diverged."""
+    """Return the model to send with the weights. The device keeps it and its start, unless it diverged."""
     start = local.scratch.start
     kept = on_cpu({**local.weights, "start_params": start["params"], "start_buffers": start["buffers"]})
     weights = np.array(local.scratch.weights, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""FedGen: a generator, which the server trains on what devices' last layers say, teaches devices about all labels.
+"""FedGen: the server trains a generator on the devices' last layers, and the generator teaches devices all labels.
 
 Source: Zhu, Hong and Zhou, "Data-Free Knowledge Distillation for Heterogeneous Federated Learning" (ICML 2021),
 algorithm 1, and its authors' published code.
@@ -41,36 +41,38 @@ from edgesim.methods.generator import (
 
 _MODEL = ("params", "buffers")
 _COUNT_BYTES = 4  # of one label
-_LEAST_RATE = 1e-4  # of alpha and beta, below which they do not decay
+_LEAST_RATE = 1e-4  # alpha and beta do not decay below it
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedGen(FedAvg):
-    """FedAvg with a generator G that makes features, inputs of the model's last layer, of a label and noise.
+    """FedAvg for unequal labels: a generator G, trained by the server, gives devices features of labels that they lack.
 
-    After each round the server trains G in `generator_steps` steps of Adam on batches of labels and noise: the sum over
-    the round's devices k of n_ky / n_y times the cross-entropy of the last layer of k on G's features, where k has n_ky
-    of the n_y samples of label y, plus `diversity` times a loss that is small where other noise makes other features.
-    `labels` of these batches: "uniform" over those that the round's devices have, or as often as they are, "counts". G
-    and the model are sent to devices. A device's loss on a batch of b samples is the cross-entropy, plus `alpha`
-    (`generated` / b) times that of its last layer on G's features for `generated` labels, drawn alike of all, plus
-    `beta` times KL(q || p), with p what it says of the batch and q, fixed, what its last layer says of G's features for
-    the labels of the batch; b of `training`. Both factors decay by `decay` a round, down to 1e-4. In the first round
-    there is no G. Every update has its device's label counts, 4 bytes a class. The metric `generator_loss` is the last
-    step's. Keys of the average: see FedAvg.
+    G turns a label and noise into features, inputs of the model's last layer. After each round the server trains G in
+    `generator_steps` steps of Adam on batches of labels and noise. Its loss is the sum over the round's devices k of
+    n_ky / n_y times the cross-entropy of the last layer of k on G's features, where k has n_ky of the n_y samples of
+    label y, plus `diversity` times a loss that is small where different noise makes different features. `labels` of
+    these batches are drawn "uniform" over the labels of the round's devices, or in proportion to their "counts". The
+    server sends G and the model to devices. A device's loss on a batch of b samples is the cross-entropy, plus `alpha`
+    (`generated` / b) times the cross-entropy of its last layer on G's features for `generated` labels, drawn uniformly
+    over all, plus `beta` times KL(q || p). Here p is the model's output for the batch and q, fixed, the output of its
+    last layer for G's features of the same labels; b is the batch size of `training`. Both factors decay by `decay` a
+    round, down to 1e-4. In the first round there is no G. Every update has its device's label counts, 4 bytes a class.
+    The metric `generator_loss` is the loss of the last step. Keys of the average: see FedAvg.
 
-    The loss of the paper is that without `beta` and `diversity`, which its published code has; its third term of the
-    server, against what the mean model knows already, is off in all of that code's settings and left out. Noise is
-    normal, as in the paper; the code draws it from [0, 1), and gives every label of a batch the mean of its n_ky / n_y.
-    Adam's moments start anew with every round. Label counts are those of a device's samples. The server's training
-    takes its time, as multiplications of matrices: so does what devices compute with G. As timing alone does not know
-    the first, the method does not run on the null backend.
+    The paper's loss has neither `beta` nor `diversity`; its published code has both. The paper's third term of the
+    server, against the knowledge of the mean model, is off in all settings of the published code and is left out here.
+    Noise is normal, as in the paper. The published code draws it from [0, 1), and gives every label of a batch the mean
+    of its n_ky / n_y. Adam's moments start anew with every round. Label counts are those of a device's samples. The
+    server's training and the devices' work with G take their time, as matrix multiplications. Timing alone does not
+    know the server's training, so the method does not run on the null backend.
     """
 
     alpha: NonNegativeFactor = 10.0
-    """Published settings, at a learning rate of 0.01: at ten times that, a tenth. 0 takes no generated samples."""
+    """Published settings for a learning rate of 0.01. With ten times that rate take a tenth. 0: no generated samples.
+    """
     beta: NonNegativeFactor = 10.0
-    """Published settings for MNIST and CelebA, 1 for EMNIST, at a learning rate of 0.01. 0 is the paper's loss."""
+    """Published settings for MNIST and CelebA, 1 for EMNIST, with a learning rate of 0.01. 0 is the paper's loss."""
     decay: PositiveShare = 0.98
     """Published code."""
     generated: Count = 32
@@ -78,29 +80,29 @@ class FedGen(FedAvg):
     generator_steps: Count = 50
     """Published code."""
     generator_batch: Annotated[int, Ge(2), Le(MOST_COUNT)] = 32  # labels of a step of the generator
-    """Published code takes the batch of training, 32."""
+    """The published code takes the batch size of training, 32."""
     generator_lr: PositiveFactor = 3e-4  # learning rate of the generator, times `decay` a round
     """Published settings for MNIST and CelebA; 1e-4 for EMNIST."""
-    generator_weight_decay: NonNegativeFactor = 0.01  # of the generator
+    generator_weight_decay: NonNegativeFactor = 0.01  # weight decay of the generator
     """Published settings."""
     diversity: NonNegativeFactor = 1.0
     """Published settings."""
     labels: Literal["uniform", "counts"] = "uniform"
-    """Published code. The paper's distribution is that of all samples, `"counts"`."""
-    noise: Count = 32  # random numbers that the generator makes a sample of
+    """Published code. The paper takes the distribution of all samples, `"counts"`."""
+    noise: Count = 32  # random numbers from which the generator makes a sample
     """Published settings for MNIST."""
     hidden: Count = 256  # units of the generator
     """Published settings for MNIST; 128 for CelebA."""
-    # plan() reads whether there is a generator; timing alone does not know the server's training
+    # plan() asks for a generator; timing alone does not know the server's training
     needs: ClassVar[Needs] = Needs(feedback=True, metadata=frozenset({"labels"}))
 
     @property
     def needs_classes(self) -> str:
-        """What the method does for which labels have to be classes."""
+        """The reason why labels must be classes, a verb phrase for the error message."""
         return "makes samples of each class"
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return that there is no generator yet. Raises ConfigError without labels or a last layer that fits."""
+        """Return the state without a generator. Raises ConfigError without labels or a last layer that fits."""
         super().init(setting, key)
         self._shape(setting.cost_profile)
         if setting.labels is None:
@@ -108,7 +110,7 @@ class FedGen(FedAvg):
         return {"seed": key.exact_word(), "ready": False}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to train, with the generator if there is one; equally many samples make one task."""
+        """Ask the selected devices to train, with the generator if there is one, in one task per number of samples."""
         setting, ids = view.setting, view.choose(key)
         up = Payload(extra_bytes=_COUNT_BYTES * setting.cost_profile.classes)
         plain = replace(super().task(view), up=up)
@@ -117,7 +119,7 @@ class FedGen(FedAvg):
         return Plan.by_kind(ids.tolist(), setting.samples[ids].tolist(), partial(self._regularised, plain, view))
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD on the cross-entropy, with what the generator adds if there is one."""
+        """Return SGD on the cross-entropy, with the terms of the generator if there is one."""
         if "alpha" not in task.config:
             return super().local(task)
         return LocalRule((LocalPhase(loss=self._loss),), on_start=self._start)
@@ -128,24 +130,8 @@ class FedGen(FedAvg):
         """Return the mean model with the generator, trained on the last layers that arrived."""
         old = {kind: global_model[kind] for kind in _MODEL}
         mean = super().combine(state, old, updates, server, key)
-        generator, loss = self._taught(state["seed"], global_model, updates, server, key)
-        model = {
-            **(old if mean.model is None else mean.model),
-            TENSORS: packed(generator, self._shape(server.setting.cost_profile)),
-        }
-        return mean._replace(state={**state, "ready": True}, model=model, metrics={"generator_loss": loss})
-
-    def _shape(self, cost_profile: Any) -> Shape:
-        return shape_for(cost_profile, self.noise, self.hidden)
-
-    # --- on the server ------------------------------------------------------------------------------------------
-
-    def _taught(
-        self, seed: int, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
-    ) -> tuple[ModelState, float]:
-        """Return the generator after its steps of a round, and the loss of the last one before it."""
         tools, shape = server.tools, self._shape(server.setting.cost_profile)
-        module = shape.first(Key(seed))
+        module = shape.first(Key(state["seed"]))
         network = tools.own(module)
         sgd = LocalSGD(
             batch=self.generator_batch,
@@ -168,7 +154,11 @@ class FedGen(FedAvg):
                 self._server_loss, learner, heads, shares, noise.to(network.device), labels.to(network.device)
             )
             loss = tools.step(step, learner, rate=self.decay**server.round, like="generator")
-        return learner.model, loss
+        model = {**(old if mean.model is None else mean.model), TENSORS: packed(learner.model, shape)}
+        return mean._replace(state={**state, "ready": True}, model=model, metrics={"generator_loss": loss})
+
+    def _shape(self, cost_profile: Any) -> Shape:
+        return shape_for(cost_profile, self.noise, self.hidden)
 
     def _drawn(self, counts: Any, draws: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return labels of a batch, int64, and noise, float32, (batch, noise)."""
@@ -186,10 +176,8 @@ class FedGen(FedAvg):
             loss = loss + (share[labels] * each).mean()
         return loss
 
-    # --- on the device ------------------------------------------------------------------------------------------
-
     def _regularised(self, plain: Task, view: View, samples: int) -> Task:
-        """Return the task of devices with so many samples that have the generator."""
+        """Return the task with the generator, for devices with this number of samples."""
         setting, (sgd,) = view.setting, plain.local_sgd
         shape, decayed = self._shape(setting.cost_profile), self.decay**view.round
         (seen,), (steps,) = sgd.amount(np.array([samples]), setting.cost_profile.drop_single)
@@ -206,7 +194,7 @@ class FedGen(FedAvg):
         )
 
     def _start(self, context: Context) -> LocalState:
-        """Return the model to train, and the generator with its draws."""
+        """Return the model to train, and the generator with its random draws."""
         received, down = context.global_model, context.task.down
         assert down is not None
         shape = Shape.of(down.tensors, self.noise)
@@ -217,9 +205,8 @@ class FedGen(FedAvg):
         return LocalState(model, _Given(shape, shape.without_weights(), weights, draws))
 
     def _loss(self, local: LocalState, batch: Batch, context: Context) -> Tensor:
-        """Return the loss of a batch."""
         given, config = local.scratch, context.task.config
-        trained = dict(zip(context.trained, context.bound, strict=True))  # which take gradients
+        trained = dict(zip(context.trained, context.bound, strict=True))  # the tensors that take gradients
         weight, bias = head_of(trained, given.shape)
         logits = context.forward(local.weights, batch.x)
         loss = F.cross_entropy(logits, batch.y)
@@ -237,7 +224,7 @@ class FedGen(FedAvg):
 
 @dataclass(slots=True)
 class _Given:
-    """Scratch of a job: the generator received, a module for it, and what labels and noise are drawn from."""
+    """Scratch of a job: the generator received, a module for it, and the source of labels and noise."""
 
     shape: Shape
     module: Generator
@@ -245,7 +232,7 @@ class _Given:
     draws: torch.Generator
 
     def labels(self, count: int) -> Tensor:
-        """Return so many labels, all alike."""
+        """Return `count` labels, drawn uniformly over all classes."""
         return torch.randint(self.shape.classes, (count,), generator=self.draws)
 
     def features(self, labels: Tensor) -> Tensor:
@@ -255,7 +242,10 @@ class _Given:
 
 
 def shares_of_labels(counts: Arr) -> Arr:
-    """Return each device's share of all samples of a label, 0 where there are none; counts: (devices, classes)."""
+    """Return each device's share of all samples of a label, float32; 0 where there are none.
+
+    `counts` and the result: shape (devices, classes).
+    """
     total = counts.sum(axis=0)
     shares: Arr = (counts / np.maximum(total, 1)).astype(np.float32)
     return shares

@@ -1,4 +1,4 @@
-"""FedGKT: devices train small networks and send feature maps, on which the server trains a large one; logits go back.
+"""FedGKT: devices train small networks and send feature maps, on which the server trains a large network.
 
 Source: He, Annavaram and Avestimehr, "Group Knowledge Transfer: Federated Learning of Large CNNs at the Edge" (NeurIPS
 2020), algorithm 1, and its authors' published code.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -46,31 +45,32 @@ from edgesim.methods.fedjs import noted
 
 _MODEL = ("params", "buffers")
 _FEATURES, _LOGITS, _LABELS = "features of ", "logits", "labels"  # names of tensors; the layer follows the first
-_WHOLE = ""  # the network itself, as torch names submodules
+_NETWORK = ""  # the network itself, as torch names submodules
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedGKT(Method):
-    """Devices train the scenario's network, the server a larger one on what comes out of a layer of theirs.
+    """For weak devices: each device trains a small network, and the server trains a large one on their feature maps.
 
     A device trains its own model on the cross-entropy plus `alpha` times the distance T^2 KL from the logits that the
-    server sent it for its samples, both softened by the `temperature` T. Then it runs all of its samples through it and
-    sends what comes out of the layer `features`, by default the first, with its logits and the labels, two bytes each.
-    The server trains `server_model`, whose inputs these maps are, for `server_epochs` epochs of Adam on the samples of
-    the round's devices, on the distance from their logits plus `alpha` times the cross-entropy, and sends each device
-    the logits of its samples, as in a test, in its next turn. A device gets the network itself in its first turn alone,
-    and keeps its model, if its update arrives. No model is averaged: the run's global model stays as it was drawn, and
-    `evaluation.personal` tests the devices' own small networks. What the method makes is a device's layers up to
-    `features` with the server's network behind them: the metric `server_accuracy` is that of each device of the round
-    on `score_samples` test samples, which nobody is charged for.
+    server sent it for its samples. Both are softened by the `temperature` T. Then it runs all of its samples through
+    its model and sends the outputs of the layer `features`, by default the first, with its logits and the labels, two
+    bytes each. The server trains `server_model` on these feature maps for `server_epochs` epochs of Adam, on the
+    samples of the round's devices. Its loss is the distance from their logits plus `alpha` times the cross-entropy. In
+    its next turn each device receives the logits of its samples, computed as in a test. A device downloads the network
+    itself only in its first turn, and keeps its model if its update arrives. No model is averaged: the global model of
+    the run keeps its initial weights, and `evaluation.personal` tests the devices' own small networks. The network that
+    the method produces is the layers of a device up to `features`, followed by the server's network. The metric
+    `server_accuracy` is the accuracy of this network, for each device of the round, on `score_samples` test samples.
+    This test costs no simulated time.
 
-    What follows `features` in the scenario's network is the device's classifier. The maps are those of the layer
-    itself: activation and pooling behind it are the device's, and the server's network starts from there. Samples are
-    not augmented differently in each round unless the data say so. The paper's server goes through one device after
-    the other; here batches are of all. Adam has no variant with the largest moments here, and its moments start anew
-    with every round. Devices use the scenario's optimiser. The engine charges the server 2 FLOPs for each number that
-    arrives, as if it were averaged, beside all that its network computes. As timing alone does not know the latter, the
-    method does not run on the null backend.
+    The layers after `features` in the scenario's network are the device's classifier. The maps are the outputs of the
+    layer itself: activation and pooling after it belong to the device, and the server's network starts from the maps.
+    Samples are not augmented differently in each round unless the data set asks for it. The server of the paper goes
+    through one device after the other. Here batches mix the samples of all devices. Adam has no variant with the
+    largest moments here, and its moments start anew with every round. Devices use the scenario's optimiser. The engine
+    charges the server 2 FLOPs for each number that arrives, as if it were averaged, in addition to the work of its
+    network. Timing alone does not know the work of its network, so the method does not run on the null backend.
     """
 
     alpha: NonNegativeFactor = 1.0
@@ -78,48 +78,63 @@ class FedGKT(Method):
     temperature: PositiveFactor = 3.0
     """Published code."""
     features: Annotated[int, Ge(-1000), Le(1000)] | str = (
-        1  # which layer with weights, -1 the last, or its name: linear, or a convolution of squares
+        1  # number of a layer with weights, -1 the last, or its name: linear, or a convolution on square images
     )
-    """The paper's ResNet-8 sends what its first convolution gives, after normalisation."""
+    """The ResNet-8 of the paper sends the outputs of its first convolution, after normalisation."""
     server_model: str = "resnet18_bn"
-    """The paper's are ResNet-55 and ResNet-109; any network by name that takes such inputs, or `package.module:Class`.
-    """
+    """The paper has ResNet-55 and ResNet-109. Any network by name that takes such inputs, or `package.module:Class`."""
     server_epochs: Count = 3
     """Published code."""
     server_batch: Annotated[int, Ge(2), Le(MOST_COUNT)] = 64  # samples of a step of the server's network
-    """A comment of the published code; its devices' batches are the server's."""
+    """A comment of the published code, where devices and server have the same batch size."""
     server_lr: PositiveFactor = 0.001  # learning rate of the server's network
     """Published code, with Adam."""
-    server_weight_decay: NonNegativeFactor = 1e-4  # of the server's network
+    server_weight_decay: NonNegativeFactor = 1e-4  # weight decay of the server's network
     """Published code, with Adam."""
     score_samples: CountOrZero = 200
-    """Ours; 0 leaves the metric out. The published code has devices send features of their test samples."""
-    # plan() reads whose logits there are; timing alone does not know the server's training
+    """Our choice. 0 leaves the metric out. In the published code devices send features of their test samples."""
+    # plan() reads for which devices there are logits; timing alone does not know the server's training
     needs: ClassVar[Needs] = Needs(device_state="delivered", feedback=True)
     no_server_optimizer: ClassVar[str] = "averages no models, so that there is nothing to step towards"
 
     @property
     def needs_classes(self) -> str:
-        """What the method does for which labels have to be classes."""
+        """The reason why labels must be classes, a verb phrase for the error message."""
         return "distils the probabilities of classes"
 
     @property
     def server_set(self) -> ServerSet | None:
-        """Test samples that the metric is taken on."""
+        """Test samples for the metric."""
         return ServerSet(self.score_samples, at_most=True) if self.score_samples else None
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return that the server knows nobody. Raises ConfigError for a layer or network that does not fit."""
+        """Return a server that knows no device. Raises ConfigError for a layer or network that does not fit."""
         super().init(setting, key)
         _, shape = self._layer(setting.cost_profile)
         self._network(shape, setting.cost_profile.classes, key)
         return {"seed": key.exact_word(), "known": [], "server": None}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to train and to send features; those that the server knows get their logits."""
-        known, samples, devices = frozenset(state["known"]), view.setting.samples, view.choose(key).tolist()
-        kinds = [(int(samples[device]), device if device in known else None) for device in devices]
-        return Plan.by_kind(devices, kinds, partial(self._task, view))
+        """Ask the selected devices to train and to send features. Devices that the server knows get their logits."""
+        setting, plain = view.setting, super().task(view)
+        layer, shape = self._layer(setting.cost_profile)
+        classes, nothing = setting.cost_profile.classes, frozenset[str]()
+        known, devices = frozenset(state["known"]), view.choose(key).tolist()
+        kinds = [(int(setting.samples[device]), device if device in known else None) for device in devices]
+
+        def task_of(kind: tuple[int, int | None]) -> Task:
+            n, receiver = kind  # samples, and the device whose logits it downloads
+            features, logits = TensorSpec(_FEATURES + layer, (n, *shape)), TensorSpec(_LOGITS, (n, classes))
+            told = TensorSpec(f"{_LOGITS}_{receiver}", (n, classes))
+            sent = (features, logits, TensorSpec(_LABELS, (n,), "int16"))
+            return replace(
+                plain,
+                down=Payload() if receiver is None else Payload(collections=nothing, layers=nothing, tensors=(told,)),
+                up=Payload(collections=nothing, layers=nothing, tensors=sent),
+                passes=(Pass(), Pass("forward", samples=n)),
+            )
+
+        return Plan.by_kind(devices, kinds, task_of)
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy and the distance from the server's logits, if there are any."""
@@ -128,32 +143,43 @@ class FedGKT(Method):
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the model with the new logits of devices; the server's network is part of the state."""
+        """Return the model with the new logits of devices. The server's network is part of the state."""
         tools, profile = server.tools, server.setting.cost_profile
         layer, shape = self._layer(profile)
         network = tools.own(self._network(shape, profile.classes, Key(state["seed"])))
         sent = [update.body[TENSORS] for update in updates]
         features = [tensors[_FEATURES + layer] for tensors in sent]
-        x, told, y = torch.cat(features), *(torch.cat([ts[name] for ts in sent]) for name in (_LOGITS, _LABELS))
+        x, told, labels = torch.cat(features), *(torch.cat([ts[name] for ts in sent]) for name in (_LOGITS, _LABELS))
+        y = labels.long()
+
+        def loss(model: Any, places: Tensor) -> Tensor:
+            logits = model(x[places])
+            distance = self._distance(logits, told[places].to(logits.device))
+            return distance + self.alpha * F.cross_entropy(logits, y[places].to(logits.device))
+
+        sgd = LocalSGD(
+            batch=self.server_batch,
+            lr=self.server_lr,
+            epochs=self.server_epochs,
+            optimizer="adam",
+            weight_decay=self.server_weight_decay,
+        )
         before = network.first if state["server"] is None else state["server"]
-        loss = partial(self._server_loss, x=x, told=told, y=y.long())
-        trained = tools.fit(network, before, self._server_sgd, loss, len(x), key)
+        trained = tools.fit(network, before, sgd, loss, len(x), key)
         own = {update.device: network.outputs(trained, each) for update, each in zip(updates, features, strict=True)}
-        flops = tools.take_flops()  # what follows is the run's own curiosity
+        flops = tools.take_flops()
         metrics = self._scored(updates, layer, network, trained, tools)
-        tools.take_flops()
+        tools.take_flops()  # the metric is no work of the method
         held = {**global_model.get(TENSORS, {}), **{f"{_LOGITS}_{device}": logits for device, logits in own.items()}}
         new = {**state, "known": sorted({*state["known"], *own}), "server": trained}
         return Aggregate(new, {**{k: global_model[k] for k in _MODEL}, TENSORS: held}, flops, metrics)
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return a device's own small network, as it was drawn until its first turn."""
+        """Return a device's own small network; until its first turn the initial one."""
         return {kind: (device_state or global_model)[kind] for kind in _MODEL}
 
-    # --- what is sent -------------------------------------------------------------------------------------------
-
     def _layer(self, cost_profile: Any) -> tuple[str, tuple[int, ...]]:
-        """Return the layer whose outputs are sent, and the shape of one. Raises ConfigError if it has none such."""
+        """Return the layer whose outputs are sent, and the shape of one output. Raises ConfigError if none fits."""
         layers, wanted = [layer for layer in cost_profile.layers if layer.weights], self.features
         numbered = {name: layer for n, layer in enumerate(layers) for name in (layer.name, n + 1, n - len(layers))}
         if wanted not in numbered:
@@ -164,43 +190,8 @@ class FedGKT(Method):
             )
         return numbered[wanted].name, output_shape(numbered[wanted], cost_profile)
 
-    def _task(self, view: View, kind: tuple[int, int | None]) -> Task:
-        """Return the task of devices with so many samples, or of one that the server knows."""
-        setting, (n, known) = view.setting, kind
-        layer, shape = self._layer(setting.cost_profile)
-        classes = setting.cost_profile.classes
-        logits = TensorSpec(f"{_LOGITS}_{known}", (n, classes))
-        back = Payload(collections=frozenset(), layers=frozenset(), tensors=(logits,))
-        sent = TensorSpec(_FEATURES + layer, (n, *shape)), TensorSpec(_LOGITS, (n, classes))
-        return replace(
-            super().task(view),
-            down=Payload() if known is None else back,
-            up=Payload(
-                collections=frozenset(), layers=frozenset(), tensors=(*sent, TensorSpec(_LABELS, (n,), "int16"))
-            ),
-            passes=(Pass(), Pass("forward", samples=n)),
-        )
-
-    # --- on the server ------------------------------------------------------------------------------------------
-
     def _network(self, shape: Sequence[int], classes: int, key: Key) -> Any:
         return teacher_network(self.server_model, shape, classes, key, option="server_model")
-
-    @property
-    def _server_sgd(self) -> LocalSGD:
-        return LocalSGD(
-            batch=self.server_batch,
-            lr=self.server_lr,
-            epochs=self.server_epochs,
-            optimizer="adam",
-            weight_decay=self.server_weight_decay,
-        )
-
-    def _server_loss(self, model: Any, places: Tensor, x: Tensor, told: Tensor, y: Tensor) -> Tensor:
-        """Return the loss of a batch of the server's training."""
-        logits = model(x[places])
-        distance = self._distance(logits, told[places].to(logits.device))
-        return distance + self.alpha * F.cross_entropy(logits, y[places].to(logits.device))
 
     def _distance(self, logits: Tensor, wanted: Tensor) -> Tensor:
         """Return the mean of T^2 KL(wanted || logits) at temperature T."""
@@ -217,15 +208,20 @@ class FedGKT(Method):
         own, hits = [], []
         for update, model in ((update, update.own_model) for update in updates):
             if model is not None:
-                logits = network.outputs(trained, _outputs_of(tools.network, model, x, layer))
+                maps: list[Tensor] = []
+                submodule = tools.network.module.get_submodule(layer)
+                hook = submodule.register_forward_hook(lambda _, given, out, maps=maps: maps.append(out.cpu()))
+                try:
+                    tools.network.outputs(model, x)
+                finally:
+                    hook.remove()
+                logits = network.outputs(trained, torch.cat(maps))
                 own.append(update)
                 hits.append(float((logits.argmax(1) == y.cpu()).double().mean()))
         return noted(own, server_accuracy=np.array(hits))
 
-    # --- on the device ------------------------------------------------------------------------------------------
-
     def _device_loss(self, local: LocalState, batch: Batch, context: Context) -> Tensor:
-        """Return the cross-entropy of a batch, and how far its logits are from the server's."""
+        """Return the cross-entropy of a batch plus the distance of its logits from the server's."""
         logits = context.forward(local.weights, batch.x)
         loss = F.cross_entropy(logits, batch.y)
         if local.scratch.told is None:
@@ -236,14 +232,14 @@ class FedGKT(Method):
 
 @dataclass(slots=True)
 class _Told:
-    """Scratch of a job: the server's logits of the device's samples, None without any, and the places of batches."""
+    """Scratch of a job: the server's logits of the device's samples (None without any) and positions of batches."""
 
     told: Tensor | None
     places: Iterator[Tensor]
 
 
 def _start(context: Context) -> LocalState:
-    """Return the device's own model to train, and what the server said of its samples."""
+    """Return the device's own model to train, and the server's logits of its samples."""
     received, kept = context.global_model, context.device_state
     model = context.copy({kind: (kept or received)[kind] for kind in _MODEL})
     assert context.task.down is not None
@@ -261,29 +257,18 @@ def _finish(local: LocalState, context: Context) -> Finished:
     found: dict[str, list[Tensor]] = {_FEATURES + layer: [], _LOGITS: [], _LABELS: []}
     for places in torch.split(torch.arange(len(context.shard), device=context.shard.device), CHUNK):
         batch = context.batch(places, augmenting)
-        outputs = context.outputs(local.weights, batch.x, [layer, _WHOLE])
-        for name, t in zip(found, (outputs[layer], outputs[_WHOLE], batch.y.to(torch.int16)), strict=True):
+        outputs = context.outputs(local.weights, batch.x, [layer, _NETWORK])
+        for name, t in zip(found, (outputs[layer], outputs[_NETWORK], batch.y.to(torch.int16)), strict=True):
             found[name].append(t)
     body = {TENSORS: {name: torch.cat(parts) for name, parts in found.items()}}
     return Finished(body, model if is_finite(model) else None, own_model=model)
 
 
-def _outputs_of(network: Any, model: ModelState, x: Tensor, layer: str) -> Tensor:
-    """Return what comes out of a layer in a test of a model, on the CPU."""
-    found: list[Tensor] = []
-    hook = network.module.get_submodule(layer).register_forward_hook(lambda _, given, out: found.append(out.cpu()))
-    try:
-        network.outputs(model, x)
-    finally:
-        hook.remove()
-    return torch.cat(found)
-
-
 def output_shape(layer: Any, cost_profile: Any) -> tuple[int, ...]:
-    """Return the shape of what comes out of a layer for one input: (channels, side, side) or (features,).
+    """Return the shape of a layer's output for one input: (channels, side, side) or (features,).
 
-    It is worked out from the cost profile, as a method knows no more before the first round. Raises ConfigError for
-    layers other than linear ones and convolutions that give square maps.
+    The shape follows from the cost profile, because a method knows no more before the first round. Raises ConfigError
+    for layers other than linear ones and convolutions with square maps.
     """
     sizes = {group.name: group.size for group in cost_profile.groups}
     outputs = layer.params - layer.weights or sizes.get(layer.rows, cost_profile.classes)
