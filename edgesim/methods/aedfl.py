@@ -1,10 +1,11 @@
 """AEDFL: asynchronous peers that weigh models by staleness and by learned trust, and train ever sparser networks.
 
 Source: Liu et al., "AEDFL: Efficient Asynchronous Decentralized Federated Learning with Heterogeneous Devices", arXiv
-2312.10935. Of the paper, title and abstract could be read when this was written: asynchronous decentralised training
-with an aggregation of models, a dynamic staleness-aware model update, and adaptive sparse training. Its formulas could
-not be checked: those below are a reading of these three, and each is a key with a default of ours. With `weights =
-"divergence"` neighbours count as in FedDHAD (arXiv 2507.10430), whose Table 7 combines the two.
+2312.10935. Only the title and abstract of the paper could be read when this was written. They name asynchronous
+decentralised training with an aggregation of models, a dynamic staleness-aware model update, and adaptive sparse
+training. The formulas of the paper could not be checked. Those below are a reading of these three, and each is a key
+with a default of our choice. With `weights = "divergence"` neighbours count as in FedDHAD (arXiv 2507.10430), whose
+Table 7 combines the two.
 """
 
 from __future__ import annotations
@@ -45,42 +46,46 @@ _MOST_TRUST = math.log(10.0)  # a neighbour may count ten times as much as by it
 
 @dataclass(frozen=True, kw_only=True)
 class AEDFL(OwnClockMethod):
-    """Device i fetches the newest models of its neighbours, mixes them with its own, and trains from there.
+    """Each peer fetches the newest models of its neighbours, mixes them with its own, and trains without waiting.
 
-    The weight of model k in the mix is proportional to m_k exp(v_k) / (s_k + 1)^`staleness_a`. Its staleness s_k comes
-    from clocks that travel with models, 4 bytes each: a job sets its device's clock to the latest that it has seen, its
-    own among them, plus 1; s_k is the latest clock in the mix less that of k. A device that was long at work finds its
-    own model stale. `weights` gives m_k: the same for all, the samples of k's device, or those over the
-    Jensen-Shannon divergence of its labels from those of all devices, at least `d_min`. v_k is kept for each neighbour
-    (a device's own is 0), starts at 0 and learns: with m the way that a device trained and d_k that from the mix to
-    model k, v_k grows by `learn` p_k m d_k / (|m| |d_k|), p_k being the weight; that is a step down the loss at the
-    mix, whose derivative in v_k is p_k g d_k, without lengths. |v_k| stays below log 10.
+    The weight of model k in the mix is proportional to m_k exp(v_k) / (s_k + 1)^`staleness_a`. The staleness s_k comes
+    from clocks that travel with models, 4 bytes each. A job sets its device's clock to the latest clock that the device
+    has seen, its own included, plus 1. s_k is the latest clock in the mix less the clock of k, so a device that trained
+    for long finds its own model stale. `weights` gives m_k: the same for all, the samples of k's device, or its samples
+    over the Jensen-Shannon divergence of its labels from the labels of all devices, at least `d_min`. A device keeps
+    v_k for each neighbour (v of itself is 0). v_k starts at 0 and learns. With m the move of a device in training and
+    d_k the difference from the mix to model k, v_k grows by `learn` p_k m d_k / (|m| |d_k|), where p_k is the weight.
+    This is a step down the loss at the mix, whose derivative in v_k is p_k g d_k, without lengths. |v_k| stays below
+    log 10.
 
-    After `prune_from` jobs of its own a device trains under a mask, of the largest weights of each tensor of the mix:
-    the share of zeros rises over `prune_over` jobs to `sparsity`, fast at first, as 1 - (1 - j / `prune_over`)^3, and
-    is divided among tensors by ERK. A weight is mixed over the models that have it, those in which it is not 0. What
-    zeros save in bytes says `encoding.up`, in FLOPs `cost`, as for other sparse methods. Models that are not finite
+    After `prune_from` jobs of its own a device trains under a mask of the largest weights of each tensor of the mix.
+    The share of zeros rises over `prune_over` jobs to `sparsity`, fast at first, as 1 - (1 - j / `prune_over`)^3, and
+    ERK divides it among tensors. A weight is mixed over the models that have it, in which it is not 0. The bytes that
+    zeros save depend on `encoding.up`, the FLOPs on `cost`, as for other sparse methods. Models that are not finite
     are left out.
     """
 
     fan_in: Count | None = None  # neighbours whose models a device fetches for a job, at random; unset: all
-    """Unseen how the paper chooses neighbours; the FedDHAD paper says that its graph is exponential."""
+    """The paper was not available for this. The FedDHAD paper says that the graph of AEDFL is exponential."""
     weights: Weights = "samples"
     """FedAvg's weights, as usual. `"divergence"` is the combination with FedDHAD: FedDH's weights with v = 1 and b = 0,
-    as its learned degrees need a server; the learned v_k takes their place.
+    because its learned degrees need a server. The learned v_k takes their place.
     """
     d_min: PositiveFactor = 0.01
-    """That of FedJS and FedDH here."""
+    """As in FedJS and FedDH here."""
     staleness_a: NonNegativeFactor = 0.5  # 0: staleness plays no part
-    """The usual power of asynchronous methods, FedAsync's among them; unseen what the paper has."""
+    """The usual power of asynchronous methods such as FedAsync. The paper was not available for this."""
     learn: NonNegativeFactor = 0.1  # 0: weights do not learn
-    """Unseen; "dynamic" in the abstract is read as learned, as in other work of the authors."""
-    sparsity: Annotated[float, Ge(0), Lt(1)] = 0.5  # in the end; 0: models stay whole
-    """Unseen; the abstract has up to 42.3 % less computation."""
+    """The paper was not available for this. "Dynamic" in the abstract is read as learned, as in other work of the
+    authors.
+    """
+    sparsity: Annotated[float, Ge(0), Lt(1)] = 0.5  # share of zeros in the end; 0: models stay whole
+    """The paper was not available for this. The abstract has up to 42.3 % less computation."""
     prune_from: CountOrZero = 20
-    """Unseen: as in other sparse training, some jobs without it."""
+    """The paper was not available for this. As in other sparse training, the first jobs are dense."""
     prune_over: Count = 20
-    """Unseen; the cubic rise is that of Zhu and Gupta, "To prune, or not to prune" (2017)."""
+    """The paper was not available for this. The cubic rise is from Zhu and Gupta, "To prune, or not to prune" (2017).
+    """
     needs: ClassVar[Needs] = Needs(
         protocols=frozenset({"gossip"}), device_state="computed", peers="any", metadata=frozenset({"labels"})
     )
@@ -91,25 +96,20 @@ class AEDFL(OwnClockMethod):
         return "weighs devices by their classes" if self.weights == "divergence" else ""
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return what every device counts. Raises ConfigError without labels to weigh by, or where no mask fits."""
+        """Return the weight m_k of every device. Raises ConfigError without labels to weigh by, or if no mask fits."""
         super().init(setting, key)
         if self.weights == "divergence" and setting.labels is None:
             raise ConfigError("method.weights: 'divergence' weighs devices by their labels, found no data set")
         if self.sparsity:
             masks.weight_shapes(setting.cost_profile)
-        return {"sizes": self._sizes(setting)}
-
-    def _sizes(self, setting: Setting) -> Arr:
-        """Return what every device counts by its data, shape (devices,)."""
-        samples = setting.samples.astype(np.float64)
+        sizes: Arr = setting.samples.astype(np.float64)
         if self.weights == "equal":
-            return np.ones(len(samples))
-        if self.weights == "samples":
-            return samples
-        assert setting.labels is not None
-        mean = setting.labels.sum(axis=0) / setting.labels.sum()
-        sizes: Arr = samples / np.maximum(js_divergence(shares_of(setting.labels), mean), self.d_min)
-        return sizes
+            sizes = np.ones(len(sizes))
+        elif self.weights == "divergence":
+            assert setting.labels is not None
+            mean = setting.labels.sum(axis=0) / setting.labels.sum()
+            sizes = sizes / np.maximum(js_divergence(shares_of(setting.labels), mean), self.d_min)
+        return {"sizes": sizes}
 
     def next_order(self, state: Any, turn: Turn, key: Key) -> Order:
         """Ask a device to fetch, mix and train."""
@@ -117,23 +117,26 @@ class AEDFL(OwnClockMethod):
         if self.fan_in is not None and self.fan_in < len(heard):
             heard = np.sort(key.numpy().choice(heard, self.fan_in, replace=False))
         inputs, share = tuple(heard.tolist()), self.share_at(turn.nth)
-        task = _task(turn.setting.training, turn.round, _nonzeros(turn.setting, share) if share else ())
+        nnz: tuple[tuple[str, int], ...] = ()
+        if share:
+            shapes = masks.weight_shapes(turn.setting.cost_profile)
+            nnz = masks.nonzeros(masks.kept_counts(shapes, masks.densities(shapes, share, "erk")))
+        task = _task(turn.setting.training, turn.round, nnz)
         if self.weights == "equal":
             return Order(turn.device, task, inputs)
         sizes = {(k, turn.device): float(state["sizes"][k]) for k in (*inputs, turn.device)}
         return Order(turn.device, replace(task, mixing=sizes), inputs)
 
     def share_at(self, nth: int) -> float:
-        """Return the share of zeros in a device's job of this number, counted from 0."""
+        """Return the share of zeros in the `nth` job of a device, counted from 0."""
         done = min(max(0, nth + 1 - self.prune_from), self.prune_over) / self.prune_over
         return self.sparsity * (1 - (1 - done) ** 3)
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD from the mix, under a mask where the task has one."""
-        phase = LocalPhase(adjust_gradients=_under_mask if task.submodel.nnz else None)
-        return LocalRule(
-            (phase,), on_start=partial(_mixed, method=self), on_finish=partial(_finished, learn=self.learn)
-        )
+        phase = LocalPhase(adjust_gradients=masks.masked_gradients if task.submodel.nnz else None)
+        start, finish = partial(_mixed, staleness_a=self.staleness_a), partial(_finished, learn=self.learn)
+        return LocalRule((phase,), on_start=start, on_finish=finish)
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the model that a device trained last, the first one if it never trained."""
@@ -142,7 +145,7 @@ class AEDFL(OwnClockMethod):
 
 @lru_cache(maxsize=256)
 def _task(training: Training, round_: int, nnz: tuple[tuple[str, int], ...]) -> Task:
-    """Return the task of a round and a mask: one object, by which the engine knows it again."""
+    """Return the task of a round and a mask, always the same object, so that the engine recognises it."""
     return Task(
         start="device",
         local_sgd=(training.local_sgd(round_),),
@@ -150,11 +153,6 @@ def _task(training: Training, round_: int, nnz: tuple[tuple[str, int], ...]) -> 
         up=Payload(tensors=(_CLOCK,)),
         own_clock="fetch",
     )
-
-
-def _nonzeros(setting: Setting, share: float) -> tuple[tuple[str, int], ...]:
-    shapes = masks.weight_shapes(setting.cost_profile)
-    return masks.nonzeros(masks.kept_counts(shapes, masks.densities(shapes, share, "erk")))
 
 
 # --- on a device ------------------------------------------------------------------------------------------------
@@ -166,18 +164,18 @@ class _Model(NamedTuple):
     device: int
     model: ModelState
     clock: int
-    sparse: bool = False  # trained under a mask: what is 0 is not there
+    sparse: bool = False  # trained under a mask: a weight of 0 is missing
 
 
 @dataclass(slots=True)
 class _Mix:
-    """Scratch of a job: what it mixed, with which weights, and what came of it."""
+    """Scratch of a job: the models that it mixed, their weights, and the mix."""
 
     models: Sequence[_Model]
     weights: Sequence[float]
     model: ModelState  # the mix
     clock: int  # the latest
-    mask: Mapping[str, Tensor]  # none: the whole model is trained
+    mask: Mapping[str, Tensor]  # empty: the whole model is trained
 
 
 def mix_weights(sizes: Sequence[float], clocks: Sequence[int], trust: Sequence[float], a: float) -> list[float]:
@@ -187,11 +185,17 @@ def mix_weights(sizes: Sequence[float], clocks: Sequence[int], trust: Sequence[f
     return [each / sum(raw) for each in raw]
 
 
-def _mixed(context: Context, method: AEDFL) -> LocalState:
-    models, trust = _models(context), _trust(context)
+def _mixed(context: Context, staleness_a: float) -> LocalState:
+    """Return the mix of the device's model and the received ones, all that are finite, by device; its own at least."""
+    kept, trust = context.device_state, _trust(context)
+    sparse = kept is not None and bool(context.task.submodel.nnz)  # a whole model lacks no weights
+    own = _Model(context.device, _plain(context.global_model if kept is None else kept), _clock_in(kept), sparse)
+    others = [_Model(m.device, _plain(m.body), _clock_in(m.body), bool(m.task.submodel.nnz)) for m in context.received]
+    usable = [each for each in (own, *others) if is_finite(each.model)] or [own]
+    models = sorted(usable, key=lambda each: each.device)
     sizes = [context.task.mixing.get((each.device, context.device), 1.0) for each in models]
     clocks = [each.clock for each in models]
-    weights = mix_weights(sizes, clocks, [trust.get(each.device, 0.0) for each in models], method.staleness_a)
+    weights = mix_weights(sizes, clocks, [trust.get(each.device, 0.0) for each in models], staleness_a)
     bodies = [each.model for each in models]
     held = [masks.support(each.model["params"]) if each.sparse else {} for each in models]
     mean = masks.masked_mean(bodies, held, weights)
@@ -200,16 +204,6 @@ def _mixed(context: Context, method: AEDFL) -> LocalState:
     w = context.copy(masks.applied(mean, mask))
     on_device = {name: m.to(w["params"][name].device) for name, m in mask.items()}
     return LocalState(w, _Mix(models, weights, on_cpu(mean), max(clocks), on_device))
-
-
-def _models(context: Context) -> list[_Model]:
-    """Return what a device has and what it received, all that is finite, by device; its own at least."""
-    kept = context.device_state
-    sparse = kept is not None and bool(context.task.submodel.nnz)  # a whole one has no zeros to speak of
-    own = _Model(context.device, _plain(context.global_model if kept is None else kept), _clock_in(kept), sparse)
-    others = [_Model(m.device, _plain(m.body), _clock_in(m.body), bool(m.task.submodel.nnz)) for m in context.received]
-    usable = [each for each in (own, *others) if is_finite(each.model)] or [own]
-    return sorted(usable, key=lambda each: each.device)
 
 
 def _plain(body: ModelState) -> dict[str, dict[str, Tensor]]:
@@ -226,12 +220,8 @@ def _trust(context: Context) -> dict[int, float]:
     return {int(peer): float(v) for peer, v in ({} if kept is None else kept[_TRUST]).items()}
 
 
-def _under_mask(grads: Sequence[Tensor], local: LocalState, context: Context) -> list[Tensor]:
-    return masks.masked_gradients(grads, local, context)
-
-
 def _finished(local: LocalState, context: Context, learn: float) -> Finished:
-    """Return the trained model with its clock; for oneself also what the neighbours are worth."""
+    """Return the trained model with its clock. The device also keeps its trust in the neighbours."""
     scratch: _Mix = local.scratch
     clock = {_CLOCK.name: torch.tensor([scratch.clock + 1], dtype=torch.int32)}
     sent = {**local.weights, TENSORS: clock}
@@ -245,18 +235,18 @@ def learned(
 ) -> dict[int, float]:
     """Return the trust of a device in its neighbours after a job that came from a mix to the parameters `after`."""
     found, base = dict(trust), mix.model["params"]
-    way = {name: after[name].double() - base[name].double() for name in after}
+    move = {name: after[name].double() - base[name].double() for name in after}
     for each, p in zip(mix.models, mix.weights, strict=True):
         if each.device == device:
             continue
         aside = {name: each.model["params"][name].double() - base[name].double() for name in after}
-        step = learn * p * _cosine(way, aside)
+        step = learn * p * _cosine(move, aside)
         found[each.device] = min(_MOST_TRUST, max(-_MOST_TRUST, found.get(each.device, 0.0) + step))
     return found
 
 
 def _cosine(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    """Return the cosine of the angle between two ways, 0 if one of them leads nowhere or to no finite end."""
+    """Return the cosine of the angle between two vectors, 0 if one of them is 0 or not finite."""
     product = sum(float((a[name] * b[name]).sum()) for name in a)
     lengths = [math.sqrt(sum(float((t * t).sum()) for t in each.values())) for each in (a, b)]
     cosine = product / (lengths[0] * lengths[1]) if all(lengths) else 0.0

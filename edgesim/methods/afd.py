@@ -1,4 +1,4 @@
-"""AFD: devices train thinner networks, drawn by how much the units that they kept before lowered the training loss.
+"""AFD: devices train thinner networks of the units that lowered the training loss before.
 
 Source: N. Bouacida, J. Hou, H. Zang and X. Liu, "Adaptive Federated Dropout: Improving Communication Efficiency and
 Generalization for Federated Learning" (2021); as the baseline of "Efficient Federated Learning with Heterogeneous Data
@@ -29,49 +29,50 @@ from edgesim.learning.train.context import Batch, Context
 from edgesim.learning.train.rules import objective_loss
 from edgesim.methods.weighting.by_entry import MeanByEntry
 
-_EVERYBODY = -1  # stands for the devices that share one score map
+_EVERYBODY = -1  # stands for all devices where they share one score map
 _LOSS_BYTES = 4  # float32
 
 
 @dataclass(frozen=True, kw_only=True)
 class AFD(MeanByEntry):
-    """Adaptive federated dropout: a share `rate` of the units of every hidden layer stays on the server.
+    """To save bandwidth and computation, devices train thinner networks, chosen by what lowered the loss before.
 
-    A device that comes for the first time gets random units. If its training loss was lower than the time before it
-    keeps its units, and their scores grow by the relative gain; if not, new ones are drawn without replacement, with
-    chances proportional to score + `eps`. `variant`: every device has scores of its own ("multi"), or all share scores,
-    the thinner network of a round and its mean loss, by data size ("single"). `score`: the gain is added to a score or
-    takes its place ("assign"). `channels`: those that one layer makes ("inner"), or also those that several make, as
-    their outputs are added ("all"); the model's inputs and outputs stay. `absent`: a parameter is averaged over who had
-    it ("average_over_holders"), or who had not counts with the old one ("include_absent"). The training loss is the
-    mean over the samples of all steps, each taken before its step. The metrics hold every device's `train_loss` and how
-    many `repeats` will keep their units.
+    Adaptive federated dropout: a share `rate` of the units of every hidden layer stays on the server. In its first turn
+    a device gets random units. If its training loss was lower than the time before, it keeps its units, and their
+    scores grow by the relative gain. If not, new units are drawn without replacement, with probabilities proportional
+    to score + `eps`. `variant`: every device has its own scores ("multi"), or all devices share the scores, the thinner
+    network of a round and its mean loss, by data size ("single"). `score`: the gain is added to a score or replaces it
+    ("assign"). `channels`: those that one layer makes ("inner"), or also those that several layers make and add to each
+    other ("all"). The model's inputs and outputs stay. `absent`: a parameter is averaged over the devices that had it
+    ("average_over_holders"), or devices without it count with the old one ("include_absent"). The training loss of a
+    round is the mean over the samples of all local steps, each taken before its step. The metrics hold every device's
+    `train_loss` and `repeats`, the number of devices that will keep their units.
 
-    The training loss of a round is the mean over the samples of all local steps, each before its step. Silent: for
-    `"single"` the mean over devices goes by data size.
+    The paper does not specify the mean over devices for `"single"`. Here it goes by data size.
     """
 
     rate: Annotated[float, Ge(0), Lt(1)] = 0.25
-    """The FedDHAD paper: a quarter of the units is left out, K - floor(K / 4) stay."""
+    """In the FedDHAD paper a quarter of the units is left out: K - floor(K / 4) stay."""
     variant: Literal["multi", "single"] = "multi"
-    """Bouacida et al. have one score map a device, and one for all, `"single"`; the FedDHAD paper does not say which.
+    """Bouacida et al. have one score map for each device, or one for all, `"single"`. The FedDHAD paper does not
+    specify which it takes.
     """
     score: Literal["add", "assign"] = "add"
-    """The gain is added to the scores of the kept channels; third-party code lets it take their place: `"assign"`."""
+    """The gain is added to the scores of the kept channels. In third-party code it replaces them: `"assign"`."""
     eps: PositiveFactor = 1e-3
-    """Silent: without it a unit of score 0 would never be tried again."""
+    """The paper does not specify this. Without it a unit of score 0 would never be tried again."""
     channels: Which = "inner"
-    """Convolutions' channels and hidden neurons. Silent about channels that a residual network adds to each other,
-    which have to agree: they stay; `"all"` thins them too, each as one unit.
+    """Channels of convolutions and hidden neurons. The paper does not specify channels that a residual network adds to
+    each other, which have to agree. They stay; `"all"` thins them too, each as one unit.
     """
     absent: Absent = "average_over_holders"
-    """The FedDHAD paper averages each parameter over who had it. `"include_absent"` lets the others count with the old
-    one.
+    """The FedDHAD paper averages each parameter over the devices that had it. With `"include_absent"` the other devices
+    count with the old one.
     """
     needs: ClassVar[Needs] = Needs(feedback=True)
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return a server that has heard of nobody. Raises ConfigError if the model has no unit to leave out."""
+        """Return a server without losses so far. Raises ConfigError if the model has no unit to leave out."""
         if self.rate > 0:
             check_groups(setting.cost_profile, self.channels, f"method.rate must be 0 for it, found {self.rate:g}")
         groups = groups_of(setting.cost_profile, self.channels)
@@ -94,16 +95,43 @@ class AFD(MeanByEntry):
         return Plan(tuple(orders))
 
     def local(self, task: Task) -> LocalRule:
-        """Return plain SGD on the cross-entropy that tells its mean loss."""
-        return LocalRule((LocalPhase(loss=_noted),), on_start=_start, on_finish=_finish)
+        """Return plain SGD on the cross-entropy that reports its mean loss."""
+
+        def start(context: Context) -> LocalState:
+            return LocalState(context.copy(context.global_model), _Losses())
+
+        def noted_loss(local: LocalState, batch: Batch, context: Context) -> Tensor:
+            loss = objective_loss(local.weights, batch, context)
+            local.scratch.losses.append(float(loss.detach()) * len(batch.y))
+            local.scratch.samples += len(batch.y)
+            return loss
+
+        def finish(local: LocalState, context: Context) -> Finished:
+            seen = local.scratch
+            return Finished(local.weights, statistics={"loss": math.fsum(seen.losses) / max(1, seen.samples)})
+
+        return LocalRule((LocalPhase(loss=noted_loss),), on_start=start, on_finish=finish)
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Average each parameter over the devices that had it, by data size, and learn from their losses."""
+        """Average each parameter over the devices that had it, by data size, and learn from their losses.
+
+        A device that took no step has no loss. If all devices share one network and one of an earlier round came late,
+        the newest counts.
+        """
         weights = self.update_weights(updates, server.setting)
         known = dict(state["known"])
-        for owner, channels, loss in self._heard([(m, w) for m, w in zip(updates, weights, strict=True) if m.steps]):
+        trained = [(m, w) for m, w in zip(updates, weights, strict=True) if m.steps]
+        heard: list[tuple[int, Units, float]] = []  # owner of scores, units, loss
+        if self.variant == "multi":
+            heard = [(m.device, m.task.submodel.channels, m.statistics["loss"]) for m, _ in trained]
+        elif trained:
+            channels = trained[-1][0].task.submodel.channels
+            same = [(m.statistics["loss"], w) for m, w in trained if m.task.submodel.channels == channels]
+            of_devices, shares = zip(*same, strict=True)
+            heard = [(_EVERYBODY, channels, float(np.average(of_devices, weights=shares)))]
+        for owner, channels, loss in heard:
             known[owner] = self._learned(known.get(owner), channels, loss, server.setting)
         owners = {self._owner(m.device) for m in updates} & known.keys()
         repeats = sum(known[owner]["repeats"] for owner in owners)
@@ -115,11 +143,11 @@ class AFD(MeanByEntry):
         return device if self.variant == "multi" else _EVERYBODY
 
     def _sizes(self, setting: Setting) -> dict[str, int]:
-        """Return the size of every group of units that is thinned."""
+        """Return the size of every group of units that the method thins."""
         return {group.name: group.size for group in groups_of(setting.cost_profile, self.channels)}
 
     def _kept(self, state: Any, owner: int, setting: Setting, key: Key) -> Units:
-        """Return the units that the next network of a device, or of all, keeps."""
+        """Return the units of the next network of a device, or of all devices."""
         old = state["known"].get(owner)
         if old is not None and old["repeats"]:
             channels: Units = old["channels"]
@@ -128,24 +156,14 @@ class AFD(MeanByEntry):
         chances = {name: np.full(size, 1 / size) for name, size in self._sizes(setting).items()}
         if old is not None:
             chances = {name: chances_of(score, self.eps) for name, score in old["scores"].items()}
-        return tuple((name, _drawn(chance, self.rate, draws)) for name, chance in chances.items())
-
-    def _heard(self, updates: Sequence[tuple[Update, float]]) -> list[tuple[int, Units, float]]:
-        """Return whose scores change, the units that they had and the training loss, of messages and their weights.
-
-        If all share one network and one of an earlier round came late, the newest counts. Who took no step has no loss.
-        """
-        if self.variant == "multi":
-            return [(m.device, m.task.submodel.channels, m.statistics["loss"]) for m, _ in updates]
-        if not updates:
-            return []
-        channels = updates[-1][0].task.submodel.channels
-        same = [(m.statistics["loss"], w) for m, w in updates if m.task.submodel.channels == channels]
-        losses, shares = zip(*same, strict=True)
-        return [(_EVERYBODY, channels, float(np.average(losses, weights=shares)))]
+        found = []
+        for name, chance in chances.items():
+            kept = draws.choice(len(chance), kept_count(self.rate, len(chance)), replace=False, p=chance)
+            found.append((name, tuple(np.sort(kept).tolist())))
+        return tuple(found)
 
     def _learned(self, old: Mapping[str, Any] | None, channels: Units, loss: float, setting: Setting) -> dict[str, Any]:
-        """Return what is known after a training loss: scores, that loss, the units, and whether they stay."""
+        """Return the knowledge after a training loss: scores, the loss, the units, and whether they stay."""
         if old is None:
             scores = {name: np.zeros(size) for name, size in self._sizes(setting).items()}
             return {"scores": scores, "loss": loss, "channels": channels, "repeats": False}
@@ -153,17 +171,15 @@ class AFD(MeanByEntry):
         scores = old["scores"]
         if better:
             gain = (old["loss"] - loss) / old["loss"]
-            scores = {name: self._scored(scores[name], kept, gain) for name, kept in channels}
+            scores = {name: scores[name].copy() for name, _ in channels}
+            for name, kept in channels:
+                places = list(kept)
+                scores[name][places] = gain + (scores[name][places] if self.score == "add" else 0.0)
         return {"scores": scores, "loss": loss, "channels": channels, "repeats": better}
-
-    def _scored(self, scores: Arr, kept: Sequence[int], gain: float) -> Arr:
-        scores, places = scores.copy(), list(kept)
-        scores[places] = gain + (scores[places] if self.score == "add" else 0.0)
-        return scores
 
 
 def kept_count(rate: float, size: int) -> int:
-    """Return how many of `size` units stay without a share `rate` of them, rounded up; at least one."""
+    """Return the number of `size` units that stay without a share `rate` of them, rounded up; at least one."""
     return max(1, size - math.floor(rate * size + 1e-9))  # 0.29 x 100 is a little less than 29
 
 
@@ -173,36 +189,12 @@ def chances_of(scores: Arr, eps: float) -> Arr:
     return chances
 
 
-def _drawn(chances: Arr, rate: float, draws: np.random.Generator) -> tuple[int, ...]:
-    """Return random units, ascending."""
-    kept = draws.choice(len(chances), kept_count(rate, len(chances)), replace=False, p=chances)
-    return tuple(np.sort(kept).tolist())
-
-
 @dataclass(slots=True)
 class _Losses:
     """Scratch of a job: the loss of each step so far, summed over its batch, and the samples."""
 
     losses: list[float] = field(default_factory=list)
     samples: int = 0
-
-
-def _start(context: Context) -> LocalState:
-    return LocalState(context.copy(context.global_model), _Losses())
-
-
-def _noted(local: LocalState, batch: Batch, context: Context) -> Tensor:
-    """Return the cross-entropy and write down its value, as a sum over the batch."""
-    loss = objective_loss(local.weights, batch, context)
-    local.scratch.losses.append(float(loss.detach()) * len(batch.y))
-    local.scratch.samples += len(batch.y)
-    return loss
-
-
-def _finish(local: LocalState, context: Context) -> Finished:
-    """Return the model to send and the mean loss."""
-    seen = local.scratch
-    return Finished(local.weights, statistics={"loss": math.fsum(seen.losses) / max(1, seen.samples)})
 
 
 PLUGINS = {"afd": AFD}

@@ -1,4 +1,4 @@
-"""BEER: peers follow the gradient of all of them, which each tracks, and exchange short differences.
+"""BEER: peers track the gradient of the whole network and exchange compressed differences.
 
 Source: Zhao et al., "BEER: Fast O(1/T) Rate for Decentralized Nonconvex Optimization with Communication Compression"
 (NeurIPS 2022), algorithm 1; its settings as a baseline of the DA-DPFL paper.
@@ -32,76 +32,84 @@ from edgesim.methods.decentralised.base import mean_of_peers, own_model, peer_ta
 
 Numbers: TypeAlias = dict[str, Tensor]
 
-_H, _G = "h", "g"  # surrogates of a model and of its tracker, as all neighbours know them; "h 3" is that of device 3
+_H, _G = "h", "g"  # surrogates of a model and of its tracker, as all neighbours know them; "h 3" belongs to device 3
 _TRACKER, _GRADIENT = "tracker", "gradient"
-_HEARD = "heard"  # the round of the newest message that replicas hold, by device
+_HEARD = "heard"  # the round of the newest message in the replicas, by device
 _WHOLE = "whole"  # task whose message holds model and tracker instead of differences
 
 
 @dataclass(frozen=True, kw_only=True)
 class BEER(Method):
-    """Step along a tracked gradient from a mix of surrogates of the models; send what the surrogates lack.
+    """For peers that stay reachable: they track the average gradient and send compressed changes of model and gradient.
 
     V <- V + gamma sum_j W_ij (G_j - G_i) + new gradient - old gradient;  G <- G + C(V - G)
     X <- X + gamma sum_j W_ij (H_j - H_i) - lr V;  H <- H + C(X - H)
 
-    W: Metropolis weights. Both differences travel in one message and are used in the next round, by neighbours that
-    keep replicas of H and G. C is the encoding of `values`, with so many `bits` unless it is "float32". In a device's
+    X is a device's model and V its tracker of the gradient. H and G are their surrogates, as the neighbours know them.
+    W: Metropolis weights. Both differences travel in one message. Neighbours that keep replicas of H and G use them in
+    the next round. C is the encoding of `values`, with this number of `bits` unless it is "float32". In a device's
     first round V is its gradient, and H and G are 0 before. `mode` "original": the gradient of one mini-batch, without
     momentum, weight decay and clipping; "authors": `training.local_epochs` from X, and the gradient of the last batch.
 
-    Whoever was away cannot follow differences. After a round that somebody missed, or in which somebody is away, all
-    send their X and V whole, for H and G; until then a neighbour out of step is left out of both sums.
+    A device that was away cannot follow differences. After a round that a device missed, or in which a device is away,
+    all devices send their X and V whole, for H and G. Until then a neighbour out of step is left out of both sums.
 
-    W has Metropolis weights: on an expander of degree 10 the 1/11 of the comparison. Silent about devices that miss a
-    message: all then send model and tracker whole, which is much dearer, so that BEER is for devices that stay. Graphs
-    that are drawn anew every round are refused.
+    On an expander of degree 10 the Metropolis weights are the 1/11 of the comparison. The paper does not specify
+    devices that miss a message. Here all devices then send model and tracker whole, which costs far more bytes.
+    Graphs that are drawn anew every round are refused.
     """
 
     mode: Literal["original", "authors"] = "original"
-    """Algorithm 1 takes one gradient a round. Code released with the DA-DPFL paper trains for local epochs before it
-    and takes the gradient of their last batch: `"authors"`.
+    """Algorithm 1 takes one gradient a round. The code released with the DA-DPFL paper trains for local epochs before
+    it and takes the gradient of their last batch: `"authors"`.
     """
-    gamma: PositiveShare = 0.01  # how far surrogates are mixed in a round
+    gamma: PositiveShare = 0.01  # step by which surrogates are mixed in a round
     """The DA-DPFL comparison on CIFAR-10; 0.005 on CIFAR-100."""
     values: Literal["gsgd", "qsgd", "float32"] = "gsgd"
-    """Zhao et al.; `"qsgd"` is unbiased and may enlarge errors, `"float32"` loses nothing. Each layer has a scale of
-    its own, and biases travel as they are.
+    """Zhao et al.; `"qsgd"` is unbiased and may enlarge errors, `"float32"` loses nothing. Each layer has its own
+    scale, and biases travel uncompressed.
     """
     bits: Annotated[int, Ge(3), Le(16)] = 9
     """The DA-DPFL comparison, which speaks of half the bytes; two vectors of 9 bits are 56 %."""
-    # replicas are of the same neighbours in every round
+    # a replica belongs to the same neighbour in every round
     needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), device_state="computed", peers="fixed")
 
     def check_peers(self, graph: PeerGraph) -> None:
-        """Raise ConfigError unless peers hear each other, as no weights are doubly stochastic otherwise."""
+        """Raise ConfigError unless peers hear each other. Otherwise no weights are doubly stochastic."""
         if not graph.symmetric:
             raise ConfigError("peers: BEER needs peers that hear each other, found a graph in which some do not")
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return the first state. Raises ConfigError unless devices train by SGD, of which it takes the gradients."""
+        """Return the first state. Raises ConfigError unless devices train by SGD, whose gradients BEER tracks."""
         setting.training.check_sgd("it tracks gradients and steps along them")
         return super().init(setting, key)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask every device that is there for differences, or for all that it has if somebody may have missed some."""
-        sgd = view.setting.training.local_sgd(view.round)
+        """Ask every reachable device for differences, or for whole models if a device may have missed differences."""
+        setting, sgd = view.setting, view.setting.training.local_sgd(view.round)
         config = {"round": view.round, "lr": sgd.lr}
         if self.mode == "original":  # the step along the tracker is the only one
             sgd = replace(sgd.for_steps(1), lr=0.0, momentum=0.0, weight_decay=0.0)
         task, kinds = peer_task(view, sgd, "metropolis"), frozenset({_H, _G})
         task = replace(task, config=config)
-        if _in_step(view):
+        before = [each for each in view.last if each.outcome in DELIVERED and each.job.round == view.round - 1]
+        if len(view.idle) == setting.devices and (view.round == 0 or len(before) == setting.devices):
             return plan_at_once(view, replace(task, up=Payload(kinds, encoding=written(self.values, self.bits))))
         return plan_at_once(view, replace(task, name=_WHOLE, up=Payload(kinds, encoding=Encoding())))
 
     def local(self, task: Task) -> LocalRule:
-        """Return the gradients that the mode says, then the step along the tracker."""
-        phase = LocalPhase(adjust_gradients=_remembered)
+        """Return SGD that keeps its last gradient, followed by the step along the tracker."""
+
+        def remembered(grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
+            for name, gradient in zip(context.trained, grads, strict=True):
+                local.scratch.gradient[name].copy_(gradient)
+            return grads
+
+        phase = LocalPhase(adjust_gradients=remembered)
         return LocalRule((phase,), on_start=partial(_mixed, gamma=self.gamma), on_finish=_stepped)
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the model that a device has, the first one if it never trained."""
+        """Return the model of a device, the first one if it never trained."""
         return global_model if device_state is None else {kind: device_state[kind] for kind in ("params", "buffers")}
 
     def aggregate(
@@ -111,19 +119,12 @@ class BEER(Method):
         return mean_of_peers(state, global_model, updates, server)
 
 
-def _in_step(view: View) -> bool:
-    """Return whether every device is there and did its job in the round before, if there was one."""
-    devices = view.setting.devices
-    before = [a for a in view.last if a.outcome in DELIVERED and a.job.round == view.round - 1]
-    return len(view.idle) == devices and (view.round == 0 or len(before) == devices)
-
-
 # --- a device's job ---------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Scratch:
-    """Scratch of a job: V less the old gradient, the gradient, by what X is to be moved at the end, and the rest.
+    """Scratch of a job: V less the old gradient, the gradient, the mixing term of X, and surrogates with replicas.
 
     `carried`: surrogates and replicas, which a device keeps.
     """
@@ -135,7 +136,7 @@ class _Scratch:
 
 
 def _mixed(context: Context, gamma: float) -> LocalState:
-    """Return X, and all else that a device works with."""
+    """Return X with the scratch of the job."""
     own, replicas = context.device_state, _replicas(context.device_state, context)
     if own is None:
         still = {name: torch.zeros_like(t) for name, t in context.global_model["params"].items()}
@@ -150,15 +151,8 @@ def _mixed(context: Context, gamma: float) -> LocalState:
     return LocalState(model, _Scratch(rest[_TRACKER], rest[_GRADIENT], rest["pull"], carried))
 
 
-def _remembered(grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
-    """Return gradients as they are, and keep the last of them."""
-    for name, gradient in zip(context.trained, grads, strict=True):
-        local.scratch.gradient[name].copy_(gradient)
-    return grads
-
-
 def _stepped(local: LocalState, context: Context) -> Finished:
-    """Return the message after the step along V, what a device carries on, and its model."""
+    """Take the step along V. Return the message, and the state and model that the device keeps."""
     w, scratch, lr = local.weights, local.scratch, context.task.config["lr"]
     v = _plus(scratch.tracker, scratch.gradient)
     x = {name: t + scratch.pull[name] - lr * v[name] for name, t in w["params"].items()}
@@ -197,9 +191,9 @@ def _pull(kind: str, gamma: float, device_state: ModelState, replicas: ModelStat
 
 
 def _replicas(device_state: ModelState | None, context: Context) -> dict[str, Mapping[str, Tensor]]:
-    """Return the replicas of neighbours' surrogates after the messages of this round, and of which round each is.
+    """Return the replicas of neighbours' surrogates after the messages of this round, and the round of each.
 
-    Differences only fit what is of the round before theirs; whole messages always fit.
+    Differences fit only replicas of the round before theirs. Whole messages always fit.
     """
     found = {kind: ts for kind, ts in (device_state or {}).items() if " " in kind}
     heard = dict((device_state or {}).get(_HEARD, {}))

@@ -1,4 +1,4 @@
-"""DA-DPFL: DisPFL whose devices reuse models of the same round, and prune for good once training has settled.
+"""DA-DPFL: DisPFL whose devices reuse models of the same round and, once training has settled, prune permanently.
 
 Source: DA-DPFL paper (decentralised personalised federated learning by dynamic aggregation and sparse-to-sparser
 training), algorithms 1 and 2, and its authors' published code.
@@ -7,7 +7,7 @@ training), algorithms 1 and 2, and its authors' published code.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -15,14 +15,13 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 import torch
 from annotated_types import Ge, Lt
-from torch import Tensor
 
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import Count, CountOrZero, NonNegativeFactor, PositiveFactor, PositiveShare, Share
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
 from edgesim.core.peer_graph import PeerGraph
 from edgesim.core.rng import Key
-from edgesim.core.task import Order, Plan, Task
+from edgesim.core.task import Plan, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
 from edgesim.learning.submodel import masks, pruning
@@ -38,7 +37,7 @@ _ORIGIN, _DISTANCES = "origin", "distances"  # kinds that a device keeps: its fi
 
 
 class _Settings(NamedTuple):
-    """What a preset decides unless the scenario does."""
+    """Keys that a preset sets where the scenario leaves them out."""
 
     wait_schedule: Schedule
     maskable: Maskable
@@ -61,111 +60,116 @@ _PRESETS = {
 
 @dataclass(frozen=True, kw_only=True)
 class DADPFL(Method):
-    """Peers with sparse models that wait for fresh ones of those before them, and vote on when to prune for good.
+    """Sparse peers that wait for fresh models of earlier peers in the round, and vote on when to prune permanently.
 
     Mixing, training and moving masks: see DisPFL. A device waits for `reuse` neighbours that come before it in the
-    round's random order, chosen by `wait_select`; unset: for all. "step_down": for one fewer in each of `reuse` + 1
-    equal parts of the `end_round` rounds. It waits as long as it takes or, once nothing else is missing, `wait_timeout`
-    times its own training time for each training in the longest chain of waits before it. If that is over or a
-    neighbour fails it does without ("drop"), or takes the model of the round's start, which it has fetched as well
-    ("stale"); by "first_finish" it has fetched those of all neighbours anyway.
-    A device votes for pruning if its `distance` to its first model changed by less than `change_below` of what it did
-    in its first round. After the round in which a share `majority` of the votes says so, devices prune in the rounds of
-    the `clock`, which goes by `b` and `c`, at most `max_prunings` times and until a share `target_sparsity` is zero: of
-    every layer what it can spare by the PQ index, `p`, `q`, `gamma`, `eta` and `beta`. What such a round `sends` is the
-    "pruned" model, or the "trained" one. Keys that are left out are those of the `preset`. The metrics hold the means
-    of `sparsity`, `change` and `vote`.
+    round's random order, chosen by `wait_select`; unset: for all. With "step_down" it waits for one fewer in each of
+    `reuse` + 1 equal parts of the `end_round` rounds. It waits without limit or, once nothing else is missing, for
+    `wait_timeout` times its own training time for each training in the longest chain of waits before it. After a
+    timeout or a failure of the neighbour it continues without that model ("drop"), or takes the neighbour's model of
+    the start of the round, which it has fetched as well ("stale"). With "first_finish" it has fetched those of all
+    neighbours anyway.
+    A device votes for pruning if its `distance` to its first model changed by less than `change_below` of the change in
+    its first round. After the round in which a share `majority` of the votes is for it, devices prune in the rounds of
+    the `clock`, which depends on `b` and `c`, at most `max_prunings` times and until a share `target_sparsity` is zero.
+    The PQ index with `p`, `q`, `gamma`, `eta` and `beta` says how many weights each layer can spare. In such a round
+    a device `sends` the "pruned" model or the "trained" one. The `preset` sets the keys that are left out. The metrics
+    hold the means of `sparsity`, `change` and `vote`.
 
-    Where three values stand, they are those of the presets `paper`, `paper_literal` and `authors`. All else is as for
-    `dispfl`; with `reuse = 0` and `max_prunings = 0` so is every bit. Votes, one byte to everybody, travel free of
-    charge. As prices follow from how many weights devices have pruned, the method does not run on the null backend.
-    What a device computes and sends is priced by the mask under which it trains: exact, but for the message of a round
-    in which it prunes and sends `"pruned"`, whose size nobody can know beforehand; that one is priced as before the
-    pruning, which is never too low. A device that prunes and then fails before it delivers keeps its smaller model, but
-    is priced by the old mask until it delivers. Any `peers` will do; a `reuse` above the number of neighbours is
-    refused. The paper's settings of local work go into `training`: 5 epochs, batch 128, lr 0.1, decay 0.998 (0.997 in
-    the scripts for HAM10000), weight decay 5e-4.
+    Three values below are for the presets `paper`, `paper_literal` and `authors`. All else is as for `dispfl`; with
+    `reuse = 0` and `max_prunings = 0` every bit is. Votes, one byte to every device, travel free of charge. Prices
+    depend on how many weights devices have pruned, so the method does not run on the null backend. The work and
+    messages of a device are priced by the mask under which it trains. This is exact except for the message of a round
+    in which it prunes and sends `"pruned"`. Its size is not known beforehand, so it is priced as before the pruning,
+    which is never too low. A device that prunes and then fails before it delivers keeps its smaller model, but is
+    priced by the old mask until it delivers. Any `peers` will do. A `reuse` above the number of neighbours is refused.
+    The paper's settings of local work go into `training`: 5 epochs, batch 128, lr 0.1, decay 0.998 (0.997 in the
+    scripts for HAM10000), weight decay 5e-4.
     """
 
     preset: Literal["paper", "paper_literal", "authors"] = "paper"
-    """Decides what is left out below. `"paper_literal"` takes the printed pruning settings at their word, `"authors"`
-    does as the released code does.
+    """Sets the keys that are left out below. `"paper_literal"` takes the printed pruning settings literally.
+    `"authors"` does the same as the released code.
     """
     reuse: CountOrZero | None = None
-    """N. The paper: 10, which is M. Unset is all neighbours, so also 2 of a ring, for which the code ignores the cap.
+    """N. The paper has 10, which is M. Unset: all neighbours, so also the 2 of a ring, where the code ignores the cap.
     """
     wait_select: Select = "lowest_index"
-    """"The N fastest": in the code those first in the order. The paper's order is one of each device's own, with
-    which two could wait for each other; here, as in the code, there is one for all.
+    """"The N fastest". In the code these are the first in the order. In the paper each device has an order of its own,
+    with which two devices could wait for each other. Here, as in the code, there is one order for all.
     """
-    wait_schedule: Schedule | None = None  # as many all the time, or ever fewer
+    wait_schedule: Schedule | None = None  # wait for the same number in all rounds, or for ever fewer
     """`"constant"` / the same / `"step_down"`: as run, the code lowers N to 0 in equal blocks of rounds."""
     wait_timeout: PositiveFactor | None = None
-    """Silent. A device waits for a model whatever that takes; one that fails releases it at once. A limit, such as 3,
-    drops neighbours that are so many times slower than the device itself.
+    """The paper does not specify this. Unset, a device waits for a model without limit, and a neighbour that fails
+    releases it at once. A limit, such as 3, drops neighbours that are this many times slower than the device itself.
     """
-    on_prior_failure: Literal["drop", "stale"] = "drop"  # do without, or use its old model
-    """Silent. The model is in no sum; or the one from the start of the round takes its place: `"stale"`, for which
-    all of these are fetched as well, up to N messages more. With `wait_select = "first_finish"` there is nothing to
-    choose: nobody knows who will be first, so all models from the start of the round are fetched and in the sum.
+    on_prior_failure: Literal["drop", "stale"] = "drop"  # after a failure: no model, or the neighbour's old model
+    """The paper does not specify this. With the default the missing model is in no sum. With `"stale"` the model from
+    the start of the round takes its place. All of these are fetched as well, up to N messages more. With
+    `wait_select = "first_finish"` there is no choice. The first neighbours are not known beforehand, so all models from
+    the start of the round are fetched and in the sum.
     """
     sparsity: Annotated[float, Ge(0), Lt(1)] = 0.5
     """At first; as for `dispfl`."""
-    maskable: Maskable | None = None  # which tensors masks cover
+    maskable: Maskable | None = None  # tensors that masks cover
     """`"2d"` / the same / `"authors"`, as for `dispfl`."""
     initial_masks: Initial | None = None  # one for each device, or one for all
     """`"per_device"` / the same / `"shared"`, as for `dispfl`: the paper starts as DisPFL does."""
     alpha: Share = 0.3  # share of the kept weights that moves, falling along a cosine
     """Not in the paper; in the scripts 0.3, and 0.5 on CIFAR-100."""
     end_round: Count = 500
-    """All rounds; 300 on HAM10000. No pruning from then on."""
-    growth: Growth = "gradient"  # where weights grow back: at large gradients, or anywhere
-    """The papers; the scripts that were run grow at random: `"random"`, which needs no gradient and pays for none. By
-    the cross-entropy of one batch. The code squares the mean over several batches of a loss on raw logits.
+    """All rounds; 300 on HAM10000. Devices do not prune after it."""
+    growth: Growth = "gradient"  # places where weights grow back: at large gradients, or at random
+    """As in the papers, by the cross-entropy of one batch. The scripts that were run grow at random: `"random"`, which
+    needs no gradient and pays for none. The code squares the mean over several batches of a loss on raw logits.
     """
     target_sparsity: Annotated[float, Ge(0), Lt(1)] = 0.8
-    """Who has reached it does not prune any more; the last pruning may go beyond it. The scripts: 0.7 on HAM10000."""
+    """A device that has reached it does not prune any more. The last pruning may go beyond it. The scripts have 0.7 on
+    HAM10000.
+    """
     distance: pruning.Distance | None = None
     """`"squared"` / the same / `"norms"`: the paper takes the squared norm of the whole difference, the code adds up
-    norms of tensors. `change_below` was presumably tuned with the latter.
+    norms of tensors. `change_below` was presumably tuned with the norms.
     """
     change_below: PositiveFactor = 0.02
-    """0.01 to 0.03 in the paper, 0.02 in the scripts. A change just as large is no vote."""
+    """0.01 to 0.03 in the paper, 0.02 in the scripts. An equal change is no vote."""
     majority: PositiveShare = 0.5
-    """As printed, fewer votes than that decide, which is so in round 1 already; text and code: at least that many, of
-    the votes that came.
+    """As printed, fewer votes than this share decide, which is true in round 1 already. In text and code at least this
+    share of the arrived votes decides.
     """
     clock: pruning.Clock | None = None
-    """`"paper"` / the same / `"authors"`. t_p is read as a running sum of gaps from round 0; with b = 0 its first is
-    the round of the vote, which does not prune. The code prunes first in the round after the vote, and one round
+    """`"paper"` / the same / `"authors"`. t_p is read as a running sum of gaps from round 0. With b = 0 its first value
+    is the round of the vote, which does not prune. The code prunes first in the round after the vote, and one round
     after each sum.
     """
     b: NonNegativeFactor = 0.0
-    """Both."""
+    """Paper and code."""
     c: PositiveFactor = 1.3
-    """The paper; 1.4 in some scripts. Gaps shrink to single rounds, for 1 or less they do not."""
+    """The paper; 1.4 in some scripts. Above 1 gaps shrink to single rounds, at 1 or less they do not."""
     max_prunings: CountOrZero | None = None
-    """20 / 20 / 21. Silent, but the code lists no more."""
+    """20 / 20 / 21. The paper does not specify this; the code lists no more."""
     sends: Sends | None = None
     """`"pruned"` / the same / `"trained"`: Algorithm 2 prunes before it sends; the code prunes only the mask of the
     next round.
     """
     p: PositiveFactor = 0.5
-    """Both."""
+    """Paper and code."""
     q: PositiveFactor = 1.0
-    """Both. The printed exponent p / (q - p) is p q / (q - p) in the source of the rule: the same for q = 1."""
+    """Paper and code. The printed exponent p / (q - p) is p q / (q - p) in the source of the rule, the same for q = 1.
+    """
     gamma: Share | None = None
     """1 / 0.9 / 1."""
     eta: NonNegativeFactor | None = None
-    """0 / 1 / 0. The paper lists 0.9 and 1 as gamma and eta, with which one pruning takes two thirds of a layer or
-    more, unlike its figures; in the source of the rule 0.9 is beta.
+    """0 / 1 / 0. The paper lists 0.9 and 1 as gamma and eta. With these one pruning takes two thirds of a layer or
+    more, unlike in its figures. In the source of the rule 0.9 is beta.
     """
     beta: Share = 0.9
     """At most this share of a layer at once; not in the paper."""
     needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), device_state="computed", feedback=True, peers="any")
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return how many weights devices keep at first, and that nobody has decided anything.
+        """Return the numbers of weights that devices keep at first, and no pruning rounds.
 
         Raises ConfigError for a model that no mask fits, and for keys that contradict each other.
         """
@@ -182,11 +186,11 @@ class DADPFL(Method):
         return {"first": counts, "kept": {}, "seed": key.exact_word(), "settled": 0, "rounds": []}
 
     def check_peers(self, graph: PeerGraph) -> None:
-        """Raise ConfigError if devices are to wait for more neighbours than any of them has."""
+        """Raise ConfigError if `reuse` is above the number of neighbours of every device."""
         check_reuse(graph, self.reuse, "; all: leave it out")
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask every device that is there to wait, mix, train and move its mask, and in some rounds to prune."""
+        """Ask every reachable device to wait, mix, train and move its mask, and in some rounds to prune."""
         t, most = view.round + 1, int(view.peers.degree.max())
         orders = peer_plan(view, key, Task(start="device"), self.cap(t, most), self.wait_select).orders
         config = sparse_peers.config_of(state["seed"], sparse_peers.share_at(self.alpha, t, self.end_round))
@@ -194,8 +198,8 @@ class DADPFL(Method):
             config["prune"] = 1.0
         kept = {device: state["kept"].get(device, state["first"]) for device in view.idle.tolist()}
         orders = sparse_peers.sparse_orders(orders, view, kept, config, self.growth)
-        if self.on_prior_failure == "stale":
-            orders = tuple(_with_old_models(order) for order in orders)
+        if self.on_prior_failure == "stale":  # also fetch the models of the start of the round
+            orders = tuple(o._replace(inputs=tuple(sorted({*o.inputs, *o.wait.peers}))) for o in orders)
         if self.wait_timeout is not None:
             orders = sparse_peers.impatient(orders, view.setting, self.wait_timeout)
         return Plan(orders)
@@ -229,7 +233,10 @@ class DADPFL(Method):
         )
 
     def cap(self, t: int, most: int) -> int:
-        """Return for how many neighbours devices wait in round `t`, counted from 1, that have at most `most`."""
+        """Return the number of neighbours for which devices wait in round `t`, counted from 1.
+
+        `most`: the largest number of neighbours of a device.
+        """
         cap = most if self.reuse is None else self.reuse
         if self._settings().wait_schedule == "constant":
             return cap
@@ -241,7 +248,7 @@ class DADPFL(Method):
         return pruning.pruning_rounds(settled, self.end_round, settings.clock, self.b, self.c, settings.max_prunings)
 
     def _finish(self, local: LocalState, context: Context) -> Finished:
-        """Return the model to send, what the device keeps, and its vote, the change behind it and its new counts."""
+        """Return the model to send and to keep, and the device's vote, the change behind it and its new counts."""
         settings, own, mask = self._settings(), context.device_state or {}, local.scratch.mask
         model = local.weights
         origin = own.get(_ORIGIN, mask)
@@ -250,7 +257,10 @@ class DADPFL(Method):
         first, last = own[_DISTANCES][_DISTANCES].tolist() if own else (now, 0.0)
         change = pruning.change(now, last, first)
         if "prune" in context.task.config and sparsity_of(mask) < self.target_sparsity:
-            mask = self._pruned(model["params"], mask)
+            rule = pruning.PQ(self.p, self.q, settings.gamma, settings.eta, self.beta)
+            params = model["params"]
+            spared = {name: pruning.spared(params[name][m], rule) for name, m in mask.items()}
+            mask = {name: masks.without_smallest(params[name], m, spared[name]) for name, m in mask.items()}
             model = sparse_peers.plain(masks.applied(model, mask)) if settings.sends == "pruned" else model
         mask = sparse_peers.moved(model, mask, context, self.growth)
         keep = sparse_peers.memory(model, mask)
@@ -259,14 +269,18 @@ class DADPFL(Method):
         vote = float(first > 0 and change < self.change_below)
         return Finished(model, keep, {"vote": vote, "change": change, "kept": masks.counts_of(mask)})
 
-    def _pruned(self, params: Mapping[str, Tensor], mask: masks.Masks) -> dict[str, Tensor]:
-        settings = self._settings()
-        rule = pruning.PQ(self.p, self.q, settings.gamma, settings.eta, self.beta)
-        spared = {name: pruning.spared(params[name][m], rule) for name, m in mask.items()}
-        return {name: masks.without_smallest(params[name], m, spared[name]) for name, m in mask.items()}
-
     def _settings(self) -> _Settings:
-        given = {name: getattr(self, name) for name in _Settings._fields}
+        given = {
+            "wait_schedule": self.wait_schedule,
+            "maskable": self.maskable,
+            "initial_masks": self.initial_masks,
+            "distance": self.distance,
+            "clock": self.clock,
+            "max_prunings": self.max_prunings,
+            "sends": self.sends,
+            "gamma": self.gamma,
+            "eta": self.eta,
+        }
         return _PRESETS[self.preset]._replace(**{name: value for name, value in given.items() if value is not None})
 
     def _first(self) -> FirstMasks:
@@ -277,11 +291,6 @@ class DADPFL(Method):
 def sparsity_of(mask: masks.Masks) -> float:
     """Return the share of weights that masks leave out."""
     return 1 - sum(masks.counts_of(mask).values()) / sum(m.numel() for m in mask.values())
-
-
-def _with_old_models(order: Order) -> Order:
-    """Return an order that also fetches the start-of-round models of those that it waits for."""
-    return order._replace(inputs=tuple(sorted({*order.inputs, *order.wait.peers})))
 
 
 PLUGINS = {"dadpfl": DADPFL}

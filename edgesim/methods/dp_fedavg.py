@@ -1,4 +1,4 @@
-"""DP-FedAvg: moves of devices are clipped, and the server adds noise to their sum, so that none shows in the model.
+"""DP-FedAvg: moves of devices are clipped, and the server adds noise to their sum, which hides each single device.
 
 Source: McMahan, Ramage, Talwar and Zhang, "Learning Differentially Private Recurrent Language Models" (ICLR 2018),
 algorithm 1 with flat clipping and the estimator with a fixed denominator (f_f, lemma 1).
@@ -7,7 +7,7 @@ algorithm 1 with flat clipping and the estimator with a fixed denominator (f_f, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -24,52 +24,56 @@ from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
 from edgesim.learning.privacy.accountant import check_installed, epsilon_spent, noise_for
 
-_CLIP_FLOPS = 5.0  # of a number: the difference, its square and the sum of squares, the product, the sum
-_NOISE_FLOPS = 2.0  # of a number: the product with the standard deviation, and the sum; drawing it is not counted
+_CLIP_FLOPS = 5.0  # per number: the difference, its square and the sum of squares, the product, the sum
+_NOISE_FLOPS = 2.0  # per number: the product with the standard deviation, and the sum; drawing it is not counted
 _LEAST_PRV_NOISE = 0.1  # below, the grid on which privacy loss is composed takes gigabytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class DpFedAvg(Method):
-    """w + (sum_k w_k clip(w_k's move) + N(0, (z S)^2)) / (q W): no device moves the sum by more than S.
+    """For private data: devices clip their moves, and the server adds noise that hides each single device.
 
-    A move is what a device sends less the model before, all tensors together as one vector, running statistics too; one
-    longer than `clip` = S is shortened to it. z is the noise multiplier, q the share of devices that the selection
-    asks, and W = sum w_k over the whole fleet: denominator and noise are the same whoever answers.
-    Numbers of update weights above 1, and updates that come a round late, do not count. Running variances that noise
-    makes negative become 0.
-    The metric `epsilon` is what all rounds so far have spent at `delta`, by the accountant: a device's owner finds out
-    of a model published after each round little more than if the device had never been there. The accountant assumes
-    that each device is asked independently of the others: selection `poisson` does that, and so does `all`. For
-    `uniform`, a set of fixed size, the number is the one commonly reported, but no guarantee. Where a selection looks
-    at devices, each is taken to be in every round. Rounds that nobody answers add no noise, count as spent, and show
-    that nobody answered. The metrics themselves are not private.
-    Differs: devices clip once, when they have trained, and not after each step.
+    The new model is w + (sum_k w_k clip(w_k's move) + N(0, (z S)^2)) / (q W): no device moves the sum by more than S.
+    A move is the model that a device sends less the model before, all tensors together as one vector, running
+    statistics too. A move longer than `clip` = S is shortened to S. z is the noise multiplier, q the share of devices
+    that the selection asks, and W = sum w_k over the whole fleet. Denominator and noise do not depend on the devices
+    that answer. Update weights count at most 1, and updates that come a round late do not count. Running variances that
+    noise makes negative become 0.
+    The metric `epsilon` is the privacy budget that all rounds so far have spent at `delta`, by the accountant. It
+    bounds how much more a model published after each round reveals about a device than if the device had never taken
+    part. The accountant assumes that each device is asked independently of the others, as selections `poisson` and
+    `all` do. For `uniform`, a set of fixed size, the number is the one commonly reported, but no guarantee. Where a
+    selection looks at devices, each device is taken to be in every round. Rounds without any answer add no noise, count
+    as spent, and show that no device answered. The metrics themselves are not private.
+    Differs: devices clip once, after training, and not after each step.
     """
 
     needs = Needs(asked=True)
 
-    clip: PositiveFactor = 1.0  # S: the longest move that counts as it is
+    clip: PositiveFactor = 1.0  # S: the longest move that is not shortened
     """Moves of small networks are about 1 long. Chosen here: the paper's is for its language model."""
-    noise_multiplier: NonNegativeFactor | None = None  # z: noise by S; None: as `epsilon` asks for, else 1; 0: none
+    noise_multiplier: NonNegativeFactor | None = None  # z: noise by S; None: from `epsilon`, else 1; 0: none
     """1 is from memory of McMahan et al., not confirmed."""
-    epsilon: Annotated[float, Gt(0), Le(100)] | None = None  # what `rounds` may spend; None: it follows from the noise
-    """No source has one value for all; the noise is the least that opacus finds."""
-    rounds: Count | None = None  # for which `epsilon` is meant, most often stop.rounds; after them the model stays
-    """The budget is spent then. It is no part of stop, so that a run may be made longer without training again."""
+    epsilon: Annotated[float, Gt(0), Le(100)] | None = None  # budget for `rounds`; None: it follows from the noise
+    """No source has one value for all cases. The noise is the least that opacus finds."""
+    rounds: Count | None = None  # rounds that share `epsilon`, most often stop.rounds; then the model stays
+    """After them the budget is spent. It is no part of stop, so a run can be made longer without training again."""
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-5  # probability that epsilon does not hold
     """Commonly below 1 in the number of devices. Chosen here."""
-    accountant: Literal["rdp", "prv", "none"] = "rdp"  # of opacus; "none": epsilon is not reported
-    """Renyi differential privacy is what came of the paper's moments accountant; `prv` is tighter and slower."""
+    accountant: Literal["rdp", "prv", "none"] = "rdp"  # accountant of opacus; "none": epsilon is not reported
+    """Renyi differential privacy succeeded the paper's moments accountant. `prv` is tighter and slower."""
     full_weight: Count | None = (
-        None  # samples with which a device counts 1, with fewer in proportion; None: all count 1
+        None  # number of samples for a weight of 1, fewer count in proportion; None: each device counts 1
     )
     """McMahan et al.'s w-hat. Without it the mean is over devices, not samples."""
-    clip_at: Literal["device", "server"] = "device"  # who shortens moves
-    """McMahan et al.'s devices do. A server that does sees every move, and reports as `clipped` which were longer."""
+    clip_at: Literal["device", "server"] = "device"  # place where moves are shortened
+    """In McMahan et al. devices do. A server that clips sees every move, and reports the longer ones as `clipped`."""
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return the noise multiplier, the share of devices asked, how likely each is, and that nothing is released."""
+        """Return the noise multiplier, the share of devices asked, the probability of each, and no releases so far.
+
+        Raises ConfigError unless the parts of a privacy guarantee go together.
+        """
         self._check(setting)
         assert setting.asked is not None
         share = setting.asked.share
@@ -81,7 +85,6 @@ class DpFedAvg(Method):
         return {**super().init(setting, key), "noise": noise, "share": share, "rate": rate, "releases": 0}
 
     def _check(self, setting: Setting) -> None:
-        """Raise ConfigError unless the parts of a guarantee go together."""
         if setting.asked is None:
             raise ConfigError("edges: this method has to know how likely a device is asked; leave edge servers out")
         if self.epsilon is not None and self.noise_multiplier is not None:
@@ -113,25 +116,24 @@ class DpFedAvg(Method):
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy, after which a device clips its move."""
-        phases = (LocalPhase(),) * len(task.local_sgd)
-        return LocalRule(phases, on_finish=self._clipped if self.clip_at == "device" else None)
 
-    def _clipped(self, local: LocalState, context: Any) -> Finished:
-        start = context.copy(context.global_model)
-        moves, scale, _ = clipped(local.weights, start, self.clip)
-        return Finished(
-            {
-                kind: {
-                    name: (start[kind][name] + scale * move).to(start[kind][name].dtype) for name, move in ts.items()
-                }
-                for kind, ts in moves.items()
-            }
-        )
+        def finish(local: LocalState, context: Any) -> Finished:
+            start = context.copy(context.global_model)
+            moves, scale, _ = clipped(local.weights, start, self.clip)
+            body: dict[str, dict[str, Tensor]] = {kind: {} for kind in moves}
+            for kind, tensors in moves.items():
+                for name, move in tensors.items():
+                    old = start[kind][name]
+                    body[kind][name] = (old + scale * move).to(old.dtype)
+            return Finished(body)
+
+        phases = (LocalPhase(),) * len(task.local_sgd)
+        return LocalRule(phases, on_finish=finish if self.clip_at == "device" else None)
 
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return what `combine` makes of the updates, and what has been spent since the first round."""
+        """Return the result of `combine`, and the privacy budget spent since the first round."""
         made = super().aggregate(state, global_model, updates, server, key)
         releases, metrics = state["releases"] + 1, dict(made.metrics)
         if self.rounds is not None and releases > self.rounds:
@@ -144,10 +146,17 @@ class DpFedAvg(Method):
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the model moved by the noisy sum of clipped moves, by the expected weight of those asked."""
+        """Return the model moved by the noisy sum of clipped moves over the expected weight of the asked devices."""
         in_time = [update for update in updates if not update.staleness]
         expected = state["share"] * sum(self._weight(n) for n in server.setting.samples[server.setting.ids].tolist())
-        sums = _noise(global_model, state["noise"] * self.clip, key)
+        deviation, generator = state["noise"] * self.clip, torch.Generator().manual_seed(key.word())
+        sums = {  # starts as Gaussian noise for every number, which does not depend on the devices that take part
+            kind: {
+                name: deviation * torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+                for name, tensor in tensors.items()
+            }
+            for kind, tensors in global_model.items()
+        }
         longer = {}
         for update in in_time:
             moves, scale, longer[update.device] = clipped(
@@ -157,7 +166,12 @@ class DpFedAvg(Method):
             for kind, tensors in moves.items():
                 for name, move in tensors.items():
                     sums[kind][name].add_(move, alpha=weight)
-        model = {kind: _moved(global_model[kind], totals, expected) for kind, totals in sums.items()}
+        model: dict[str, dict[str, Tensor]] = {kind: {} for kind in sums}
+        for kind, totals in sums.items():
+            for name, total in totals.items():
+                old = global_model[kind][name]
+                moved = old + total / expected
+                model[kind][name] = (moved.clamp(min=0.0) if name.endswith("running_var") else moved).to(old.dtype)
         return Aggregate(state, model, metrics={"clipped": longer} if self.clip_at == "server" else {})
 
     def _weight(self, samples: int) -> float:
@@ -170,7 +184,7 @@ class DpFedAvg(Method):
 
 
 def clipped(model: ModelState, start: ModelState, longest: float) -> tuple[dict[str, dict[str, Tensor]], float, float]:
-    """Return how far a model has moved, float64, by what to multiply that to clip it, and 1 if it was longer, else 0.
+    """Return the move of a model, float64, the factor that clips it, and 1 if it was longer than `longest`, else 0.
 
     Source: McMahan et al. (ICLR 2018), section 2, flat clipping: a move times min(1, S / its norm).
     """
@@ -180,27 +194,6 @@ def clipped(model: ModelState, start: ModelState, longest: float) -> tuple[dict[
     }
     norm = math.sqrt(math.fsum(move.square().sum().item() for tensors in moves.values() for move in tensors.values()))
     return moves, min(1.0, longest / norm) if norm else 1.0, float(norm > longest)
-
-
-def _noise(model: ModelState, deviation: float, key: Key) -> dict[str, dict[str, Tensor]]:
-    """Return Gaussian noise for every number of a model, float64; the same whoever takes part."""
-    generator = torch.Generator().manual_seed(key.word())
-    return {
-        kind: {
-            name: deviation * torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
-            for name, tensor in tensors.items()
-        }
-        for kind, tensors in model.items()
-    }
-
-
-def _moved(old: Mapping[str, Tensor], sums: dict[str, Tensor], by: float) -> dict[str, Tensor]:
-    """Return tensors moved by the `by`-th part of sums; variances stay at least 0."""
-    moved = {name: old[name] + total / by for name, total in sums.items()}
-    return {
-        name: (tensor.clamp(min=0.0) if name.endswith("running_var") else tensor).to(old[name].dtype)
-        for name, tensor in moved.items()
-    }
 
 
 PLUGINS = {"dp_fedavg": DpFedAvg}

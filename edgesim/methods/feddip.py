@@ -1,4 +1,4 @@
-"""FedDIP: a mask that leaves out ever more weights, chosen anew now and then, and a penalty that grows in steps.
+"""FedDIP: magnitude pruning of ever more weights at intervals, and a penalty that grows in steps.
 
 Source: Q. Long, C. Anagnostopoulos, S. P. Parambath and D. Bi, "FedDIP: Federated Learning with Extreme Dynamic Pruning
 and Incremental Regularization" (ICDM 2023, arXiv 2309.06805) and its authors' published code; training of what is
@@ -29,55 +29,55 @@ from edgesim.learning.train.rules import objective_loss
 from edgesim.methods.fedavg import FedAvg
 from edgesim.methods.prunefl import dense_flops
 
-_PENALTY_FLOPS = 4.0  # of a parameter and step: its square and sum, its multiple and sum
+_PENALTY_FLOPS = 4.0  # per parameter and step: its square and sum, its multiple and sum
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedDIP(FedAvg):
-    """Magnitude pruning of the global model in rounds 0, `interval`, 2 `interval`, ..., each time of more weights.
+    """To save bytes and FLOPs, the server prunes ever more weights of the global model, the smallest first.
 
-    After round t of `rounds` a share s + (s_0 - s) (1 - t / rounds)^3 of all weights is pruned, the smallest ones
-    whatever their layer: from `initial_sparsity` s_0 to `sparsity` s. The loss has the penalty lambda_t times the sum
-    of the norms of the layers' weights; lambda_t rises from 0 to `lam_max` in `lam_steps` equal steps. In the first
-    round devices train under a random mask of s_0, with more weights where a layer has few (ERK, see FedDST).
-    `regrowth`: in a round that ends with a pruning, devices move pruned weights too, by the gradient at the pruned
-    model, and send all of their weights, so that what was pruned can come back. `bitmap`: where encodings send masks,
-    the server does so only if they have "changed", or "always". The metric `density` is the share of weights that are
-    there. Keys of the average: see FedAvg.
+    The server prunes in rounds 0, `interval`, 2 `interval` and so on. After round t of `rounds` a share
+    s + (s_0 - s) (1 - t / rounds)^3 of all weights is pruned, the smallest ones whatever their layer: from
+    `initial_sparsity` s_0 to `sparsity` s. The loss has the penalty lambda_t times the sum of the norms of the layers'
+    weights; lambda_t rises from 0 to `lam_max` in `lam_steps` equal steps. In the first round devices train under a
+    random mask of s_0, with more weights where a layer has few (ERK, see FedDST). `regrowth`: in a round that ends with
+    a pruning, devices also move pruned weights, by the gradient at the pruned model, and send all of their weights, so
+    that pruned weights can come back. `bitmap`: where encodings send masks, the server sends them only if they have
+    "changed", or "always". The metric `density` is the share of weights that remain. Keys of the average: see FedAvg.
 
-    What a device does to pruned weights matters only where the server prunes anew, as it puts the mean under the mask
-    in all other rounds: there it is neither computed nor sent. The first random mask is one for all devices. After
-    `rounds` sparsity and penalty stay. The gradient of weights that are not there costs as much as in the whole model.
-    As the mask follows from training, the method does not run on the null backend.
+    In all other rounds the server puts the mean under the mask, so pruned weights matter only before a pruning.
+    Otherwise devices neither compute nor send them. The first random mask is the same for all devices. After `rounds`
+    sparsity and penalty stay. The gradient of pruned weights costs as much as in the whole model. The mask depends on
+    training, so the method does not run on the null backend.
     """
 
     sparsity: Annotated[float, Ge(0), Lt(1)] = 0.9
-    """The share that is pruned at the end. 0.9 and 0.95 are among the authors'."""
+    """The share that is pruned at the end. The authors have 0.9 and 0.95 among others."""
     initial_sparsity: Annotated[float, Ge(0), Lt(1)] = 0.5
     """The authors' code; at most `sparsity`."""
     rounds: Count = 1000
-    """The authors' code. Both schedules end here, whatever the run's own end is."""
+    """The authors' code. Both schedules end here, whatever the length of the run."""
     interval: Count = 5  # rounds from one pruning to the next
     """The authors' example for AlexNet; 20 for ResNet18."""
     lam_max: NonNegativeFactor = 0.001
     """The authors' code. At 0 there is no penalty."""
     lam_steps: Annotated[int, Ge(2), Le(10**6)] = 20
-    """The authors' code has 20 segments too; its second one has 0.0005, and its last stays a step below the end."""
+    """The authors' code has 20 segments too. Its second segment has 0.0005, and its last stays a step below the end."""
     regrowth: bool = True
     """The paper has pruning with error feedback. Its code puts the mean under the old mask before it prunes, so that
-    after the first round nothing can come back: `false`, which saves whole messages and gradients.
+    after the first round no weight can come back: `false`, which saves whole messages and gradients.
     """
     bitmap: Literal["changed", "always"] = "changed"
-    """A mask is sent if it changed. Who missed that round would need it later, which nobody counts: `"always"` does.
-    Only where `encoding` sends masks (`zeros` other than `"sent"`). Of what the server sends; it knows the masks of
-    what it gets.
+    """A mask is sent if it changed. A device that missed that round would need the mask later, which is not counted;
+    `"always"` counts it. Only where `encoding` sends masks (`zeros` other than `"sent"`), and only for messages of the
+    server, as it knows the masks of the devices' messages.
     """
     needs: ClassVar[Needs] = Needs(feedback=True)
     no_server_optimizer: ClassVar[str] = masks.ZEROS_STAY
     no_update_encoding: ClassVar[str] = masks.ZEROS_GO
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return how many weights each layer has at first. Raises ConfigError for what does not fit."""
+        """Return the numbers of weights of each layer at first. Raises ConfigError for a model that no mask fits."""
         super().init(setting, key)
         if self.initial_sparsity > self.sparsity:
             raise ConfigError(
@@ -89,7 +89,7 @@ class FedDIP(FedAvg):
         return {"nonzero": dict(masks.nonzeros(counts)), "changed": -1, "seed": key.exact_word()}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to train under the mask, and before a pruning to send what is pruned too."""
+        """Ask the selected devices to train under the mask, and before a pruning to send pruned weights too."""
         setting, ids, first = view.setting, view.choose(key), view.version == 0
         submodel = Submodel("pruned", nnz=tuple(state["nonzero"].items()))
         known = self.bitmap == "changed" and state["changed"] != view.round - 1
@@ -114,7 +114,7 @@ class FedDIP(FedAvg):
         return Plan.by_kind(ids.tolist(), extra, task_of)
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD along the gradient at the pruned model, which moves what is pruned only if that is sent."""
+        """Return SGD along the gradient at the pruned model. It moves pruned weights only if they are sent."""
         adjust = None if task.name == "feedback" else masks.masked_gradients
         return LocalRule((LocalPhase(gradient=_at_the_pruned, adjust_gradients=adjust),), on_start=_start)
 
@@ -157,14 +157,14 @@ def largest_of_all(params: Mapping[str, Tensor], names: Sequence[str], share: fl
 
 
 def _whole(sparse: Payload, submodel: Submodel, setting: Setting, up: bool) -> Payload:
-    """Return a payload at the price of all weights, whatever the mask of the part."""
+    """Return a payload at the price of all weights, whatever the mask of the submodel."""
     usual, cost_profile = setting.encoding_up if up else setting.encoding_down, setting.cost_profile
     extra_bytes = cost_profile.nbytes(Payload(), usual=usual) - cost_profile.nbytes(sparse, submodel, usual)
     return replace(sparse, extra_bytes=extra_bytes)
 
 
 def _start(context: Context) -> LocalState:
-    """Return the model received and its mask; the run's first model comes whole, with a mask drawn from a seed."""
+    """Return the model received and its mask. The first model of the run comes whole, with a mask drawn from a seed."""
     received, config = context.global_model, context.task.config
     w = context.copy(masks.without_masks(received))
     mask = masks.masks_in(received)
