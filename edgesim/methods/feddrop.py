@@ -1,8 +1,8 @@
-"""FedDrop: every device trains a random thinner network; each parameter is averaged over who had it.
+"""FedDrop: every device trains a random thinner network; each parameter is averaged over the devices that had it.
 
 Source: D. Wen, K.-J. Jeon and K. Huang, "Federated Dropout - A Simple Approach for Enabling Federated Learning on
 Resource Constrained Devices" (2022); as the baseline of the FedPMT paper, with the ratios of Table 5.2 in H. Wu, PhD
-thesis, York University (2023), which calls them dropout rates although they are the shares that stay.
+thesis, York University (2023), which calls the ratios dropout rates although they are the shares that stay.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from edgesim.core.view import Setting, View
 from edgesim.learning.submodel.selection import check_kept
 from edgesim.methods.weighting.by_entry import MeanByEntry
 
-_SEED_BYTES = 8  # a mask travels as the seed that it is drawn from
-_LEAST_KEPT = 100  # thousandths: the paper's "cap", below which its ratios do not go
+_SEED_BYTES = 8  # a mask travels as its random seed
+_LEAST_KEPT = 100  # thousandths: the least ratio, which the paper calls "cap"
 
 # Table 5.2: the share of each level, by parameters of the network and number of levels.
 _PAPER = {
@@ -43,43 +43,43 @@ _PAPER = {
 
 @dataclass(frozen=True, kw_only=True)
 class FedDrop(MeanByEntry):
-    """Federated dropout: new random units for every device and round, fewer for slower devices.
+    """For fleets of unequal speed: new random units for every device and round, fewer for slower devices.
 
     `keep`: the share of units that stay, in (0, 1]; a number for all, or one for each capability level. "paper" has
-    those of Table 5.2 for its networks. "match_measured" gives level i the least thousandth, from 0.1 on, with which a
-    training step costs as many FLOPs as one of FedPMT's width i; `widths` are FedPMT's, by default one per layer.
-    `channels`: what is thinned, hidden linear layers or also the channels of convolutions; inputs and outputs stay.
-    `draw`: "exact" keeps floor(share n + 1/2) of n units, "bernoulli" each unit by itself; at least one stays.
-    `scaling`: in training "inverted" multiplies what kept channels give by the inverse of their share; tests use all.
-    `absent`: a parameter is averaged over who had it ("average_over_holders"), or who had not counts with the old one
-    ("include_absent"). `zero_padded`: with 0 in place of the old one.
+    the shares of Table 5.2 for its networks. "match_measured" gives level i the least thousandth, from 0.1 on, with
+    which a training step costs as many FLOPs as one of FedPMT's width i; `widths` are FedPMT's, by default one per
+    layer. `channels`: the hidden linear layers are thinned, or also the channels of convolutions; inputs and outputs
+    stay. `draw`: "exact" keeps floor(share n + 1/2) of n units, "bernoulli" draws each unit independently; at least
+    one stays. `scaling`: in training "inverted" multiplies the outputs of kept channels by the inverse of their share.
+    Tests use all channels. `absent`: a parameter is averaged over the devices that had it ("average_over_holders"), or
+    devices without it count with the old one ("include_absent"). `zero_padded`: they count with 0 instead.
     """
 
     keep: Literal["paper", "match_measured"] | float | tuple[float, ...] = "match_measured"
     """Table 5.2 of Wu's thesis has a share for each level of its three networks, `"paper"`, under the heading
-    "dropout rate" though its caption and its numbers make it the share that stays. They match FedPMT by the paper's
-    own count of operations; by measured FLOPs other shares do, and with convolutions, which stay, none does: then
-    0.1, the paper's cap, remains. FedDHAD's comparison uses 0.5 for everybody.
+    "dropout rate" though its caption and its numbers make it the share that stays. These shares match FedPMT by the
+    paper's own count of operations. By measured FLOPs other shares match. With convolutions, which stay, no share
+    matches, and 0.1, the paper's cap, remains. FedDHAD's comparison uses 0.5 for all devices.
     """
     widths: Annotated[tuple[Count, ...], MinLen(1)] | None = None
-    """Of the FedPMT to match: one a layer, as for `fedpmt`; `[2, 3, 4, 5]` for the fully connected network."""
+    """Widths of the FedPMT to match: one a layer, as for `fedpmt`; `[2, 3, 4, 5]` for the fully connected network."""
     channels: Literal["linear", "all"] = "linear"
-    """The numbers of Table 5.2 need full convolutions. `"all"` thins channels too, as the federated dropout of others
-    does.
+    """The numbers of Table 5.2 need full convolutions. `"all"` thins channels too, as in other work on federated
+    dropout.
     """
     draw: Literal["exact", "bernoulli"] = "exact"
-    """The costs of the table are those of an exact count; fractions of units, which it also counts, are rounded.
-    Dropout as such keeps each unit by itself: `"bernoulli"`.
+    """The costs of the table are for an exact count. The table also counts fractions of units, which are rounded here.
+    Ordinary dropout draws each unit independently: `"bernoulli"`.
     """
     scaling: Literal["inverted", "none"] = "inverted"
-    """Silent. Inverted dropout lets the full model be tested as it is."""
+    """The paper does not specify this. With inverted dropout the full model can be tested without changes."""
     absent: Absent = "average_over_holders"
-    """Silent; as FedPMT averages its layers. `"include_absent"` divides by the data of all who arrived, and a parameter
-    that few had hardly moves.
+    """The paper does not specify this. FedPMT averages its layers in the same way. `"include_absent"` divides by the
+    data of all arrived devices, so that a parameter that few devices had hardly moves.
     """
     zero_padded: bool = False
-    """No source says so. A server that puts thin networks into whole ones of zeros and averages these would do it, and
-    the thesis has FedDrop fail where other means let it learn. With it nothing is learned: see "FedPMT Figure 5.2" in
+    """No source describes this. A server that pads thin networks with zeros and averages them would do it, and in the
+    thesis FedDrop fails where other means let it learn. With it the model does not learn: see "FedPMT Figure 5.2" in
     docs/explanation/reproductions.md.
     """
 
@@ -113,7 +113,8 @@ class FedDrop(MeanByEntry):
         orders = []
         for device in view.choose(key).tolist():
             level = int(setting.level[device])
-            submodel = self._submodel(level, state["keep"][level - 1], groups, key.at(PlanStream.CHANNELS, device))
+            draws = key.at(PlanStream.CHANNELS, device)
+            submodel = self._submodel(level, state["keep"][level - 1], groups, draws)
             down = Payload(extra_bytes=_SEED_BYTES if submodel.channels else 0)
             orders.append(
                 Order(device, tasks.setdefault(submodel, Task(submodel=submodel, local_sgd=local_sgd, down=down)))
@@ -125,7 +126,7 @@ class FedDrop(MeanByEntry):
     ) -> Aggregate:
         """Return the mean by data size, parameter by parameter."""
         sizes = self.update_weights(updates, server.setting)
-        if not self.zero_padded or not sum(sizes):  # of updates that count nothing the model stays
+        if not self.zero_padded or not sum(sizes):  # the model stays if all updates have weight 0
             return super().combine(state, global_model, updates, server, key)
         zeros = {
             kind: {name: old.new_zeros(old.shape) for name, old in tensors.items()}
@@ -136,20 +137,23 @@ class FedDrop(MeanByEntry):
     def _shares(self, cost_profile: Any, levels: int) -> tuple[float, ...]:
         """Return the share that each level keeps."""
         if self.keep == "paper":
-            return _of_table(cost_profile, levels)
+            if (cost_profile.params, levels) not in _PAPER:
+                known = ", ".join(f"{params} parameters at {count} levels" for params, count in _PAPER)
+                raise ConfigError(
+                    f"method.keep: 'paper' knows networks of {known}; "
+                    f"{cost_profile.model} has {cost_profile.params}, the fleet {levels} levels"
+                )
+            return _PAPER[cost_profile.params, levels]
         if self.keep == "match_measured":
-            return tuple(self._matching(depth, cost_profile) for depth in self._depths(cost_profile))
+            layers = len(cost_profile.layers)
+            depths = self.widths or tuple(range(1, layers + 1))
+            if max(depths) > layers:
+                raise ConfigError(f"method.widths: must be at most the model's {layers} layers, found {list(depths)}")
+            return tuple(self._matching(depth, cost_profile) for depth in depths)
         return self.keep if isinstance(self.keep, tuple) else (self.keep,) * levels
 
-    def _depths(self, cost_profile: Any) -> tuple[int, ...]:
-        layers = len(cost_profile.layers)
-        depths = self.widths or tuple(range(1, layers + 1))
-        if max(depths) > layers:
-            raise ConfigError(f"method.widths: must be at most the model's {layers} layers, found {list(depths)}")
-        return depths
-
     def _matching(self, depth: int, cost_profile: Any) -> float:
-        """Return the least share with which training costs as many FLOPs as that of the last `depth` layers."""
+        """Return the least share with which training costs as many FLOPs as training the last `depth` layers."""
         wanted, groups = cost_profile.train_flops(cost_profile.before_last(depth)), self._groups(cost_profile)
         if wanted == cost_profile.train_flops():
             return 1.0
@@ -165,45 +169,33 @@ class FedDrop(MeanByEntry):
         return [group for group in cost_profile.groups if self.channels == "all" or kinds[group.name] == "Linear"]
 
     def _submodel(self, level: int, share: float, groups: Sequence[Any], key: Key) -> Submodel:
-        """Return a random part for a device of this level; the whole model if all units stay."""
+        """Return a random submodel for a device of this level; the whole model if all units stay."""
         if share == 1:
             return Submodel("keep1", width=level)
         draws = key.numpy()
-        channels = tuple((group.name, self._kept(share, group.size, draws)) for group in groups)
-        scale = tuple(
-            (group.name, (self._factor(share, group.size, len(kept)),) * len(kept))
-            for group, (_, kept) in zip(groups, channels, strict=True)
-            if self.scaling == "inverted"
+        channels, scale = [], []
+        for group in groups:
+            if self.draw == "exact":
+                kept = draws.choice(group.size, _count(share, group.size), replace=False)
+                factor = group.size / len(kept)
+            else:
+                kept = np.flatnonzero(draws.random(group.size) < share)
+                kept = kept if len(kept) else draws.integers(group.size, size=1)
+                factor = 1 / share
+            channels.append((group.name, tuple(np.sort(kept).tolist())))
+            scale.append((group.name, (factor,) * len(kept)))
+        return Submodel(
+            f"keep{share:g}",
+            width=level,
+            channels=tuple(channels),
+            scale=tuple(scale) if self.scaling == "inverted" else (),
+            share=share,
         )
-        return Submodel(f"keep{share:g}", width=level, channels=channels, scale=scale, share=share)
-
-    def _kept(self, share: float, size: int, draws: np.random.Generator) -> tuple[int, ...]:
-        """Return random units of a group, ascending."""
-        if self.draw == "exact":
-            kept = draws.choice(size, _count(share, size), replace=False)
-        else:
-            kept = np.flatnonzero(draws.random(size) < share)
-            kept = kept if len(kept) else draws.integers(size, size=1)
-        return tuple(np.sort(kept).tolist())
-
-    def _factor(self, share: float, size: int, kept: int) -> float:
-        """Return what makes up for the units left out, on average over draws."""
-        return size / kept if self.draw == "exact" else 1 / share
 
 
 def _count(share: float, size: int) -> int:
-    """Return how many of so many units are a share of them: at least one."""
+    """Return the number of units that are a share of `size`, at least one."""
     return max(1, math.floor(share * size + 0.5 + 1e-9))  # 0.29 x 50 is 14.5, not the least bit less
-
-
-def _of_table(cost_profile: Any, levels: int) -> tuple[float, ...]:
-    if (cost_profile.params, levels) not in _PAPER:
-        known = ", ".join(f"{params} parameters at {count} levels" for params, count in _PAPER)
-        raise ConfigError(
-            f"method.keep: 'paper' knows networks of {known}; "
-            f"{cost_profile.model} has {cost_profile.params}, the fleet {levels} levels"
-        )
-    return _PAPER[cost_profile.params, levels]
 
 
 PLUGINS = {"feddrop": FedDrop}

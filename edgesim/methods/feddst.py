@@ -1,4 +1,4 @@
-"""FedDST: one sparse network, whose mask moves where devices prune and regrow weights and the server joins them.
+"""FedDST: one sparse network, whose mask moves as devices prune and regrow weights and the server merges them.
 
 Source: S. Bibikar, H. Vikalo, Z. Wang and X. Chen, "Federated Dynamic Sparse Training: Computing Less, Communicating
 Less, Yet Learning Better" (AAAI 2022) and its authors' published code; as a baseline of the FedDHAD paper (arXiv
@@ -16,7 +16,6 @@ import numpy as np
 from annotated_types import Ge, Lt
 
 from edgesim.core.limits import Count, Share
-from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Method, ServerContext
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Submodel, Task
@@ -31,7 +30,7 @@ Initial: TypeAlias = Literal["magnitude", "random"]
 
 
 class _Settings(NamedTuple):
-    """What a preset decides unless the scenario does."""
+    """Keys that a preset sets where the scenario leaves them out."""
 
     sparsity: float
     allocation: masks.Allocation
@@ -51,66 +50,66 @@ _PRESETS = {
 
 @dataclass(frozen=True, kw_only=True)
 class FedDST(Method):
-    """Dynamic sparse training: a share `sparsity` of the weights is zero, on devices and in every message.
+    """To save bytes and FLOPs, all devices train one sparse model: a share `sparsity` of its weights is always zero.
 
     In rounds 1, 1 + `interval`, ... before `end_round` each device prunes the smallest weights of every layer, a share
-    `alpha` that falls to 0 along a cosine, and regrows as many, from 0, where the gradient of one batch is largest: at
-    the start of its last epoch ("last_epoch") or before it trains at all ("before"). The server averages each weight
-    over the devices that have it, by data size or `weights` "equal", and keeps the largest of each layer. `allocation`:
-    how many that are, by "erk" or as FedDST's code does; `initial`: which at first, the largest ("magnitude") or random
-    ones. Keys that are left out are those of the `preset`, the comparison in the FedDHAD or in the DA-DPFL paper.
-    `bitmap`: where encodings send masks, they do so only if they have "changed", or "always". The metric `regrown`
-    counts weights of the new model that were zero in the old one.
+    `alpha` that falls to 0 along a cosine. It regrows as many, from 0, where the gradient of one batch is largest. It
+    can `readjust` at the start of its last epoch ("last_epoch") or before training ("before"). The server averages each
+    weight over the devices that have it, by data size or with `weights` "equal", and keeps the largest of each layer.
+    `allocation`: the number of weights of each layer, by "erk" or by the rule of FedDST's code. `initial`: the weights
+    kept at first, the largest ("magnitude") or random ones. The `preset` sets the keys that are left out, as in the
+    comparison of the FedDHAD or the DA-DPFL paper. `bitmap`: where encodings send masks, they send them only if they
+    have "changed", or "always". The metric `regrown` counts weights of the new model that were zero in the old one.
 
-    The mask of a message is what is not zero in it, that of a model the largest weights of each layer, as many as the
-    layer keeps: so neither is sent beside what the encoding charges for it. A weight that is there and exactly zero
-    counts as one that its device does not have; one that the encoding rounds to zero does not. The gradient for
-    regrowing is that of one random batch; it costs one training step of the whole model. Pruned weights may come
-    straight back, from zero. How many weights a layer keeps has to be known before the first round, from the cost
-    profile: linear layers and convolutions with square kernels in one group; other models are refused. Zeros save
+    The mask of a message is its nonzero weights. The mask of a model is the largest weights of each layer, as many as
+    the layer keeps. So neither is sent, except for the bytes that the encoding charges. A kept weight that is exactly
+    zero counts as missing on its device; one that the encoding rounds to zero does not. The gradient for regrowing is
+    taken on one random batch and costs one training step of the whole model. Pruned weights may come straight back,
+    from zero. The number of weights of a layer has to be known before the first round, from the cost profile. It is
+    known for linear layers and convolutions with square kernels in one group; other models are refused. Zeros save
     FLOPs with `cost = { name = "measured", sparse = "ideal" }` and bytes with `encoding.up = { zeros = "bitmap" }`.
     """
 
     preset: Literal["feddhad", "dadpfl"] = "feddhad"
-    """Two papers compare with FedDST, each with settings of its own, below as FedDHAD / DA-DPFL. Where neither says
-    anything they are those of the published code.
+    """Two papers compare with FedDST, each with its own settings, below as FedDHAD / DA-DPFL. Where the papers do not
+    specify a value, it is from the published code.
     """
     no_server_optimizer: ClassVar[str] = masks.ZEROS_STAY
     no_update_encoding: ClassVar[str] = masks.ZEROS_GO
     sparsity: Annotated[float, Ge(0), Lt(1)] | None = None
-    """0.01 / 0.5. FedDHAD tunes it and does not say to what: its printed costs give 0.01 for LeNet and the CNN on
-    CIFAR, 0.008 and 0.055 on SVHN, 0.03 for VGG11, 0.2 for ResNet18. FedDST's own is 0.8.
+    """0.01 / 0.5. FedDHAD tunes it and does not specify the result. Its printed costs give 0.01 for LeNet and the CNN
+    on CIFAR, 0.008 and 0.055 on SVHN, 0.03 for VGG11, 0.2 for ResNet18. The FedDST paper has 0.8.
     """
     allocation: masks.Allocation | None = None
     """`"feddst"` / `"erk"`. Both are called ERK: FedDST's code makes sparsities proportional to 1 - sum / product of
     a shape, the rule's authors densities to sum / product, at most 1. `"feddst"` cannot leave out nearly all weights,
-    as one tensor would have none left, and says how many it can.
+    because one tensor would have none left. The error then names the largest possible sparsity.
     """
     initial: Initial | None = None
     """`"magnitude"` / `"random"`: the largest weights of the first model, or random positions, the same on every
     device.
     """
     alpha: Share | None = None
-    """0.01 / 0.3. The published code decays it and then prunes with the constant; here what decays is what is pruned,
+    """0.01 / 0.3. The published code decays it and then prunes with the constant. Here the decayed share is pruned,
     rounded up in every layer.
     """
     interval: Count | None = None
     """15 / 5, counted from round 1. FedDST: 10 to 20; DA-DPFL tries 1, 5, 10 and 20."""
     end_round: Count | None = None
-    """250 / 500: half of FedDHAD's 500 rounds, all of DA-DPFL's."""
-    readjust: When | None = None  # when masks move
-    """`"last_epoch"` / `"before"`. FedDST's code moves the mask in the last of its epochs, read as at its start, so
-    that new weights are trained once; DA-DPFL's before training.
+    """250 / 500: half of the 500 rounds of FedDHAD, all rounds of DA-DPFL."""
+    readjust: When | None = None  # time at which masks move
+    """`"last_epoch"` / `"before"`. FedDST's code moves the mask in its last epoch, read as at the start of this epoch,
+    so that new weights are trained once. DA-DPFL's code moves it before training.
     """
     weights: Weights | None = None
     """`"samples"` / `"equal"`: DA-DPFL's code counts devices, not samples."""
     bitmap: Literal["changed", "always"] = "changed"
-    """A mask is sent if it changed. Who missed that round would need it later, which nobody counts: `"always"` does.
-    Only where `encoding` sends masks (`zeros` other than `"sent"`).
+    """A mask is sent if it changed. A device that missed that round would need the mask later, which is not counted;
+    `"always"` counts it. Only where `encoding` sends masks (`zeros` other than `"sent"`).
     """
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return how many weights each tensor keeps.
+        """Return the number of weights that each tensor keeps.
 
         Raises ConfigError for a model that no mask fits, and for local steps where the last epoch counts.
         """
@@ -138,10 +137,15 @@ class FedDST(Method):
         )
         _, steps = sgd.amount(setting.samples[ids], setting.cost_profile.drop_single)
         smaller = np.minimum(sgd.batch, setting.samples[ids])
-        sizes = np.where(steps > 0, smaller, 0).tolist() if share else [0] * len(ids)  # of the batch that says where
+        sizes = np.where(steps > 0, smaller, 0).tolist() if share else [0] * len(ids)  # of the batch for regrowing
 
         def task_of(size: int) -> Task:
-            return _readjusting(replace(plain, config=config), sgd, size, settings.readjust) if size else plain
+            if not size:
+                return plain
+            halves = settings.readjust == "last_epoch" and sgd.epochs > 1
+            local_sgd = (sgd.for_epochs(sgd.epochs - 1), sgd.for_epochs(1)) if halves else (sgd,)
+            passes = (Pass(), Pass("train", samples=size, submodel=Submodel()))  # the dense gradient
+            return replace(plain, name="readjust", local_sgd=local_sgd, passes=passes, config=config)
 
         return Plan.by_kind(ids.tolist(), sizes, task_of)
 
@@ -168,7 +172,16 @@ class FedDST(Method):
         return [m.weight * (m.samples if by_samples else 1) for m in updates]
 
     def _settings(self) -> _Settings:
-        given = {name: getattr(self, name) for name in _Settings._fields}
+        given = {
+            "sparsity": self.sparsity,
+            "allocation": self.allocation,
+            "initial": self.initial,
+            "alpha": self.alpha,
+            "interval": self.interval,
+            "end_round": self.end_round,
+            "readjust": self.readjust,
+            "weights": self.weights,
+        }
         return _PRESETS[self.preset]._replace(**{name: value for name, value in given.items() if value is not None})
 
     def _share(self, t: int) -> float:
@@ -183,19 +196,10 @@ class FedDST(Method):
 
 
 def merged(updates: Sequence[Update], weights: Sequence[float], kept: masks.Counts) -> dict[str, Any]:
-    """Return the mean of sparse models over who has each weight, with the `kept` largest weights of each tensor."""
+    """Return the mean of each weight over the models that have it, with the `kept` largest weights of each tensor."""
     bodies = [message.body for message in updates]
     mean = masks.masked_mean(bodies, [masks.support(body["params"]) for body in bodies], weights)
     return masks.applied(mean, masks.by_magnitude(mean["params"], kept))
-
-
-def _readjusting(task: Task, sgd: LocalSGD, size: int, when: When) -> Task:
-    """Return a task that also takes the dense gradient of `size` samples and moves the mask."""
-    local_sgd: tuple[LocalSGD, ...] = (sgd,)
-    if when == "last_epoch" and sgd.epochs > 1:
-        local_sgd = (sgd.for_epochs(sgd.epochs - 1), sgd.for_epochs(1))
-    passes = (Pass(), Pass("train", samples=size, submodel=Submodel()))
-    return replace(task, name="readjust", local_sgd=local_sgd, passes=passes)
 
 
 def _start(context: Context) -> LocalState:

@@ -1,4 +1,4 @@
-"""Adaptive dropout: thinner networks whose mean size follows a device's speed, and whose units follow their importance.
+"""Adaptive dropout: thinner networks, whose size depends on a device's speed and whose units on their importance.
 
 Source: "Efficient Federated Learning with Heterogeneous Data and Adaptive Dropout", arXiv 2507.10430 (FedAD).
 """
@@ -48,7 +48,7 @@ from edgesim.methods.adaptive_dropout.unit_rates import (
 )
 
 _NUMBER_BYTES = 4  # of an importance, a ratio, a multiplier: float32
-_NOT_MOVED = 1e-8  # a distance from the first model over which nothing can be said about curvature
+_NOT_MOVED = 1e-8  # least distance from the first model that says something about curvature
 _MOST_DENSE = 2000  # parameters
 _CURVED = ("lanczos", "dense")  # sources of rho that need the Hessian
 _RANKS, _CURVATURE = "ranks", "curvature"  # names of tasks
@@ -56,34 +56,37 @@ _RANKS, _CURVATURE = "ranks", "curvature"  # names of tasks
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveDropout(Method):
-    """Stands before a method that averages thinner networks in a class: `class Mine(AdaptiveDropout, FedDH)`.
+    """Base class: devices drop unimportant units of their networks, and slower devices drop more of them.
 
-    Every `check_every` rounds the selected devices get the whole model, tell how much its units matter, and then train
-    what they keep of it. Importance: of a channel the mean rank of its map over `probe_samples` samples, of a neuron
-    the sum of its incoming weights or of their magnitudes (`neuron_weight`), over the largest of its layer
-    (`rank_norm`), averaged over devices by data size. The first update of rates comes once importances have not moved
-    less than before, by the share `gain`, for `patience` rounds, or in round `force_first_at`; later ones whenever they
-    moved less than from check to check before.
+    It stands before a method that averages thinner networks in a class: `class Mine(AdaptiveDropout, FedDH)`.
 
-    An update: device k keeps the share min(ET_max / ET_k, 1) of its units, not below `keep_min`. ET_k are its seconds
-    for the whole model, ET_max those of the device with the most data times the ratio rho, averaged over the selected
-    devices by data size. "exact" `time_map`: the largest share with which it takes no longer than ET_max.
-    `rate_source` of rho: "lanczos" or "dense", the share of the eigenvalues of the loss's Hessian below the first gap
-    of more than 4 L, on `hessian_samples` samples; "rank_deficiency", the mean of rank over largest possible rank of
-    all channels; "fixed", `fixed_ratio`. Lanczos takes `lanczos_steps` steps from `lanczos_starts` random vectors;
-    where the largest value may be wrong by more than the share `residual`, or a number is not finite, `fallback` stands
-    in. `hessian_of`: all layers, or the linear ones alone. Eigenvalues below `zero` times the largest count as zero;
-    rho is at least `ratio_min`. `rate_convention` "literal": these shares are dropped, not kept, and not bounded by
-    `ratio_min`.
+    Every `check_every` rounds the selected devices get the whole model, report the importance of its units, and then
+    train the part that they keep. The importance of a channel is the mean rank of its map over `probe_samples` samples.
+    The importance of a neuron is the sum of its incoming weights or of their magnitudes (`neuron_weight`). Both are
+    divided by the largest of their layer (`rank_norm`) and averaged over devices by data size. The first update of
+    rates comes once the change of importances has not fallen, by the share `gain`, for `patience` rounds, or in round
+    `force_first_at`. Later updates come whenever the change from check to check is smaller than the one before.
 
-    A unit's probability to be left out is proportional to exp(-importance), over all channels and over all neurons, and
-    at most `drop_cap`; if `rescale`, what kept channels give is multiplied by 1 / (1 - probability) in training, or, if
-    `fold`, the weights that read it are, once before training, and divided after it. In each layer the most important
-    unit stays if no other does; `exact_k`: as many stay as are expected. `channels`: as for AFD.
+    In an update device k keeps the share min(ET_max / ET_k, 1) of its units, not below `keep_min`. ET_k is its time in
+    seconds for the whole model. ET_max is the time of the device with the most data, times the ratio rho, averaged over
+    the selected devices by data size. "exact" `time_map`: the largest share with which the device takes no longer than
+    ET_max. `rate_source` of rho: "lanczos" or "dense", the share of the eigenvalues of the loss's Hessian below the
+    first gap of more than 4 L, on `hessian_samples` samples; "rank_deficiency", the mean of rank over largest possible
+    rank of all channels; "fixed", `fixed_ratio`. Lanczos takes `lanczos_steps` steps from `lanczos_starts` random
+    vectors. Where the largest value may be wrong by more than the share `residual`, or a number is not finite, the
+    `fallback` replaces it. `hessian_of`: all layers, or only the linear ones. Eigenvalues below `zero` times the
+    largest count as zero. rho is at least `ratio_min`. With `rate_convention` "literal" these shares are dropped, not
+    kept, and not bounded by `ratio_min`.
 
-    The metrics hold, of a check, `delta`, `fired` and, of an update, every device's `rho`, whether the `fallback` was
-    used, whether its eigenvalues have such a `gap`, and `et_max_s`; of every round the mean probability `drop` of the
-    devices whose models arrived.
+    The probability that a unit is left out is proportional to exp(-importance), over all channels and over all neurons,
+    and at most `drop_cap`. With `rescale` the outputs of kept channels are multiplied by 1 / (1 - probability) in
+    training. With `fold` the weights that read them are multiplied instead, once before training, and divided after it.
+    In each layer the most important unit stays if no other does. With `exact_k` the expected number of units stays.
+    `channels`: as for AFD.
+
+    The metrics of a check are `delta` and `fired`. The metrics of an update are every device's `rho`, 1 or 0 for the
+    use of the `fallback` and for a `gap` in its eigenvalues, and `et_max_s`. Every round has the mean probability
+    `drop` of the devices whose models arrived.
     """
 
     check_every: Count = 5
@@ -91,78 +94,83 @@ class AdaptiveDropout(Method):
     there is nothing to compare them with.
     """
     patience: CountOrZero = 10
-    """The first update is to come after an early period without dropout, when importances do not settle any further;
-    in rounds, and without a value.
+    """In rounds. In the paper the first update follows an early period without dropout, once importances do not settle
+    any further. It gives no value.
     """
     gain: Annotated[float, Ge(0), Lt(1)] = 1e-3
-    """Silent on what counts as less: the share by which a change of importances has to be below the least so far."""
+    """The share by which a change of importances has to be below the least so far. The paper does not specify this."""
     force_first_at: CountOrZero = 50
-    """Silent; without it a model that keeps settling would never be thinned."""
+    """The paper does not specify this. Without it a model that keeps settling would never be thinned."""
     probe_samples: Count = 100
-    """HRank, which the paper cites, takes five batches of 100 images; here each selected device takes one, or all
-    that it has.
+    """HRank, which the paper cites, takes five batches of 100 images. Here each selected device takes one batch, or all
+    of its samples.
     """
     neuron_weight: NeuronWeight = "abs"
-    """"The sum of its incoming weights" may be negative and near zero for a neuron that matters: read as magnitudes;
-    `"signed"` is the text to the letter.
+    """"The sum of its incoming weights" may be negative and near zero for an important neuron. It is read as a sum of
+    magnitudes; `"signed"` takes the text literally.
     """
     rank_norm: RankNorm = "layer_max"
-    """Silent. Ranks end at the side of a map, so that without it (`"none"`) the last layers would lose most of their
-    channels and the first ones none.
+    """The paper does not specify this. Ranks are at most the side of a map, so that without it (`"none"`) the last
+    layers would lose most of their channels and the first ones none.
     """
     rate_convention: Literal["keep", "literal"] = "keep"
-    """M / h is called the dropout rate, yet multiplied by a time to get the time that is allowed, which makes it what
-    stays; so does the theory behind it, earlier code of the authors, and the 2 to 8 % that the printed costs imply.
+    """M / h is called the dropout rate, yet it is multiplied by a time to get the allowed time, so it is the share that
+    stays. The theory behind it, earlier code of the authors, and the 2 to 8 % that the printed costs imply agree.
     `"literal"` drops it.
     """
     rate_source: Literal["lanczos", "dense", "rank_deficiency", "fixed"] = "lanczos"
     """The paper needs all eigenvalues of the Hessian of every device: `"dense"`, up to 2000 parameters. Lanczos'
-    method with random signs estimates their distribution, as the authors' earlier code does. For large networks
+    method with random signs estimates their distribution, as in the authors' earlier code. For large networks take
     `"rank_deficiency"`, and `"fixed"` to match printed costs.
     """
     fallback: Literal["rank_deficiency", "fixed"] = "rank_deficiency"
-    """What stands in for a spectrum that did not converge; the metrics name the devices."""
-    fixed_ratio: PositiveShare = 0.96  # what the printed costs of LeNet on CIFAR-10 imply
-    """What the printed costs of LeNet on CIFAR-10 imply; others imply 0.84 to 0.98."""
+    """Replaces a spectrum that did not converge; the metrics name the devices."""
+    fixed_ratio: PositiveShare = 0.96  # implied by the printed costs of LeNet on CIFAR-10
+    """Implied by the printed costs of LeNet on CIFAR-10; other costs imply 0.84 to 0.98."""
     hessian_samples: Count = 100
     """The authors' earlier code."""
     hessian_of: Literal["all", "linear"] = "all"
-    """`"linear"` is for networks whose vectors are too long to keep 30 of them."""
+    """`"linear"` is for networks so large that 30 vectors of their length do not fit in memory."""
     lanczos_steps: Annotated[int, Ge(2), Le(MOST_COUNT)] = 30
     """The authors' earlier code takes 50."""
     lanczos_starts: Count = 1
     """The authors' earlier code."""
     residual: PositiveFactor = 0.01
-    """Silent on convergence: the error bound of the largest Ritz value, over its magnitude."""
+    """The error bound of the largest Ritz value, over its magnitude. The paper does not specify convergence."""
     zero: Annotated[float, Ge(0), Lt(1)] = 1e-3
-    """Silent on the rank of a matrix that is known by estimates."""
+    """The paper does not specify the rank of a matrix that is known by estimates."""
     ratio_min: Share = 0.5
-    """Silent. Hessians of networks with ReLU have negative eigenvalues, below which a first gap may lie with next to
-    no mass.
+    """The paper does not specify this. Hessians of networks with ReLU have negative eigenvalues, among which a first
+    gap may lie with hardly any mass below it.
     """
     keep_min: PositiveShare = 0.25
-    """Silent; the slowest device would keep next to nothing."""
+    """The paper does not specify this. Without it the slowest device would keep hardly any unit."""
     time_map: Literal["linear", "exact"] = "linear"
-    """The paper keeps a share of units equal to the share of time, though work falls faster than that; `"exact"`
-    keeps what the time allows.
+    """The paper keeps a share of units equal to the share of time, though work falls faster than this share.
+    `"exact"` keeps as many units as the time allows.
     """
     drop_cap: Annotated[float, Gt(0), Lt(1)] = 0.8
-    """Silent; the paper's formula, whose mean is the rate, may exceed 1. It also bounds the multipliers at 5."""
+    """The paper does not specify this. Its formula, whose mean is the rate, may exceed 1. The cap also bounds the
+    multipliers at 5.
+    """
     rescale: bool = True
-    """As the paper has it. The units left out stay the same for a whole turn of training, so multipliers act like a
+    """As in the paper. The units left out stay the same for a whole turn of training, so multipliers act like a
     larger learning rate: see `docs/explanation/reproductions.md`.
     """
     fold: bool = False
     """Algorithm 2's "the weight is updated" may mean `true`: steps of these weights are then smaller, not larger."""
     exact_k: bool = False
-    """Each unit is drawn by itself, so that sizes vary."""
+    """By default each unit is drawn independently, so that sizes vary."""
     channels: Which = "inner"
-    """Convolutions' channels and hidden neurons. Silent about channels that a residual network adds to each other,
-    which have to agree: they stay; `"all"` thins them too, each as one unit.
+    """Channels of convolutions and hidden neurons. The paper does not specify channels that a residual network adds to
+    each other, which have to agree. They stay; `"all"` thins them too, each as one unit.
     """
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return that nothing is known and nothing is left out. Raises ConfigError if model or keys do not fit."""
+        """Return a state without importances, in which no unit is dropped.
+
+        Raises ConfigError if model or keys do not fit.
+        """
         state = super().init(setting, key)
         check_groups(setting.cost_profile, self.channels, "choose a model that has some")
         check_kept(self._groups(setting), setting.cost_profile, "model.name", None)
@@ -183,13 +191,14 @@ class AdaptiveDropout(Method):
         return {**state, **nothing, "trigger": dict(WAITING), "due": False, "deficiency": {}, "said": {}}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to train thinner networks; in a check round first how much units matter.
+        """Ask the selected devices to train thinner networks. In a check round they first report importances of units.
 
-        If rates are due, how curved the loss is comes in between. Who does not answer is not asked again in the round.
+        If rates are due they then report the curvature of the loss. A device that does not answer is not asked again in
+        the round.
         """
         if not view.exchange:
             devices = view.choose(key).tolist()
-            if view.round == 0 or view.round % self.check_every:  # nothing is to be seen in a random model
+            if view.round == 0 or view.round % self.check_every:  # the units of a random model say nothing
                 return Plan(self._training(devices, state, view, key, have_model=False))
             return Plan(asking(devices, view.setting, self.probe_samples, self._ranks_task), more=True)
         there = set(view.idle.tolist())
@@ -199,20 +208,33 @@ class AdaptiveDropout(Method):
         return Plan(self._training(devices, state, view, key, have_model=True))
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD on the cross-entropy, or what looks at the model that was received."""
+        """Return SGD on the cross-entropy, or a measurement of the received model."""
         finish = {_RANKS: self._tell_ranks, _CURVATURE: self._tell_ratio}.get(task.name)
         if finish is None:
             return FOLDED if self.fold else PLAIN_SGD
         return LocalRule(on_finish=finish)
 
     def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
-        """Return a state that knows how much units matter or, if that was asked for, has new rates."""
-        return self._updated(state, updates, server) if state["due"] else self._checked(state, updates, server)
+        """Return the state after a check, with new importances, or after an update, with new rates.
+
+        Rates that need no curvature change in the check itself. In an update the `fallback` replaces poor ratios.
+        """
+        if not state["due"]:
+            return self._checked(state, updates, server)
+        told = {m.device: m.statistics["ratio"] for m in updates if m.device in state["deficiency"]}
+        poor = {device for device, ratio in told.items() if not math.isfinite(ratio)}
+        ratios = {d: self._surrogate(self.fallback, state, d) if d in poor else r for d, r in told.items()}
+        said = {
+            **state["said"],
+            "fallback": {device: float(device in poor) for device in told},
+            "gap": {device: float(ratio < 1) for device, ratio in told.items()},
+        }
+        return self._rated({**state, "due": False, "said": said}, ratios, server) if told else {**state, "due": False}
 
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return what the method makes of the models that arrived, with metrics of what was heard in the round."""
+        """Return the method's result of the arrived models, with the metrics of the round's check and update."""
         models = [message for message in updates if message.task.local_sgd]
         rest = {**state, "due": False, "deficiency": {}, "said": {}}
         merged: Aggregate = super().aggregate(rest, global_model, models, server, key)
@@ -221,16 +243,14 @@ class AdaptiveDropout(Method):
         drop = {"drop": {m.device: float(state["drop"][m.device]) for m in models}}
         return merged._replace(metrics={**merged.metrics, **state["said"], **drop, **left_out})
 
-    # --- orders -------------------------------------------------------------------------------------------------
-
     def _upload(self, state: Any, device: int, setting: Setting) -> Payload:
-        """Return what a device sends when it has trained."""
+        """Return the payload that a device sends after training."""
         return Payload()
 
     def _training(
         self, devices: Sequence[int], state: Any, view: View, key: Key, have_model: bool
     ) -> tuple[Order, ...]:
-        """Return orders to train; who has the whole model is only told which units to keep."""
+        """Return orders to train. A device that has the whole model receives only the units to keep."""
         setting, local_sgd = view.setting, (view.setting.training.local_sgd(view.round),)
         tasks: dict[Any, Task] = {}
         orders = []
@@ -284,14 +304,12 @@ class AdaptiveDropout(Method):
         return groups_of(setting.cost_profile, self.channels)
 
     def _curved(self, setting: Setting) -> Submodel:
-        """Return the part whose trained layers the Hessian is of."""
+        """Return the submodel whose trained layers are the variables of the Hessian."""
         if self.hessian_of == "all":
             return Submodel()
         return Submodel(
             "linear", frozen=frozenset(layer.name for layer in setting.cost_profile.layers if layer.kind != "Linear")
         )
-
-    # --- on a device --------------------------------------------------------------------------------------------
 
     def _tell_ranks(self, local: LocalState, context: Context) -> Finished:
         layers, samples = sorted(context.task.up.layers or ()), int(context.task.config["samples"])
@@ -299,7 +317,7 @@ class AdaptiveDropout(Method):
         return Finished({}, statistics={"importance": found.importance, "deficiency": found.deficiency})
 
     def _tell_ratio(self, local: LocalState, context: Context) -> Finished:
-        """Tell rho, NaN where the spectrum is not good enough."""
+        """Return rho, NaN where the spectrum is not good enough."""
         steps = self.lanczos_steps if self.rate_source == "lanczos" else 0
         found = curvature_of(local.weights, context, int(context.task.config["samples"]), steps, self.lanczos_starts)
         if found.moved < _NOT_MOVED:
@@ -308,10 +326,8 @@ class AdaptiveDropout(Method):
         ratio = share_below_gap(found.spectrum, found.lipschitz, self.zero) if good else math.nan
         return Finished({}, statistics={"ratio": ratio})
 
-    # --- what the server learns ---------------------------------------------------------------------------------
-
     def _checked(self, state: Any, updates: Sequence[Update], server: ServerContext) -> Any:
-        """Return the state after importances were heard, with new rates if these need nothing more."""
+        """Return the state with new importances, and with new rates if they need no curvature."""
         usable = [message for message in updates if _usable(message)]
         if not usable:
             return state
@@ -332,18 +348,6 @@ class AdaptiveDropout(Method):
             return state
         return self._rated(state, {d: self._surrogate(self.rate_source, state, d) for d in deficiency}, server)
 
-    def _updated(self, state: Any, updates: Sequence[Update], server: ServerContext) -> Any:
-        """Return the state with rates by the ratios that devices told, or by the fallback."""
-        told = {m.device: m.statistics["ratio"] for m in updates if m.device in state["deficiency"]}
-        poor = {device for device, ratio in told.items() if not math.isfinite(ratio)}
-        ratios = {d: self._surrogate(self.fallback, state, d) if d in poor else r for d, r in told.items()}
-        said = {
-            **state["said"],
-            "fallback": {device: float(device in poor) for device in told},
-            "gap": {device: float(ratio < 1) for device, ratio in told.items()},
-        }
-        return self._rated({**state, "due": False, "said": said}, ratios, server) if told else {**state, "due": False}
-
     def _surrogate(self, source: str, state: Any, device: int) -> float:
         return self.fixed_ratio if source == "fixed" else float(state["deficiency"][device])
 
@@ -360,7 +364,7 @@ class AdaptiveDropout(Method):
         return {**state, "drop": drop, "importance": state["heard"], "said": said}
 
     def _submodel(self, state: Any, device: int, setting: Setting, key: Key) -> Submodel:
-        """Return a random part for a device; the whole model if it leaves nothing out."""
+        """Return a random submodel for a device; the whole model if no unit is left out."""
         drop, groups, draws = float(state["drop"][device]), self._groups(setting), key.numpy()
         if drop == 0:
             return Submodel()
@@ -383,7 +387,7 @@ class AdaptiveDropout(Method):
 def asking(
     devices: Sequence[int], setting: Setting, most: int, task_of: Callable[[int, Setting], Task]
 ) -> tuple[Order, ...]:
-    """Return orders for tasks on all samples that a device has, but at most so many."""
+    """Return orders for tasks on all samples of a device, but on at most `most`."""
     tasks: dict[int, Task] = {}
     orders = []
     for device in devices:
@@ -395,6 +399,6 @@ def asking(
 
 
 def _usable(message: Update) -> bool:
-    """Whether all that a device told of its units is finite."""
+    """Return True if all numbers that a device reported about its units are finite."""
     told = message.statistics["importance"].values()
     return math.isfinite(message.statistics["deficiency"]) and all(np.isfinite(values).all() for values in told)

@@ -1,4 +1,4 @@
-"""Multipliers of kept units, put into the weights that read these units before a device trains, and taken out after it.
+"""Multipliers of kept units: the weights that read these units are multiplied before training and divided after it.
 
 Source: Algorithm 2 of arXiv 2507.10430, whose "the weight is updated" can be read so.
 """
@@ -18,7 +18,7 @@ from edgesim.learning.train.context import Context
 
 
 def factors_of(submodel: Submodel, cost_profile: CostProfile) -> dict[str, float]:
-    """Return the multipliers of a part as a task's config: of each layer that reads a group, one for each kept unit."""
+    """Return the multipliers of a submodel as a task's config: for each layer that reads a group, one per kept unit."""
     return {
         f"{layer.name}:{place}": factor
         for group, factors in submodel.scale
@@ -44,7 +44,7 @@ def _unfold(local: LocalState, context: Context) -> Finished:
 
 
 def _each(weights: ModelState, config: Mapping[str, float]) -> list[tuple[Tensor, Tensor]]:
-    """Return each weight that reads thinned units, and what its columns are multiplied by."""
+    """Return each weight that reads thinned units, and the factors of its columns."""
     layers: dict[str, list[float]] = {}
     for key, factor in config.items():
         layers.setdefault(key.rpartition(":")[0], []).append(factor)

@@ -1,4 +1,4 @@
-"""Eigenvalues of a symmetric matrix that is known by its products alone, and the share of them below the first gap.
+"""Eigenvalues of a symmetric matrix that is known only by its products, and their share below the first gap.
 
 Source: G. H. Golub and G. Meurant, "Matrices, Moments and Quadrature" (1994), for masses of eigenvalues by Lanczos'
 method; "Efficient Federated Learning with Heterogeneous Data and Adaptive Dropout", arXiv 2507.10430, for the gap.
@@ -20,14 +20,14 @@ from edgesim.core.task import Submodel
 
 Product: TypeAlias = Callable[[Tensor], Tensor]  # a vector, shape (n,), times the matrix
 
-_NOISE = 100.0  # times the precision of a number: what is left of a vector by rounding
+_NOISE = 100.0  # times the precision of a number: the length of a vector that is only rounding
 
 
 class Spectrum(NamedTuple):
     """Eigenvalues, or Ritz values that stand for several, ascending, shape (k,).
 
-    `masses`: which share of all each stands for, shape (k,), sum 1. `residual`: how far the value of largest magnitude
-    may be from an eigenvalue, over that magnitude; inf where something was not finite.
+    `masses`: the share of all eigenvalues that each value stands for, shape (k,), sum 1. `residual`: the largest
+    possible error of the value of largest magnitude, over this magnitude; inf where a number was not finite.
     """
 
     values: Arr
@@ -36,10 +36,11 @@ class Spectrum(NamedTuple):
 
 
 def lanczos(product: Product, start: Tensor, steps: int) -> Spectrum:
-    """Return Ritz values of a symmetric matrix after so many products, with the masses that `start`, shape (n,), gives.
+    """Return Ritz values of a symmetric matrix after `steps` products, with their masses from `start`, shape (n,).
 
     If the entries of `start` are random signs, the masses are those of the eigenvalues in expectation. Fewer steps are
-    taken if nothing new is found. Every vector is made orthogonal to all before it, twice, as once leaves rounding.
+    taken if no new direction is found. Every vector is made orthogonal to all before it, twice, because rounding
+    remains after once.
     """
     steps = min(steps, len(start))
     basis = start.new_empty(steps, len(start))
@@ -50,10 +51,8 @@ def lanczos(product: Product, start: Tensor, steps: int) -> Spectrum:
         basis[step] = vector
         known, moved = basis[: step + 1], product(vector)
         diagonal.append(float(torch.dot(vector, moved)))
-        for _ in range(2):
-            moved = moved - (known.T @ (known @ moved.unsqueeze(1))).squeeze(
-                1
-            )  # products that PyTorch's counter scores
+        for _ in range(2):  # as products of matrices, which PyTorch's FLOP counter counts
+            moved = moved - (known.T @ (known @ moved.unsqueeze(1))).squeeze(1)
         beside.append(float(torch.linalg.vector_norm(moved)))
         if not math.isfinite(beside[-1] + diagonal[-1]):
             return Spectrum(np.array([math.nan]), np.ones(1), math.inf)
@@ -61,7 +60,12 @@ def lanczos(product: Product, start: Tensor, steps: int) -> Spectrum:
             beside[-1] = 0.0
             break
         vector = moved / beside[-1]
-    return _of_tridiagonal(np.array(diagonal), np.array(beside))
+    # the spectrum of the tridiagonal matrix; the last number of `beside` leads out of it
+    off = np.diag(np.array(beside)[:-1], 1)
+    values, vectors = np.linalg.eigh(np.diag(np.array(diagonal)) + off + off.T)
+    largest = int(np.argmax(np.abs(values)))
+    error, size = beside[-1] * abs(vectors[-1, largest]), abs(values[largest])
+    return Spectrum(values, vectors[0] ** 2, float(error / size) if size > 0 else 0.0)
 
 
 def dense(product: Product, like: Tensor) -> Spectrum:
@@ -75,7 +79,7 @@ def dense(product: Product, like: Tensor) -> Spectrum:
 
 
 def mean_of(spectra: Sequence[Spectrum]) -> Spectrum:
-    """Return the mean of what several starts gave; its residual is the largest of theirs."""
+    """Return the mean of the spectra of several starts; its residual is the largest of theirs."""
     values = np.concatenate([each.values for each in spectra])
     masses = np.concatenate([each.masses for each in spectra]) / len(spectra)
     order = np.argsort(values, kind="stable")
@@ -99,12 +103,13 @@ def share_below_gap(spectrum: Spectrum, lipschitz: float, zero: float = 1e-3) ->
 
 
 def product_flops(cost_profile: CostProfile, submodel: Submodel) -> float:
-    """Return the FLOPs of one product with the Hessian of a part's trained layers, which are the last ones, per sample.
+    """Return the FLOPs per sample of one product with the Hessian of a submodel's trained layers, which are the last.
 
-    The backward pass through a layer's weight gradient x^T g and input gradient g W takes two products for each, and
-    that through its forward pass once more those two: per layer 2 weight gradients and 4 input gradients, of which
-    there are none where nothing before it is trained. Two things are PyTorch's own: a first convolution does get one
-    input gradient that nobody wants, which is counted; a strided one computes rows that are thrown away, which is not.
+    The backward pass through a layer's weight gradient x^T g and input gradient g W takes two products for each. The
+    backward pass through its forward pass takes these two once more. This makes 2 weight gradients and 4 input
+    gradients per layer, without input gradients where no layer before it is trained. Two exceptions are PyTorch's own.
+    A first convolution gets one unneeded input gradient, which is counted. A strided convolution computes unused rows,
+    which are not counted.
     """
     trained = frozenset(cost_profile.layer_names) - submodel.frozen
     flops = 3.0 * sum(work.backward_flops for work in cost_profile.products if not trained.isdisjoint(work.upstream))
@@ -116,20 +121,11 @@ def product_flops(cost_profile: CostProfile, submodel: Submodel) -> float:
 
 
 def lanczos_flops(size: int, steps: int) -> float:
-    """Return the FLOPs of `lanczos` beside its products: a step takes four with the matrix of the vectors so far."""
+    """Return the FLOPs of `lanczos` except its products: a step takes four with the matrix of the vectors so far."""
     steps = min(steps, size)
     return 4.0 * size * steps * (steps + 1)
 
 
 def dense_flops(size: int) -> float:
-    """Return the FLOPs of `dense` beside its products: the reduction to a tridiagonal matrix, 4 n^3 / 3."""
+    """Return the FLOPs of `dense` except its products: the reduction to a tridiagonal matrix, 4 n^3 / 3."""
     return float(4 * size**3 // 3)
-
-
-def _of_tridiagonal(diagonal: Arr, beside: Arr) -> Spectrum:
-    """Return the spectrum of the tridiagonal matrix of a Lanczos run; the last of `beside` leads out of it."""
-    off = np.diag(beside[:-1], 1)
-    values, vectors = np.linalg.eigh(np.diag(diagonal) + off + off.T)
-    largest = int(np.argmax(np.abs(values)))
-    error, size = beside[-1] * abs(vectors[-1, largest]), abs(values[largest])
-    return Spectrum(values, vectors[0] ** 2, float(error / size) if size > 0 else 0.0)

@@ -1,4 +1,4 @@
-"""What a device finds out about a model that it received: how much its units matter, and how its loss is curved.
+"""Measurements of a received model on a device: the importance of its units and the curvature of its loss.
 
 Source: "Efficient Federated Learning with Heterogeneous Data and Adaptive Dropout", arXiv 2507.10430 (FedAD).
 """
@@ -28,7 +28,7 @@ NeuronWeight: TypeAlias = Literal["abs", "signed"]
 
 
 class Ranks(NamedTuple):
-    """How much the units of layers matter, by layer, each of shape (units,); NaN where something was not finite.
+    """Importance of the units of layers, by layer, each of shape (units,); NaN where a number was not finite.
 
     `deficiency`: the mean over all channels of rank over the largest possible one; 1 without channels.
     """
@@ -46,14 +46,14 @@ class Curvature(NamedTuple):
 
 
 def is_linear(cost_profile: CostProfile, group: ChannelGroup) -> bool:
-    """Whether the units of a group are neurons of a linear layer, not channels."""
+    """Return True if the units of a group are neurons of a linear layer, False for channels."""
     return next(layer for layer in cost_profile.layers if layer.name == group.name).kind == nn.Linear.__name__
 
 
 def source_of(cost_profile: CostProfile, group: ChannelGroup) -> str:
-    """Return the layer whose output, or whose weights, tell how much the units of a group matter.
+    """Return the layer whose output or weights give the importance of the units of a group.
 
-    For neurons the layer that makes them; for channels the last of those that do, which is their normalisation.
+    For neurons this is the layer that makes them. For channels it is the last such layer, their normalisation.
     """
     if is_linear(cost_profile, group):
         return group.name
@@ -78,15 +78,16 @@ def rank_flops(cost_profile: CostProfile, groups: Iterable[ChannelGroup]) -> flo
 
 
 def ranks_of(w: ModelState, context: Context, layers: Iterable[str], samples: int, weight: NeuronWeight) -> Ranks:
-    """Return how much the units of these layers matter in the model `w`, on so many samples of the device.
+    """Return the importance of the units of these layers in the model `w`, on `samples` samples of the device.
 
-    A channel: the mean over samples of the matrix rank of its map after ReLU, before any pooling. The source has
-    images alone: here a map of a volume has the mean rank of its slices, and one of a sequence is a matrix of one row.
-    A neuron: the sum of its incoming weights or of their magnitudes.
+    For a channel it is the mean over samples of the matrix rank of its map after ReLU, before any pooling. The source
+    has only images. Here a map of a volume has the mean rank of its slices, and a map of a sequence is a matrix of one
+    row. For a neuron it is the sum of its incoming weights or of their magnitudes.
     """
-    linear = {name: w["params"][f"{name}.weight"] for name in layers if _is_matrix(w, name)}
+    weights = {name: w["params"].get(f"{name}.weight") for name in layers}
+    linear = {name: weight for name, weight in weights.items() if weight is not None and weight.dim() == 2}
     sums = {n: (t.abs() if weight == "abs" else t).double().sum(dim=1).cpu().numpy() for n, t in linear.items()}
-    others = [name for name in layers if name not in linear]
+    others = [name for name in weights if name not in linear]
     outputs = context.outputs(w, _batch(context, samples).x, others) if others else {}
     maps = {name: F.relu(out if out.dim() > 3 else out.unsqueeze(2)) for name, out in outputs.items()}
     ranks = {name: _mean_ranks(out) for name, out in maps.items()}
@@ -95,10 +96,10 @@ def ranks_of(w: ModelState, context: Context, layers: Iterable[str], samples: in
 
 
 def curvature_of(w: ModelState, context: Context, samples: int, steps: int, starts: int) -> Curvature:
-    """Return the spectrum of the loss at `w`, by so many Lanczos steps from each start, or if these are 0 in full.
+    """Return the spectrum of the loss at `w`, by `steps` Lanczos steps from each of `starts` vectors; in full if 0.
 
-    The loss is that of so many samples of the device, its variables are the trained layers. With B(x) = H x - g(w + x)
-    and x = first - w the bound is |B(x) - B(0)| / |x|, 0 where |x| is; what is not trained stays as it is in w.
+    The loss is taken on `samples` samples of the device, and its variables are the trained layers. With B(x) = H x -
+    g(w + x) and x = first - w the bound is |B(x) - B(0)| / |x|, or 0 where |x| is 0. All other weights stay as in w.
     """
     batch, before = _batch(context, samples), {n: context.first["params"][n] for n in context.trained}
     first = context.copy({**w, "params": {**w["params"], **before}})
@@ -119,22 +120,16 @@ def curvature_of(w: ModelState, context: Context, samples: int, steps: int, star
     lipschitz = float(torch.linalg.vector_norm(rest)) / length if length > 0 else 0.0
     if not steps:
         return Curvature(dense(product, way), lipschitz, length)
-    return Curvature(
-        mean_of([lanczos(product, start, steps) for start in _starts(context, way, starts)]), lipschitz, length
-    )
+    draws = context.key.at(JobStream.LANCZOS_STARTS).numpy()
+    signs = [torch.from_numpy(draws.choice([-1.0, 1.0], len(way))).to(way) for _ in range(starts)]
+    return Curvature(mean_of([lanczos(product, start, steps) for start in signs]), lipschitz, length)
 
 
 def _batch(context: Context, samples: int) -> Batch:
-    """Return so many samples of the device, or all, drawn by its key."""
+    """Return `samples` samples of the device, or all, drawn by its key."""
     key = context.key.at(JobStream.LOOKED_AT)
     drawn = key.numpy().permutation(len(context.shard))[:samples]
     return context.batch(torch.from_numpy(drawn), torch.Generator().manual_seed(key.at(1).word()))
-
-
-def _starts(context: Context, like: Tensor, count: int) -> list[Tensor]:
-    """Return vectors of random signs."""
-    draws = context.key.at(JobStream.LANCZOS_STARTS).numpy()
-    return [torch.from_numpy(draws.choice([-1.0, 1.0], len(like))).to(like) for _ in range(count)]
 
 
 def _mean_ranks(maps: Tensor) -> Arr:
@@ -148,8 +143,3 @@ def _mean_ranks(maps: Tensor) -> Arr:
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([t.reshape(-1) for t in tensors])
-
-
-def _is_matrix(w: ModelState, layer: str) -> bool:
-    weight = w["params"].get(f"{layer}.weight")
-    return weight is not None and weight.dim() == 2

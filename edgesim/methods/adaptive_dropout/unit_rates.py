@@ -1,4 +1,4 @@
-"""How likely each unit of a network is left out on a device: by the unit's importance and the device's speed.
+"""Probabilities that units of a network are left out on a device, by their importance and the device's speed.
 
 Source: "Efficient Federated Learning with Heterogeneous Data and Adaptive Dropout", arXiv 2507.10430 (FedAD).
 """
@@ -35,7 +35,7 @@ def normalised(importance: Arr, sizes: Sequence[int], how: RankNorm) -> Arr:
 def drop_probabilities(importance: Arr, mean: float, most: float) -> Arr:
     """Return probabilities proportional to exp(-importance), shape (units,), with this mean and none above `most`.
 
-    What is cut off goes to the others in proportion. All are `most` if the mean cannot be reached.
+    The excess of capped units goes to the others in proportion. All are `most` if the mean cannot be reached.
     """
     if mean >= most:
         return np.full(len(importance), most)
@@ -53,17 +53,17 @@ def drop_probabilities(importance: Arr, mean: float, most: float) -> Arr:
 def shares_of_time(seconds: Arr, samples: Arr, ratio: float) -> tuple[float, Arr]:
     """Return ET_max and every device's share of its own time that ET_max leaves it, at most 1, shape (devices,).
 
-    `seconds`: of the whole model on each device, shape (devices,). ET_max: those of the device with the most samples,
-    the first of several, times `ratio`.
+    `seconds`: time for the whole model on each device, shape (devices,). ET_max is the time of the device with the most
+    samples, the first of several, times `ratio`.
     """
     longest_s = float(seconds[np.argmax(samples)]) * ratio
     return longest_s, np.minimum(longest_s / seconds, 1.0)
 
 
 def round_seconds(setting: Setting, submodel: Submodel, round_: int) -> Arr:
-    """Return what each device takes to download, train and upload a part, by the server's knowledge, shape (devices,).
+    """Return the seconds for each device to download, train and upload a submodel, shape (devices,).
 
-    Links are taken as they are without others on them, and the payload as the plain weights.
+    It follows from the server's knowledge, with links without contention and the plain weights as payload.
     """
     cost_profile, model = setting.cost_profile, Payload()
     down_s = 8.0 * cost_profile.nbytes(model, submodel, setting.encoding_down) / setting.down_bps
@@ -75,7 +75,7 @@ def round_seconds(setting: Setting, submodel: Submodel, round_: int) -> Arr:
 
 
 def largest_shares(setting: Setting, groups: Sequence[ChannelGroup], longest_s: float, round_: int) -> Arr:
-    """Return the largest share of all units, in thousandths, with which each device takes at most so long.
+    """Return the largest share of all units, in steps of 0.001, with which each device takes at most `longest_s`.
 
     Shape (devices,); 0 where one unit of each layer is too many.
     """
@@ -95,9 +95,10 @@ def largest_shares(setting: Setting, groups: Sequence[ChannelGroup], longest_s: 
 
 
 def drawn(probability: Arr, importance: Arr, exact: bool, draws: np.random.Generator) -> Ids:
-    """Return which units of a layer stay, ascending: each by itself, or as many as are expected to; at least one.
+    """Draw the units of a layer that stay, ascending: each independently, or `exact`, as many as expected.
 
-    `probability` that each is left out, and `importance`, shape (units,). If none stays, the most important one does.
+    `probability` that each is left out, and `importance`, shape (units,). At least one stays, if need be the most
+    important one.
     """
     if exact:
         chance = 1 - probability
@@ -115,11 +116,11 @@ WAITING: Mapping[str, Any] = {"best": math.inf, "stall": 0, "delta": math.nan, "
 def triggered(
     before: Mapping[str, Any], delta: float, round_: int, every: int, patience: int, gain: float, latest: int
 ) -> tuple[bool, dict[str, Any]]:
-    """Return whether rates are to be updated after a check, and what the next check has to know; first: `WAITING`.
+    """Return True if rates are to be updated after a check, and the state for the next check; at first `WAITING`.
 
-    `delta`: how far importances moved since the last check, NaN at the first. At first, once no delta was below the
-    least so far by the share `gain` for `patience` rounds, `every` of which pass from check to check, or in round
-    `latest`; from then on whenever a delta is below the one before.
+    `delta`: the change of importances since the last check, NaN at the first. The first update comes once no delta was
+    below the least so far by the share `gain` for `patience` rounds, `every` of which pass from check to check, or in
+    round `latest`. Later updates come whenever a delta is below the one before.
     """
     if before["started"]:
         return delta < before["delta"], {**before, "delta": delta}
