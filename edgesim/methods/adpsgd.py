@@ -6,12 +6,9 @@ algorithm 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-
-from torch import Tensor
 
 from edgesim.core.encoding import FLOAT32
 from edgesim.core.errors import ConfigError
@@ -30,14 +27,14 @@ from edgesim.methods.decentralised.own_clocks import OwnClockMethod
 
 @dataclass(frozen=True, kw_only=True)
 class ADPSGD(OwnClockMethod):
-    """Device i takes a gradient at its model x^, trades models with a random neighbour j, and then steps.
+    """Asynchronous peers: each takes a gradient at its model x^, averages with a random neighbour, and then steps.
 
-    Both keep the average of their models, X_i, X_j <- (X_i + X_j) / 2, which is doubly stochastic; then
-    X_i <- X_i - lr g_i(x^). Neighbours may have changed X_i while the gradient was computed: it is applied to the model
-    as it is by then. `steps`: mini-batches a job, each at the model that the one before left; what is applied is the
-    sum of their moves, running statistics included. `training.local_epochs` and `local_steps` play no part. All
-    peers must hear each other, as both change. A model that is not finite is averaged with none. The paper also lets a
-    device average while it computes: here it does so afterwards, in the order of the algorithm.
+    Both devices keep the average of their models, X_i, X_j <- (X_i + X_j) / 2, which is doubly stochastic; then
+    X_i <- X_i - lr g_i(x^). Neighbours may have changed X_i while the gradient was computed. It is applied to the
+    changed model. `steps`: mini-batches a job, each at the model that the one before left. The sum of their moves is
+    applied, running statistics included. `training.local_epochs` and `local_steps` have no effect. All peers must hear
+    each other, because both change. A model that is not finite is not averaged. In the paper a device may also average
+    while it computes. Here it averages afterwards, in the order of the algorithm.
     """
 
     steps: Count = 1
@@ -52,7 +49,7 @@ class ADPSGD(OwnClockMethod):
         return super().init(setting, key)
 
     def check_peers(self, graph: PeerGraph) -> None:
-        """Raise ConfigError if somebody is not heard by whom it hears."""
+        """Raise ConfigError if a device hears a peer that does not hear it."""
         if not graph.symmetric:
             raise ConfigError(
                 "peers.name: adpsgd needs peers that hear each other, as both keep the average of a trade; use one "
@@ -60,7 +57,7 @@ class ADPSGD(OwnClockMethod):
             )
 
     def next_order(self, state: Any, turn: Turn, key: Key) -> Order:
-        """Ask for one gradient, and a trade with a neighbour at random that is there."""
+        """Ask for one gradient and a trade with a random reachable neighbour."""
         task = _task(turn.setting.training, turn.round, self.steps)
         if not len(turn.neighbours):
             return Order(turn.device, task)
@@ -69,7 +66,19 @@ class ADPSGD(OwnClockMethod):
 
     def local(self, task: Task) -> LocalRule:
         """Return plain SGD from the device's own model."""
-        return LocalRule((LocalPhase(),), on_start=_own_model, on_finish=_move)
+
+        def start(context: Context) -> LocalState:
+            return LocalState(context.copy(_before(context)))
+
+        def finish(local: LocalState, context: Context) -> Finished:
+            before = _before(context)
+            move = {
+                kind: {name: tensor.detach().cpu() - before[kind][name].cpu() for name, tensor in tensors.items()}
+                for kind, tensors in local.weights.items()
+            }
+            return Finished(local.weights, move)
+
+        return LocalRule((LocalPhase(),), on_start=start, on_finish=finish)
 
     def traded(
         self, first: ModelState, mine: ModelState | None, theirs: ModelState | None
@@ -83,38 +92,22 @@ class ADPSGD(OwnClockMethod):
         return average, average
 
     def joined(self, first: ModelState, device_state: ModelState | None, trained: ModelState | None) -> ModelState:
-        """Return the device's model, moved as its job says. `trained`: the move."""
+        """Return the device's model plus the move of its job. `trained`: the move."""
         now = first if device_state is None else device_state
-        return now if trained is None else {kind: _sum(now[kind], trained[kind]) for kind in now}
+        if trained is None:
+            return now
+        return {kind: {name: t + trained[kind][name] for name, t in tensors.items()} for kind, tensors in now.items()}
 
 
 @lru_cache(maxsize=8)
 def _task(training: Training, round_: int, steps: int) -> Task:
-    """Return the task of a round: one object, by which the engine knows it again."""
+    """Return the task of a round, always the same object, so that the engine recognises it."""
     sgd = training.local_sgd(round_).for_steps(steps)
     return Task(start="device", local_sgd=(sgd,), own_clock="trade")
 
 
-def _own_model(context: Context) -> LocalState:
-    return LocalState(context.copy(_before(context)))
-
-
-def _move(local: LocalState, context: Context) -> Finished:
-    """Return the model that a device came to by itself, and how far it is from where it began."""
-    before = _before(context)
-    move = {
-        kind: {name: tensor.detach().cpu() - before[kind][name].cpu() for name, tensor in tensors.items()}
-        for kind, tensors in local.weights.items()
-    }
-    return Finished(local.weights, move)
-
-
 def _before(context: Context) -> ModelState:
     return context.global_model if context.device_state is None else context.device_state
-
-
-def _sum(tensors: Mapping[str, Tensor], moves: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor + moves[name] for name, tensor in tensors.items()}
 
 
 PLUGINS = {"adpsgd": ADPSGD}

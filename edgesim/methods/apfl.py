@@ -29,28 +29,31 @@ from edgesim.learning.train.rules import objective_loss
 from edgesim.methods.fedavg import FedAvg
 from edgesim.methods.scaffold import check_plain
 
-_MIXING_FLOPS = 4.0  # a parameter and step: a difference, times alpha, added to w; and the gradient times alpha
-_ALPHA_FLOPS = 3.0  # a parameter and job: a difference, times the gradient, added up
+_MIXING_FLOPS = 4.0  # per parameter and step: a difference, times alpha, added to w; and the gradient times alpha
+_ALPHA_FLOPS = 3.0  # per parameter and job: a difference, times the gradient, added up
 
 
 @dataclass(frozen=True, kw_only=True)
 class APFL(FedAvg):
-    """FedAvg, beside which each device trains v, its part of a mixture with the model w that it trains for all.
+    """FedAvg with personal models: each device uses a mixture of the global model and a model of its own.
 
-    In each step, from the same batch: w <- w - lr g(w) and v <- v - lr alpha g(alpha v + (1 - alpha) w), with w as it
-    was before. v stays on the device and starts from the first model of the run. `alpha` is the share of v; if
-    `adaptive`, where a device's own share starts, which moves once a job, before its first step:
-    alpha <- alpha - lr <v - w, g(alpha v + (1 - alpha) w)>, kept within 0 and 1. A device uses the mixture of its v
-    with the newest global model, which `evaluation.personal` tests, with running statistics of its own; until its first
-    turn it uses the global model. The global model is that of FedAvg, bit for bit. Keys of the average: see FedAvg.
+    A device trains w for all and v for itself. In each step, from the same batch, w <- w - lr g(w) and
+    v <- v - lr alpha g(alpha v + (1 - alpha) w), with w before the step. v stays on the device and starts from the
+    first model of the run. `alpha` is the share of v. If `adaptive`, it is the initial share of each device, which
+    moves once a job, before the first step: alpha <- alpha - lr <v - w, g(alpha v + (1 - alpha) w)>, kept within 0 and
+    1. A device uses the mixture of its v with the newest global model and its own running statistics, which
+    `evaluation.personal` tests. Until its first turn it uses the global model. The global model is FedAvg's, bit for
+    bit. Keys of the average: see FedAvg.
 
-    Momentum, weight decay and clipping of `training` are refused, as the steps of v have none.
+    Momentum, weight decay and clipping of `training` are refused, because the steps of v have none.
     """
 
     alpha: Share = 0.5
     """Section 5 compares 0.25, 0.5 and 0.75. With 0 devices use the global model."""
     adaptive: bool = False
-    """Fixed in algorithm 1; section 4.2 learns it by the step above. Each round counts as one, which costs no pass."""
+    """Fixed in algorithm 1; section 4.2 learns it by the step above. Here it takes one such step a round, which costs
+    no pass.
+    """
     needs: ClassVar[Needs] = Needs(device_state="computed")
 
     def init(self, setting: Setting, key: Key) -> Any:
@@ -66,7 +69,7 @@ class APFL(FedAvg):
         return replace(super().task(view), passes=tuple(work))
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD on the cross-entropy for w, in each step of which v takes one too."""
+        """Return SGD on the cross-entropy for w, in which v takes a step with each step of w."""
         return LocalRule((LocalPhase(gradient=self._gradient),), on_start=self._start, on_finish=_finish)
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
@@ -77,7 +80,7 @@ class APFL(FedAvg):
         return {"params": _mixed(global_model["params"], own, share), "buffers": device_state["buffers"]}
 
     def _start(self, context: Context) -> LocalState:
-        """Return w to train, and beside it v and its share."""
+        """Return w to train, with v and its share as scratch."""
         kept = context.device_state
         own = context.copy(context.first if kept is None else {kind: kept[kind] for kind in ("params", "buffers")})
         share = self.alpha if kept is None else float(kept["mixing"]["alpha"])
@@ -117,7 +120,7 @@ def _mixed(w: Mapping[str, Tensor], v: Mapping[str, Tensor], share: float) -> di
 
 
 def _finish(local: LocalState, context: Context) -> Finished:
-    """Return w to send; to keep v and its share, unless no step was taken or they diverged."""
+    """Return w to send. The device keeps v and its share, unless it took no step or they diverged."""
     scratch = local.scratch
     if not scratch.steps:
         return Finished(local.weights)

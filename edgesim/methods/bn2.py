@@ -1,7 +1,7 @@
 """BN2: more devices train than are merged; they report the norms of their updates, and the largest are fetched.
 
 Source: H. Wu, P. Wang, Node Selection Toward Faster Convergence for Federated Learning on Non-IID Data (FedPNS), IEEE
-TNSE 2022, where it is what FedPNS is compared with; H. Wu, PhD thesis, York University (2023), chapter 4.
+TNSE 2022, where it is the baseline of FedPNS; H. Wu, PhD thesis, York University (2023), chapter 4.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ _FETCH = Task("fetch", down=None, passes=())
 
 @dataclass(frozen=True, kw_only=True)
 class BN2(Method):
-    """Average, by data size, the `keep` updates of largest norm among all that were trained.
+    """To save uploads, the server averages only the `keep` largest updates of the devices that trained.
 
-    Every round has two exchanges: the selected devices train and send the norm of their gradient g = -move / lr, over
-    all parameters as one vector; then those with the largest send their models. Of equal norms the lowest id wins; if
-    there are no more than `keep`, all are asked.
-    `rank_by`: "step", the norm by the SGD steps that a device took, as more data make longer moves; or the "norm".
-    The metrics have every `norm`, and whether a device was `chosen` and delivered, 1 or 0.
+    Every round has two exchanges. First the selected devices train and send the norm of their gradient g = -move / lr,
+    over all parameters as one vector. Then the devices with the largest norms send their models, which are averaged by
+    data size. Of equal norms the lowest id wins. If there are no more than `keep`, all are asked.
+    `rank_by`: "step", the norm over the SGD steps that a device took, as more data make longer moves; or the "norm".
+    The metrics have every `norm`, and `chosen`, 1 for a device that was chosen and delivered, else 0.
     """
 
     keep: Count = 10
-    """Of 20 that train, which is the scenario's selection. If no more are selected, all are merged."""
+    """Of 20 that train, which the scenario's selection sets. If no more are selected, all are merged."""
     rank_by: Literal["step", "norm"] = "step"
-    """Silent: all devices hold equally many samples, so that both are the same. Otherwise more data make a longer
-    move, whatever its direction.
+    """The paper does not specify this. There all devices hold equally many samples, so that both are the same.
+    Otherwise more data make a longer move, whatever its direction.
     """
-    # a deadline would be spent on waiting for norms and leave no time for models
+    # a deadline would pass in waiting for norms and leave no time for models
     needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), device_state="computed", feedback=True)
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return that no norms have been heard."""
+        """Return a state without norms."""
         return {**super().init(setting, key), "rank": None}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices for norms, then those with the largest, as far as they are still there, for models.
+        """Ask the selected devices for norms, then the reachable ones with the largest norms for models.
 
-        Where nothing is trained and so nothing was heard, the first by id stand for the largest.
+        Without training, as in runs of timing alone, the lowest ids stand for the largest norms.
         """
         if not view.exchange:
             task = Task("norm", local_sgd=(view.setting.training.local_sgd(view.round),), up=_NORM)
@@ -65,13 +65,25 @@ class BN2(Method):
         return Plan.of_one_task(sorted(device for _, device in best), _FETCH)
 
     def local(self, task: Task) -> LocalRule:
-        """Return plain SGD that keeps the model and reports a norm, or the sending of what was kept."""
+        """Return plain SGD that keeps the model and reports a norm, or a rule that sends the kept model."""
+
+        def kept(context: Context) -> LocalState:  # without earlier training it is the server's model
+            own = context.global_model if context.device_state is None else context.device_state
+            return LocalState(context.copy(own))
+
+        def finish(local: LocalState, context: Context) -> Finished:
+            w, received, lr = local.weights, context.global_model["params"], context.task.local_sgd[0].lr
+            # a rate that has decayed to 0 moves nothing
+            moves = [w["params"][name].detach().cpu().double() - received[name].cpu() for name in received]
+            norm = math.sqrt(sum(float(move.square().sum()) for move in moves)) / lr if lr else 0.0
+            return Finished(w, on_cpu(w), {"norm": norm})
+
         if not task.local_sgd:
-            return LocalRule(on_start=_kept)
-        return LocalRule(phases=(LocalPhase(),), on_finish=_report)
+            return LocalRule(on_start=kept)
+        return LocalRule(phases=(LocalPhase(),), on_finish=finish)
 
     def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
-        """Return what devices are ranked by; those whose training diverged are not."""
+        """Return the ranks of devices, without those whose training diverged."""
         per_step = self.rank_by == "step"
         norms = {m.device: m.statistics["norm"] / (max(m.steps, 1) if per_step else 1) for m in updates}
         return {"rank": {device: norm for device, norm in norms.items() if math.isfinite(norm)}}
@@ -79,7 +91,7 @@ class BN2(Method):
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the data-size-weighted mean of the models that were fetched; the old one stays if there are none."""
+        """Return the mean of the fetched models by data size; the old model stays if there are none."""
         norms = {m.device: m.statistics["norm"] for m in updates if "norm" in m.statistics}
         fetched = super().aggregate(state, global_model, [m for m in updates if m.body], server, key)
         diverged = sum(not math.isfinite(norm) for norm in norms.values())
@@ -88,22 +100,6 @@ class BN2(Method):
         by_device: Mapping[str, Any] = {"norm": norms, "chosen": {device: float(device in chosen) for device in norms}}
         metrics = {**by_device, **({"left_out": left_out} if left_out else {})}
         return fetched._replace(state={"rank": None}, metrics=metrics)
-
-
-def _report(local: LocalState, context: Context) -> Finished:
-    """Return the model to keep, and the norm of how far it lies from the one received, divided by the learning rate.
-
-    A rate that has decayed to 0 moves nothing.
-    """
-    w, received, lr = local.weights, context.global_model["params"], context.task.local_sgd[0].lr
-    moves = [w["params"][name].detach().cpu().double() - received[name].cpu() for name in received]
-    norm = math.sqrt(sum(float(move.square().sum()) for move in moves)) / lr if lr else 0.0
-    return Finished(w, on_cpu(w), {"norm": norm})
-
-
-def _kept(context: Context) -> LocalState:
-    """Return the model that the device kept; without training it is the one of the server."""
-    return LocalState(context.copy(context.global_model if context.device_state is None else context.device_state))
 
 
 PLUGINS = {"bn2": BN2}

@@ -1,4 +1,4 @@
-"""DepthFL: weak devices train the first blocks of a network and the exits behind them, which learn from each other.
+"""DepthFL: weak devices train the first blocks of a network and their exits, which learn from each other.
 
 Source: Kim et al., "DepthFL: Depthwise Federated Learning for Heterogeneous Clients" (ICLR 2023), and its first
 author's published code.
@@ -19,6 +19,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.limits import CountOrZero
 from edgesim.core.method import Aggregate, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
 from edgesim.core.networks import joined, part_of
+from edgesim.core.price_list import SeveralProfiles
 from edgesim.core.rng import Key
 from edgesim.core.task import Task
 from edgesim.core.update import ModelState, Update
@@ -28,19 +29,20 @@ from edgesim.learning.train.context import Batch, Context
 
 @dataclass(frozen=True, kw_only=True)
 class DepthFL(Method):
-    """Exits all learn the labels and, if `distil`, what each other exit of the device says; parts are averaged by name.
+    """For fleets of unequal speed: weak devices train only the first blocks of a network, each with exits of its own.
 
-    The loss is the sum over the exits of their cross-entropy and the mean KL divergence to the others, without a
-    gradient through these, times exp(-5 (1 - t/T)^2) in round t = 0, 1, ... up to T = `rampup_rounds`, 1 from then on.
-    What these losses compute of a few numbers a class is not priced; the exits themselves are.
+    All exits learn the labels and, if `distil`, the outputs of the other exits of the device. The server averages
+    blocks and exits by name. The loss is the sum over the exits of their cross-entropy and the mean KL divergence to
+    the others, without a gradient through these, times exp(-5 (1 - t/T)^2) in round t = 0, 1, ... up to
+    T = `rampup_rounds`, 1 from then on. These losses, a few numbers a class, are not priced; the exits themselves are.
     """
 
-    distil: bool = True  # whether exits also learn from each other
+    distil: bool = True  # exits also learn from each other
     """Kim et al.'s self-distillation, at temperature 1; they also try without."""
-    rampup_rounds: CountOrZero = 300  # until what they learn from each other counts in full
-    """The published code's, for 1000 rounds."""
-    weights: Literal["equal", "samples"] = "equal"  # what devices count by in a mean
-    """The published code averages a parameter over the devices that have it, each counting the same."""
+    rampup_rounds: CountOrZero = 300  # rounds until the distillation between exits counts in full
+    """Published code, for 1000 rounds."""
+    weights: Literal["equal", "samples"] = "equal"  # weights of devices in a mean
+    """In the published code a parameter is averaged over the devices that have it, with equal weights."""
     needs: ClassVar[Needs] = Needs(networks=True)
 
     @property
@@ -51,7 +53,8 @@ class DepthFL(Method):
     def init(self, setting: Setting, key: Key) -> Any:
         """Raise ConfigError if networks have layers of one name but other sizes."""
         found: dict[str, tuple[str, Any]] = {}
-        for network, profile in getattr(setting.cost_profile, "networks", {}).items():
+        several = setting.cost_profile if isinstance(setting.cost_profile, SeveralProfiles) else None
+        for network, profile in several.networks.items() if several else ():
             for layer in profile.layers:
                 first, other = found.setdefault(layer.name, (network, layer))
                 if _shape(layer) != _shape(other):
@@ -62,7 +65,7 @@ class DepthFL(Method):
         return super().init(setting, key)
 
     def task(self, view: View) -> Task:
-        """Return training with this round's weight of what exits learn from each other."""
+        """Return training with this round's weight of the distillation between exits."""
         left = max(0.0, 1 - view.round / self.rampup_rounds) if self.rampup_rounds else 0.0
         weight = math.exp(-5 * left**2) if self.distil else 0.0
         return Task(local_sgd=(view.setting.training.local_sgd(view.round),), config={"weight": weight})
@@ -91,12 +94,12 @@ class DepthFL(Method):
 
 
 def _shape(layer: Any) -> tuple[Any, ...]:
-    """Return what layers of one shape have in common. Kernels of one size but other sides differ in their FLOPs."""
+    """Return a key that is equal for layers of one shape. Kernels of one size but other sides differ in their FLOPs."""
     return layer.kind, layer.params, layer.weights, layer.matrices, layer.forward_flops
 
 
 def _of_all_exits(local: LocalState, batch: Batch, context: Context) -> Tensor:
-    """Return the losses of all exits; of a network without any, that of its logits."""
+    """Return the sum of the losses of all exits, or the loss of the logits for a network without exits."""
     names = [name for name in context.layers if re.fullmatch(r"exit\d+", name)]
     logits, seen = context.forward_seen(local.weights, batch.x, names)
     exits, weight = [seen[name] for name in names] or [logits], context.task.config["weight"]

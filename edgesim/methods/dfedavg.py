@@ -1,4 +1,4 @@
-"""DFedAvg: federated averaging among peers. Every device averages what it hears, then trains for some epochs.
+"""DFedAvg: federated averaging among peers. Every device averages the received models, then trains for some epochs.
 
 Source: Sun, Li and Wang, "Decentralized Federated Averaging" (2021), without its momentum and quantisation; as "D-PSGD"
 among the baselines of the DA-DPFL paper, from which the waiting for fresh models comes.
@@ -19,10 +19,10 @@ from edgesim.methods.decentralised.base import PeerMethod, mixed, sent_and_kept
 
 @dataclass(frozen=True, kw_only=True)
 class DFedAvg(PeerMethod):
-    """Mix models with neighbours, then train from the mix, as `training` says. Keys: see PeerMethod."""
+    """Peers without a server mix models with neighbours, then train from the mix. Keys: see PeerMethod."""
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask every device that is there. Raises ConfigError if the graph does not fit the mixing."""
+        """Ask every reachable device to train. Raises ConfigError if the graph does not fit the mixing."""
         return self.plan_stretch(view, key, view.setting.training.local_sgd(view.round))
 
     def local(self, task: Task) -> LocalRule:

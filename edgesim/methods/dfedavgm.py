@@ -1,4 +1,4 @@
-"""DFedAvgM: decentralised federated averaging with local momentum, whose peers exchange short increments.
+"""DFedAvgM: decentralised federated averaging with local momentum, whose peers exchange compressed increments.
 
 Source: Sun, Li and Wang, "Decentralized Federated Averaging" (2021), algorithms 1 and 2; its settings as a baseline of
 the DA-DPFL paper. Differs: the code released with that paper counts a device's own increment twice.
@@ -16,7 +16,7 @@ from edgesim.core.encoding import Encoding
 from edgesim.core.method import Finished, LocalPhase, LocalRule, LocalState
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Task
-from edgesim.core.update import ModelState, Update
+from edgesim.core.update import ModelState
 from edgesim.core.view import Setting, View
 from edgesim.learning.aggregate.mean import mean_of_holders
 from edgesim.learning.codec.encode import uplinked
@@ -38,32 +38,34 @@ _MOVED = "moved"  # collection that a device keeps: its increment
 
 @dataclass(frozen=True, kw_only=True)
 class DFedAvgM(MixingMethod):
-    """Train with momentum from x_i to z_i, send q_i = Q(z_i - x_i), and x_i <- x_i + sum_j W_ij q_j, oneself included.
+    """Peers without a server train with momentum, send compressed increments, and add the mean of the received ones.
 
-    An increment counts once, in the round after the one that it was made in. Of peers that did not train then nothing
-    is added; the weights of those whose messages do not come are shared out. `payload` "model": models are exchanged
-    and averaged instead, so that devices come closer to each other, which increments alone do not bring about. Q is
-    the encoding of `values`, with so many `bits` where "qsgd" and "gsgd" ask for them. `momentum` takes the place of
-    the scenario's; it starts anew in every round. `mixing`: see MixingMethod.
+    A device trains from x_i to z_i, sends q_i = Q(z_i - x_i), and x_i <- x_i + sum_j W_ij q_j, itself included.
+    An increment counts once, in the round after its training. Peers that did not train then add nothing. The weights of
+    missing messages are shared out. With `payload` "model", models are exchanged and averaged instead. Devices then
+    come closer to each other, which increments alone do not achieve. Q is the encoding of `values`, with this number of
+    `bits` for "qsgd" and "gsgd". `momentum` replaces the scenario's; it starts anew in every round. `mixing`: see
+    MixingMethod.
 
-    The released code keeps a device's trained model and adds the mean increment to it, its own once more: not followed.
-    An increment of a peer that was not asked in the round before would count twice: it counts as nothing. Running
-    statistics travel as they are and are averaged, as increments could make a variance negative.
+    The released code keeps a device's trained model and adds the mean increment to it, which includes its own. This is
+    not followed. An increment of a peer that was not asked in the round before would count twice, so it is left out.
+    Running statistics travel uncompressed and are averaged, because increments could make a variance negative.
     """
 
     mixing: Mixing = "samples"
-    """Code released with the DA-DPFL paper weighs by data sizes; Sun et al. ask for a symmetric, doubly stochastic W.
+    """The code released with the DA-DPFL paper weighs by data sizes. Sun et al. ask for a symmetric, doubly stochastic
+    W.
     """
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9
     """A usual value; it starts anew in every round."""
     payload: Literal["increment", "model"] = "increment"
-    """Algorithm 2 sends quantised increments. They never bring models that differ closer to each other; `"model"`
-    sends and averages models, in the same encoding.
+    """Algorithm 2 sends quantised increments. They never bring different models closer to each other. `"model"` sends
+    and averages models, in the same encoding.
     """
     values: Values = "float16"
     """The DA-DPFL comparison, at half the bytes. Sun et al. leave the quantiser open: any encoding."""
     bits: Annotated[int, Ge(3), Le(16)] = 8
-    """Of `"qsgd"` and `"gsgd"` alone."""
+    """Only for `"qsgd"` and `"gsgd"`."""
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the first state. Raises ConfigError unless devices train by SGD, which has momentum."""
@@ -71,21 +73,24 @@ class DFedAvgM(MixingMethod):
         return super().init(setting, key)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask every device that is there. Raises ConfigError if the graph does not fit the mixing."""
-        task = peer_task(
-            view, replace(view.setting.training.local_sgd(view.round), momentum=self.momentum), self.mixing
-        )
+        """Ask every reachable device to train. Raises ConfigError if the graph does not fit the mixing."""
+        sgd = replace(view.setting.training.local_sgd(view.round), momentum=self.momentum)
+        task = peer_task(view, sgd, self.mixing)
         config = {"round": view.round}
         return plan_at_once(view, replace(task, up=Payload(encoding=written(self.values, self.bits)), config=config))
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD with momentum from where the increments lead, or from the mix of models."""
+        """Return SGD with momentum from the sum of increments, or from the mix of models."""
+
+        def model_sent(local: LocalState, context: Context) -> Finished:
+            return Finished(local.weights, local.weights, own_model=own_model(local.weights))
+
         if self.payload == "model":
-            return LocalRule((LocalPhase(),), on_start=mixed, on_finish=_model_sent)
+            return LocalRule((LocalPhase(),), on_start=mixed, on_finish=model_sent)
         return LocalRule((LocalPhase(),), on_start=_moved_on, on_finish=_increment_sent)
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the model that a device trained last, as its peers know it; the first one if it never trained."""
+        """Return the model that a device trained last, as its peers know it, the first one if it never trained."""
         if device_state is None or _MOVED not in device_state:
             return global_model if device_state is None else device_state
         moved = {name: t + device_state[_MOVED][name] for name, t in device_state["params"].items()}
@@ -93,38 +98,32 @@ class DFedAvgM(MixingMethod):
 
 
 def _moved_on(context: Context) -> LocalState:
-    """Return where a device last trained from, moved by the mean of the increments since; the scratch is this start.
+    """Return the start of a device's last training plus the mean of the increments since; the scratch is this start.
 
-    Running statistics travel as they are and are averaged: increments could make a variance negative.
+    Increments count only from the round before this one; older ones have counted already. Running statistics travel
+    uncompressed and are averaged, because increments could make a variance negative.
     """
     kept = context.device_state
     before = context.global_model if kept is None else kept
     still = {name: torch.zeros_like(t) for name, t in before["params"].items()}
     mine = {"params": still if kept is None else kept[_MOVED], "buffers": before["buffers"]}
-    received = [m if _is_new(m, context) else m._replace(body={"params": still}) for m in context.received]
+    last = context.task.config["round"] - 1
+    received = [
+        m if m.task.config.get("round") == last else m._replace(body={"params": still}) for m in context.received
+    ]
     mean = mean_of_holders({**mine, "params": still}, *weighed(mine, received, context))
     started = {name: t + mean["params"][name] for name, t in before["params"].items()}
     w = context.copy({"params": started, "buffers": mean["buffers"]})
     return LocalState(w, context.copy({"params": started})["params"])
 
 
-def _is_new(message: Update, context: Context) -> bool:
-    """Return whether an increment is of the round before this one; an older one has counted already."""
-    return bool(message.task.config.get("round") == context.task.config["round"] - 1)
-
-
 def _increment_sent(local: LocalState, context: Context) -> Finished:
-    """Return a device's increment, where it started and the increment as others get it, and its model."""
+    """Return a device's increment to send, its start and the encoded increment to keep, and its model."""
     w, started = local.weights, local.scratch
     body = {"params": {n: t - started[n] for n, t in w["params"].items()}, "buffers": w["buffers"]}
     moved = uplinked(body, context.task, Encoding(), context.key)["params"]
     kept = {"params": started, "buffers": w["buffers"], _MOVED: moved}
     return Finished(body, kept, own_model=own_model(w))
-
-
-def _model_sent(local: LocalState, context: Context) -> Finished:
-    """Return a device's model as what it sends, keeps and is reported with."""
-    return Finished(local.weights, local.weights, own_model=own_model(local.weights))
 
 
 PLUGINS = {"dfedavgm": DFedAvgM}

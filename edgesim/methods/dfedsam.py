@@ -32,16 +32,18 @@ _NO_NORM = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class DFedSAM(PeerMethod):
-    """Mix models with neighbours, then train by the gradients at the worst point within `rho` of where the model is.
+    """Peers without a server mix models with neighbours, then train towards flat minima of the loss.
 
-    g1 = g(y), g2 = g(y + rho g1 / |g1|) on the same mini-batch, and a step of SGD with `momentum` by g2. The norm is
-    over all parameters. `momentum` takes the place of the scenario's. Other keys: see PeerMethod.
+    Each step uses the gradient at the worst point within `rho` of the model: g1 = g(y), g2 = g(y + rho g1 / |g1|) on
+    the same mini-batch, and a step of SGD with `momentum` by g2. The norm is over all parameters. `momentum` replaces
+    the scenario's. Other keys: see PeerMethod.
 
-    One gossip step a round; the variant with several is no option. Both gradients of a step are paid for.
+    One gossip step a round; the variant with several is not available. Both gradients of a step are priced.
     """
 
     mixing: Mixing = "samples"
-    """Code released with the DA-DPFL paper weighs by data sizes; Sun et al. ask for a symmetric, doubly stochastic W.
+    """The code released with the DA-DPFL paper weighs by data sizes. Sun et al. ask for a symmetric, doubly stochastic
+    W.
     """
     rho: NonNegativeFactor = 0.01
     """Scripts of the DA-DPFL comparison: 0.01 on CIFAR, 0.2 on HAM10000, from 0.01 to 0.5."""
@@ -54,30 +56,30 @@ class DFedSAM(PeerMethod):
         return super().init(setting, key)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask every device that is there. Raises ConfigError if the graph does not fit the mixing."""
+        """Ask every reachable device to train. Raises ConfigError if the graph does not fit the mixing."""
         sgd = replace(view.setting.training.local_sgd(view.round), momentum=self.momentum)
         task = replace(peer_task(view, sgd, self.mixing), passes=_PASSES)
         return peer_plan(view, key, task, self.reuse, self.wait_select)
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD from the mix by gradients that are taken a step uphill."""
+        """Return SGD from the mix by the gradients a step uphill."""
         phase = LocalPhase(gradient=partial(uphill, rho=self.rho))
         return LocalRule((phase,), on_start=mixed, on_finish=sent_and_kept)
 
 
 def uphill(local: LocalState, batch: Batch, context: Context, rho: float) -> list[Tensor]:
-    """Return the gradients a step of length `rho` uphill; running statistics see the batch at the weights only."""
+    """Return the gradients a step of length `rho` uphill. Running statistics see the batch only at the weights."""
     w = local.weights
     params, first = w["params"], _gradients(w, batch, context)
     norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in first]))
     scale = rho / (norm + _NO_NORM)
     moved = {name: params[name] + scale * g for name, g in zip(context.trained, first, strict=True)}
-    elsewhere = {"params": {**params, **moved}, "buffers": dict(w["buffers"])}  # as others than those being trained
+    elsewhere = {"params": {**params, **moved}, "buffers": dict(w["buffers"])}  # not the trained tensors
     return _gradients(elsewhere, batch, context)
 
 
 def _gradients(w: ModelState, batch: Batch, context: Context) -> list[Tensor]:
-    """Return the gradients of the cross-entropy at `w`, which stays as it is but for running statistics."""
+    """Return the gradients of the cross-entropy at `w`, which does not change except for running statistics."""
     leaves = {name: t.detach().clone().requires_grad_(name in context.trained) for name, t in w["params"].items()}
     loss = objective_loss({**w, "params": leaves}, batch, context)
     return gradients(loss, [leaves[name] for name in context.trained])

@@ -1,4 +1,4 @@
-"""DisPFL: peers with sparse models of their own, which average each weight over who has it and move their masks.
+"""DisPFL: peers with their own sparse models average each weight over the devices that have it and move their masks.
 
 Source: R. Dai, L. Shen, F. He, X. Tian and D. Tao, "DisPFL: Towards Communication-Efficient Personalized Federated
 Learning via Decentralized Sparse Training" (ICML 2022); as a baseline of the DA-DPFL paper.
@@ -28,27 +28,28 @@ from edgesim.methods.decentralised.sparse import FirstMasks, Growth, Initial, Ma
 
 @dataclass(frozen=True, kw_only=True)
 class DisPFL(Method):
-    """Every device has a mask of its own, which leaves out a share `sparsity` of the weights, always as many a layer.
+    """Peers without a server train personal sparse models: each device has its own mask over a share of the weights.
 
-    It averages its model with those that it hears, each weight over who has it, under its mask; trains; and moves the
-    mask for the next round: the smallest weights go, a share `alpha` that falls to 0 along a cosine until `end_round`,
-    and as many come, from what the neighbours have there or from 0, by the gradient of one batch or at "random"
-    (`growth`). `initial_masks`: a random one for each device, or one for all. `maskable`: all tensors of two dimensions
-    or more, or not those of shortcuts ("authors").
+    A mask leaves out a share `sparsity` of the weights, the same number of each layer in every round. A device averages
+    its model with the received ones, each weight over the devices that have it, under its mask, and trains. Then it
+    moves the mask for the next round. The smallest weights go, a share `alpha` that falls to 0 along a cosine until
+    `end_round`. As many grow, from the neighbours' value or from 0, by the gradient of one batch or at "random"
+    (`growth`). `initial_masks`: a random mask for each device, or one for all. `maskable`: all tensors of two
+    dimensions or more, or without those of shortcuts ("authors").
 
-    The mask of a message is what is not zero in it, as in the released code: a weight that is there and exactly zero
-    counts as one that its device does not have; one that the encoding rounds to zero does not. It is the mask under
-    which the model was trained, not the one for the next round, so that weights that just grew are not averaged with
-    zeros. Who never trained has the first model under a first mask that all can draw from a seed. How many weights a
-    layer has is always the same, so that prices are known before the first round and runs without training tell the
-    right times. The gradient of one batch costs one training step of the whole model. Zeros save FLOPs with `cost = {
-    name = "measured", sparse = "ideal" }`; a mask always changes, so that `encoding.up = { zeros = "bitmap" }` always
-    sends it and `"known"` gives the bytes of the paper's table, which counts values alone. The model that is evaluated
-    is the mean of each weight over who has it.
+    The mask of a message is its nonzero weights, as in the released code. A kept weight that is exactly zero counts as
+    missing on its device; one that the encoding rounds to zero does not. It is the mask under which the model was
+    trained, not the one for the next round, so that weights that just grew are not averaged with zeros. A device that
+    never trained has the first model under a first mask, which all devices can draw from a seed. The number of weights
+    of a layer is always the same. So prices are known before the first round, and runs without training have the right
+    times. The gradient of one batch costs one training step of the whole model. Zeros save FLOPs with `cost = { name =
+    "measured", sparse = "ideal" }`. A mask always changes, so that `encoding.up = { zeros = "bitmap" }` always sends
+    it. `"known"` gives the bytes of the paper's table, which counts only values. The evaluated model is the mean of
+    each weight over the devices that have it.
     """
 
     sparsity: Annotated[float, Ge(0), Lt(1)] = 0.5
-    """The share of zeros: the paper once calls the share of the others so, but prints 0.00 for dense models."""
+    """The share of zeros. The paper once uses the word for the share of nonzeros, but prints 0.00 for dense models."""
     maskable: Maskable = "2d"
     """All tensors of two dimensions or more. The authors choose by name and leave out the convolutions of shortcuts:
     `"authors"`. They also mask normalisation in VGG, which has no price here and stays whole.
@@ -60,17 +61,19 @@ class DisPFL(Method):
     end_round: Count = 500
     """All rounds of the DA-DPFL comparison."""
     growth: Growth = "gradient"
-    """The papers; the scripts that were run grow at random: `"random"`, which needs no gradient and pays for none."""
+    """As in the papers. The scripts that were run grow at random: `"random"`, which needs no gradient and pays for
+    none.
+    """
     needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), device_state="computed", peers="any")
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return how many weights every device keeps. Raises ConfigError for a model that no mask fits."""
+        """Return the number of weights that every device keeps. Raises ConfigError for a model that no mask fits."""
         super().init(setting, key)
         first = self._first()
         return {"kept": first.counts(first.shapes(setting.cost_profile)), "seed": key.exact_word()}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask every device that is there to mix, train and move its mask."""
+        """Ask every reachable device to mix, train and move its mask."""
         orders = plan_at_once(view, Task(start="device")).orders
         share = sparse_peers.share_at(self.alpha, view.round + 1, self.end_round)
         kept = dict.fromkeys(view.idle.tolist(), state["kept"])
@@ -78,10 +81,15 @@ class DisPFL(Method):
         return Plan(sparse_peers.sparse_orders(orders, view, kept, config, self.growth))
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD under a mask from the mix, after which the mask moves."""
+        """Return SGD under a mask from the mix, after which the mask moves for the next round."""
+
+        def finish(local: LocalState, context: Context) -> Finished:
+            mask = sparse_peers.moved(local.weights, local.scratch.mask, context, self.growth)
+            return Finished(local.weights, sparse_peers.memory(local.weights, mask))
+
         phase = LocalPhase(adjust_gradients=masks.masked_gradients)
         start = partial(sparse_peers.mixed, first=self._first())
-        return LocalRule((phase,), on_start=start, on_finish=partial(_finish, growth=self.growth))
+        return LocalRule((phase,), on_start=start, on_finish=finish)
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the model that a device trained last, the first one if it never trained."""
@@ -95,12 +103,6 @@ class DisPFL(Method):
 
     def _first(self) -> FirstMasks:
         return FirstMasks(self.sparsity, self.maskable, self.initial_masks)
-
-
-def _finish(local: LocalState, context: Context, growth: Growth) -> Finished:
-    """Return the trained model, which is sent and kept, and for oneself the mask of the next round."""
-    mask = sparse_peers.moved(local.weights, local.scratch.mask, context, growth)
-    return Finished(local.weights, sparse_peers.memory(local.weights, mask))
 
 
 PLUGINS = {"dispfl": DisPFL}

@@ -23,27 +23,27 @@ from edgesim.methods.decentralised.base import PeerMethod, mixed, sent_and_kept
 
 @dataclass(frozen=True, kw_only=True)
 class DPSGD(PeerMethod):
-    """One mini-batch a round: x_i <- sum_j W_ij x_j - lr g_i(x_i), the gradient at the device's own, unmixed model.
+    """Peers without a server mix their models and take one gradient step in each round.
 
-    `training.local_epochs` and `local_steps` play no part, and weight decay pulls at the mix. `mixing` gives W. Keys:
+    x_i <- sum_j W_ij x_j - lr g_i(x_i), with the gradient of one mini-batch at the device's own, unmixed model.
+    `training.local_epochs` and `local_steps` have no effect, and weight decay acts on the mix. `mixing` gives W. Keys:
     see PeerMethod.
     """
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask every device that is there for one step. Raises ConfigError if the graph does not fit the mixing."""
+        """Ask every reachable device for one step. Raises ConfigError if the graph does not fit the mixing."""
         step = view.setting.training.local_sgd(view.round).for_steps(1)
         return self.plan_stretch(view, key, step)
 
     def local(self, task: Task) -> LocalRule:
-        """Return a step of the mix along the gradient at the device's own model."""
-        return LocalRule((LocalPhase(gradient=_gradient_at_own),), on_start=mixed, on_finish=sent_and_kept)
+        """Return a step of the mix along the gradient at the device's own model, with the mix's running statistics."""
 
+        def gradient(local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
+            own = context.copy(context.global_model if context.device_state is None else context.device_state)
+            wrt = [own["params"][name].requires_grad_() for name in context.trained]
+            return gradients(objective_loss({**local.weights, "params": own["params"]}, batch, context), wrt)
 
-def _gradient_at_own(local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
-    """Return the gradients at the model that the device had before it mixed; running statistics are the mix's."""
-    own = context.copy(context.global_model if context.device_state is None else context.device_state)
-    wrt = [own["params"][name].requires_grad_() for name in context.trained]
-    return gradients(objective_loss({**local.weights, "params": own["params"]}, batch, context), wrt)
+        return LocalRule((LocalPhase(gradient=gradient),), on_start=mixed, on_finish=sent_and_kept)
 
 
 PLUGINS = {"dpsgd": DPSGD}

@@ -1,4 +1,4 @@
-"""DS-FL: devices and server learn soft labels of public samples, made of what devices say and made surer.
+"""DS-FL: devices and server learn soft labels of public samples, the sharpened mean of the devices' answers.
 
 Source: Itahara, Nishio, Koda, Morikura and Yamamoto, "Distillation-Based Semi-Supervised Federated Learning for
 Communication-Efficient Collaborative Training with Non-IID Private Data" (2020), entropy reduction aggregation.
@@ -27,31 +27,33 @@ from edgesim.methods.distillation.base import ANSWERS, PublicAnswers, said_by
 
 @dataclass(frozen=True, kw_only=True)
 class DSFL(PublicAnswers):
-    """Devices send the class probabilities that they see in public samples; all learn what these say together.
+    """For devices with different networks: they exchange class probabilities on public samples instead of models.
 
-    The server takes their mean p, each device counting once, and with `aggregation` "era" softmax(p / `temperature`),
-    which has less entropy where devices disagree as their data differ; "sa" is the mean itself. In the next round
-    devices take `digest_epochs` over the `public_samples` with these soft labels (cross-entropy), then train on their
-    own data as the scenario says, and send what they say then. The server learns the same labels, into a global model
-    of each network, by steps like the devices'. Labels of the public samples are never looked at.
+    The server takes the mean p of the devices' probabilities, with equal weights. With `aggregation` "era" it takes
+    softmax(p / `temperature`), which has less entropy where devices disagree because their data differ; "sa" is the
+    mean itself. In the next round devices take `digest_epochs` over the `public_samples` with these soft labels
+    (cross-entropy). Then they train on their own data with the scenario's settings, and send their new probabilities.
+    The server trains a global model of each network on the same labels, by steps like the devices'. The true labels of
+    the public samples are not used.
 
     Differs: the paper's rounds draw some of the public samples, here all are used in each. Devices learn from a round
-    at the beginning of the next; what they send is the same. A global model that is not finite after its steps stays as
-    it was, with the metric `not_finite`. The temperature is from memory, and was not checked against the text.
+    at the beginning of the next; their messages are the same. A global model that is not finite after its steps is
+    discarded for the one before, with the metric `not_finite`. The temperature is from memory, and was not checked
+    against the text.
     """
 
     public_samples: Count = 500  # training samples, used without labels, that all devices have
-    """Ours; the paper's have 1,000 of 20,000 in each round. Drawn at random, and no device's own."""
-    digest_epochs: Count = 1  # passes over the public samples in a job, and of the server in a round
-    """Ours."""
+    """Our choice; the paper has 1,000 of 20,000 in each round. Drawn at random, and not part of any device's data."""
+    digest_epochs: Count = 1  # passes over the public samples, of a device in a job and of the server in a round
+    """Our choice."""
     aggregation: Literal["era", "sa"] = "era"  # entropy reduction, or the simple mean
-    """The paper's two: entropy reduction aggregation, and the simple mean."""
-    temperature: PositiveFactor = 0.1  # of "era"; the lower, the surer the labels
-    """The paper's."""
+    """Both are in the paper: entropy reduction aggregation, and the simple mean."""
+    temperature: PositiveFactor = 0.1  # temperature of "era"; the lower, the sharper the labels
+    """As in the paper."""
     needs: ClassVar[Needs] = Needs(device_state="delivered", networks=True, feedback=True)  # of the server's steps
 
     def digest_sgd(self, training: LocalSGD) -> LocalSGD:
-        """Return the steps towards what all say."""
+        """Return the steps towards the soft labels."""
         return training.for_epochs(self.digest_epochs)
 
     def answer(self, logits: Tensor) -> Tensor:
@@ -65,7 +67,7 @@ class DSFL(PublicAnswers):
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return global models that have learned the labels, and these."""
+        """Return global models trained on the soft labels, with these labels."""
         labels, tools = self.labels_of(said_by(updates)), server.tools
         inputs, training = tools.inputs(), server.setting.training.local_sgd(server.round)
         sgd, models, broken = training.for_epochs(self.digest_epochs), dict[str, ModelState](), 0
@@ -83,7 +85,7 @@ class DSFL(PublicAnswers):
         return Aggregate(state, {**joined(models), TENSORS: {ANSWERS: labels}}, metrics=metrics)
 
     def labels_of(self, said: Tensor) -> Tensor:
-        """Return soft labels, shape (samples, classes), of what devices said, shape (devices, samples, classes)."""
+        """Return soft labels, shape (samples, classes), of the answers `said`, shape (devices, samples, classes)."""
         mean = said.mean(dim=0)
         return F.softmax(mean / self.temperature, dim=1) if self.aggregation == "era" else mean
 

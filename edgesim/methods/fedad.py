@@ -1,4 +1,4 @@
-"""FedAD: devices train thinner networks by their speed, whose units are left out by how little they matter.
+"""FedAD: slower devices train thinner networks, without units of little importance.
 
 Source: "Efficient Federated Learning with Heterogeneous Data and Adaptive Dropout", arXiv 2507.10430.
 """
@@ -15,20 +15,21 @@ from edgesim.methods.weighting.by_entry import MeanByEntry
 
 @dataclass(frozen=True, kw_only=True)
 class FedAD(AdaptiveDropout, MeanByEntry):
-    """Adaptive dropout, see `AdaptiveDropout`, before a mean by data size.
+    """For fleets of unequal speed: slower devices train thinner networks, averaged by data size.
 
-    `absent`: a parameter is averaged over who had it ("average_over_holders"), or who had not counts with the old one
-    ("include_absent").
+    The units are left out by adaptive dropout, see `AdaptiveDropout`. `absent`: a parameter is averaged over the
+    devices that had it ("average_over_holders"), or devices without it count with the old one ("include_absent").
 
-    The bound L on the slope of B, whose printed form subtracts a vector from a matrix, is read as |B(x) - B(0)| / |x|
-    with B(x) = H x - g(w + x) and x the way back to the first model. An activation that changed its sign on that way
-    makes B steep: then no gap is large enough, nothing is dropped but for speed, and the metrics show a `rho` of 1. The
-    largest number of samples is looked for among all devices; if several have it, the first of them sets the pace.
-    Sizes of the set of devices that tell ranks are not given: all selected ones do. Where the encoding towards devices
-    is not exact, a device trains in a check round from the exact model. Like `bn2`, these methods wait for everybody.
+    The printed form of the bound L on the slope of B subtracts a vector from a matrix. It is read as
+    |B(x) - B(0)| / |x| with B(x) = H x - g(w + x) and x the difference back to the first model. An activation that
+    changed its sign on the way makes B steep. Then no gap is large enough, units are dropped only for speed, and the
+    metrics show a `rho` of 1. The largest number of samples is taken over all devices; if several have it, the first
+    of them sets the pace. The paper does not specify how many devices report ranks; here all selected ones do. Where
+    the encoding towards devices is not exact, a device trains in a check round from the exact model. Like `bn2`, these
+    methods wait for all selected devices.
     """
 
-    # a deadline would be spent on waiting for ranks and leave no time for models
+    # a deadline would pass in waiting for ranks and leave no time for models
     needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), feedback=True, clock=True)
 
 

@@ -1,4 +1,4 @@
-"""FedAsync: the server mixes in every model as it arrives, the less of it the older the model it was trained from.
+"""FedAsync: the server mixes each arriving model into the global one, with less weight the staler it is.
 
 Source: Xie, Koyejo and Gupta, "Asynchronous Federated Optimization" (2019), algorithm 1.
 """
@@ -20,18 +20,19 @@ from edgesim.learning.train.rules import proximal_sgd
 
 @dataclass(frozen=True, kw_only=True)
 class FedAsync(Method):
-    """x <- (1 - a) x + a w for each arriving model w, with a = `alpha` times the protocol's weight of its staleness.
+    """Asynchronous: the server mixes each arriving model into the global one, with less weight the staler it is.
 
-    Devices minimise their loss plus `rho` / 2 times the squared distance to the model they received; 0 leaves that
-    term out. Meant for a protocol with `buffer = 1`; models that come to one merge together are mixed in one after
-    the other, in the order of their jobs, and make one version. Running statistics of normalisation layers are mixed
-    like weights; integer counters stay on the device.
+    x <- (1 - a) x + a w for each arriving model w, with a = `alpha` times the protocol's weight of its staleness.
+    Devices minimise their loss plus `rho` / 2 times the squared distance to the received model; 0 leaves the term out.
+    Meant for a protocol with `buffer = 1`. Models that arrive for one merge are mixed in one after the other, in the
+    order of their jobs, and make one version. Running statistics of normalisation layers are mixed like weights;
+    integer counters stay on the device.
 
-    The proximal term costs 2 FLOPs a parameter and step, as in DA-DPFL's comparison, that of `ditto` too; `fedprox`,
-    `fednova` and `feddyn` pay 4, as in FedDHAD's. The term itself is a difference, a product and a sum.
+    The proximal term costs 2 FLOPs a parameter and step, as in DA-DPFL's comparison and for `ditto`. `fedprox`,
+    `fednova` and `feddyn` pay 4, as in FedDHAD's comparison. The term is a difference, a product and a sum.
     """
 
-    alpha: PositiveShare = 0.6  # both in the range of the paper's experiments
+    alpha: PositiveShare = 0.6  # within the range of the paper's experiments
     """Within the range of the experiments of Xie et al."""
     rho: NonNegativeFactor = 0.005
     """Within the range of the experiments of Xie et al.; 0 leaves the proximal term out."""
@@ -55,15 +56,12 @@ class FedAsync(Method):
         """Mix the models into the global one, one after the other."""
         model = global_model
         for update in updates:
-            model = _mixed(model, update.body, self.alpha * update.weight)
+            share = self.alpha * update.weight
+            model = {
+                kind: {name: old.lerp(update.body[kind][name], share) for name, old in tensors.items()}
+                for kind, tensors in model.items()
+            }
         return Aggregate(state, model)
-
-
-def _mixed(model: ModelState, other: ModelState, share: float) -> ModelState:
-    return {
-        kind: {name: old.lerp(other[kind][name], share) for name, old in tensors.items()}
-        for kind, tensors in model.items()
-    }
 
 
 PLUGINS = {"fedasync": FedAsync}

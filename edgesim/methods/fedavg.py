@@ -17,15 +17,15 @@ from edgesim.core.update import ModelState, Update
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvg(Method):
-    """Federated averaging: plain local training, and the mean of the local models by data size.
+    """Federated averaging, the baseline: devices train locally, and the server averages their models by data size.
 
-    `aggregate_over`: "participants" normalises over the updates that arrived; "all" lets every absent device
-    count with the old model and its share of all data (the older form of the algorithm). A selection whose weights
-    make what came count more than all data moves the model beyond the mean, in proportion.
+    `aggregate_over`: "participants" normalises over the updates that arrived; "all" counts every absent device with the
+    old model and its share of all data (the older form of the algorithm). If the weights of a selection make the
+    arrived updates count more than all data, the model moves beyond the mean, in proportion.
     """
 
     aggregate_over: Literal["participants", "all"] = "participants"
-    """All experiments of Wu's thesis (chapter 2) average over who took part; a footnote has the older form in which
+    """All experiments of Wu's thesis (chapter 2) average over the participants. A footnote has the older form in which
     absent devices count with the old model and their share of the data: `"all"`.
     """
 
@@ -34,25 +34,23 @@ class FedAvg(Method):
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the mean of the models by data size, with the old model for absent devices if these count."""
+        """Return the mean of the models by data size, with the old model for absent devices if these count.
+
+        Updates that the selection makes count more than all data move the model beyond the mean.
+        """
         sizes = self.update_weights(updates, server.setting)
         everybody = float(server.setting.samples.sum())
         absent = everybody - sum(sizes) if self.aggregate_over == "all" else 0.0
         if absent > 0:
             updates, sizes = [*updates, updates[0]._replace(body=global_model)], [*sizes, absent]
         mean = server.mean(global_model, updates, sizes)
-        return Aggregate(state, _beyond(global_model, mean, sum(sizes) / everybody) if absent < 0 else mean)
-
-
-def _beyond(old: ModelState, mean: ModelState, times: float) -> ModelState:
-    """Return the model that lies `times` as far from the old one as the mean does.
-
-    So far go updates that the selection lets count more than there are data.
-    """
-    return {
-        kind: {name: old[kind][name] + times * (new - old[kind][name]) for name, new in tensors.items()}
-        for kind, tensors in mean.items()
-    }
+        if absent < 0:
+            times, old = sum(sizes) / everybody, global_model
+            mean = {
+                kind: {name: old[kind][name] + times * (new - old[kind][name]) for name, new in tensors.items()}
+                for kind, tensors in mean.items()
+            }
+        return Aggregate(state, mean)
 
 
 PLUGINS = {"fedavg": FedAvg}

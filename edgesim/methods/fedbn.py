@@ -1,4 +1,4 @@
-"""FedBN: devices share all of the model but its normalisation, which fits the inputs of each.
+"""FedBN: devices share all of the model except normalisation layers, which fit each device's inputs.
 
 Source: Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization" (ICLR 2021),
 algorithm 1.
@@ -14,15 +14,16 @@ from edgesim.methods.personal_layers.base import PersonalLayers, check_shared
 
 @dataclass(frozen=True, kw_only=True)
 class FedBN(PersonalLayers):
-    """FedAvg over all layers but those that normalise, whose scales, shifts and running statistics stay on devices.
+    """For devices with different inputs: FedAvg in which each device keeps its own normalisation layers.
 
-    Layers of batch, group, layer and instance normalisation count. A network without any is trained as by FedAvg, bit
-    for bit. A device is tested with the newest shared layers and its own normalisation; the global model's is as it was
-    at the start, so that its own accuracy says little. Keys of the average: see FedAvg.
+    Their scales, shifts and running statistics stay on devices. Layers of batch, group, layer and instance
+    normalisation count. A network without any is trained as by FedAvg, bit for bit. A device is tested with the newest
+    shared layers and its own normalisation. The normalisation of the global model keeps its initial values, so the
+    accuracy of the global model says little. Keys of the average: see FedAvg.
     """
 
     def own_layers(self, cost_profile: CostProfile) -> frozenset[str]:
-        """Return the layers that normalise."""
+        """Return the normalisation layers."""
         normalising = frozenset(layer.name for layer in cost_profile.layers if "Norm" in layer.kind)
         return check_shared(normalising, cost_profile, "name")
 

@@ -1,4 +1,4 @@
-"""FedBuff: devices send how far they moved, without rounds; the server applies every few of these moves at once.
+"""FedBuff: devices send their moves without rounds; the server applies the mean of every few moves.
 
 Source: Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation" (2022), algorithm 1.
 """
@@ -29,33 +29,40 @@ _UP = Payload(collections=frozenset({"delta", "buffers"}))
 
 @dataclass(frozen=True, kw_only=True)
 class FedBuff(Method):
-    """x <- x + `eta_g` (s_1 d_1 + ... + s_K d_K) / K: d are the moves of parameters, s the weights of their staleness.
+    """Asynchronous: the server collects moves in a buffer and applies their mean, with less weight for stale moves.
 
-    K is how many updates come to a merge, the protocol's `buffer`; neither data sizes nor the sum of the weights
-    matter. With `momentum` the server steps along v <- momentum v + the mean instead of the mean. Running statistics
-    of normalisation layers are sent as they are, and the global ones go s_k / K of the way to each: along moves taken
-    from older models a variance could become negative. Integer counters stay on the device.
+    x <- x + `eta_g` (s_1 d_1 + ... + s_K d_K) / K: d are the moves of parameters, s the weights of their staleness. K
+    is the number of updates in a merge, the protocol's `buffer`. Neither data sizes nor the sum of the weights matter.
+    With `momentum` the server steps along v <- momentum v + the mean instead of the mean. Devices send the running
+    statistics of normalisation layers themselves, and the global ones move s_k / K of the way to each, because moves
+    from older models could make a variance negative. Integer counters stay on the device.
     """
 
-    eta_g: PositiveFactor = 1.0  # one device, never stale: the global model becomes the device's
-    """Nguyen et al., algorithm 1, name the server's learning rate and no value; at 1 a single fresh update is taken
-    as it is.
+    eta_g: PositiveFactor = 1.0  # server's learning rate; at 1 a single fresh update becomes the global model
+    """Nguyen et al., algorithm 1, name the server's learning rate without a value. At 1 a single fresh update is taken
+    unchanged.
     """
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.0  # off, as in the paper's algorithm
     """Not part of algorithm 1."""
     needs: ClassVar[Needs] = Needs(protocols=frozenset({"buffered"}))
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return a server at rest."""
+        """Return a server without velocity."""
         return {**super().init(setting, key), "velocity": {}}
 
     def task(self, view: View) -> Task:
-        """Return the training of the whole model that ends with how far it moved."""
+        """Return the training of the whole model, after which a device sends its move."""
         return _task(view.setting.training, view.round)
 
     def local(self, task: Task) -> LocalRule:
-        """Return plain SGD on the cross-entropy that ends with the difference to the model received."""
-        return LocalRule(PLAIN_SGD.phases, on_finish=_moves)
+        """Return plain SGD on the cross-entropy, after which a device sends its difference to the received model."""
+
+        def finish(local: LocalState, context: Context) -> Finished:
+            received, w = context.global_model["params"], local.weights
+            delta = {name: tensor - received[name].to(tensor.device) for name, tensor in w["params"].items()}
+            return Finished({"delta": delta, "buffers": w["buffers"]})  # a name that no mean takes for a model
+
+        return LocalRule(PLAIN_SGD.phases, on_finish=finish)
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
@@ -67,21 +74,18 @@ class FedBuff(Method):
             step = {name: s + self.momentum * before[name] if before else s for name, s in step.items()}
             state = {"velocity": step}
         params = {name: (x + self.eta_g * step[name]).to(x.dtype) for name, x in global_model["params"].items()}
-        buffers = {name: _towards(x, name, updates) for name, x in global_model["buffers"].items()}
+        stays = 1.0 - sum(message.weight for message in updates) / len(updates)
+        buffers = {
+            name: (stays * old.double() + _mean("buffers", name, updates)).to(old.dtype)
+            for name, old in global_model["buffers"].items()
+        }
         return Aggregate(state, {"params": params, "buffers": buffers})
 
 
 @lru_cache(maxsize=8)
 def _task(training: Training, round_: int) -> Task:
-    """Return the task of a round: one object, as devices are asked one by one."""
+    """Return the task of a round, always the same object, because devices are asked one by one."""
     return Task(local_sgd=(training.local_sgd(round_),), up=_UP)
-
-
-def _moves(local: LocalState, context: Context) -> Finished:
-    """Return the difference of the parameters to those received, under a name that nobody averages by mistake."""
-    received, w = context.global_model["params"], local.weights
-    delta = {name: tensor - received[name].to(tensor.device) for name, tensor in w["params"].items()}
-    return Finished({"delta": delta, "buffers": w["buffers"]})
 
 
 def _mean(kind: str, name: str, updates: Sequence[Update]) -> Tensor:
@@ -90,11 +94,6 @@ def _mean(kind: str, name: str, updates: Sequence[Update]) -> Tensor:
     for message in updates:
         total.add_(message.body[kind][name], alpha=message.weight)
     return total / len(updates)
-
-
-def _towards(old: Tensor, name: str, updates: Sequence[Update]) -> Tensor:
-    stays = 1.0 - sum(message.weight for message in updates) / len(updates)
-    return (stays * old.double() + _mean("buffers", name, updates)).to(old.dtype)
 
 
 PLUGINS = {"fedbuff": FedBuff}

@@ -1,4 +1,4 @@
-"""FedDF: the server averages the models of each network, and then lets these learn what all devices' models answer.
+"""FedDF: the server averages the models of each network, and then trains these on the answers of all devices' models.
 
 Source: Lin, Kong, Stich and Jaggi, "Ensemble Distillation for Robust Model Fusion in Federated Learning" (2020),
 algorithm 1, and algorithm 3 for several networks.
@@ -28,33 +28,33 @@ from edgesim.methods.fedavg import FedAvg
 
 @dataclass(frozen=True, kw_only=True)
 class FedDF(FedAvg):
-    """FedAvg whose server distils: from what devices' models say together of samples without labels, into the mean.
+    """FedAvg for devices with different networks: the server distils the joint answers of all models into each mean.
 
-    The server has `public_samples` training samples that no device trains on, and never looks at their labels. What the
-    models of a round say of one is the softmax of the mean of their logits, each counting once. The mean of the models
-    takes `steps` of Adam with batches of `batch`, from the rate `lr` down along half a cosine, to come near that in
-    KL divergence. Where devices have several networks each is averaged over its own devices, and learns from the models
-    of all; one of which no update came goes on from the model before. A model that is not finite after its steps is
-    left at the mean, with the metric `not_finite`.
+    The server has `public_samples` training samples that no device trains on, and does not use their labels. The
+    answer of the models of a round for a sample is the softmax of the mean of their logits, with equal weights. The
+    mean of the models takes `steps` of Adam with batches of `batch`, from the rate `lr` down along half a cosine, to
+    reduce its KL divergence from these answers. Where devices have several networks, each is averaged over its own
+    devices and learns from the models of all. A network without an update continues from the model before. A model that
+    is not finite after its steps is left at the mean, with the metric `not_finite`.
 
-    Differs: the paper's server stops after a thousand steps without a better accuracy on a validation set; here the
+    Differs: the paper's server stops after a thousand steps without a better accuracy on a validation set. Here the
     number of steps is given. Its Adam, rate, cosine and batches are from memory, and were not checked against the text.
-    Only the server needs the samples, so nothing more is sent than in FedAvg. Keys of the average: see FedAvg.
+    Only the server needs the samples, so messages are as in FedAvg. Keys of the average: see FedAvg.
     """
 
     public_samples: Count = 1000
-    """Ours: the paper takes another data set without labels. Drawn at random from the training samples."""
-    steps: Count = 100  # of Adam, a round and network
-    """Ours; the paper's server takes up to ten thousand, and stops early."""
+    """Our choice; the paper takes another data set without labels. Drawn at random from the training samples."""
+    steps: Count = 100  # steps of Adam for each round and network
+    """Our choice; the paper's server takes up to ten thousand, and stops early."""
     batch: Count = 128  # samples of a step
-    """The paper's."""
-    lr: PositiveFactor = 1e-3  # of the first step; falls along a cosine to 0
-    """The paper's."""
-    teachers: Literal["all", "own"] = "all"  # whom a network learns from: all devices, or those that have it
-    """Algorithm 3: the models of all networks teach each of them. With `"own"` a network learns from the devices that
-    have it, as if there were no others, so that a study can tell what the others bring.
+    """As in the paper."""
+    lr: PositiveFactor = 1e-3  # learning rate of the first step; falls along a cosine to 0
+    """As in the paper."""
+    teachers: Literal["all", "own"] = "all"  # a network learns from all devices, or only from devices that have it
+    """Algorithm 3: the models of all networks teach each of them. With `"own"` a network learns only from the devices
+    that have it, so that a study can measure the benefit of the other networks.
     """
-    needs: ClassVar[Needs] = Needs(networks=True, feedback=True)  # timing alone does not know whose models came
+    needs: ClassVar[Needs] = Needs(networks=True, feedback=True)  # timing alone does not know which models arrived
 
     @property
     def needs_classes(self) -> str:
@@ -63,7 +63,7 @@ class FedDF(FedAvg):
 
     @property
     def server_set(self) -> ServerSet:
-        """Samples without labels, of the server alone."""
+        """Samples without labels, for the server only."""
         return ServerSet(self.public_samples, "train", "random", reserved=True, option="public_samples")
 
     def combine(
@@ -73,7 +73,10 @@ class FedDF(FedAvg):
         merged = super().combine(state, global_model, updates, server, key)
         assert merged.model is not None
         tools, inputs = server.tools, server.tools.inputs()
-        said = [(update.task.submodel.network, _answers(update, tools, inputs)) for update in updates]
+        said: list[tuple[str, Tensor]] = []  # network of an update; its logits, (samples, classes)
+        for update in updates:
+            own = update.task.submodel.network
+            said.append((own, tools.networks[own].outputs(part_of(update.body, own), inputs)))
         sgd = LocalSGD(batch=self.batch, lr=self.lr, steps=self.steps, optimizer="adam")
         models, broken = dict[str, ModelState](), 0
         for place, (name, network) in enumerate(tools.networks.items()):
@@ -92,13 +95,6 @@ class FedDF(FedAvg):
     def _cosine(self, step: int) -> float:
         """Return the factor of the rate in a step counted from 0: from 1 towards 0."""
         return 0.5 * (1.0 + math.cos(math.pi * step / self.steps))
-
-
-def _answers(update: Update, tools: Any, inputs: Tensor) -> Tensor:
-    """Return the logits of a device's model, shape (samples, classes)."""
-    name = update.task.submodel.network
-    logits: Tensor = tools.networks[name].outputs(part_of(update.body, name), inputs)
-    return logits
 
 
 def distance_to(teacher: Tensor, inputs: Tensor) -> Callable[[TrainedWeights, Tensor], Tensor]:

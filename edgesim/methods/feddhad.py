@@ -15,26 +15,27 @@ from edgesim.core.view import Setting
 from edgesim.methods.adaptive_dropout.base import AdaptiveDropout
 from edgesim.methods.feddh import FedDH
 
-_COUNT_BYTES = 4  # of one label
+_COUNT_BYTES = 4  # per label
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedDHAD(AdaptiveDropout, FedDH):
-    """Adaptive dropout, see `AdaptiveDropout`, before FedDH, whose weights are those of who had a parameter.
+    """For unequal speed and unequal labels: slower devices train thinner networks, averaged with learned weights.
 
-    Keys of the weights: see FedDH.
+    The units are left out by adaptive dropout, see `AdaptiveDropout`. FedDH averages each parameter over the devices
+    that had it. Keys of the weights: see FedDH.
 
-    `gradient`: each parameter's is the mean over who had it.
+    `gradient`: the gradient of each parameter is the mean over the devices that had it.
     """
 
-    lambda_v: NonNegativeFactor = 1e-2  # the four are Table 5's for LeNet on CIFAR-10
-    """Table 5's row for FedDHAD, LeNet on CIFAR-10, as are the next three; others have 0.0001 to 0.1."""
+    lambda_v: NonNegativeFactor = 1e-2  # from Table 5 for LeNet on CIFAR-10, as are the next three
+    """Table 5's row for FedDHAD, LeNet on CIFAR-10, as are the next three. Other rows have 0.0001 to 0.1."""
     decay_v: PositiveShare = 0.9999
     """Table 5 has 0.99 to 0.9999."""
     lambda_b: NonNegativeFactor = 1e-4
     """Table 5 has 0.0001 to 0.1."""
     decay_b: PositiveShare = 0.99
-    """Table 5 has it everywhere."""
+    """Table 5 has this value in all rows."""
     needs: ClassVar[Needs] = Needs(
         protocols=frozenset({"sync"}), feedback=True, clock=True, metadata=frozenset({"labels"})
     )

@@ -23,57 +23,58 @@ from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
 from edgesim.methods.feddh import FedDH, start
 
-_LEAST_SQUARE, _LARGEST_EXPONENT = 1e-6, 50.0  # a class without any gradient must not take all
+_LEAST_SQUARE, _LARGEST_EXPONENT = 1e-6, 50.0  # so that a class without any gradient does not take all
 
 Form = Literal["inverse", "inverse_raw", "literal"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FedDHE(FedDH):
-    """FedDH with estimated labels: the better a device's first model fits a class, the more it seems to have of it.
+    """FedDH for private labels: the server estimates the labels of a device from the fit of its first model.
 
-    The server has `server_samples` training samples for itself, equally many of each class. g_i is the square of the
-    gradient of a device's first model on class i, `scope`: with respect to the weights and bias of output i, or "all"
-    parameters. The estimate is the softmax over classes of `beta` / g_i, g_i divided by the mean of all in the
-    `form` "inverse" and as it is in "inverse_raw"; of `beta` g_i in "literal". A device that never sent a model, or
-    one whose gradients are not finite, counts as having equally many of each class. The divergences follow as new
-    devices come; they are noted as `estimated_js`.
+    The better the model fits a class, the more samples of the class the device seems to have. The server has
+    `server_samples` training samples of its own, equally many of each class. g_i is the square of the gradient of a
+    device's first model on class i, with respect to its `scope`: the weights and bias of output i, or "all" parameters.
+    The estimate is the softmax over classes of `beta` / g_i, with g_i divided by the mean of all in the `form`
+    "inverse" and unchanged in "inverse_raw", or of `beta` g_i in "literal". A device that never sent a model, or whose
+    gradients are not finite, counts as having equally many of each class. The divergences follow as new devices come;
+    their metric is `estimated_js`.
 
-    Labels are to be estimated once at the beginning, when only a few devices have been seen: a device is estimated from
-    the first model that it sends, and until then counts as having equally many of each class.
+    In the paper labels are estimated once at the beginning, when only a few devices have sent models. Here a device is
+    estimated from the first model that it sends, and until then counts as having equally many of each class.
 
-    `server_samples`: it is always there, as the estimates need samples; their number is not given.
+    `server_samples` are always needed, as the estimates use them; the paper does not specify their number.
     """
 
     form: Form = "inverse"
-    """As printed (`"literal"`), formula 8 gives a class the more, the larger its gradient. The technique that is
-    cited goes the other way, as a class that a device has is fitted well; so do real models, see the test. Gradients
-    are divided by their mean, for they shrink as training goes on; `"inverse_raw"` leaves that out.
+    """As printed (`"literal"`), formula 8 gives a class more weight, the larger its gradient. The cited technique goes
+    the other way, because a device's model fits its own classes well. Real models agree with it, see the test.
+    Gradients are divided by their mean, because they shrink in training; `"inverse_raw"` leaves the division out.
     """
     beta: PositiveFactor = 1.0
     """Named in the text, absent from the formula, without a value."""
     scope: Literal["output", "all"] = "output"
-    """Silent on which parameters. Those of a class's own output cost no backward pass through the network; `"all"`
-    takes all.
+    """The paper does not specify the parameters. The parameters of a class's own output need no backward pass through
+    the network; `"all"` takes all.
     """
     js_note: ClassVar[str] = "estimated_js"
     needs: ClassVar[Needs] = Needs(feedback=True)  # timing alone does not know how long the server works
 
     @property
     def server_set(self) -> ServerSet:
-        """Samples that devices' models are looked at with."""
+        """Samples for the gradients of devices' models."""
         return self._balanced_set()
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return a server that has seen nobody, with v = 1 and b = 0 for every device."""
+        """Return a server without estimates, with v = 1 and b = 0 for every device."""
         return {**Method.init(self, setting, key), "shares": {}, **start(setting)}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to train the whole model; nobody tells labels."""
+        """Ask the selected devices to train the whole model. No device sends labels."""
         return Plan.of_one_task(view.choose(key).tolist(), self.task(view))
 
     def _told(self, state: Any, updates: Sequence[Update], server: ServerContext) -> Any:
-        """Return the state with estimates for devices that are new."""
+        """Return the state with estimates for new devices."""
         new = [message for message in updates if message.device not in state["shares"]]
         squares = {message.device: self._squares(message.body, server) for message in new}
         found = {device: estimate(g, self.form, self.beta) for device, g in squares.items() if np.isfinite(g).all()}
@@ -102,7 +103,7 @@ class FedDHE(FedDH):
 
 
 def _row(gradient: Tensor, i: int, layer: str, setting: Setting) -> Tensor:
-    """Return the part of the output layer's gradient that belongs to output i."""
+    """Return the part of the output layer's gradient for output i. Raises ConfigError if classes have no outputs."""
     if len(gradient) != setting.cost_profile.classes:
         raise ConfigError(
             f"method.scope: 'output' needs a last layer with an output for each of "
@@ -115,7 +116,7 @@ def _row(gradient: Tensor, i: int, layer: str, setting: Setting) -> Tensor:
 def estimate(squares: Arr, form: Form = "inverse", beta: float = 1.0) -> Arr:
     """Return the estimated share of each class from squared gradients on it, both of shape (classes,).
 
-    Source: formula 8 is "literal"; `FedDHE` says what the others are.
+    Source: formula 8 is "literal"; `FedDHE` describes the other forms.
     """
     if form == "literal":
         exponents = beta * squares

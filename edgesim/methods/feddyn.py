@@ -1,4 +1,4 @@
-"""FedDyn: a regulariser that moves with the rounds, so that devices and server agree on where to stop.
+"""FedDyn: a regulariser that moves with the rounds, so that local optima agree with the global one.
 
 Source: Acar et al., "Federated Learning Based on Dynamic Regularization" (ICLR 2021), algorithm 1 and its authors'
 published code.
@@ -28,17 +28,18 @@ from edgesim.learning.train.rules import Anchored
 
 @dataclass(frozen=True, kw_only=True)
 class FedDyn(Method):
-    """Devices step along g + `alpha` (w - w received + s_k), s_k the sum of the device's own moves so far.
+    """For unequal data: devices train with a dynamic regulariser that keeps them from drifting apart.
 
-    The new model is the plain mean of the arrived ones plus the mean of s_k over all devices, absent ones too. In the
-    paper's words g_k = -alpha s_k and h = -alpha times that mean. `scale_alpha`: a device's alpha is divided by its
-    samples over the mean of all. `clip_norm`: of the gradient of the loss, before the regulariser is added; inf: none.
-    Moves that never arrive are in neither sum. An update that counts in a later round moved as far as it now lies from
-    the global model. Who diverged remembers what it did before, and so does the server if the new model is not finite.
-    Running statistics: the plain mean.
+    Devices step along g + `alpha` (w - w received + s_k), where s_k is the sum of the device's own moves so far. The
+    new model is the plain mean of the arrived ones plus the mean of s_k over all devices, absent ones too. In the
+    paper's notation g_k = -alpha s_k and h = -alpha times this mean. `scale_alpha`: a device's alpha is divided by its
+    samples over the mean of all. `clip_norm`: limit for the norm of the loss's gradient, before the regulariser is
+    added; inf: none. Moves that never arrive are in neither sum. The move of an update that counts in a later round is
+    its difference from the current global model. A device that diverged keeps its old sum, and so does the server if
+    the new model is not finite. Running statistics: the plain mean.
 
-    The model that is broadcast is tested, as in algorithm 1. The authors report the mean of the selected models too;
-    here it is neither tested nor noted, as a method cannot ask for test scores.
+    The broadcast model is tested, as in algorithm 1. The authors also report the mean of the selected models. It is not
+    tested here, because a method cannot ask for test scores.
     """
 
     alpha: PositiveFactor = 0.01
@@ -46,14 +47,14 @@ class FedDyn(Method):
     scale_alpha: bool = False
     """The published code divides a device's alpha by its samples over the mean of all; algorithm 1 has one alpha."""
     clip_norm: Annotated[float, Gt(0)] = 10.0
-    """The published code clips the gradient at 10, after the regulariser's linear part was added and before its
-    quadratic part is; the paper does not clip. Read as a guard of the loss: only its gradient is clipped. `inf`: not
-    at all.
+    """The published code clips the gradient at 10, between adding the linear and the quadratic part of the regulariser.
+    The paper does not clip. This is read as a guard of the loss, and only the gradient of the loss is clipped. `inf`:
+    no clipping.
     """
     needs: ClassVar[Needs] = Needs(device_state="delivered")
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return a server that has seen no move."""
+        """Return a server without moves so far."""
         return {**super().init(setting, key), "moved": {}}
 
     def task(self, view: View) -> Task:
@@ -72,7 +73,7 @@ class FedDyn(Method):
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the mean of the arrived models, moved on; the old model stays if it is not finite."""
+        """Return the mean of the arrived models plus the mean of all moves; the old model stays if it is not finite."""
         weights = [update.weight for update in updates]
         mean = server.mean(global_model, updates, weights)
         share = sum(weights) / server.setting.devices
@@ -96,7 +97,7 @@ class FedDyn(Method):
 
 
 def _start(context: Context) -> LocalState:
-    """Return the model to train, and what it is pulled to: w - s_k."""
+    """Return the model to train, and the point to which it is pulled, w - s_k."""
     centre = context.global_model["params"]
     if context.device_state is not None:
         centre = {name: t - context.device_state["moved"][name] for name, t in centre.items()}
@@ -104,7 +105,7 @@ def _start(context: Context) -> LocalState:
 
 
 def _finish(local: LocalState, context: Context) -> Finished:
-    """Return the model to send, and to keep the sum of the device's moves: as far as it now is from the centre."""
+    """Return the model to send, and the sum of the device's moves to keep: its difference from the centre."""
     centre = local.scratch.anchor
     kept = on_cpu({"moved": {name: t - centre[name] for name, t in local.weights["params"].items()}})
     return Finished(local.weights, kept if is_finite(kept) else None)
