@@ -133,10 +133,21 @@ class AEDFL(OwnClockMethod):
         return self.sparsity * (1 - (1 - done) ** 3)
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD from the mix, under a mask where the task has one."""
+        """Return SGD from the mix, under a mask where the task has one.
+
+        A device sends its model with its clock, and also keeps its trust in the neighbours.
+        """
+
+        def finish(local: LocalState, context: Context) -> Finished:
+            scratch: _Mix = local.scratch
+            clock = {_CLOCK.name: torch.tensor([scratch.clock + 1], dtype=torch.int32)}
+            sent = {**local.weights, TENSORS: clock}
+            trust = learned(_trust(context), context.device, scratch, on_cpu(local.weights)["params"], self.learn)
+            kept = {str(peer): torch.tensor(v, dtype=torch.float64) for peer, v in sorted(trust.items())}
+            return Finished(sent, {**on_cpu(local.weights), TENSORS: clock, _TRUST: kept})
+
         phase = LocalPhase(adjust_gradients=masks.masked_gradients if task.submodel.nnz else None)
-        start, finish = partial(_mixed, staleness_a=self.staleness_a), partial(_finished, learn=self.learn)
-        return LocalRule((phase,), on_start=start, on_finish=finish)
+        return LocalRule((phase,), on_start=partial(_mixed, staleness_a=self.staleness_a), on_finish=finish)
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the model that a device trained last, the first one if it never trained."""
@@ -218,16 +229,6 @@ def _clock_in(body: ModelState | None) -> int:
 def _trust(context: Context) -> dict[int, float]:
     kept = context.device_state
     return {int(peer): float(v) for peer, v in ({} if kept is None else kept[_TRUST]).items()}
-
-
-def _finished(local: LocalState, context: Context, learn: float) -> Finished:
-    """Return the trained model with its clock. The device also keeps its trust in the neighbours."""
-    scratch: _Mix = local.scratch
-    clock = {_CLOCK.name: torch.tensor([scratch.clock + 1], dtype=torch.int32)}
-    sent = {**local.weights, TENSORS: clock}
-    trust = learned(_trust(context), context.device, scratch, on_cpu(local.weights)["params"], learn)
-    kept = {str(peer): torch.tensor(v, dtype=torch.float64) for peer, v in sorted(trust.items())}
-    return Finished(sent, {**on_cpu(local.weights), TENSORS: clock, _TRUST: kept})
 
 
 def learned(

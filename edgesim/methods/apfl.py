@@ -70,7 +70,22 @@ class APFL(FedAvg):
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy for w, in which v takes a step with each step of w."""
-        return LocalRule((LocalPhase(gradient=self._gradient),), on_start=self._start, on_finish=_finish)
+
+        def start(context: Context) -> LocalState:
+            kept = context.device_state
+            own = context.copy(context.first if kept is None else {kind: kept[kind] for kind in ("params", "buffers")})
+            share = self.alpha if kept is None else float(kept["mixing"]["alpha"])
+            return LocalState(context.copy(context.global_model), _Own(own, share))
+
+        def finish(local: LocalState, context: Context) -> Finished:
+            scratch = local.scratch
+            if not scratch.steps:  # v did not move
+                return Finished(local.weights)
+            share = {"alpha": torch.tensor(scratch.share, dtype=torch.float64)}
+            kept = on_cpu({**scratch.own, "mixing": share})
+            return Finished(local.weights, kept if is_finite(kept) else None)
+
+        return LocalRule((LocalPhase(gradient=self._gradient),), on_start=start, on_finish=finish)
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the mixture of the global model with the device's own, the global one if it has none yet."""
@@ -78,13 +93,6 @@ class APFL(FedAvg):
             return global_model
         share, own = float(device_state["mixing"]["alpha"]), device_state["params"]
         return {"params": _mixed(global_model["params"], own, share), "buffers": device_state["buffers"]}
-
-    def _start(self, context: Context) -> LocalState:
-        """Return w to train, with v and its share as scratch."""
-        kept = context.device_state
-        own = context.copy(context.first if kept is None else {kind: kept[kind] for kind in ("params", "buffers")})
-        share = self.alpha if kept is None else float(kept["mixing"]["alpha"])
-        return LocalState(context.copy(context.global_model), _Own(own, share))
 
     def _gradient(self, local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
         """Let v take its step on a batch; return the gradient of w."""
@@ -117,16 +125,6 @@ class _Own:
 def _mixed(w: Mapping[str, Tensor], v: Mapping[str, Tensor], share: float) -> dict[str, Tensor]:
     """Return (1 - share) w + share v."""
     return {name: t.lerp(v[name].to(t), share) for name, t in w.items()}
-
-
-def _finish(local: LocalState, context: Context) -> Finished:
-    """Return w to send. The device keeps v and its share, unless it took no step or they diverged."""
-    scratch = local.scratch
-    if not scratch.steps:
-        return Finished(local.weights)
-    share = {"alpha": torch.tensor(scratch.share, dtype=torch.float64)}
-    kept = on_cpu({**scratch.own, "mixing": share})
-    return Finished(local.weights, kept if is_finite(kept) else None)
 
 
 PLUGINS = {"apfl": APFL}

@@ -270,7 +270,7 @@ class DADPFL(Method):
         return Finished(model, keep, {"vote": vote, "change": change, "kept": masks.counts_of(mask)})
 
     def _settings(self) -> _Settings:
-        given = {
+        given: dict[str, Any] = {
             "wait_schedule": self.wait_schedule,
             "maskable": self.maskable,
             "initial_masks": self.initial_masks,

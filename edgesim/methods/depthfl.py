@@ -71,8 +71,22 @@ class DepthFL(Method):
         return Task(local_sgd=(view.setting.training.local_sgd(view.round),), config={"weight": weight})
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD on the losses of all exits."""
-        return LocalRule((LocalPhase(loss=_of_all_exits),))
+        """Return SGD on the sum of the losses of all exits; a network without exits has the loss of its logits."""
+
+        def loss(local: LocalState, batch: Batch, context: Context) -> Tensor:
+            names = [name for name in context.layers if re.fullmatch(r"exit\d+", name)]
+            logits, seen = context.forward_seen(local.weights, batch.x, names)
+            exits, weight = [seen[name] for name in names] or [logits], context.task.config["weight"]
+            losses = [context.objective.loss(each, batch.y) for each in exits]
+            if weight and len(exits) > 1:
+                told = [each.detach().softmax(dim=1) for each in exits]
+                for place, each in enumerate(exits):
+                    said = F.log_softmax(each, dim=1)
+                    apart = [F.kl_div(said, other, reduction="batchmean") for i, other in enumerate(told) if i != place]
+                    losses.append(weight / len(apart) * sum(apart[1:], apart[0]))
+            return sum(losses[1:], losses[0])
+
+        return LocalRule((LocalPhase(loss=loss),))
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
@@ -96,21 +110,6 @@ class DepthFL(Method):
 def _shape(layer: Any) -> tuple[Any, ...]:
     """Return a key that is equal for layers of one shape. Kernels of one size but other sides differ in their FLOPs."""
     return layer.kind, layer.params, layer.weights, layer.matrices, layer.forward_flops
-
-
-def _of_all_exits(local: LocalState, batch: Batch, context: Context) -> Tensor:
-    """Return the sum of the losses of all exits, or the loss of the logits for a network without exits."""
-    names = [name for name in context.layers if re.fullmatch(r"exit\d+", name)]
-    logits, seen = context.forward_seen(local.weights, batch.x, names)
-    exits, weight = [seen[name] for name in names] or [logits], context.task.config["weight"]
-    losses = [context.objective.loss(each, batch.y) for each in exits]
-    if weight and len(exits) > 1:
-        told = [each.detach().softmax(dim=1) for each in exits]
-        for place, each in enumerate(exits):
-            said = F.log_softmax(each, dim=1)
-            apart = [F.kl_div(said, other, reduction="batchmean") for i, other in enumerate(told) if i != place]
-            losses.append(weight / len(apart) * sum(apart[1:], apart[0]))
-    return sum(losses[1:], losses[0])
 
 
 PLUGINS = {"depthfl": DepthFL}

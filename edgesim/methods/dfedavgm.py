@@ -82,12 +82,19 @@ class DFedAvgM(MixingMethod):
     def local(self, task: Task) -> LocalRule:
         """Return SGD with momentum from the sum of increments, or from the mix of models."""
 
+        def increment_sent(local: LocalState, context: Context) -> Finished:
+            w, started = local.weights, local.scratch
+            body = {"params": {n: t - started[n] for n, t in w["params"].items()}, "buffers": w["buffers"]}
+            moved = uplinked(body, context.task, Encoding(), context.key)["params"]
+            kept = {"params": started, "buffers": w["buffers"], _MOVED: moved}
+            return Finished(body, kept, own_model=own_model(w))
+
         def model_sent(local: LocalState, context: Context) -> Finished:
             return Finished(local.weights, local.weights, own_model=own_model(local.weights))
 
         if self.payload == "model":
             return LocalRule((LocalPhase(),), on_start=mixed, on_finish=model_sent)
-        return LocalRule((LocalPhase(),), on_start=_moved_on, on_finish=_increment_sent)
+        return LocalRule((LocalPhase(),), on_start=_moved_on, on_finish=increment_sent)
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return the model that a device trained last, as its peers know it, the first one if it never trained."""
@@ -115,15 +122,6 @@ def _moved_on(context: Context) -> LocalState:
     started = {name: t + mean["params"][name] for name, t in before["params"].items()}
     w = context.copy({"params": started, "buffers": mean["buffers"]})
     return LocalState(w, context.copy({"params": started})["params"])
-
-
-def _increment_sent(local: LocalState, context: Context) -> Finished:
-    """Return a device's increment to send, its start and the encoded increment to keep, and its model."""
-    w, started = local.weights, local.scratch
-    body = {"params": {n: t - started[n] for n, t in w["params"].items()}, "buffers": w["buffers"]}
-    moved = uplinked(body, context.task, Encoding(), context.key)["params"]
-    kept = {"params": started, "buffers": w["buffers"], _MOVED: moved}
-    return Finished(body, kept, own_model=own_model(w))
 
 
 PLUGINS = {"dfedavgm": DFedAvgM}

@@ -70,6 +70,20 @@ class Ditto(FedAvg):
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy for the global model, and the same with the pull for the device's own."""
+
+        def start(context: Context) -> LocalState:
+            received = context.global_model
+            first = context.first if self.first_personal == "initial" else received
+            own = context.copy(first if context.device_state is None else context.device_state)
+            return LocalState(context.copy(received), _Own(context.copy({"params": received["params"]})["params"], own))
+
+        def finish(local: LocalState, context: Context) -> Finished:
+            sent = local.scratch.sent
+            if sent is None:  # the job ended before it reached its own model
+                return Finished(local.weights)
+            own = on_cpu({kind: local.weights[kind] for kind in sent})
+            return Finished(sent, own if is_finite(own) else None)
+
         if self.proximal == "joint":
             personal = LocalPhase(adjust_gradients=pulled_to_anchor(self.lam), on_enter=_to_own_model)
         else:
@@ -80,18 +94,11 @@ class Ditto(FedAvg):
                     local.weights["params"][name].lerp_(local.scratch.anchor[name], share)
 
             personal = LocalPhase(after_step=pull, on_enter=_to_own_model)
-        return LocalRule((LocalPhase(), personal), on_start=self._start, on_finish=_finish)
+        return LocalRule((LocalPhase(), personal), on_start=start, on_finish=finish)
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
         """Return a device's own model, the global one if it has none yet."""
         return global_model if device_state is None else device_state
-
-    def _start(self, context: Context) -> LocalState:
-        """Return the model to send, with the device's own model and its anchor as scratch."""
-        received = context.global_model
-        first = context.first if self.first_personal == "initial" else received
-        own = context.copy(first if context.device_state is None else context.device_state)
-        return LocalState(context.copy(received), _Own(context.copy({"params": received["params"]})["params"], own))
 
 
 @dataclass(slots=True)
@@ -105,15 +112,6 @@ class _Own(Anchored):
 def _to_own_model(local: LocalState, context: Context) -> LocalState:
     """Return the device's own model to train, and put the model to send aside."""
     return LocalState(local.scratch.model, replace(local.scratch, sent=local.weights))
-
-
-def _finish(local: LocalState, context: Context) -> Finished:
-    """Return the model to send, and the device's own to keep unless it diverged."""
-    sent = local.scratch.sent
-    if sent is None:  # the job ended before it reached its own model
-        return Finished(local.weights)
-    own = on_cpu({kind: local.weights[kind] for kind in sent})
-    return Finished(sent, own if is_finite(own) else None)
 
 
 PLUGINS = {"ditto": Ditto}

@@ -79,22 +79,22 @@ class FedDF(FedAvg):
             said.append((own, tools.networks[own].outputs(part_of(update.body, own), inputs)))
         sgd = LocalSGD(batch=self.batch, lr=self.lr, steps=self.steps, optimizer="adam")
         models, broken = dict[str, ModelState](), 0
+
+        def rate(step: int) -> float:  # factor of the learning rate, from 1 towards 0
+            return 0.5 * (1.0 + math.cos(math.pi * step / self.steps))
+
         for place, (name, network) in enumerate(tools.networks.items()):
             mean = models[name] = part_of(merged.model, name)
             heard = [logits for network_of, logits in said if self.teachers == "all" or network_of == name]
             if not heard:
                 continue
             loss = distance_to(F.softmax(torch.stack(heard).mean(dim=0), dim=1), inputs)
-            new = tools.fit(network, mean, sgd, loss, len(inputs), key.at(place), rate=self._cosine)
+            new = tools.fit(network, mean, sgd, loss, len(inputs), key.at(place), rate=rate)
             if is_finite(new):
                 models[name] = new
             else:
                 broken += 1
         return Aggregate(state, joined(models), metrics={"not_finite": float(broken)} if broken else {})
-
-    def _cosine(self, step: int) -> float:
-        """Return the factor of the rate in a step counted from 0: from 1 towards 0."""
-        return 0.5 * (1.0 + math.cos(math.pi * step / self.steps))
 
 
 def distance_to(teacher: Tensor, inputs: Tensor) -> Callable[[TrainedWeights, Tensor], Tensor]:

@@ -115,8 +115,20 @@ class FedDIP(FedAvg):
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD along the gradient at the pruned model. It moves pruned weights only if they are sent."""
+
+        def start(context: Context) -> LocalState:
+            received, config = context.global_model, context.task.config
+            w = context.copy(masks.without_masks(received))
+            mask = masks.masks_in(received)
+            if "seed" in config:  # the first model of the run comes whole
+                counts = masks.counts_in(context.task.submodel)
+                mask = masks.at_random(
+                    {name: tuple(w["params"][name].shape) for name in counts}, counts, Key(int(config["seed"]))
+                )
+            return LocalState(w, masks.Masked(masks.laid_out(mask, w["params"])))
+
         adjust = None if task.name == "feedback" else masks.masked_gradients
-        return LocalRule((LocalPhase(gradient=_at_the_pruned, adjust_gradients=adjust),), on_start=_start)
+        return LocalRule((LocalPhase(gradient=_at_the_pruned, adjust_gradients=adjust),), on_start=start)
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
@@ -161,19 +173,6 @@ def _whole(sparse: Payload, submodel: Submodel, setting: Setting, up: bool) -> P
     usual, cost_profile = setting.encoding_up if up else setting.encoding_down, setting.cost_profile
     extra_bytes = cost_profile.nbytes(Payload(), usual=usual) - cost_profile.nbytes(sparse, submodel, usual)
     return replace(sparse, extra_bytes=extra_bytes)
-
-
-def _start(context: Context) -> LocalState:
-    """Return the model received and its mask. The first model of the run comes whole, with a mask drawn from a seed."""
-    received, config = context.global_model, context.task.config
-    w = context.copy(masks.without_masks(received))
-    mask = masks.masks_in(received)
-    if "seed" in config:
-        counts = masks.counts_in(context.task.submodel)
-        mask = masks.at_random(
-            {name: tuple(w["params"][name].shape) for name in counts}, counts, Key(int(config["seed"]))
-        )
-    return LocalState(w, masks.Masked(masks.laid_out(mask, w["params"])))
 
 
 def _at_the_pruned(local: LocalState, batch: Batch, context: Context) -> list[Tensor]:

@@ -151,11 +151,29 @@ class FedDST(Method):
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy under a mask, which moves before the last phase if the task says so."""
+
+        def start(context: Context) -> LocalState:
+            w, counts = context.copy(context.global_model), masks.counts_in(context.task.submodel)
+            mask, config = masks.by_magnitude(w["params"], counts), context.task.config
+            if "seed" in config:  # random weights of the first model
+                shapes = {name: tuple(w["params"][name].shape) for name in counts}
+                drawn = masks.at_random(shapes, counts, Key(int(config["seed"])))
+                mask = {name: drawn[name].to(old.device) for name, old in mask.items()}
+            return LocalState(masks.applied(w, mask), masks.Masked(mask))
+
+        def readjusted(local: LocalState, context: Context, share: float) -> LocalState:
+            w, old = local.weights, local.scratch.mask
+            size = min(context.task.local_sgd[0].batch, len(context.shard))
+            gradient = masks.dense_gradient(w, masks.one_batch(context, size), context)
+            kept = {name: masks.pruned(w["params"][name], mask, share) for name, mask in old.items()}
+            new = {name: masks.regrown(kept[name], gradient[name], masks.how_many(mask)) for name, mask in old.items()}
+            return LocalState(masks.applied(w, kept), masks.Masked(new))
+
         phase = LocalPhase(adjust_gradients=masks.masked_gradients)
         last = phase
         if "share" in task.config:
-            last = replace(phase, on_enter=partial(_readjusted, share=task.config["share"]))
-        return LocalRule((*[phase] * (len(task.local_sgd) - 1), last), on_start=_start)
+            last = replace(phase, on_enter=partial(readjusted, share=task.config["share"]))
+        return LocalRule((*[phase] * (len(task.local_sgd) - 1), last), on_start=start)
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
@@ -172,7 +190,7 @@ class FedDST(Method):
         return [m.weight * (m.samples if by_samples else 1) for m in updates]
 
     def _settings(self) -> _Settings:
-        given = {
+        given: dict[str, Any] = {
             "sparsity": self.sparsity,
             "allocation": self.allocation,
             "initial": self.initial,
@@ -200,27 +218,6 @@ def merged(updates: Sequence[Update], weights: Sequence[float], kept: masks.Coun
     bodies = [message.body for message in updates]
     mean = masks.masked_mean(bodies, [masks.support(body["params"]) for body in bodies], weights)
     return masks.applied(mean, masks.by_magnitude(mean["params"], kept))
-
-
-def _start(context: Context) -> LocalState:
-    """Return the model under its mask: its largest weights, or random ones of the first model."""
-    w, counts = context.copy(context.global_model), masks.counts_in(context.task.submodel)
-    mask, config = masks.by_magnitude(w["params"], counts), context.task.config
-    if "seed" in config:
-        shapes = {name: tuple(w["params"][name].shape) for name in counts}
-        drawn = masks.at_random(shapes, counts, Key(int(config["seed"])))
-        mask = {name: drawn[name].to(old.device) for name, old in mask.items()}
-    return LocalState(masks.applied(w, mask), masks.Masked(mask))
-
-
-def _readjusted(local: LocalState, context: Context, share: float) -> LocalState:
-    """Return the model with this share of every layer's weights pruned and as many regrown."""
-    w, old = local.weights, local.scratch.mask
-    size = min(context.task.local_sgd[0].batch, len(context.shard))
-    gradient = masks.dense_gradient(w, masks.one_batch(context, size), context)
-    kept = {name: masks.pruned(w["params"][name], mask, share) for name, mask in old.items()}
-    new = {name: masks.regrown(kept[name], gradient[name], masks.how_many(mask)) for name, mask in old.items()}
-    return LocalState(masks.applied(w, kept), masks.Masked(new))
 
 
 PLUGINS = {"feddst": FedDST}

@@ -68,7 +68,29 @@ class FedDyn(Method):
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy with the regulariser."""
-        return LocalRule((LocalPhase(adjust_gradients=self._regularised),), on_start=_start, on_finish=_finish)
+
+        def start(context: Context) -> LocalState:  # the model is pulled to w - s_k
+            centre = context.global_model["params"]
+            if context.device_state is not None:
+                centre = {name: t - context.device_state["moved"][name] for name, t in centre.items()}
+            return LocalState(context.copy(context.global_model), Anchored(context.copy({"params": centre})["params"]))
+
+        def regularised(grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
+            alpha = self.alpha
+            if self.scale_alpha:
+                alpha *= context.task.config["mean_samples"] / len(context.shard)
+            params, centre = local.weights["params"], local.scratch.anchor
+            return [
+                g.add(params[name] - centre[name], alpha=alpha)
+                for name, g in zip(context.trained, clipped(grads, self.clip_norm), strict=True)
+            ]
+
+        def finish(local: LocalState, context: Context) -> Finished:
+            centre = local.scratch.anchor
+            kept = on_cpu({"moved": {name: t - centre[name] for name, t in local.weights["params"].items()}})
+            return Finished(local.weights, kept if is_finite(kept) else None)
+
+        return LocalRule((LocalPhase(adjust_gradients=regularised),), on_start=start, on_finish=finish)
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
@@ -84,31 +106,6 @@ class FedDyn(Method):
         if not is_finite({"params": params}):
             return Aggregate(state, None, metrics={"not_finite": 1.0})
         return Aggregate({"moved": moved}, {**mean, "params": params})
-
-    def _regularised(self, grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
-        alpha = self.alpha
-        if self.scale_alpha:
-            alpha *= context.task.config["mean_samples"] / len(context.shard)
-        params, centre = local.weights["params"], local.scratch.anchor
-        return [
-            g.add(params[name] - centre[name], alpha=alpha)
-            for name, g in zip(context.trained, clipped(grads, self.clip_norm), strict=True)
-        ]
-
-
-def _start(context: Context) -> LocalState:
-    """Return the model to train, and the point to which it is pulled, w - s_k."""
-    centre = context.global_model["params"]
-    if context.device_state is not None:
-        centre = {name: t - context.device_state["moved"][name] for name, t in centre.items()}
-    return LocalState(context.copy(context.global_model), Anchored(context.copy({"params": centre})["params"]))
-
-
-def _finish(local: LocalState, context: Context) -> Finished:
-    """Return the model to send, and the sum of the device's moves to keep: its difference from the centre."""
-    centre = local.scratch.anchor
-    kept = on_cpu({"moved": {name: t - centre[name] for name, t in local.weights["params"].items()}})
-    return Finished(local.weights, kept if is_finite(kept) else None)
 
 
 PLUGINS = {"feddyn": FedDyn}

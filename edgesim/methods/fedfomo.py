@@ -106,7 +106,14 @@ class FedFomo(Method):
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy from the weighted model."""
-        return LocalRule((LocalPhase(),), on_start=_start, on_finish=_finish)
+
+        def finish(local: LocalState, context: Context) -> Finished:
+            start = local.scratch.start
+            kept = on_cpu({**local.weights, "start_params": start["params"], "start_buffers": start["buffers"]})
+            weights = np.array(local.scratch.weights, dtype=np.float32)
+            return Finished(local.weights, kept if is_finite(kept) else None, {"weights": weights})
+
+        return LocalRule((LocalPhase(),), on_start=_start, on_finish=finish)
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
@@ -272,14 +279,6 @@ def _loss(model: ModelState, positions: Tensor, context: Context) -> float:
                 batch = context.batch(places, augmenting)
                 total += float(F.cross_entropy(context.forward(model, batch.x), batch.y, reduction="sum"))
     return total / len(positions) if len(positions) else math.nan
-
-
-def _finish(local: LocalState, context: Context) -> Finished:
-    """Return the model to send with the weights. The device keeps it and its start, unless it diverged."""
-    start = local.scratch.start
-    kept = on_cpu({**local.weights, "start_params": start["params"], "start_buffers": start["buffers"]})
-    weights = np.array(local.scratch.weights, dtype=np.float32)
-    return Finished(local.weights, kept if is_finite(kept) else None, {"weights": weights})
 
 
 PLUGINS = {"fedfomo": FedFomo}

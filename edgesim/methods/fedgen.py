@@ -120,9 +120,20 @@ class FedGen(FedAvg):
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy, with the terms of the generator if there is one."""
+
+        def start(context: Context) -> LocalState:
+            received, down = context.global_model, context.task.down
+            assert down is not None
+            shape = Shape.of(down.tensors, self.noise)
+            model = context.copy({kind: received[kind] for kind in _MODEL})
+            held = context.copy({TENSORS: {spec.name: received[TENSORS][spec.name] for spec in down.tensors}})[TENSORS]
+            weights = {name.removeprefix(shape.prefix): t for name, t in held.items()}
+            draws = torch.Generator().manual_seed(context.key.at(JobStream.GENERATED).word())
+            return LocalState(model, _Given(shape, shape.without_weights(), weights, draws))
+
         if "alpha" not in task.config:
             return super().local(task)
-        return LocalRule((LocalPhase(loss=self._loss),), on_start=self._start)
+        return LocalRule((LocalPhase(loss=self._loss),), on_start=start)
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
@@ -192,17 +203,6 @@ class FedGen(FedAvg):
             passes=(Pass(), Pass("flops", times=of_batch + of_generated)),
             config={name: max(_LEAST_RATE, factor * decayed) if factor else 0.0 for name, factor in factors.items()},
         )
-
-    def _start(self, context: Context) -> LocalState:
-        """Return the model to train, and the generator with its random draws."""
-        received, down = context.global_model, context.task.down
-        assert down is not None
-        shape = Shape.of(down.tensors, self.noise)
-        model = context.copy({kind: received[kind] for kind in _MODEL})
-        held = context.copy({TENSORS: {spec.name: received[TENSORS][spec.name] for spec in down.tensors}})[TENSORS]
-        weights = {name.removeprefix(shape.prefix): t for name, t in held.items()}
-        draws = torch.Generator().manual_seed(context.key.at(JobStream.GENERATED).word())
-        return LocalState(model, _Given(shape, shape.without_weights(), weights, draws))
 
     def _loss(self, local: LocalState, batch: Batch, context: Context) -> Tensor:
         given, config = local.scratch, context.task.config

@@ -138,7 +138,25 @@ class FedGKT(Method):
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy and the distance from the server's logits, if there are any."""
-        return LocalRule((LocalPhase(loss=self._device_loss),), on_start=_start, on_finish=_finish)
+
+        def start(context: Context) -> LocalState:
+            received, kept = context.global_model, context.device_state
+            model = context.copy({kind: (kept or received)[kind] for kind in _MODEL})
+            assert context.task.down is not None
+            told = [received[TENSORS][spec.name] for spec in context.task.down.tensors]
+            (sgd,) = context.task.local_sgd
+            places = batch_order(context.key.at(0).at(0), len(context.shard), sgd, context.drop_single)
+            return LocalState(model, _Told(told[0] if told else None, places))
+
+        def distilled(local: LocalState, batch: Batch, context: Context) -> Tensor:
+            logits = context.forward(local.weights, batch.x)
+            loss = F.cross_entropy(logits, batch.y)
+            if local.scratch.told is None:
+                return loss
+            wanted = local.scratch.told[next(local.scratch.places)].to(logits.device)
+            return loss + self.alpha * self._distance(logits, wanted)
+
+        return LocalRule((LocalPhase(loss=distilled),), on_start=start, on_finish=_finish)
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
@@ -220,15 +238,6 @@ class FedGKT(Method):
                 hits.append(float((logits.argmax(1) == y.cpu()).double().mean()))
         return noted(own, server_accuracy=np.array(hits))
 
-    def _device_loss(self, local: LocalState, batch: Batch, context: Context) -> Tensor:
-        """Return the cross-entropy of a batch plus the distance of its logits from the server's."""
-        logits = context.forward(local.weights, batch.x)
-        loss = F.cross_entropy(logits, batch.y)
-        if local.scratch.told is None:
-            return loss
-        wanted = local.scratch.told[next(local.scratch.places)].to(logits.device)
-        return loss + self.alpha * self._distance(logits, wanted)
-
 
 @dataclass(slots=True)
 class _Told:
@@ -236,17 +245,6 @@ class _Told:
 
     told: Tensor | None
     places: Iterator[Tensor]
-
-
-def _start(context: Context) -> LocalState:
-    """Return the device's own model to train, and the server's logits of its samples."""
-    received, kept = context.global_model, context.device_state
-    model = context.copy({kind: (kept or received)[kind] for kind in _MODEL})
-    assert context.task.down is not None
-    told = [received[TENSORS][spec.name] for spec in context.task.down.tensors]
-    (sgd,) = context.task.local_sgd
-    places = batch_order(context.key.at(0).at(0), len(context.shard), sgd, context.drop_single)
-    return LocalState(model, _Told(told[0] if told else None, places))
 
 
 def _finish(local: LocalState, context: Context) -> Finished:

@@ -209,7 +209,24 @@ class AdaptiveDropout(Method):
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy, or a measurement of the received model."""
-        finish = {_RANKS: self._tell_ranks, _CURVATURE: self._tell_ratio}.get(task.name)
+
+        def tell_ranks(local: LocalState, context: Context) -> Finished:
+            layers, samples = sorted(context.task.up.layers or ()), int(context.task.config["samples"])
+            found = ranks_of(local.weights, context, layers, samples, self.neuron_weight)
+            return Finished({}, statistics={"importance": found.importance, "deficiency": found.deficiency})
+
+        def tell_ratio(local: LocalState, context: Context) -> Finished:  # NaN: the spectrum is not good enough
+            steps = self.lanczos_steps if self.rate_source == "lanczos" else 0
+            found = curvature_of(
+                local.weights, context, int(context.task.config["samples"]), steps, self.lanczos_starts
+            )
+            if found.moved < _NOT_MOVED:
+                return Finished({}, statistics={"ratio": 1.0})
+            good = found.spectrum.residual <= self.residual and math.isfinite(found.lipschitz)
+            ratio = share_below_gap(found.spectrum, found.lipschitz, self.zero) if good else math.nan
+            return Finished({}, statistics={"ratio": ratio})
+
+        finish = {_RANKS: tell_ranks, _CURVATURE: tell_ratio}.get(task.name)
         if finish is None:
             return FOLDED if self.fold else PLAIN_SGD
         return LocalRule(on_finish=finish)
@@ -310,21 +327,6 @@ class AdaptiveDropout(Method):
         return Submodel(
             "linear", frozen=frozenset(layer.name for layer in setting.cost_profile.layers if layer.kind != "Linear")
         )
-
-    def _tell_ranks(self, local: LocalState, context: Context) -> Finished:
-        layers, samples = sorted(context.task.up.layers or ()), int(context.task.config["samples"])
-        found = ranks_of(local.weights, context, layers, samples, self.neuron_weight)
-        return Finished({}, statistics={"importance": found.importance, "deficiency": found.deficiency})
-
-    def _tell_ratio(self, local: LocalState, context: Context) -> Finished:
-        """Return rho, NaN where the spectrum is not good enough."""
-        steps = self.lanczos_steps if self.rate_source == "lanczos" else 0
-        found = curvature_of(local.weights, context, int(context.task.config["samples"]), steps, self.lanczos_starts)
-        if found.moved < _NOT_MOVED:
-            return Finished({}, statistics={"ratio": 1.0})
-        good = found.spectrum.residual <= self.residual and math.isfinite(found.lipschitz)
-        ratio = share_below_gap(found.spectrum, found.lipschitz, self.zero) if good else math.nan
-        return Finished({}, statistics={"ratio": ratio})
 
     def _checked(self, state: Any, updates: Sequence[Update], server: ServerContext) -> Any:
         """Return the state with new importances, and with new rates if they need no curvature."""
