@@ -1,4 +1,4 @@
-"""PruneFL: the mask is chosen so that a second of training lowers the loss most, by squared gradients.
+"""PruneFL: one pruning mask for all devices, chosen by squared gradients to lower the loss most per second of training.
 
 Source: Y. Jiang, S. Wang, V. Valls, B. J. Ko, W.-H. Lee, K. K. Leung and L. Tassiulas, "Model Pruning Enables Efficient
 Federated Learning on Edge Devices" (2022) and its authors' published code; as a baseline of the FedDHAD paper (arXiv
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -36,7 +36,7 @@ _MODEL = Payload().collections
 
 
 class Seconds(NamedTuple):
-    """How long a round of the mean device takes: `rest`, and for every weight of a layer `per_weight` more."""
+    """Seconds that a round of the mean device takes: `rest`, plus `per_weight` for every weight of a layer."""
 
     rest: float
     per_weight: Mapping[str, float]
@@ -44,47 +44,48 @@ class Seconds(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PruneFL(Method):
-    """FedAvg with one mask for all, which the server chooses anew after every `interval` rounds.
+    """FedAvg with one pruning mask for all devices, which the server chooses anew after every `interval` rounds.
 
-    A device adds up the gradients of a round's steps, squares the sums and multiplies them by the samples it saw; it
-    keeps their total over the rounds in which it delivered, outside the mask too, until it sends it. Of every layer the
-    smallest weights, a share `reconsidered` that halves every `half_life` rounds, and all that are pruned are
-    candidates; others stay. In the order of squares over seconds a candidate joins while its ratio exceeds that of all
-    that are there. A weight that comes back starts from 0. In the first `initial_rounds` only the fastest device
-    trains, and the mask is chosen after each of them. `bitmap`: where encodings send masks, the server does so only if
-    they have "changed", or "always". The metrics hold the `density` of the new model.
+    A device adds up the gradients of a round's steps, squares the sums and multiplies them by the number of samples it
+    saw. It keeps the total of these squares, also of pruned weights, over the rounds in which it delivered, until it
+    sends the total. The candidates of a new mask are all pruned weights and the smallest weights of every layer, a
+    share `reconsidered` that halves every `half_life` rounds. All other weights stay. Candidates are tried in falling
+    order of squares over seconds. One joins while its ratio exceeds the ratio of all weights already in the mask. A
+    weight that comes back starts from 0. In the first `initial_rounds` only the fastest device trains, and the mask is
+    chosen after each of them. `bitmap`: where encodings send masks, the server sends a mask only if it has "changed",
+    or "always". The metrics hold the `density` of the new model.
 
-    The authors measured how long a weight takes on their devices. Here it is 6 FLOPs a use and sample at the mean speed
-    and 4 bytes each way at the mean rates, for a device with the mean number of samples; a round without weights is the
-    rest. All devices of a round report where it ends in a choice, of every round in which they delivered since they
-    last did; others report when next they are in such a round. What they keep takes as many bytes as a model, which no
-    memory limit counts. Reports are whole, whatever the mask. Backward makes weight gradients whole too: on hardware
-    that skips zeros they cost as much as in the whole model. As the mask follows from training, the method does not run
-    on the null backend.
+    The authors measured how long a weight takes on their devices. Here a weight takes 6 FLOPs a use and sample at the
+    mean speed, and 4 bytes each way at the mean rates, for a device with the mean number of samples. A round without
+    weights is the rest. In a round that ends in a choice all its devices report. A report covers every round in which
+    the device delivered since its last report. Other devices report in their next round of this kind. The kept squares
+    take as many bytes as a model, and no memory limit counts them. Reports cover all weights, whatever the mask.
+    Backward also makes whole weight gradients: on hardware that skips zeros they cost as much as in the whole model. As
+    the mask follows from training, the method does not run on the null backend.
     """
 
     interval: Count = 50
-    """Jiang et al.; the mask is chosen after rounds 50, 100, ... Squares that come late wait for the next choice."""
+    """Jiang et al. The mask is chosen after rounds 50, 100, ... Squares that come late wait for the next choice."""
     reconsidered: Annotated[float, Ge(0), Lt(1)] = 0.3
-    """The same: of every layer's weights that are there; rounded down here."""
+    """Jiang et al.: a share of the unpruned weights of every layer. Rounded down here."""
     half_life: PositiveFactor = 10000.0
-    """The same, in rounds."""
+    """Jiang et al., in rounds."""
     initial_rounds: CountOrZero = 0
-    """At first one device prunes alone, with rules for accuracy and density of its own to start and stop. The FedDHAD
-    paper does not say whether its baseline does. Kept is the idea: so many rounds of the fastest device that is
-    there, at their price, each followed by a choice.
+    """In the paper one device first prunes alone, with rules for accuracy and density to start and stop. The FedDHAD
+    paper does not say whether its baseline does. Here the fastest reachable device trains alone for this number of
+    rounds, at their price, and a choice follows each of them.
     """
     bitmap: Literal["changed", "always"] = "changed"
-    """A mask is sent if it changed. Who missed that round would need it later, which nobody counts: `"always"` does.
-    Only where `encoding` sends masks (`zeros` other than `"sent"`). Of what the server sends; it knows the masks of
-    what it gets.
+    """A mask is sent if it changed. A device that missed that round would need the mask later, and these bytes are not
+    counted. `"always"` counts them. It matters only where `encoding` sends masks (`zeros` other than `"sent"`), and
+    only for what the server sends: the server knows the masks of the models it receives.
     """
     needs: ClassVar[Needs] = Needs(feedback=True, device_state="delivered", clock=True)
     no_server_optimizer: ClassVar[str] = masks.ZEROS_STAY
     no_update_encoding: ClassVar[str] = masks.ZEROS_GO
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return a server whose model is whole. Raises ConfigError for a model without weights to prune."""
+        """Return the state of a server with a whole model. Raises ConfigError for a model without weights to prune."""
         if not any(layer.weights for layer in setting.cost_profile.layers):
             raise ConfigError(
                 f"model.name: {setting.cost_profile.model} has no tensor of two dimensions or more to prune"
@@ -95,12 +96,23 @@ class PruneFL(Method):
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Ask the selected devices to train under the mask, and before a new choice to send their squares."""
         setting = view.setting
-        ids = _fastest(view) if view.round < self.initial_rounds else view.choose(key)
+        if view.round < self.initial_rounds:
+            fastest = int(setting.flops_per_s[view.idle].argmax())
+            ids = view.idle[fastest : fastest + 1]
+        else:
+            ids = view.choose(key)
         submodel = Submodel("pruned", nnz=tuple(state["nonzero"].items())) if state["nonzero"] else Submodel()
         known = self.bitmap == "changed" and state["changed"] != view.round - 1
         down = Payload(encoding=masks.wire(setting.encoding_down, known))
+        up = Payload(encoding=masks.wire(setting.encoding_up, known=True))  # the server knows the mask
         reports = self._chooses_after(view.round + 1)
-        up = _upload(setting, submodel, reports)
+        if reports:
+            # squares are whole: those of pruned weights come as extra bytes
+            usual, nbytes = setting.encoding_up, setting.cost_profile.nbytes
+            squares = Payload(collections=frozenset({_SQUARES}), encoding=up.encoding)
+            both = Payload(collections=_MODEL | squares.collections, encoding=up.encoding)
+            wanted = nbytes(up, submodel, usual) + nbytes(squares, Submodel(), usual)
+            up = replace(both, extra_bytes=wanted - nbytes(both, submodel, usual))
         local_sgd = (setting.training.local_sgd(view.round),)
 
         def task_of(flops: float) -> Task:
@@ -110,7 +122,7 @@ class PruneFL(Method):
         return Plan.by_kind(ids.tolist(), dense_flops(setting, submodel, ids).tolist(), task_of)
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD on the cross-entropy under a mask, which adds up gradients as they are without it."""
+        """Return SGD on the cross-entropy under a mask, which adds up the gradients before masking."""
         return LocalRule((LocalPhase(loss=_counted, adjust_gradients=_summed),), on_start=_start, on_finish=_finish)
 
     def combine(
@@ -119,7 +131,9 @@ class PruneFL(Method):
         """Return the mean of the models by data size, under a new mask if devices sent their squares."""
         models = [m._replace(body={kind: m.body[kind] for kind in m.body if kind in _MODEL}) for m in updates]
         mean = server.mean(masks.without_masks(global_model), models, self.update_weights(updates, server.setting))
-        mask, squares = masks.masks_in(global_model), _added(state["squares"], updates)
+        mask, squares = masks.masks_in(global_model), dict(state["squares"])  # late squares wait for the next choice
+        for sent in (message.body[_SQUARES] for message in updates if _SQUARES in message.body):
+            squares = {name: squares[name] + square if squares else square.double() for name, square in sent.items()}
         state = {**state, "squares": squares}
         if squares and self._chooses_after(server.round + 1):
             share = self.share(server.round + 1)
@@ -132,7 +146,7 @@ class PruneFL(Method):
         return Aggregate(state, masks.with_masks(masks.applied(mean, mask), mask), metrics={"density": density})
 
     def share(self, t: int) -> float:
-        """Return the share of active weights that are reconsidered after round `t`, counted from 1."""
+        """Return the share of unpruned weights that are reconsidered after round `t`, counted from 1."""
         return float(self.reconsidered * 0.5 ** (t / self.half_life))
 
     def _chooses_after(self, t: int) -> bool:
@@ -142,7 +156,7 @@ class PruneFL(Method):
 def seconds_of(setting: Setting) -> Seconds:
     """Return the time model of the mean device: 6 FLOPs a use of a weight and sample, 4 bytes each way.
 
-    The rest is what a round takes without any weight: other work, biases and running statistics, latency.
+    The rest is the time of a round without any weight: other work, biases, running statistics and latency.
     """
     setting = setting.of_members()
     cost_profile, speed = setting.cost_profile, float(setting.flops_per_s.mean())
@@ -163,10 +177,10 @@ def seconds_of(setting: Setting) -> Seconds:
 def chosen(
     params: Mapping[str, Tensor], old: masks.Masks, squares: Mapping[str, Tensor], share: float, seconds: Seconds
 ) -> dict[str, Tensor]:
-    """Return the masks whose squared gradients are largest for the seconds of a round, by parameter name.
+    """Return the masks with the largest squared gradients per second of a round, by parameter name.
 
-    `old`: masks so far, none if the model is whole. `squares`: of every parameter, float64. `share`: of each tensor's
-    active weights, rounded down, that may go.
+    `old`: masks so far, none if the model is whole. `squares`: squared gradients of every parameter, float64. `share`:
+    share of each tensor's unpruned weights, rounded down, that may be pruned.
     """
     protected: dict[str, Tensor] = {}
     for name, weight in ((name, t) for name, t in params.items() if t.dim() >= 2):
@@ -189,8 +203,10 @@ def chosen(
 
 
 def worthwhile(squares: Tensor, seconds: Tensor, gain: float, spent: float) -> Tensor:
-    """Return which candidates join, bool, shape (k,): in falling order of squares over seconds, while that is more
-    than the gain over the seconds spent of all that are there already.
+    """Return a mask of the candidates that join, bool, shape (k,).
+
+    Candidates join in falling order of squares over seconds, as long as this ratio exceeds the gain over the seconds
+    spent of all weights already there.
     """
     ratio = squares / seconds
     order = torch.sort(ratio, descending=True, stable=True).indices
@@ -202,10 +218,11 @@ def worthwhile(squares: Tensor, seconds: Tensor, gain: float, spent: float) -> T
 
 
 def dense_flops(setting: Setting, submodel: Submodel, ids: Ids) -> Arr:
-    """Return what the weights' own gradients cost devices beyond the price of their masked part, shape (k,).
+    """Return the FLOPs of the gradients of pruned weights on each device, shape (k,).
 
-    Backward makes them whole, pruned ones too. Of a layer they take what forward does, so that what the cost model
-    saves on forward is what it must not save on them. Nothing where it saves nothing on zeros.
+    Backward computes the gradients of pruned weights too. In a layer the weight gradients take as many FLOPs as
+    forward, so the saving of the cost model on forward is the saving that weight gradients must not have. Zero where
+    the cost model saves nothing on zeros.
     """
     cost_profile, cost, sgd = setting.cost_profile, setting.cost, setting.training.local_sgd(0)
     samples, steps = (a.astype(float) for a in sgd.amount(setting.samples[ids], cost_profile.drop_single))
@@ -218,44 +235,15 @@ def dense_flops(setting: Setting, submodel: Submodel, ids: Ids) -> Arr:
     return total
 
 
-def _fastest(view: View) -> Ids:
-    """Return the fastest device that is there, shape (1,)."""
-    place = int(view.setting.flops_per_s[view.idle].argmax())
-    return view.idle[place : place + 1]
-
-
-def _added(total: Mapping[str, Tensor], updates: Sequence[Update]) -> dict[str, Tensor]:
-    """Return a total, float64, with the squares that were sent. Those that come late wait there for the next choice."""
-    result = dict(total)
-    for sent in (message.body[_SQUARES] for message in updates if _SQUARES in message.body):
-        result = {name: result[name] + square if result else square.double() for name, square in sent.items()}
-    return result
-
-
-def _upload(setting: Setting, submodel: Submodel, reports: bool) -> Payload:
-    """Return what devices send. The server knows the mask; squares are whole, at extra bytes for what it covers."""
-    encoding = masks.wire(setting.encoding_up, known=True)
-    model = Payload(encoding=encoding)
-    if not reports:
-        return model
-    squares, both = frozenset({_SQUARES}), Payload(collections=_MODEL | {_SQUARES}, encoding=encoding)
-    usual, cost_profile = setting.encoding_up, setting.cost_profile
-    wanted = cost_profile.nbytes(model, submodel, usual) + cost_profile.nbytes(
-        Payload(collections=squares, encoding=encoding), Submodel(), usual
-    )
-    return Payload(both.collections, extra_bytes=wanted - cost_profile.nbytes(both, submodel, usual), encoding=encoding)
-
-
 @dataclass(slots=True)
 class _Sums(masks.Masked):
-    """Scratch of a job: the mask, the sums of gradients by parameter, and the samples seen."""
+    """Scratch of a job: the mask, the sums of gradients by parameter, and the number of samples seen."""
 
     sums: dict[str, Tensor]
     samples: int = 0
 
 
 def _start(context: Context) -> LocalState:
-    """Return the model to train, its masks, and sums at zero."""
     received = context.global_model
     w = context.copy(masks.without_masks(received))
     mask = {name: m.to(w["params"][name].device) for name, m in masks.masks_in(received).items()}
@@ -269,14 +257,14 @@ def _counted(local: LocalState, batch: Batch, context: Context) -> Tensor:
 
 
 def _summed(grads: list[Tensor], local: LocalState, context: Context) -> list[Tensor]:
-    """Return gradients under the mask, and add them up as they are without it."""
+    """Add up the gradients, and return them under the mask."""
     for name, gradient in zip(context.trained, grads, strict=True):
         local.scratch.sums[name].add_(gradient)
     return masks.masked_gradients(grads, local, context)
 
 
 def _finish(local: LocalState, context: Context) -> Finished:
-    """Return the model, and what is kept: the squares so far, none if they were sent. Not after a divergence."""
+    """Return the model to send and the squares to keep: none once they are sent; after a divergence the old ones."""
     samples, before = float(local.scratch.samples), (context.device_state or {}).get(_SQUARES, {})
     squares = {name: (total.square() * samples).cpu() for name, total in local.scratch.sums.items()}
     squares = {name: square + before[name] if before else square for name, square in squares.items()}

@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates tell each device how its gradients differ from everybody's.
+"""SCAFFOLD: control variates correct each device's gradients for their difference from the gradients of all devices.
 
 Source: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning" (ICML 2020), algorithm 1.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import PositiveFactor
-from edgesim.core.local_sgd import LocalSGD, Training
+from edgesim.core.local_sgd import Training
 from edgesim.core.method import Aggregate, Finished, LocalPhase, LocalRule, LocalState, Method, Needs, ServerContext
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Pass, Payload, Plan, Task
@@ -34,30 +33,31 @@ _BOTH_WAYS = Payload(collections=frozenset({*_MODEL, "control"}))
 
 @dataclass(frozen=True, kw_only=True)
 class Scaffold(Method):
-    """Devices step along g - c_k + c and send how far they and their control variates c_k moved.
+    """Each device corrects its gradients by the difference between the fleet's control variate and its own.
 
-    c_k becomes the mean of the device's gradients, c_k - c + (x - y) / (H lr) for H steps from x to y (`option` "II"),
-    or the gradient of all its samples at x ("I"), one more pass. The server goes `eta_g` of the way to the mean model
-    and adds |S| / K times the mean change of control variates to c, for S of K devices; means are plain or by data
-    size (`weights` "samples"). Devices send y in place of y - x, which is as long and averages to the same.
-    A device keeps c_k only if its update arrives, and who took no step changes nothing of it. c travels with the model
-    from the first merge on; its place is paid for from the start. An update that counts in a later round moved as far
-    as it now lies from the global model. Running statistics: the mean.
+    It steps along g - c_k + c. Then it sends its model y and the change of its control variate c_k. The new c_k is the
+    mean of the device's gradients, c_k - c + (x - y) / (H lr) for H steps from x to y (`option` "II"), or the gradient
+    of all its samples at x ("I"), which takes one more pass. The server moves `eta_g` of the way to the mean model. It
+    adds |S| / K times the mean change of control variates to c, for |S| of K devices. Means are plain, or by data size
+    (`weights` "samples"). Devices send y instead of y - x, which has the same size and the same average.
+    A device keeps its new c_k only if its update arrives. A device that took no step keeps its c_k. c travels with the
+    model from the first merge on, and its bytes are charged from the start. The move of an update that counts in a
+    later round is its distance from the current global model. Running statistics are the mean of all devices.
 
-    Option II divides moves by steps and learning rate, which gives gradients of plain SGD only: momentum, weight decay
-    and clipping are refused. The steps are those that a device really took. The first model is sent with a control
-    variate of zeros, which is paid for.
+    Option II divides moves by steps and learning rate. This gives gradients only for plain SGD, so momentum, weight
+    decay and clipping are refused. H counts the steps that a device actually took. The first model is sent with a
+    control variate of zeros, and its bytes are charged.
     """
 
     option: Literal["I", "II"] = "II"
-    """Karimireddy et al. have both: II, from the moves, costs nothing; I takes the gradient of all samples at the
-    model received, one pass more.
+    """Karimireddy et al. have both. "II" uses the moves and costs nothing. "I" takes the gradient of all samples at the
+    received model, one more pass.
     """
     eta_g: PositiveFactor = 1.0
-    """The server goes all the way to the mean model, as in FedAvg."""
+    """The server moves all the way to the mean model, as in FedAvg."""
     weights: Literal["equal", "samples"] = "equal"
-    """Algorithm 1 has plain means; with `"samples"` the means of models and of changes of control variates are by
-    data size.
+    """Algorithm 1 has plain means. With `"samples"` the means of models and of changes of control variates are by data
+    size.
     """
     needs: ClassVar[Needs] = Needs(device_state="delivered")
 
@@ -78,7 +78,13 @@ class Scaffold(Method):
         sgd = setting.training.local_sgd(view.round)
         seen, _ = sgd.for_epochs(1).amount(setting.samples[ids], setting.cost_profile.drop_single)
         extra = seen.tolist() if self.option == "I" else [0] * len(ids)
-        return Plan.by_kind(ids.tolist(), extra, partial(_task, sgd))
+
+        def task_of(samples: int) -> Task:
+            whole = (Pass("train", samples=samples),) if samples else ()  # the gradient of all samples
+            passes = (Pass(), Pass("param_step", times=2.0), *whole)
+            return Task(local_sgd=(sgd,), passes=passes, down=_BOTH_WAYS, up=_BOTH_WAYS)
+
+        return Plan.by_kind(ids.tolist(), extra, task_of)
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD on the cross-entropy along corrected gradients."""
@@ -95,11 +101,22 @@ class Scaffold(Method):
         self, global_model: ModelState, updates: Sequence[Update], weights: Sequence[float], server: ServerContext
     ) -> ModelState:
         """Return the model and c moved by the weighted means of updates; `weights`: shape (len(updates),)."""
-        mean = server.mean({kind: global_model[kind] for kind in _MODEL}, [_only(m, _MODEL) for m in updates], weights)
-        params = {name: _gone(old, mean["params"][name], self.eta_g) for name, old in global_model["params"].items()}
+        models = [m._replace(body={kind: m.body[kind] for kind in _MODEL}) for m in updates]
+        mean = server.mean({kind: global_model[kind] for kind in _MODEL}, models, weights)
+        eta = self.eta_g
+        params = {  # at eta_g = 1 the mean to the last bit
+            name: (eta * mean["params"][name].double() + (1.0 - eta) * old).to(old.dtype)
+            for name, old in global_model["params"].items()
+        }
         model = {"params": params, "buffers": mean["buffers"]}
+        if "control" not in global_model and not any("control" in message.body for message in updates):
+            return model
+        # c + share x the mean change; a device that sent no change counts with 0
         share = sum(m.weight for m in updates) / server.setting.devices
-        control = _moved_control(global_model, updates, weights, share)
+        zeros = _zeros(global_model["params"])
+        changes = [m._replace(body={"params": m.body.get("control", {})}) for m in updates]
+        change = mean_of_holders({"params": zeros}, changes, weights, absent="include_absent")["params"]
+        control = {name: c + share * change[name] for name, c in global_model.get("control", zeros).items()}
         return {**model, "control": control} if control else model
 
     def update_weights(self, updates: Sequence[Update], setting: Setting) -> Sequence[float]:
@@ -123,19 +140,15 @@ class Scaffold(Method):
 
 
 def check_plain(training: Training, why: str) -> None:
-    """Raise ConfigError, which says why, unless training is SGD without momentum, weight decay and clipping."""
+    """Raise ConfigError, with the reason `why`, unless training is SGD without momentum, weight decay and clipping."""
     training.check_sgd(why)
-    plain = {"momentum": 0.0, "weight_decay": 0.0, "clip_norm": float("inf")}
-    for name, value in plain.items():
-        if (found := getattr(training, name)) != value:
-            raise ConfigError(f"training.{name}: must be {value:g} for this method, found {found:g}; {why}")
-
-
-def _task(sgd: LocalSGD, samples: int) -> Task:
-    """Return the task of a round; `samples`: of the gradient on top, 0 for none."""
-    whole = (Pass("train", samples=samples),) if samples else ()
-    passes = (Pass(), Pass("param_step", times=2.0), *whole)
-    return Task(local_sgd=(sgd,), passes=passes, down=_BOTH_WAYS, up=_BOTH_WAYS)
+    for name, found, plain in (
+        ("momentum", training.momentum, 0.0),
+        ("weight_decay", training.weight_decay, 0.0),
+        ("clip_norm", training.clip_norm, float("inf")),
+    ):
+        if found != plain:
+            raise ConfigError(f"training.{name}: must be {plain:g} for this method, found {found:g}; {why}")
 
 
 # --- on the device ----------------------------------------------------------------------------------------------
@@ -151,7 +164,6 @@ class _Controls:
 
 
 def _start(context: Context) -> LocalState:
-    """Return the model to train, and control variates."""
     model = context.copy({kind: context.global_model[kind] for kind in _MODEL})
     zeros = _zeros(model["params"])
     c, mine = (
@@ -171,7 +183,7 @@ def _counted(local: LocalState, context: Context) -> None:
 
 
 def _whole_gradient(context: Context) -> dict[str, Tensor]:
-    """Return the gradient at the model received of all samples that an epoch trains on."""
+    """Return the gradient at the received model over all samples that an epoch trains on."""
     received, once = context.copy({kind: context.global_model[kind] for kind in _MODEL}), context.task.local_sgd[0]
     key = context.key.at(JobStream.WHOLE_GRADIENT)
     augmenting = torch.Generator().manual_seed(key.at(1).word())
@@ -182,30 +194,6 @@ def _whole_gradient(context: Context) -> dict[str, Tensor]:
             total[name].add_(g, alpha=len(positions))
         samples += len(positions)
     return {name: t / samples for name, t in total.items()}
-
-
-# --- on the server ----------------------------------------------------------------------------------------------
-
-
-def _only(message: Update, kinds: Sequence[str]) -> Update:
-    return message._replace(body={kind: message.body[kind] for kind in kinds})
-
-
-def _gone(old: Tensor, mean: Tensor, eta: float) -> Tensor:
-    """Return where so much of the way from the old to the mean leads, which at 1 is the mean to the last bit."""
-    return (eta * mean.double() + (1.0 - eta) * old).to(old.dtype)
-
-
-def _moved_control(
-    global_model: ModelState, updates: Sequence[Update], weights: Sequence[float], share: float
-) -> Mapping[str, Tensor] | None:
-    """Return c + share x the mean change, in which who sent none counts with 0; None while nobody has sent any."""
-    if "control" not in global_model and not any("control" in message.body for message in updates):
-        return None
-    zeros = _zeros(global_model["params"])
-    changes = [m._replace(body={"params": m.body.get("control", {})}) for m in updates]
-    mean = mean_of_holders({"params": zeros}, changes, weights, absent="include_absent")["params"]
-    return {name: c + share * mean[name] for name, c in global_model.get("control", zeros).items()}
 
 
 def _zeros(like: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,7 +1,8 @@
-"""Secure aggregation: devices mask what they send, and the server learns the sum of updates and nothing else.
+"""Secure aggregation: devices mask their updates, and the server learns only the sum of the updates.
 
 Source: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), the
-protocol against a server that keeps to it: rounds 0 to 2 and 4 of its figure, without signatures and consistency check.
+protocol against an honest but curious server: rounds 0 to 2 and 4 of its figure, without signatures and consistency
+check.
 """
 
 from __future__ import annotations
@@ -33,47 +34,50 @@ _KEYS, _SHARES, _MASKED, _UNMASK = "keys", "shares", "masked", "unmask"
 
 @dataclass(frozen=True, kw_only=True)
 class SecureFedAvg(Method):
-    """FedAvg whose server gets the sum of updates under masks that cancel: w + clip x sum_k q_k / sum_k c_k.
+    """FedAvg whose devices mask their updates, so that the server learns only their sum: the masks cancel in it.
 
-    q_k are a device's moves as integers: cut off at `clip`, times n_k by the largest n in the fleet, rounded to `bits`
-    bits; c_k is n_k in the same unit. They are summed modulo 2^R with R = bits + ceil(log2 n), n being the devices that
-    send them. Every round has four exchanges, of n devices asked, each of them with those who answered the one before:
+    The new model is w + clip x sum_k q_k / sum_k c_k. q_k are the moves of device k as integers: cut off at `clip`,
+    times n_k by the largest n in the fleet, rounded to `bits` bits. c_k is n_k in the same unit. The integers are
+    summed modulo 2^R with R = bits + ceil(log2 n), n being the number of devices that send them. Every round has four
+    exchanges. The first asks n devices, each later one the devices that answered the one before:
     two public keys of each device; the keys of all others, and shares of two secrets for each of them; the model and
-    the shares, training, and the masked integers; who has sent, and shares that unmask the sum.
-    Each exchange takes latency, bytes and FLOPs. Masks themselves are not drawn: they cancel exactly, whatever they
-    are.
+    the shares, training, and the masked integers; the list of senders, and shares that unmask the sum.
+    Each exchange takes latency, bytes and FLOPs. Masks are not drawn, because any masks cancel exactly.
     With fewer than t = floor(threshold x n) + 1 answers in any exchange the round brings no new model. Devices
-    whose numbers are not finite send zeros, and count as if they had no data; weights of updates above 1 count 1.
-    Metrics: `aborted` (1 or 0), `survivors` whose moves are in the sum, `field_bits` = R, and `clipped`, the share of
-    their numbers that was cut off, which a real server could not see.
+    whose numbers are not finite send zeros and count as if they had no data. Weights of updates above 1 count as 1.
+    Metrics: `aborted` (1 or 0), `survivors` (devices whose moves are in the sum), `field_bits` = R, and `clipped`, the
+    share of their numbers that was cut off, which a real server could not see.
     Differs: there is no key infrastructure, and encrypting, decrypting and ids are free. The server knows data sizes.
     """
 
     needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}))  # a deadline would be spent on keys
 
-    bits: Annotated[int, Ge(2), Le(32)] = 16  # of the integer of a move, its sign among them
-    """Values of 16 bits are those of the paper's abstract."""
-    clip: PositiveFactor = 1.0  # largest move of a number that counts as it is
-    """Silent: the paper sums integers. Chosen here: few numbers of small networks move by more in a round."""
-    rounding: Literal["stochastic", "nearest"] = "stochastic"  # of moves to integers
-    """Silent. At random the mean is right however few the bits are."""
-    threshold: Annotated[float, Ge(0), Lt(1)] = 2 / 3  # share of the devices asked: more of them have to answer
+    bits: Annotated[int, Ge(2), Le(32)] = 16  # bits of the integer of a move, including its sign
+    """The abstract of the paper has values of 16 bits."""
+    clip: PositiveFactor = 1.0  # largest move of a number; larger moves are cut off
+    """The paper does not specify this, as it sums integers. Chosen here: in small networks few numbers move by more in
+    a round.
+    """
+    rounding: Literal["stochastic", "nearest"] = "stochastic"  # rounding of moves to integers
+    """The paper does not specify this. Stochastic rounding keeps the mean unbiased with any number of bits."""
+    threshold: Annotated[float, Ge(0), Lt(1)] = 2 / 3  # share of the asked devices; more than this have to answer
     """From memory of the paper, not confirmed: floor(2n/3) + 1 where the server may collude with a third of devices."""
-    key_bytes: Count = 32  # of a public key
-    """256 bits for keys and shares give the expansions of the paper's abstract, 1.73 and 1.98."""
-    share_bytes: Count = 32  # of a share of a secret, as long as the secret
+    key_bytes: Count = 32  # bytes of a public key
+    """256 bits for keys and shares give the expansions in the abstract of the paper, 1.73 and 1.98."""
+    share_bytes: Count = 32  # bytes of a share of a secret, as long as the secret
     """See `key_bytes`."""
-    cipher_bytes: CountOrZero = 28  # beside the two shares in a message from device to device
-    """AES-GCM with a nonce of 96 bits and a tag of 128 (NIST SP 800-38D). The paper's count of bytes leaves it out."""
-    prg_flops: NonNegativeFactor = 8.0  # of drawing a number of a mask and adding it
+    cipher_bytes: CountOrZero = 28  # bytes beside the two shares in a message from device to device
+    """AES-GCM with a nonce of 96 bits and a tag of 128 (NIST SP 800-38D). The paper's byte count does not include it.
+    """
+    prg_flops: NonNegativeFactor = 8.0  # FLOPs of drawing a number of a mask and adding it
     """Chosen here: 4 bytes of AES in counter mode at 2 cycles a byte, with a processor's AES instructions."""
-    key_flops: NonNegativeFactor = 2e5  # of making a key pair, or of agreeing on a secret
+    key_flops: NonNegativeFactor = 2e5  # FLOPs of making a key pair, or of agreeing on a secret
     """Chosen here: the order of a product on a curve of 256 bits, in cycles of a 64-bit core."""
-    share_flops: NonNegativeFactor = 100.0  # of a product and a sum of Shamir's shares, numbers of 256 bits
+    share_flops: NonNegativeFactor = 100.0  # FLOPs of a product and a sum of Shamir's shares, numbers of 256 bits
     """Chosen here: 16 products of 64 bits, their carries and the reduction."""
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return an empty state. Raises ConfigError where the scenario writes numbers in another way."""
+        """Return an empty state. Raises ConfigError if the scenario encodes models."""
         written = (setting.encoding_up.values, setting.encoding_down.values)
         if written != ("float32", "float32") or setting.encoding_up.of_update:
             raise ConfigError(
@@ -85,86 +89,70 @@ class SecureFedAvg(Method):
     # --- exchanges ------------------------------------------------------------------------------------------------
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices for keys, then those who answered for more; nobody if they are too few."""
-        if not view.exchange:
+        """Ask the selected devices for keys, then the devices that answered for more; none if they are too few."""
+        if not view.exchange:  # round 0 of the paper: two key pairs, whose public keys go up
             devices = view.choose(key).tolist()
-            return Plan.of_one_task(devices, self._keys(len(devices)), more=True)
+            asked = len(devices)
+            least = min(asked, math.floor(self.threshold * asked + 1e-9) + 1)
+            task = Task(
+                _KEYS,
+                down=None,
+                up=_signal(2 * self.key_bytes),
+                passes=(Pass("flops", times=2 * self.key_flops),),
+                config={"least": float(least)},
+            )
+            return Plan.of_one_task(devices, task, more=True)
         before = view.last[0].job.task
         answered = {completion.job.device for completion in view.last if completion.outcome in DELIVERED}
         devices = sorted(answered & set(view.idle.tolist()))
-        least = int(before.config["least"])
-        if len(devices) < least:
+        least, n = int(before.config["least"]), len(devices)
+        if n < least:
             return Plan(())
-        if before.name == _KEYS:
-            return Plan.of_one_task(devices, self._shares(least, len(devices)), more=True)
-        if before.name == _SHARES:
-            return Plan.of_one_task(devices, self._masked(least, len(devices), view), more=True)
-        return Plan.of_one_task(devices, self._unmask(least, len(view.last), len(answered)))
-
-    def _least(self, asked: int) -> int:
-        return min(asked, math.floor(self.threshold * asked + 1e-9) + 1)
-
-    def _keys(self, asked: int) -> Task:
-        """Return round 0 of the paper: two key pairs, whose public keys go up."""
-        config = {"least": float(self._least(asked))}
-        return Task(
-            _KEYS,
-            down=None,
-            up=_signal(2 * self.key_bytes),
-            passes=(Pass("flops", times=2 * self.key_flops),),
-            config=config,
-        )
-
-    def _shares(self, least: int, devices: int) -> Task:
-        """Return round 1: a secret with each of the others to encrypt with, and shares of two secrets for them."""
-        flops = (devices - 1) * self.key_flops + 2 * devices * least * self.share_flops
-        return Task(
-            _SHARES,
-            down=_signal(2 * (devices - 1) * self.key_bytes),
-            up=_signal((devices - 1) * self._message_bytes),
-            passes=(Pass("flops", times=flops),),
-            config={"least": float(least)},
-        )
-
-    def _masked(self, least: int, devices: int, view: View) -> Task:
-        """Return round 2: training, and the integers under a mask for each other device and one of the device's own."""
-        numbers = view.setting.cost_profile.numbers(Payload()) + 1
-        flops = (devices - 1) * self.key_flops + numbers * (devices * self.prg_flops + _QUANTISING_FLOPS)
-        training, bits = super().task(view), field_bits(self.bits, devices)
-        return replace(
-            training,
-            name=_MASKED,
-            down=Payload(extra_bytes=(devices - 1) * self._message_bytes),
-            up=Payload(encoding=Masked(field_bits=bits), extra_bytes=-(-bits // 8)),  # and how much the numbers count
-            passes=(*training.passes, Pass("flops", times=flops)),
-            config={"least": float(least)},
-        )
-
-    def _unmask(self, least: int, devices: int, survivors: int) -> Task:
-        """Return the last round: a bit for each device that has sent or not, and a share of a secret of each."""
-        return Task(
+        message_bytes = 2 * self.share_bytes + self.cipher_bytes  # device to device: encrypted shares of two secrets
+        if before.name == _KEYS:  # round 1: a common secret with each other device, and shares of two secrets for it
+            flops = (n - 1) * self.key_flops + 2 * n * least * self.share_flops
+            task = Task(
+                _SHARES,
+                down=_signal(2 * (n - 1) * self.key_bytes),
+                up=_signal((n - 1) * message_bytes),
+                passes=(Pass("flops", times=flops),),
+                config={"least": float(least)},
+            )
+            return Plan.of_one_task(devices, task, more=True)
+        if before.name == _SHARES:  # round 2: training, and integers under a mask for each pair and one of the device
+            numbers = view.setting.cost_profile.numbers(Payload()) + 1
+            flops = (n - 1) * self.key_flops + numbers * (n * self.prg_flops + _QUANTISING_FLOPS)
+            training, bits = super().task(view), field_bits(self.bits, n)
+            task = replace(
+                training,
+                name=_MASKED,
+                down=Payload(extra_bytes=(n - 1) * message_bytes),
+                up=Payload(encoding=Masked(field_bits=bits), extra_bytes=-(-bits // 8)),  # the extra number is c_k
+                passes=(*training.passes, Pass("flops", times=flops)),
+                config={"least": float(least)},
+            )
+            return Plan.of_one_task(devices, task, more=True)
+        # last round: a bit for each device that has sent or not, and a share of a secret of each
+        n = len(view.last)
+        task = Task(
             _UNMASK,
-            down=_signal(-(-devices // 8)),
-            up=_signal(devices * self.share_bytes),
+            down=_signal(-(-n // 8)),
+            up=_signal(n * self.share_bytes),
             passes=(),
-            config={"least": float(least), "devices": float(devices), "survivors": float(survivors)},
+            config={"least": float(least), "devices": float(n), "survivors": float(len(answered))},
         )
-
-    @property
-    def _message_bytes(self) -> int:
-        """Bytes of a message from a device to another: a share of each of its two secrets, encrypted."""
-        return 2 * self.share_bytes + self.cipher_bytes
+        return Plan.of_one_task(devices, task)
 
     def local(self, task: Task) -> LocalRule:
-        """Return plain SGD, or in the other exchanges nothing."""
-        return super().local(task) if task.local_sgd else LocalRule(on_start=_nothing)
+        """Return plain SGD, or no training in the exchanges of keys and shares."""
+        return super().local(task) if task.local_sgd else LocalRule(on_start=_untrained)
 
     # --- the server -----------------------------------------------------------------------------------------------
 
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the model moved by the mean that the sum of integers says; none where too few shares unmask it."""
+        """Return the model moved by the mean from the sum of integers, or no model if too few shares unmask it."""
         sent = [update for update in updates if update.task.name == _MASKED]
         usable, left_out = server.finite(sent)
         shares = [update.task for update in updates if update.task.name == _UNMASK]
@@ -178,7 +166,11 @@ class SecureFedAvg(Method):
         for update in usable:
             moves = _flat(update.body) - old
             weight = update.samples * min(update.weight, 1.0) / most
-            vectors.append(self._integers(moves, weight, key.at(update.device)))
+            generator = None
+            if self.rounding == "stochastic":
+                generator = torch.Generator().manual_seed(key.at(update.device).word())
+            count = torch.tensor([round(weight * levels(self.bits))])  # the last integer: how much the moves count
+            vectors.append(torch.cat([quantised(moves, self.clip, weight, self.bits, generator), count]))
             cut_off += float((moves.abs() > self.clip).double().mean()) / len(usable)
         total = field_sum(vectors, bits)
         metrics = {"aborted": 0.0, "survivors": float(len(usable)), "field_bits": float(bits), "clipped": cut_off}
@@ -186,17 +178,11 @@ class SecureFedAvg(Method):
         model = _like(global_model, old + self.clip * total[:-1].double() / counted) if counted else None
         return Aggregate(state, model, metrics={**metrics, **left_out})
 
-    def _integers(self, moves: Tensor, weight: float, key: Key) -> Tensor:
-        """Return what a device masks: its moves as integers, and last how much they count."""
-        generator = torch.Generator().manual_seed(key.word()) if self.rounding == "stochastic" else None
-        counts = torch.tensor([round(weight * levels(self.bits))])
-        return torch.cat([quantised(moves, self.clip, weight, self.bits, generator), counts])
-
     def merge_flops_of(self, tasks: Sequence[Task], setting: Setting) -> float:
         """Return the FLOPs of unmasking: a mask for each survivor, and one for each pair of a survivor and a drop-out.
 
-        Secrets are put together from t shares each, with Lagrange's coefficients that all have in common; those of
-        drop-outs are agreed upon anew with each survivor. Nothing where too few shares have come.
+        Each secret is rebuilt from t shares, with Lagrange coefficients common to all secrets. The secrets of drop-outs
+        are agreed upon again with each survivor. Zero where too few shares have arrived.
         """
         shares = [task for task in tasks if task.name == _UNMASK]
         if not shares or len(shares) < shares[0].config["least"]:
@@ -212,8 +198,8 @@ def _signal(nbytes: int) -> Payload:
     return Payload(collections=frozenset(), extra_bytes=nbytes)
 
 
-def _nothing(context: Any) -> LocalState:
-    """Return the model that the device has, untrained: what crosses the link are keys and shares."""
+def _untrained(context: Any) -> LocalState:
+    """Return a copy of the received model: only keys and shares cross the link."""
     return LocalState(context.copy(context.global_model))
 
 
@@ -223,7 +209,7 @@ def _flat(model: ModelState) -> Tensor:
 
 
 def _like(model: ModelState, numbers: Tensor) -> ModelState:
-    """Return a model of the shapes of another; `numbers` in the order of `_flat`. Variances stay at least 0."""
+    """Return a model with the shapes of another one; `numbers` in the order of `_flat`. Variances stay at least 0."""
     names = [(kind, name) for kind in sorted(model) for name in sorted(model[kind])]
     pieces = torch.split(numbers, [model[kind][name].numel() for kind, name in names])
     made: dict[str, dict[str, Tensor]] = {kind: {} for kind in model}
