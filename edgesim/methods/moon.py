@@ -1,4 +1,4 @@
-"""MOON: devices pull their representations towards the global model's and away from those of their own last model.
+"""MOON: devices pull their representations towards the global model's and away from their own last model's.
 
 Source: Li, He and Song, "Model-Contrastive Federated Learning" (CVPR 2021), algorithm 1 and its authors' published
 code.
@@ -27,32 +27,34 @@ from edgesim.methods.fedavg import FedAvg
 
 @dataclass(frozen=True, kw_only=True)
 class Moon(FedAvg):
-    """FedAvg with the loss cross-entropy + `mu` mean_x -log(e^(c_g / T) / (e^(c_g / T) + e^(c_p / T))).
+    """FedAvg with a contrastive loss that keeps the features of each device near those of the global model.
 
-    c_g and c_p are cosines of what enters the last layer of the model in training with what enters it in the model
-    received and in the one that the device last delivered; T is `temperature`. The paper's projection head belongs to
-    the model: `model = { name = "lenet5", projection = 256 }`; without one these are the features before the
-    classifier. `first_previous`: what stands for the last model of a device that never delivered one, the "initial"
-    model of the run or the one "received", with which the term is a constant. Keys of the average: see FedAvg.
+    The loss is cross-entropy + `mu` mean_x -log(e^(c_g / T) / (e^(c_g / T) + e^(c_p / T))).
+    c_g and c_p are cosine similarities of the features of the model in training. c_g compares them with the features of
+    the received model, c_p with the features of the model that the device last delivered. T is `temperature`. Features
+    are the inputs of the last layer.
+    `first_previous`: the model that stands for the last model of a device that never delivered one. It is the "initial"
+    model of the run, or the "received" model, with which the term is a constant. Keys of the average: see FedAvg.
 
     The projection head of MOON is a key of the model: `model = { name = "lenet5", projection = 256 }`, for chains and
-    ResNets; without it `moon` compares what enters the network's last layer.
+    ResNets. Without it `moon` compares the features before the classifier.
     """
 
     mu: NonNegativeFactor = 1.0
-    """Li et al. tune it over 0.1, 1, 5, 10 and take 5 for CIFAR-10, 1 for CIFAR-100 and Tiny ImageNet; FedDHAD does
-    not give its own.
+    """Li et al. tune it over 0.1, 1, 5, 10 and take 5 for CIFAR-10, 1 for CIFAR-100 and Tiny ImageNet. The FedDHAD
+    paper does not give its value.
     """
     temperature: PositiveFactor = 0.5
     """Li et al."""
     first_previous: Literal["initial", "received"] = "initial"
-    """Silent on a device that has no last model. The published code lets it have a random network of its own; the
-    first model of the run is one that all devices can draw from the seed. With `"received"` the term has no slope.
+    """The paper does not specify this for a device without a last model. The published code gives it a random network
+    of its own. Here it is the first model of the run, which all devices can draw from the seed. With `"received"` the
+    term has no gradient.
     """
     needs: ClassVar[Needs] = Needs(device_state="delivered")
 
     def task(self, view: View) -> Task:
-        """Return the training of the whole model, beside which two others run forward."""
+        """Return the training of the whole model, with the forward passes of two other models."""
         looks = (Pass("forward", times=2.0),) if self.mu else ()
         return replace(super().task(view), passes=(Pass(), *looks))
 
@@ -63,7 +65,6 @@ class Moon(FedAvg):
         return LocalRule((LocalPhase(loss=self._loss),), on_start=self._start, on_finish=keep_delivered)
 
     def _start(self, context: Context) -> LocalState:
-        """Return the model to train, and the two to compare it with."""
         received = context.global_model
         first = context.first if self.first_previous == "initial" else received
         previous = first if context.device_state is None else context.device_state
@@ -80,7 +81,7 @@ class Moon(FedAvg):
 def contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:
     """Return the mean of the contrastive term over a batch of representations, each of shape (batch, features)."""
     towards, away = F.cosine_similarity(z, z_global), F.cosine_similarity(z, z_previous)
-    return F.softplus((away - towards) / temperature).mean()  # the same as the logarithm of the fraction
+    return F.softplus((away - towards) / temperature).mean()  # equal to minus the logarithm of the fraction
 
 
 @dataclass(slots=True)
@@ -92,17 +93,16 @@ class Compared:
 
 
 def compared(received: ModelState, previous: ModelState, context: Context) -> Compared:
-    """Return copies of the model received and of the device's last one."""
+    """Return copies of the received model and of the device's last model."""
     return Compared(_in_one(context.copy(received)), _in_one(context.copy(previous)))
 
 
 def _in_one(model_state: ModelState) -> dict[str, Tensor]:
-    """Return parameters and buffers by name."""
     return {**model_state["params"], **model_state["buffers"]}
 
 
 def keep_delivered(local: LocalState, context: Context) -> Finished:
-    """Return the model to send, which is also what the device keeps, unless it diverged."""
+    """Return the model to send. The device keeps it too, unless it diverged."""
     w = local.weights
     kept = on_cpu({kind: w[kind] for kind in ("params", "buffers")})
     return Finished(w, kept if is_finite(kept) else None)

@@ -1,4 +1,4 @@
-"""Universally slimmable networks on devices: every step trains the widest, the narrowest and some random widths.
+"""Universally slimmable networks: on devices every step trains the widest, the narrowest and some random widths.
 
 Source: J. Yu and T. Huang, "Universally Slimmable Networks and Improved Training Techniques" (ICCV 2019): sandwich rule
 and in-place distillation, algorithm 1, and the authors' published code; federated, with FjORD's slices and mean, by us.
@@ -28,37 +28,39 @@ from edgesim.methods.fjord import Ordered, batch_sizes, leaves_of, slice_of, to_
 
 @dataclass(frozen=True, kw_only=True)
 class Slimmable(Ordered):
-    """Slices of several widths trained in every step. Subclasses say which, and how much each of them counts.
+    """Slices of several widths trained in every step. Subclasses set the widths of a step and their factors.
 
-    `distill`: narrower slices learn what the device's widest says, else the labels, which the widest always does.
-    `tiers`: "all" gives everybody the whole model. Other keys: see Ordered.
+    `distill`: narrower slices learn from the outputs of the device's widest slice, else from the labels. The widest
+    always learns from the labels. `tiers`: "all" gives all devices the whole model. Other keys: see Ordered.
     """
 
     tiers: Literal["random", "level", "speed", "all"] = "all"
-    """The source trains one network; with `"random"`, `"speed"` or `"level"` a device's own widest takes its place."""
+    """The source trains one network. With `"random"`, `"speed"` or `"level"` a device's own widest slice replaces it.
+    """
     distill: bool = True
     """Yu and Huang's in-place distillation, at temperature 1: soft labels without a gradient through them."""
 
     @property
     def between(self) -> int:
-        """How many random widths between the narrowest and the widest a step trains."""
+        """Number of random widths between the narrowest and the widest that a step trains."""
         return 0
 
     @property
     def factors(self) -> tuple[float, float]:
-        """How much the gradients of narrower slices and of the widest count."""
+        """Factors of the gradients of narrower slices and of the widest slice."""
         return 1.0, 1.0
 
     @property
     def needs_classes(self) -> str:
-        """What the method does for which labels have to be classes."""
+        """The reason why labels have to be classes; empty without distillation."""
         return "lets narrow slices learn the classes that the widest sees" if self.distill else ""
 
     def local(self, task: Task) -> LocalRule:
         """Return SGD along the sum of the gradients of a step's slices."""
         return LocalRule((LocalPhase(gradient=self._gradient, after_step=to_next_width),), on_start=self._start)
 
-    def _task(self, device: int, submodels: Sequence[Submodel], seed: int, view: View) -> Task:
+    def device_task(self, device: int, submodels: Sequence[Submodel], seed: int, view: View) -> Task:
+        """Return the task of a device that trains the largest of these slices and narrower ones in every step."""
         setting, sgd = view.setting, view.setting.training.local_sgd(view.round)
         sizes = batch_sizes(sgd, int(setting.samples[device]), setting.cost_profile.drop_single)
         ranks = narrower_ranks(seed, len(submodels), len(sizes), self.between)
@@ -80,7 +82,7 @@ class Slimmable(Ordered):
         )
 
     def _start(self, context: Context) -> LocalState:
-        """Return a copy of the model received, the narrower widths of every step and where their slices lie."""
+        """Return a copy of the received model, the narrower widths of every step and the places of their slices."""
         task, (sgd,) = context.task, context.task.local_sgd
         steps = len(batch_sizes(sgd, len(context.shard), context.drop_single))
         ranks = narrower_ranks(int(task.config["seed"]), task.submodel.width, steps, self.between)
@@ -89,7 +91,7 @@ class Slimmable(Ordered):
         return LocalState(context.copy(context.global_model), Sandwich(ranks.tolist(), slices))
 
     def _gradient(self, local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
-        """Return the gradients of the widest slice and of the narrower ones, one after the other, added up."""
+        """Return the sum of the gradients of the widest slice and of the narrower ones, in this order."""
         scratch, widest = local.scratch, context.task.submodel.width
         leaves = leaves_of(local.weights, context)
         wrt, narrower = list(leaves.values()), scratch.ranks[scratch.step]
@@ -110,31 +112,31 @@ class Slimmable(Ordered):
 class USNets(Slimmable):
     """Sandwich rule: a step trains the widest slice, the narrowest, and `random_widths` distinct ones between them.
 
-    All gradients count the same, and one step is taken along their sum. `distill`: narrower slices learn what the
-    device's widest says, else the labels, which the widest always does. `tiers`: "all" gives everybody the whole model;
-    otherwise the device's own widest takes its place. Other keys: see Ordered.
+    All gradients count the same, and one step is taken along their sum. `distill`: narrower slices learn from the
+    outputs of the device's widest slice, else from the labels. The widest always learns from the labels. `tiers`: "all"
+    gives all devices the whole model, otherwise the device's own widest slice replaces it. Other keys: see Ordered.
 
-    The source draws widths from a whole range; here they are those of `widths`, as each has its price. Its statistics
-    of normalisation after the training are left out: the model is tested at full width, of which running statistics
-    are kept as in FjORD. The widths of a step are computed one after the other, so that no more memory is needed than
-    for the widest.
+    The source draws widths from a continuous range. Here they come from `widths`, because each width has its price. The
+    source computes statistics of normalisation after training. Here they are left out: the model is tested at full
+    width, whose running statistics are kept as in FjORD. The widths of a step are computed one after the other, so that
+    they need no more memory than the widest.
     """
 
     widths: Annotated[tuple[PositiveShare, ...], MinLen(1)] = (0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
-    """Yu and Huang train from 0.25 to 1; eighths are ours. With `[1.0]` it is FedAvg."""
+    """Yu and Huang train from 0.25 to 1. The steps of one eighth are chosen here. With `[1.0]` it is FedAvg."""
     random_widths: CountOrZero = 2
-    """The same: n = 4 widths a step, of which two are random. Fewer where there are fewer between."""
+    """Yu and Huang: n = 4 widths a step, two of them random. Fewer where there are fewer widths between."""
 
     @property
     def between(self) -> int:
-        """How many random widths between the narrowest and the widest a step trains."""
+        """Number of random widths between the narrowest and the widest that a step trains."""
         return self.random_widths
 
 
 def narrower_ranks(seed: int, largest: int, steps: int, between: int) -> Ids:
     """Return the ranks, from 1, of the widths below the largest that each step trains, shape (steps, widths a step).
 
-    The narrowest comes last, after as many distinct random ones between it and the largest as asked for, or all.
+    The narrowest comes last, after `between` distinct random ones between it and the largest, or all of them if fewer.
     """
     inner = np.tile(np.arange(2, largest), (steps, 1))
     drawn = Key(seed).numpy().permuted(inner, axis=1)[:, :between]
@@ -144,7 +146,7 @@ def narrower_ranks(seed: int, largest: int, steps: int, between: int) -> Ids:
 
 @dataclass(slots=True)
 class Sandwich:
-    """Scratch of a job: the ranks of each step's narrower widths, where slices lie, and which step is next."""
+    """Scratch of a job: the ranks of each step's narrower widths, the slices by rank, and the next step."""
 
     ranks: Sequence[Sequence[int]]
     slices: Mapping[int, Mapping[str, tuple[slice, ...]]]

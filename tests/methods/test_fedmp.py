@@ -297,6 +297,6 @@ def test_a_model_that_stays_whole():
 def test_ratios_up_to_the_largest():
     """Drawn at random from the whole range at first, below `most`."""
     method, state = FedMP(most=0.5), {"order": {"conv1": list(range(16))}, "arms": {}, "loss": {}}
-    ratios = [method._ratio(state, 1, device, Key(3)) for device in range(200)]
+    ratios = [method.device_ratio(state, 1, device, Key(3)) for device in range(200)]
     assert 0.45 < max(ratios) < 0.5
     assert 0 <= min(ratios) < 0.05

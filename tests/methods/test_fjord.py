@@ -47,7 +47,7 @@ def network(name):
 def submodels_at(cost_profile, widths, **changes):
     """Return the parts that FjORD has at these widths."""
     setting = setting_of([1], {}, cost_profile=cost_profile)
-    return [FjORD(widths=tuple(widths), **changes)._submodel(rank + 1, setting) for rank in range(len(widths))]
+    return [FjORD(widths=tuple(widths), **changes).submodel(rank + 1, setting) for rank in range(len(widths))]
 
 
 # --- slices -----------------------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def test_the_same_seed_gives_the_same_run():
 def arrived(device, rank, samples, value):
     """Return what a device with that tier sends: a 4 x 2 matrix full of one value, cut to half if its rank is 1."""
     setting = setting_of([1], {}, cost_profile=TWO)
-    submodel = FjORD(widths=(0.5, 1.0))._submodel(rank, setting)
+    submodel = FjORD(widths=(0.5, 1.0)).submodel(rank, setting)
     shape = (2, 1) if rank == 1 else (4, 2)
     body = {"params": {"w.weight": torch.full(shape, value)}}
     return Update(device, device, Task(submodel=submodel), body, samples, 1, 0, {})

@@ -108,7 +108,7 @@ def test_sizes_of_resnet18():
     """Ten classes, without its normalisation: ceil(r n) channels along the shortcuts too."""
     _, cost_profile = submodels_of("resnet18_gn", {"name": "heterofl", "rates": [1.0], "tiers": "level"})
     method = HeteroFL(rates=tuple(A_TO_E), tiers="level")  # which is for other normalisations
-    submodels = [method._submodel(rank, cost_profile, 0) for rank in range(1, 1 + len(A_TO_E))]
+    submodels = [method.submodel(rank, cost_profile, 0) for rank in range(1, 1 + len(A_TO_E))]
     plain = replace(cost_profile, layers=tuple(layer for layer in cost_profile.layers if layer.weights))
     assert [plain.submodel_params(submodel) for submodel in submodels] == [44022, 175202, 699066, 2792810, 11164362]
     assert [plain.forward_flops(submodel) / 2 for submodel in submodels] == [

@@ -39,7 +39,7 @@ def test_the_projection_stays_whole(width, conv1, conv2, fc1, fc2):
     """ceil(p n) of 6, 16, 120 and 84 units, of which the last are twice there, and 256 numbers to compare at any p."""
     _, cost_profile = cost_profile_of(Lenet5(projection=256), "lenet5", None, None, KEY)
     setting, method = setting_of([1], {}, cost_profile=cost_profile), MoonFjORD(widths=(0.2, 0.6, 1.0))
-    submodel = method._submodel(1 + (0.2, 0.6, 1.0).index(width), setting)
+    submodel = method.submodel(1 + (0.2, 0.6, 1.0).index(width), setting)
     linear = [(25 * conv2, fc1), (fc1, fc2), (fc2, fc2), (fc2, 256), (256, 10)]
     params = 76 * conv1 + (25 * conv1 + 1) * conv2 + sum((n + 1) * m for n, m in linear)
     macs = 75 * conv1 * 28 * 28 + 25 * conv1 * conv2 * 10 * 10 + sum(n * m for n, m in linear)
@@ -51,7 +51,7 @@ def test_the_projection_stays_whole(width, conv1, conv2, fc1, fc2):
 def test_the_projection_of_a_residual_network_stays_whole_too():
     """Its inner channels and the head's hidden layer are sliced."""
     _, cost_profile = cost_profile_of(RESNETS["resnet18_bn"](projection=256), "resnet18_bn", None, None, KEY)
-    submodel = MoonFjORD(widths=(0.5, 1.0))._submodel(1, setting_of([1], {}, cost_profile=cost_profile))
+    submodel = MoonFjORD(widths=(0.5, 1.0)).submodel(1, setting_of([1], {}, cost_profile=cost_profile))
     assert sorted(len(channels) for _, channels in submodel.channels) == [32, 32, 64, 64, 128, 128, 256, 256, 256]
 
 

@@ -24,7 +24,7 @@ from tests.methods.test_fjord import TWO
 def arrived(device, samples, value, bad):
     """Return what a device sends: a 4 x 2 matrix full of one value; over a bad channel its first half is decoded."""
     setting = setting_of([1], {}, cost_profile=TWO)
-    task = Task(submodel=SlimFL()._submodel(2, setting), config={"seed": 1.0, **({"half": 1.0} if bad else {})})
+    task = Task(submodel=SlimFL().submodel(2, setting), config={"seed": 1.0, **({"half": 1.0} if bad else {})})
     return Update(device, device, task, {"params": {"w.weight": torch.full((4, 2), value)}}, samples, 1, 0, {})
 
 
