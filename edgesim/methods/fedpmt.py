@@ -1,4 +1,4 @@
-"""FedPMT: slow devices back-propagate through the last layers only; each layer is averaged over who trained it.
+"""FedPMT: slow devices train only the last layers, and each layer is averaged over the devices that trained it.
 
 Source: H. Wu and P. Wang, FedPMT paper (layer-wise partial model training); H. Wu, PhD thesis, York University
 (2023), chapter 5.
@@ -28,34 +28,34 @@ _REPORT_BYTES = 8  # a device's capability, one float64
 
 @dataclass(frozen=True, kw_only=True)
 class FedPMT(MeanByEntry):
-    """Partial model training by width.
+    """Partial model training: a device of width i trains the last `widths[i - 1]` layers of the model.
 
-    Width i trains the last `widths[i - 1]` layers; the default is one width per layer. `split`: who picks the
-    width, which changes only the messages ("server": option I, "device": option II). `rule`: "fixed" gives
-    capability level i width i; "deadline" gives each device the largest width that it finishes in time. A device
-    whose memory is too small for its width trains the largest that fits.
-    `upload`: only the trained layers, or the full model. `absent`: a layer is averaged over who trained it
-    ("average_over_holders"), or who did not train it counts with the old one ("include_absent").
+    The default is one width per layer. `split`: the server ("server", option I) or the device ("device", option II)
+    picks the width, which changes only the messages. `rule`: "fixed" gives capability level i width i, "deadline" gives
+    each device the largest width that it finishes in time. A device whose memory is too small for its width trains the
+    largest width that fits.
+    `upload`: only the trained layers, or the full model. `absent`: a layer is averaged over the devices that trained it
+    ("average_over_holders"), or the other devices count with the old layer ("include_absent").
     """
 
-    widths: tuple[Count, ...] | None = None  # layers trained by width, ascending
-    """One width a layer, as the CNNs of Table 5.2 have; the fully connected network of the table starts with two
-    trained layers: `[2, 3, 4, 5]`.
+    widths: tuple[Count, ...] | None = None  # numbers of trained layers by width, ascending
+    """One width a layer, as for the CNNs of Table 5.2. The fully connected network of the table starts with two trained
+    layers: `[2, 3, 4, 5]`.
     """
     split: Literal["server", "device"] = "server"
-    """Option I of the paper; option II, `"device"`, trains the same models with other messages."""
+    """Option I of the paper. Option II, `"device"`, trains the same models with other messages."""
     rule: Literal["fixed", "deadline"] = "fixed"
-    """The study gives level i width i. How a width is found otherwise is not said; `"deadline"` takes the largest
-    that is in time. The two differ: at 26.5 s the second fastest level could train everything, yet the study gives it
-    width 4.
+    """The study gives level i width i. The paper does not specify how else a width is found. `"deadline"` takes the
+    largest width that finishes in time. The two differ: at 26.5 s the second fastest level could train all layers, yet
+    the study gives it width 4.
     """
     upload: Literal["trained", "full"] = "trained"
-    """The paper says only that frozen layers "are not counted"; `"full"` is the careful reading. What is learned is
-    the same.
+    """The paper says only that frozen layers "are not counted". `"full"` is the careful reading. Both learn the same
+    model.
     """
     absent: Absent = "average_over_holders"
-    """The aggregation of the paper is over who trained a layer. `"include_absent"`, where the others count with the old
-    layer, is there to compare with methods whose papers leave it open.
+    """The paper averages over the devices that trained a layer. `"include_absent"`, where the other devices count with
+    the old layer, allows comparisons with methods whose papers do not specify it.
     """
 
     def init(self, setting: Setting, key: Key) -> Any:
@@ -63,7 +63,14 @@ class FedPMT(MeanByEntry):
         depths = self._depths(setting)
         setting.cost.check(widths=len(depths))
         if self.rule == "deadline":
-            return {"width": self._within_memory(self._widths_by_deadline(setting), setting)}
+            if setting.deadline_s == math.inf:
+                raise ConfigError("method.rule: 'deadline' needs a protocol with a deadline")
+            best = np.ones(len(setting.samples), dtype=np.int64)  # width 1 if none is in time
+            everybody = np.arange(len(best))
+            for width in range(1, len(depths) + 1):
+                seconds = expected_s(self._task(width, setting, 0), setting, everybody)
+                best[seconds <= setting.deadline_s + 1e-9] = width
+            return {"width": self._within_memory(best, setting)}
         highest = setting.of_members().level.max()
         if highest > len(depths):
             raise ConfigError(
@@ -72,7 +79,7 @@ class FedPMT(MeanByEntry):
         return {"width": self._within_memory(setting.level, setting)}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to train as many of the last layers as their width says."""
+        """Ask the selected devices to train the last layers of their widths."""
         devices = view.choose(key).tolist()
         widths = [state["width"][device] for device in devices]
         return Plan.by_kind(devices, widths, lambda width: self._task(width, view.setting, view.round))
@@ -84,7 +91,15 @@ class FedPMT(MeanByEntry):
 
         Source: FedPMT paper, aggregation in the per-device form A_k[l] = D_k f_k[l] / sum_j D_j f_j[l].
         """
-        return super().aggregate(state, global_model, [_trained_only(update) for update in updates], server, key)
+        trained = []  # without frozen layers, which a full upload also carries
+        for update in updates:
+            frozen = update.task.submodel.frozen
+            body = {
+                kind: {name: t for name, t in tensors.items() if name.rpartition(".")[0] not in frozen}
+                for kind, tensors in update.body.items()
+            }
+            trained.append(update._replace(body=body))
+        return super().aggregate(state, global_model, trained, server, key)
 
     def _depths(self, setting: Setting) -> tuple[int, ...]:
         layers = len(setting.cost_profile.layers)
@@ -116,33 +131,12 @@ class FedPMT(MeanByEntry):
         )
 
     def _within_memory(self, widths: np.ndarray, setting: Setting) -> list[int]:
-        """Return each device's width or, if its memory is too small for that, the largest that fits (at least 1)."""
+        """Return each device's width, or the largest that fits its memory if that is smaller (at least 1)."""
         batch, moments = setting.training.batch, setting.training.local_sgd(0).moments
         submodels = [self._submodel(width, setting) for width in range(1, len(self._depths(setting)) + 1)]
         needs = np.array([setting.cost_profile.memory_bytes(submodel, batch, moments).total for submodel in submodels])
         fitting = np.maximum((needs[None, :] <= setting.memory_bytes[:, None]).sum(axis=1), 1)
         return np.minimum(widths, fitting).tolist()
-
-    def _widths_by_deadline(self, setting: Setting) -> np.ndarray:
-        """Return each device's largest width that fits the deadline, shape (devices,); width 1 if none does."""
-        if setting.deadline_s == math.inf:
-            raise ConfigError("method.rule: 'deadline' needs a protocol with a deadline")
-        best = np.ones(len(setting.samples), dtype=np.int64)
-        everybody = np.arange(len(best))
-        for width in range(1, len(self._depths(setting)) + 1):
-            seconds = expected_s(self._task(width, setting, 0), setting, everybody)
-            best[seconds <= setting.deadline_s + 1e-9] = width
-        return best
-
-
-def _trained_only(message: Update) -> Update:
-    """Return a message without the layers that its task froze, which a full upload also carries."""
-    frozen = message.task.submodel.frozen
-    body = {
-        kind: {name: t for name, t in tensors.items() if name.rpartition(".")[0] not in frozen}
-        for kind, tensors in message.body.items()
-    }
-    return message._replace(body=body)
 
 
 PLUGINS = {"fedpmt": FedPMT}

@@ -1,4 +1,4 @@
-"""FedRolex: HeteroFL with a window of units that rolls on by one every round, so that all units get trained.
+"""FedRolex: HeteroFL whose window of trained units moves on by one every round, so that all units get trained.
 
 Source: Alam, Liu, Yan and Zhang, "FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction"
 (NeurIPS 2022).
@@ -13,20 +13,21 @@ from edgesim.methods.heterofl import HeteroFL
 
 @dataclass(frozen=True, kw_only=True)
 class FedRolex(HeteroFL):
-    """HeteroFL in which a device has the units t, t + 1, ... modulo n of every group of n, in round t = 1, 2, ...
+    """HeteroFL with a rolling window: a device trains other units every round, so that all units get trained.
 
-    Groups of one size have the same units, and nobody need send them. The largest of `rates` may be below 1: the
-    server's model is then larger than any device's. Keys: see HeteroFL.
+    In round t = 1, 2, ... a device has the units t, t + 1, ... modulo n of every group of n units. Groups of the same
+    size have the same units, so the units need not be sent. The largest of `rates` may be below 1: the server's model
+    is then larger than the model of any device. Keys: see HeteroFL.
 
-    The window rolls forwards, as in the paper; the released code rolls the other way, which comes to the same. Its
-    reshuffling of units, which only one of its modes has, is left out.
+    The window moves forwards, as in the paper. The released code moves it backwards, with the same effect. One mode of
+    the code also reshuffles units, which is left out.
 
-    `rates`: the largest may be below 1. `weights`: the code can also weigh by width or by number of updates; the paper
+    `rates`: the largest may be below 1. `weights`: the code can also weigh by width or by number of updates, the paper
     does not.
     """
 
     def kept(self, count: int, size: int, round_: int) -> tuple[int, ...]:
-        """Return which `count` of `size` units a device has in a round counted from 0."""
+        """Return the indices of the `count` of `size` units of a device in a round counted from 0."""
         return tuple((round_ + 1 + i) % size for i in range(count))
 
 

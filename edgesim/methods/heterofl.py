@@ -30,92 +30,48 @@ from edgesim.methods.own_classes import masked_cross_entropy, of_own_classes, wi
 
 @dataclass(frozen=True, kw_only=True)
 class HeteroFL(Method):
-    """A device of rate r trains ceil(r n) of the n units of every group, the first ones; inputs and outputs stay whole.
+    """Weaker devices train narrower networks: a device of rate r trains the first ceil(r n) of the n units of a group.
 
-    `rates`: rising. `tiers`: devices have theirs for good ("fix"), drawn anew every round ("dynamic"), both in these
-    `proportions`, equal ones if unset; or level i has the i-th ("level"). `scaler`: in training what the units of a
-    group give is divided by r. Where a normalisation follows, which would take the factor out again, there is none.
-    `masking`: the logits of classes that a device has not count as 0 in its loss, and only devices that have a class
-    say anything about its row of the last layer. Each parameter is averaged over who had it, each device counting the
-    same or by data size (`weights` "samples"); what nobody had stays.
+    Inputs and outputs of the model stay whole. `rates`: rising. `tiers`: with "fix" a device keeps its rate, with
+    "dynamic" rates are drawn anew every round, both in the given `proportions`, equal ones if unset. With "level"
+    devices of level i have the i-th rate. `scaler`: in training the outputs of the units of a group are divided by r,
+    unless a normalisation follows, which would cancel the factor. `masking`: the logits of classes that a device does
+    not have count as 0 in its loss, and only devices that have a class contribute to its row of the last layer. Each
+    parameter is averaged over the devices that had it, with equal weights or by data size (`weights` "samples").
+    Parameters that no device had stay.
 
-    Differs: the source collects batch normalisation's running statistics from all devices after the training; here
-    they are trained and averaged like any other number.
+    Differs: the source collects batch normalisation's running statistics from all devices after the training. Here
+    they are trained and averaged like parameters.
 
     A positive factor passes through ReLU, pooling and sums, so it is applied where units are read. A normalisation
-    takes it out again but for what stabilises its division: there it is left out, and running statistics are of what
-    was not scaled. They are averaged like parameters; the source collects them from all devices after the training.
-    Group normalisation needs widths that its groups divide. Which classes a device has is known to the server from the
-    start, at no cost.
+    cancels it, apart from the small constant in its division. There the factor is left out, and running statistics
+    cover the unscaled values. Group normalisation needs widths that are divisible by the number of its groups. The
+    server knows from the start, at no cost, which classes a device has.
     """
 
     rates: Annotated[tuple[PositiveShare, ...], MinLen(1)] = (0.0625, 0.125, 0.25, 0.5, 1.0)
     """Levels e to a of Diao et al."""
     tiers: Literal["fix", "dynamic", "level"] = "fix"
-    """They have "fix" and "dynamic", rates drawn anew every round. `"level"` follows the fleet's levels."""
+    """Diao et al. have "fix", and "dynamic" with rates drawn anew every round. `"level"` follows the fleet's levels."""
     proportions: Annotated[tuple[PositiveFactor, ...], MinLen(1)] | None = None
-    """Equal shares of the devices; they try many combinations of levels."""
+    """Equal shares of the devices. Diao et al. try many combinations of levels."""
     scaler: bool = True
-    """Their scaler stands before every normalisation and ReLU, and only in training."""
+    """The scaler of Diao et al. stands before every normalisation and ReLU, and only in training."""
     masking: bool = True
-    """Both halves of their masked cross-entropy: logits of absent classes are 0, and rows of the last layer are
-    averaged over who has the class.
+    """Both parts of the masked cross-entropy of Diao et al.: logits of absent classes are 0, and rows of the last layer
+    are averaged over the devices that have the class.
     """
     weights: Literal["equal", "samples"] = "equal"
-    """Their mean over who had a parameter counts devices, not samples."""
+    """In Diao et al. the mean of a parameter weighs the devices that had it equally, not by samples."""
     needs: ClassVar[Needs] = Needs(metadata=frozenset({"labels"}))
 
     @property
     def needs_classes(self) -> str:
-        """What the method does for which labels have to be classes."""
+        """The reason why labels have to be classes; empty without masking."""
         return "masks the logits of classes that a device has not" if self.masking else ""
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return the rank of every device's rate, from 1, if it stays. Raises ConfigError if keys do not fit."""
-        self._check(setting)
-        devices = setting.devices
-        if self.tiers == "level":
-            return {"rank": setting.level.tolist()}
-        places = key.numpy().permutation(devices)
-        return {"rank": setting.by_device(self._ranks((places + 0.5) / devices)).tolist()}
-
-    def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to train the part of their rate."""
-        setting, ranks = view.setting, state["rank"]
-        if self.tiers == "dynamic":
-            ranks = self._ranks(key.at(PlanStream.RATES, 0).numpy().random(len(setting.samples))).tolist()
-        local_sgd = (setting.training.local_sgd(view.round),)
-        devices = view.choose(key).tolist()
-
-        def task_of(rank: int) -> Task:
-            return Task(submodel=self._submodel(rank, setting.cost_profile, view.round), local_sgd=local_sgd)
-
-        return Plan.by_kind(devices, [ranks[device] for device in devices], task_of)
-
-    def local(self, task: Task) -> LocalRule:
-        """Return SGD on the cross-entropy, for absent classes with logits of 0; the part makes the network thinner."""
-        masked = LocalRule((LocalPhase(loss=masked_cross_entropy),), on_start=with_labels)
-        return masked if self.masking else PLAIN_SGD
-
-    def combine(
-        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
-    ) -> Aggregate:
-        """Average each parameter over the devices that had it, output rows over those that have the class."""
-        cost_profile, labels = server.setting.cost_profile, server.setting.labels
-        if self.masking and labels is not None:
-            cost_profile, updates = of_own_classes(cost_profile, updates, labels)
-        weights = self.update_weights(updates, server.setting)
-        return Aggregate(state, mean_of_holders(global_model, updates, weights, cost_profile=cost_profile))
-
-    def update_weights(self, updates: Sequence[Update], setting: Setting) -> Sequence[float]:
-        """Return data sizes or ones, times the protocol's weights."""
-        return [m.weight * (m.samples if self.weights == "samples" else 1) for m in updates]
-
-    def kept(self, count: int, size: int, round_: int) -> tuple[int, ...]:
-        """Return which `count` of `size` units a device has in a round counted from 0: the first."""
-        return tuple(range(count))
-
-    def _check(self, setting: Setting) -> None:
         count, found = len(self.rates), list(self.rates)
         if found != sorted(set(found)):
             raise ConfigError(f"method.rates: must rise, found {found}")
@@ -138,14 +94,56 @@ class HeteroFL(Method):
             groups = groups_of(setting.cost_profile, "all")
             check_kept(groups, setting.cost_profile, f"method.rates: at {rate:g}", partial(units_at, rate))
         setting.cost.check(widths=count)
+        devices = setting.devices
+        if self.tiers == "level":
+            return {"rank": setting.level.tolist()}
+        places = key.numpy().permutation(devices)
+        return {"rank": setting.by_device(self._ranks((places + 0.5) / devices)).tolist()}
+
+    def plan(self, state: Any, view: View, key: Key) -> Plan:
+        """Ask the selected devices to train the slice of their rate."""
+        setting, ranks = view.setting, state["rank"]
+        if self.tiers == "dynamic":
+            ranks = self._ranks(key.at(PlanStream.RATES, 0).numpy().random(len(setting.samples))).tolist()
+        local_sgd = (setting.training.local_sgd(view.round),)
+        devices = view.choose(key).tolist()
+
+        def task_of(rank: int) -> Task:
+            return Task(submodel=self.submodel(rank, setting.cost_profile, view.round), local_sgd=local_sgd)
+
+        return Plan.by_kind(devices, [ranks[device] for device in devices], task_of)
+
+    def local(self, task: Task) -> LocalRule:
+        """Return SGD on the cross-entropy, with logits of 0 for absent classes if `masking`."""
+        masked = LocalRule((LocalPhase(loss=masked_cross_entropy),), on_start=with_labels)
+        return masked if self.masking else PLAIN_SGD
+
+    def combine(
+        self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
+    ) -> Aggregate:
+        """Average each parameter over the devices that had it, output rows over the devices that have the class."""
+        cost_profile, labels = server.setting.cost_profile, server.setting.labels
+        if self.masking and labels is not None:
+            cost_profile, updates = of_own_classes(cost_profile, updates, labels)
+        weights = self.update_weights(updates, server.setting)
+        return Aggregate(state, mean_of_holders(global_model, updates, weights, cost_profile=cost_profile))
+
+    def update_weights(self, updates: Sequence[Update], setting: Setting) -> Sequence[float]:
+        """Return data sizes or ones, times the protocol's weights."""
+        return [m.weight * (m.samples if self.weights == "samples" else 1) for m in updates]
+
+    def kept(self, count: int, size: int, round_: int) -> tuple[int, ...]:
+        """Return the indices of the `count` of `size` units of a device in a round counted from 0: the first ones."""
+        return tuple(range(count))
 
     def _ranks(self, shares: np.ndarray) -> Ids:
-        """Return the ranks of devices at these places in [0, 1) of a row of all devices, from the narrowest."""
+        """Return the ranks of rates at positions in [0, 1), where the narrowest rate has the first positions."""
         ends = np.cumsum(self.proportions or (1.0,) * len(self.rates))
         ranks: Ids = 1 + np.searchsorted(ends / ends[-1], shares, side="right")
         return ranks
 
-    def _submodel(self, rank: int, cost_profile: Any, round_: int) -> Submodel:
+    def submodel(self, rank: int, cost_profile: Any, round_: int) -> Submodel:
+        """Return the slice of the rate of a rank, counted from 1, in a round counted from 0."""
         rate = self.rates[rank - 1]
         if rate == 1:
             return Submodel("rate1", width=rank)
