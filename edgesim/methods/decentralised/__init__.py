@@ -1,1 +1,1 @@
-"""What methods without a server share: exchanges of models among peers, dense and sparse."""
+"""Base of methods without a server: exchanges of models among peers, dense and sparse."""

@@ -1,8 +1,8 @@
-"""What methods without a server share: whom a device hears and waits for, how it mixes models, what a run reports."""
+"""Base of methods without a server: neighbours to hear and to wait for, mixing of models, and the reported model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -28,78 +28,93 @@ Select: TypeAlias = Literal["lowest_index", "first_finish"]
 Mixing: TypeAlias = Literal["uniform", "samples", "metropolis"]
 
 
-# --- whom a device hears ----------------------------------------------------------------------------------------
+# --- neighbours that a device hears -----------------------------------------------------------------------------
 
 
 def peer_plan(view: View, key: Key, task: Task, cap: int, select: Select) -> Plan:
     """Return orders for all idle devices: each fetches the models of its neighbours and reuses `cap` fresh ones.
 
-    Fresh are the models of this round of neighbours that come earlier in one random order, drawn anew every round. A
-    device waits for them before it mixes; with `cap` 0 nobody waits.
-    "lowest_index": for the `cap` first in the order; of all others it takes the model from the start of the round.
-    "first_finish": for whichever come first. As nobody knows who that will be, a device fetches the start-of-round
-    models of all neighbours, so that it receives up to `cap` models more than it has neighbours; and more than that
-    if others finish while the last of them is on its way.
+    One random order of devices is drawn anew every round. The fresh models of a device are the models of this round
+    from neighbours earlier in the order. The device waits for them before it mixes. With `cap` 0 no device waits.
+    "lowest_index": it waits for the first `cap` neighbours in the order, and takes the start-of-round models of all
+    others.
+    "first_finish": it waits for the first `cap` fresh models to arrive. As these are not known in advance, the device
+    fetches the start-of-round models of all neighbours. It therefore receives up to `cap` models more than it has
+    neighbours, and more still if other neighbours finish while the last awaited model is in transit.
     Source: DA-DPFL paper, dynamic aggregation with at most N awaited neighbours.
     """
     return plan_in_order(view, reuse_order(view.idle, view.peers.devices, key), task, cap, select)
 
 
 def plan_in_order(view: View, rank: Ids, task: Task, cap: int, select: Select) -> Plan:
-    """Return the orders of `peer_plan` for a given order: `rank`, the place of every device in it, shape (devices,)."""
+    """Return the orders of `peer_plan` for a given order of devices: `rank`, the place of each, shape (devices,)."""
     graph, first_come = view.peers, select == "first_finish" and cap > 0
     waits = awaited(graph, rank, None if first_come else cap)
     fetched = graph if first_come else graph.kept(~np.isin(_edges(graph), _edges(waits)))
     need = cap if first_come else None
-    rows = zip(view.idle.tolist(), _rows(fetched, view.idle), _rows(waits, view.idle), strict=True)
-    return Plan(tuple(Order(device, task, inputs, _wait(peers, need)) for device, inputs, peers in rows))
+    orders = []
+    for device, inputs, peers in zip(
+        view.idle.tolist(), _rows(fetched, view.idle), _rows(waits, view.idle), strict=True
+    ):
+        wait = Wait(peers, None if need is None else min(need, len(peers)))
+        orders.append(Order(device, task, inputs, wait))
+    return Plan(tuple(orders))
 
 
 def plan_at_once(view: View, task: Task) -> Plan:
-    """Return orders for all idle devices: each fetches the newest messages of its neighbours, and nobody waits."""
+    """Return orders for all idle devices: each fetches the newest messages of its neighbours without waiting."""
     return plan_in_order(view, np.full(view.peers.devices, -1), task, 0, "lowest_index")
 
 
 def _edges(graph: PeerGraph) -> Ids:
-    """Return a number for each edge."""
+    """Return a unique number for each edge."""
     edges: Ids = graph.targets * graph.devices + graph.sources
     return edges
 
 
 def _rows(graph: PeerGraph, devices: Ids) -> list[tuple[int, ...]]:
-    """Return the in-neighbours of devices."""
+    """Return the in-neighbours of each device."""
     sources, first = graph.sources.tolist(), graph.first.tolist()
     return [tuple(sources[first[device] : first[device + 1]]) for device in devices.tolist()]
 
 
-def _wait(peers: tuple[int, ...], need: int | None) -> Wait:
-    return Wait(peers, None if need is None else min(need, len(peers)))
-
-
-# --- how it mixes -----------------------------------------------------------------------------------------------
+# --- mixing of models -------------------------------------------------------------------------------------------
 
 
 def peer_task(view: View, sgd: LocalSGD, mixing: Mixing) -> Task:
-    """Return the task of training from a mix of models; it names their weights, unless all are alike.
+    """Return the task of training from a mix of models, with their weights by edge unless all are equal.
 
-    Raises ConfigError if Metropolis weights are asked for and somebody is not heard by whom it hears.
+    A device's weight of its own model has the edge from the device to itself. Raises ConfigError if Metropolis weights
+    are asked for and a device hears a peer that does not hear it.
     """
-    weights = {"uniform": _no_weights, "samples": _samples, "metropolis": _metropolis}[mixing]
-    return Task(start="device", local_sgd=(sgd,), mixing=weights(view))
+    graph: PeerGraph = view.peers
+    weights: dict[tuple[int, int], float] = {}
+    if mixing == "samples":  # the local data sizes of senders
+        samples = view.setting.samples.tolist()
+        edges = zip(graph.sources.tolist(), graph.targets.tolist(), strict=True)
+        weights = {(source, target): float(samples[source]) for source, target in edges}
+        weights |= {(device, device): float(samples[device]) for device in view.idle.tolist()}
+    elif mixing == "metropolis":
+        check_mixing(graph, mixing)
+        for device in view.idle.tolist():
+            of_peers, weights[device, device] = graph.metropolis(device)
+            heard = zip(graph.of(device).tolist(), of_peers.tolist(), strict=True)
+            weights.update(((source, device), weight) for source, weight in heard)
+    return Task(start="device", local_sgd=(sgd,), mixing=weights)
 
 
 def mixed(context: Context) -> LocalState:
-    """Return the mean of the model that a device kept and those that it received, weighted as its task says.
+    """Return the mean of the model that a device kept and the received models, with the weights of its task.
 
-    A device that never trained has the first model. Weights of peers whose models did not come, or are not finite, are
-    shared out among the others in proportion.
+    A device that never trained has the first model. The weights of models that did not arrive or are not finite are
+    distributed over the other models in proportion.
     """
     kept = context.global_model if context.device_state is None else context.device_state
     return LocalState(context.copy(mean_of_holders(kept, *weighed(kept, context.received, context))))
 
 
 def weighed(mine: ModelState, received: Sequence[Update], context: Context) -> tuple[list[Update], list[float]]:
-    """Return what a device has and what it received, all that is finite, by device, and the weights of its task."""
+    """Return the finite models among the device's own and the received ones, by device, and their weights."""
     own = Update(context.device, -1, context.task, mine, 0, 0, 0, {})
     usable, _ = finite(sorted([own, *received], key=lambda message: message.device))
     mixing = context.task.mixing
@@ -109,61 +124,34 @@ def weighed(mine: ModelState, received: Sequence[Update], context: Context) -> t
 
 
 def written(values: Values, bits: int) -> Encoding:
-    """Return an encoding with so many bits, if its values do not say themselves how many."""
+    """Return the encoding of these values with `bits` bits, unless the name of the values fixes their bits."""
     return Encoding(values=values, bits=None if values in NAMED_BITS else bits)
 
 
 def sent_and_kept(local: LocalState, context: Context) -> Finished:
-    """Return what a device sends, which is also what it keeps."""
+    """Return a result in which a device sends its model and keeps the same model."""
     return Finished(local.weights, local.weights)
 
 
 def own_model(w: ModelState) -> ModelState:
-    """Return the model of a device whose message is something else, for the mean that a run reports."""
+    """Return a copy of a device's model on the CPU for the reported mean, where its message is something else."""
     return on_cpu({kind: w[kind] for kind in ("params", "buffers")})
 
 
 def mean_of_peers(state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext) -> Aggregate:
-    """Return the plain mean of the models of all devices that delivered: nobody has it, but it can be evaluated."""
-    usable, _ = server.finite([_with_model(update) for update in server.finite(updates)[0]])
+    """Return the plain mean of the models of all devices that delivered. No device has it, but it can be evaluated."""
+    models = [
+        update if update.own_model is None else update._replace(body=update.own_model)
+        for update in server.finite(updates)[0]
+    ]
+    usable, _ = server.finite(models)
     left_out = len(updates) - len(usable)
     model = server.mean(global_model, usable, [1.0] * len(usable)) if usable else None
     return Aggregate(state, model, metrics={"left_out": float(left_out)} if left_out else {})
 
 
-def _with_model(update: Update) -> Update:
-    """Return an update with the model of its device as its body."""
-    return update if update.own_model is None else update._replace(body=update.own_model)
-
-
-def _no_weights(view: View) -> Mapping[tuple[int, int], float]:
-    """Return no weights: all models count alike."""
-    return {}
-
-
-def _samples(view: View) -> Mapping[tuple[int, int], float]:
-    """Return the local data sizes of senders by edge, those of devices themselves among them."""
-    samples = view.setting.samples.tolist()
-    graph: PeerGraph = view.peers
-    heard = zip(graph.sources.tolist(), graph.targets.tolist(), strict=True)
-    weights = {(source, target): float(samples[source]) for source, target in heard}
-    return weights | {(device, device): float(samples[device]) for device in view.idle.tolist()}
-
-
-def _metropolis(view: View) -> Mapping[tuple[int, int], float]:
-    """Return the Metropolis weights of this round by edge, those of devices' own models among them."""
-    graph: PeerGraph = view.peers
-    check_mixing(graph, "metropolis")
-    weights: dict[tuple[int, int], float] = {}
-    for device in view.idle.tolist():
-        of_peers, weights[device, device] = graph.metropolis(device)
-        heard = zip(graph.of(device).tolist(), of_peers.tolist(), strict=True)
-        weights.update(((source, device), weight) for source, weight in heard)
-    return weights
-
-
 def check_mixing(graph: PeerGraph, mixing: Mixing) -> None:
-    """Raise ConfigError if Metropolis weights are asked for and somebody is not heard by whom it hears."""
+    """Raise ConfigError if Metropolis weights are asked for and a device hears a peer that does not hear it."""
     if mixing != "metropolis" or graph.symmetric:
         return
     edges = list(zip(graph.sources.tolist(), graph.targets.tolist(), strict=True))
@@ -176,20 +164,20 @@ def check_mixing(graph: PeerGraph, mixing: Mixing) -> None:
 
 
 def check_reuse(graph: PeerGraph, reuse: int | None, hint: str = "") -> None:
-    """Raise ConfigError if devices are to wait for more neighbours than any of them hears; None: for all of them."""
+    """Raise ConfigError if `reuse` exceeds the largest number of neighbours of a device. None: all neighbours."""
     most = int(graph.degree.max())
     if reuse is not None and reuse > most:
         raise ConfigError(f"method.reuse: must be at most the {most} neighbours that a device hears, got {reuse}{hint}")
 
 
-# --- a whole method but for what a device does ------------------------------------------------------------------
+# --- base classes of methods ------------------------------------------------------------------------------------
 
 
 class OwnModelMethod(Method):
-    """Methods whose devices keep models of their own, of which a run reports the mean."""
+    """Base of methods whose devices keep models of their own. A run reports the mean of these models."""
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the model that a device has, the first one if it has not changed it yet."""
+        """Return the model of a device, the first model before its first job."""
         return global_model if device_state is None else device_state
 
     def aggregate(
@@ -201,42 +189,43 @@ class OwnModelMethod(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class MixingMethod(OwnModelMethod):
-    """What methods of peers have in common; each adds what a device does and how far it goes in a round.
+    """Base of methods whose devices mix models with peers. Subclasses add the task of a device in a round.
 
-    `mixing`: "uniform" weighs all models that a device has alike, "samples" by their devices' data; "metropolis" is
-    doubly stochastic, so that it keeps the mean of all devices where it is, on graphs in which peers hear each other.
+    `mixing`: "uniform" weighs all models of a device equally, "samples" by the data sizes of their devices.
+    "metropolis" is doubly stochastic on graphs in which peers hear each other, so that the mean of all devices stays
+    the same.
     """
 
     mixing: Mixing = "uniform"  # fits every graph; doubly stochastic where all hear equally many and each other
-    """Lian et al. ask for a symmetric, doubly stochastic W and leave the choice open. Equal weights fit every graph;
-    `"metropolis"` is doubly stochastic on any graph of peers that hear each other; `"samples"` weighs by data sizes,
-    as code released with the DA-DPFL paper does for others.
+    """Lian et al. ask for a symmetric, doubly stochastic W and leave the choice open. Equal weights fit every graph.
+    `"metropolis"` is doubly stochastic on any graph of peers that hear each other. `"samples"` weighs by data sizes, as
+    code released with the DA-DPFL paper does for other methods.
     """
     needs: ClassVar[Needs] = Needs(protocols=frozenset({"sync"}), device_state="computed", peers="any")
 
     def check_peers(self, graph: PeerGraph) -> None:
-        """Raise ConfigError if the mixing does not fit who hears whom."""
+        """Raise ConfigError if the mixing does not fit the graph of peers."""
         check_mixing(graph, self.mixing)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerMethod(MixingMethod):
-    """A method whose devices exchange models, which they may also wait for.
+    """Base of methods whose devices exchange models and may wait for models of the same round.
 
-    `reuse`: for how many neighbours that train earlier in the round a device waits, chosen by `wait_select`.
+    `reuse`: number of neighbours earlier in the round that a device waits for, chosen by `wait_select`.
     """
 
-    reuse: CountOrZero = 0  # all train at once, as in the methods' own papers
-    """Waiting for models of the round comes from DA-DPFL; the method's own paper has none."""
-    wait_select: Select = "lowest_index"  # known when the round starts, so that nothing is sent in vain
-    """DA-DPFL bounds the number of awaited neighbours and does not say which; `"first_finish"` costs more messages.
+    reuse: CountOrZero = 0  # 0: all devices train at once, as in the methods' own papers
+    """Waiting for models of the round comes from DA-DPFL. The method's own paper has none."""
+    wait_select: Select = "lowest_index"  # the default is known when the round starts, so no message is sent in vain
+    """DA-DPFL bounds the number of awaited neighbours and does not specify which. `"first_finish"` costs more messages.
     """
 
     def check_peers(self, graph: PeerGraph) -> None:
-        """Raise ConfigError if mixing or waiting does not fit who hears whom."""
+        """Raise ConfigError if mixing or waiting does not fit the graph of peers."""
         super().check_peers(graph)
         check_reuse(graph, self.reuse)
 
     def plan_stretch(self, view: View, key: Key, sgd: LocalSGD) -> Plan:
-        """Ask every device that is there to mix and to train so much. Raises ConfigError as `check_peers`."""
+        """Ask every reachable device to mix and to train `sgd`. Raises ConfigError as `check_peers`."""
         return peer_plan(view, key, peer_task(view, sgd, self.mixing), self.reuse, self.wait_select)

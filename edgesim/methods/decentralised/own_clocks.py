@@ -1,4 +1,4 @@
-"""What methods of peers without rounds share: a job at a time, models that are kept, and what a run reports."""
+"""Base of methods of peers without rounds: each device takes one job at a time and keeps its model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from edgesim.methods.decentralised.base import OwnModelMethod
 
 @dataclass(frozen=True, kw_only=True)
 class OwnClockMethod(OwnModelMethod):
-    """What methods on the protocol `gossip` have in common; each says what a device's next job is."""
+    """Base of methods on the protocol `gossip`. Subclasses give the next job of a device."""
 
     needs: ClassVar[Needs] = Needs(protocols=frozenset({"gossip"}), device_state="computed", peers="any")
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Return the jobs of all idle devices as if each had done as many as there were rounds: for estimates."""
+        """Return the jobs of all idle devices as if each had done one job a round: for estimates."""
         turns = [
             Turn(view.setting, device, view.round, view.peers.of(device), view.round) for device in view.idle.tolist()
         ]

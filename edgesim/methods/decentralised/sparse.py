@@ -1,12 +1,12 @@
-"""What peers with sparse models of their own share: first masks, mixing under masks, masks that move, and prices.
+"""Base of peers with sparse models of their own: first masks, mixing under masks, moving masks, and prices.
 
-A message carries no mask: it is what is not zero in it. A device that never trained has the first model under its first
-mask, which everybody can draw from a seed.
+A message carries no mask: the mask is the nonzero entries. A device that never trained has the first model under its
+first mask, which every device can draw from a seed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from graphlib import TopologicalSorter
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -36,10 +36,10 @@ _SHORTCUTS = frozenset({"shortcut", "downsample"})  # parts of the names of thei
 
 
 class FirstMasks(NamedTuple):
-    """Which weights devices have at first: random ones, how many of each tensor by ERK.
+    """First masks of devices: random weights, with numbers for each tensor by ERK.
 
-    `maskable`: all weights ("2d"), or not those of shortcuts ("authors"). `initial`: every device draws for itself, or
-    all share one mask.
+    `maskable`: all weights ("2d"), or all except the weights of shortcuts ("authors"). `initial`: every device draws a
+    mask of its own ("per_device"), or all share one ("shared").
     """
 
     sparsity: float
@@ -51,11 +51,11 @@ class FirstMasks(NamedTuple):
         return self._maskable(masks.weight_shapes(cost_profile))
 
     def counts(self, shapes: masks.Shapes) -> dict[str, int]:
-        """Return how many weights of tensors of these shapes there are."""
+        """Return the number of weights that a mask keeps in each tensor of these shapes."""
         return masks.kept_counts(shapes, masks.densities(shapes, self.sparsity, "erk"))
 
     def model(self, whole: ModelState, device: int, seed: int) -> ModelState:
-        """Return the first model of a device, which carries its mask."""
+        """Return the first model of a device with its mask."""
         mask = self.mask(whole, device, seed)
         return masks.with_masks(masks.applied(whole, mask), mask)
 
@@ -71,11 +71,11 @@ class FirstMasks(NamedTuple):
         return {n: shape for n, shape in shapes.items() if everything or _SHORTCUTS.isdisjoint(n.split("."))}
 
 
-@lru_cache(maxsize=128)  # in a first round all who hear a device ask; packed, a weight takes an eighth of a byte
+@lru_cache(maxsize=128)  # in a first round every neighbour of a device asks; packed, a weight takes 1/8 byte
 def _drawn(
     first: FirstMasks, shapes: tuple[tuple[str, tuple[int, ...]], ...], device: int | None, seed: int
 ) -> Mapping[str, Tensor]:
-    """Return the first mask of a device, or of all for None; not to be changed."""
+    """Return the first mask of a device, or of all devices for None. Callers must not change it."""
     key, sizes = Key(seed), dict(shapes)
     drawn = masks.at_random(sizes, first.counts(sizes), key if device is None else key.at(device))
     (small,) = packed({"mask": drawn})
@@ -87,7 +87,7 @@ def _drawn(
 
 
 def config_of(seed: int, share: float) -> dict[str, float]:
-    """Return what devices are told: the seed of the first masks, and the share of weights to move, if any."""
+    """Return the config of a task: the seed of the first masks, and the share of weights to move, if any."""
     return {"seed": seed, **({"share": share} if share else {})}
 
 
@@ -99,9 +99,10 @@ def share_at(alpha: float, t: int, end: int) -> float:
 def sparse_orders(
     orders: Sequence[Order], view: View, kept: Mapping[int, masks.Counts], config: Mapping[str, float], growth: Growth
 ) -> tuple[Order, ...]:
-    """Return orders with the tasks of devices that keep so many weights of each tensor, by device.
+    """Return orders with the tasks of devices that keep `kept` weights of each tensor, by device.
 
-    By "gradient" a device also takes the gradient of the whole model on one batch. Who trains nothing moves nothing.
+    By "gradient" a device also takes the gradient of the whole model on one batch. A device that takes no step moves no
+    weight.
     """
     setting, sgd = view.setting, view.setting.training.local_sgd(view.round)
     ids = [order.device for order in orders]
@@ -123,11 +124,14 @@ def sparse_orders(
 
 
 def impatient(orders: Sequence[Order], setting: Setting, times: float) -> tuple[Order, ...]:
-    """Return orders that wait for so many times what those before them may take.
+    """Return orders whose waits end after `times` the expected training time of the awaited devices.
 
-    That is the device's own training time for each of the trainings in the longest chain of waits before it.
+    The expected time is the device's own training time for each training in the longest chain of waits before it.
     """
-    chain = _trainings_before({order.device: order.wait.peers for order in orders})
+    waits = {order.device: order.wait.peers for order in orders}
+    chain: dict[int, int] = {}  # number of devices that train one after another before each device
+    for device in TopologicalSorter(waits).static_order():
+        chain[device] = max((1 + chain[peer] for peer in waits.get(device, ())), default=0)
     found = []
     for order in orders:
         training_s = full_speed_s(order.task, setting, np.array([order.device]))
@@ -137,51 +141,39 @@ def impatient(orders: Sequence[Order], setting: Setting, times: float) -> tuple[
     return tuple(found)
 
 
-def _trainings_before(waits: Mapping[int, Sequence[int]]) -> dict[int, int]:
-    """Return how many devices train one after another before each, by device."""
-    chain: dict[int, int] = {}
-    for device in TopologicalSorter(waits).static_order():
-        chain[device] = max((1 + chain[peer] for peer in waits.get(device, ())), default=0)
-    return chain
-
-
 # --- on a device ------------------------------------------------------------------------------------------------
 
 
 def mixed(context: Context, first: FirstMasks) -> LocalState:
-    """Return the mean of a device's own model and those that it received, under its mask, the scratch.
+    """Return the mean of a device's own model and the received ones under its mask, and the mask as scratch.
 
-    Each weight is averaged over the models that have it, and is 0 if none does; biases and the like over all. Models
-    that are not finite are left out.
+    Each weight is averaged over the models that have it, and is 0 if none does. Tensors without masks, such as biases,
+    are averaged over all models. Models that are not finite are left out.
     Source: DA-DPFL paper, mask-based aggregation; DisPFL.
     """
     seed = int(context.task.config["seed"])
     kept = context.device_state
     mine = first.model(context.global_model, context.device, seed) if kept is None else kept
     mask = masks.masks_in(mine)
-    usable = list(_finite_models(plain(mine), context, first, seed))
-    mean = mean_of_nonzero(usable or [plain(mine)], mask)
-    w = context.copy(masks.applied(mean, mask))
-    return LocalState(w, masks.Masked({name: m.to(w["params"][name].device) for name, m in mask.items()}))
-
-
-def _finite_models(mine: ModelState, context: Context, first: FirstMasks, seed: int) -> Iterator[ModelState]:
-    """Yield a device's own model and those that it received, by device."""
-    own = Update(context.device, -1, context.task, mine, 0, 0, 0, {})
-    bodies = {id(m.body): m.body for m in (own, *context.received)}  # many who never trained share one
+    own = Update(context.device, -1, context.task, plain(mine), 0, 0, 0, {})
+    bodies = {id(m.body): m.body for m in (own, *context.received)}  # devices that never trained share one
     good = {which for which, body in bodies.items() if is_finite(plain(body))}
+    usable = []
     for m in sorted([own, *context.received], key=lambda message: message.device):
         model = plain(m.body)
         if m is not own and m.job < 0:  # it never trained
             model["params"] = masks.Applied(m.body["params"], first.mask(m.body, m.device, seed))
         if id(m.body) in good or is_finite(model):
-            yield model
+            usable.append(model)
+    mean = mean_of_nonzero(usable or [plain(mine)], mask)
+    w = context.copy(masks.applied(mean, mask))
+    return LocalState(w, masks.Masked({name: m.to(w["params"][name].device) for name, m in mask.items()}))
 
 
 def moved(model: ModelState, mask: masks.Masks, context: Context, growth: Growth) -> dict[str, Tensor]:
-    """Return the mask with its smallest weights replaced, a share that the task says: of every tensor as many come.
+    """Return the mask with the smallest weights of every tensor replaced: the task has their share.
 
-    They come where the gradient of one batch is largest, or anywhere.
+    The new weights, as many as the removed ones, are those with the largest gradient of one batch, or random ones.
     Source: Evci et al., "Rigging the Lottery" (2020), as in DisPFL.
     """
     share = context.task.config.get("share", 0.0)
@@ -197,7 +189,7 @@ def moved(model: ModelState, mask: masks.Masks, context: Context, growth: Growth
 
 
 def memory(model: ModelState, mask: masks.Masks) -> dict[str, dict[str, Tensor]]:
-    """Return what a device keeps: its model and the mask of the next round, on the CPU like the messages of others."""
+    """Return a device's model and its mask of the next round to keep, on the CPU like received messages."""
     return on_cpu(masks.with_masks(model, mask))
 
 
@@ -206,13 +198,13 @@ def plain(model: ModelState) -> dict[str, Mapping[str, Tensor]]:
     return {kind: tensors for kind, tensors in model.items() if kind in _MODEL}
 
 
-# --- what a run reports -----------------------------------------------------------------------------------------
+# --- the reported model -----------------------------------------------------------------------------------------
 
 
 def mean_of_sparse(state: Any, global_model: ModelState, updates: Sequence[Update]) -> tuple[Aggregate, list[Update]]:
     """Return the mean of each weight over the models that have it, and the messages used.
 
-    Nobody has this model, but it can be evaluated.
+    No device has this model, but it can be evaluated.
     """
     usable, metrics = finite(updates)
     if not usable:

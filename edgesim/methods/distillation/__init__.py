@@ -1,1 +1,1 @@
-"""What methods share whose devices keep their models, and tell each other what these say of public samples."""
+"""Base of methods whose devices keep their models and exchange answers on public samples."""

@@ -1,1 +1,1 @@
-"""What methods share whose devices have some layers of the model in common and keep the others to themselves."""
+"""Base of methods whose devices share some layers of the model and keep the other layers to themselves."""
