@@ -1,4 +1,4 @@
-"""Devices that keep models of their own and learn from each other through answers on public samples."""
+"""Base of methods whose devices keep models of their own and learn from each other's answers on public samples."""
 
 from __future__ import annotations
 
@@ -24,56 +24,56 @@ from edgesim.learning.train.public import learn_public, public_logits
 
 ANSWERS = "answers"  # name of the tensor that devices send
 NOTHING_KEPT = frozenset[str]()
-BEGIN, AGREE = "begin", "agree"  # names of tasks: nobody has said anything yet, or the device is told
+BEGIN, AGREE = "begin", "agree"  # names of tasks: before there are answers, and with answers to learn from
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublicAnswers(Method):
-    """Base of methods in which a device is told what others said of public samples, and says itself what it sees there.
+    """Base of methods in which devices learn from others' answers on public samples, and send only their own answers.
 
-    That is all that it sends. It may take steps on public samples before it trains on its own data: with the optimiser,
-    rate and batch of the scenario's training.
+    A device may take steps on public samples before it trains on its own data, with the optimiser, rate and batch of
+    the scenario's training.
     """
 
-    public_samples: Count = 500  # that the server and all devices have
+    public_samples: Count = 500  # samples that the server and all devices have
     needs: ClassVar[Needs] = Needs(device_state="delivered", networks=True)
 
     @property
     def needs_classes(self) -> str:
-        """What the method does for which labels have to be classes."""
+        """The reason why labels have to be classes."""
         return "compares what models say of each class"
 
     @property
     def server_set(self) -> ServerSet:
-        """Training samples that all devices have too, and none has among its own."""
+        """Training samples that all devices also have, and that are not part of any device's own data."""
         return ServerSet(self.public_samples, "train", "random", reserved=True, public=True, option="public_samples")
 
     @abstractmethod
     def answer(self, logits: Tensor) -> Tensor:
-        """Return what a device says of public samples, of the same shape as its logits on them."""
+        """Return a device's answers on public samples, with the same shape as its logits on them."""
 
     @abstractmethod
     def distance(self, logits: Tensor, told: Tensor) -> Tensor:
-        """Return the loss, a scalar, of the logits of a batch where others said `told`."""
+        """Return the loss, a scalar, of the logits of a batch against the answers `told` of others."""
 
-    # --- what devices are asked to do -----------------------------------------------------------------------------
+    # --- tasks ----------------------------------------------------------------------------------------------------
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices; those that are told the same do the same."""
+        """Ask the selected devices. Devices that receive the same tensor share a task."""
         ids = view.choose(key).tolist()
         told_to = [self.told_to(device, state, view) for device in ids]
         return Plan.by_kind(ids, told_to, lambda told: self.task_of(view, told))
 
     def told_to(self, device: int, state: Any, view: View) -> str:
-        """Return the name of the tensor of the global model that a device is told; "": there is none yet."""
+        """Return the name of the tensor of the global model that a device receives; "": there is none yet."""
         return ANSWERS if view.version else ""
 
     def task(self, view: View) -> Task:
-        """Return what a device does that is told what all say, if anybody has said anything."""
+        """Return the task of a device that receives the answers of all, if there are answers yet."""
         return self.task_of(view, ANSWERS if view.version else "")
 
     def task_of(self, view: View, told: str) -> Task:
-        """Return the task of devices that are told the tensor of this name; "": nothing."""
+        """Return the task of devices that receive the tensor of this name; "": none."""
         shape = (self.public_samples, view.setting.cost_profile.classes)
         up = Payload(collections=NOTHING_KEPT, tensors=(TensorSpec(ANSWERS, shape),))
         down = Payload(collections=NOTHING_KEPT, tensors=(TensorSpec(told, shape),)) if told else None
@@ -88,21 +88,21 @@ class PublicAnswers(Method):
         return replace(train, name=name, down=down, up=up, passes=tuple(passes))
 
     def digest_sgd(self, training: LocalSGD) -> LocalSGD | None:
-        """Return the steps on public samples of a device that is told what others say; None: it takes none."""
+        """Return the steps on public samples towards the answers of others; None: no steps."""
         return None
 
     def begin_sgd(self, training: LocalSGD) -> LocalSGD | None:
-        """Return the steps on the labels of public samples, before anybody has said anything; None: it takes none."""
+        """Return the steps on the labels of public samples, before there are answers; None: no steps."""
         return None
 
     # --- on the device --------------------------------------------------------------------------------------------
 
     def local(self, task: Task) -> LocalRule:
-        """Return public samples first, then the device's own."""
+        """Return the training on public samples, then on the device's own."""
         return LocalRule((LocalPhase(),), on_start=self._start, on_finish=self._finish)
 
     def own_model(self, context: Context) -> LocalState:
-        """Return the model that a device has kept; before its first job that which all start from."""
+        """Return the model that a device has kept; before its first job the common first model."""
         return LocalState(context.copy(context.device_state or context.first))
 
     def _start(self, context: Context) -> LocalState:
@@ -119,7 +119,7 @@ class PublicAnswers(Method):
         return LocalState(weights)
 
     def told(self, context: Context) -> Tensor:
-        """Return what the device was told: the one tensor that its payload carries."""
+        """Return the answers that the device received: the only tensor of its payload."""
         assert context.task.down is not None
         found: Tensor = context.global_model[TENSORS][context.task.down.tensors[0].name]
         return found.to(context.public.x.device)
@@ -129,10 +129,10 @@ class PublicAnswers(Method):
         return Finished({TENSORS: {ANSWERS: said}}, local.weights, own_model=local.weights)
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the device's own model; before its first job that which all start from."""
+        """Return the device's own model; before its first job the global model."""
         return device_state or global_model
 
 
 def said_by(updates: Sequence[Update]) -> Tensor:
-    """Return what devices said, shape (updates, samples, classes)."""
+    """Return the answers of devices, shape (updates, samples, classes)."""
     return torch.stack([update.body[TENSORS][ANSWERS] for update in updates])

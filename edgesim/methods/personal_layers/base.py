@@ -1,4 +1,4 @@
-"""The base class of methods whose devices share some layers of the model and keep the others to themselves."""
+"""Base of methods whose devices share some layers of the model and keep the other layers to themselves."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from edgesim.learning.models.trace import layer_of
 from edgesim.learning.train.context import Context
 from edgesim.methods.fedavg import FedAvg
 
-Names: TypeAlias = Annotated[tuple[str, ...], MinLen(1)]  # of layers, or of blocks of layers
-SomeLayers: TypeAlias = Count | Names  # or how many of the last layers
+Names: TypeAlias = Annotated[tuple[str, ...], MinLen(1)]  # names of layers, or of blocks of layers
+SomeLayers: TypeAlias = Count | Names  # a number of last layers, or names
 Layers: TypeAlias = CountOrZero | Names
 
-_MOST_NAMED = 12  # layers, in a message
+_MOST_NAMED = 12  # layers named in a message
 
 
 @dataclass(frozen=True, kw_only=True)
 class PersonalLayers(FedAvg):
-    """FedAvg over the layers that devices share. Each device has its own version of the others, which never travels.
+    """FedAvg over the layers that devices share. Each device has its own version of the other layers and keeps it.
 
-    A layer that stays takes its running statistics with it. The first time a device has those that the run started
-    from, which any device can draw from the seed. What a device uses itself is the newest shared layers with its own;
-    `evaluation.personal` tests it. The global model has shared layers that are trained and others as they were at the
-    start, so that its own accuracy says little. Own layers of a model that diverged are forgotten for those before.
+    A layer that stays keeps its running statistics on the device. Own layers start as the layers of the run's first
+    model, which any device can draw from the seed. A device uses the newest shared layers with its own layers, and
+    `evaluation.personal` tests this model. The global model has trained shared layers and untrained other layers, so
+    its accuracy says little. If a model diverged, the device keeps its previous own layers.
     """
 
     needs: ClassVar[Needs] = Needs(device_state="computed")
 
     def own_layers(self, cost_profile: CostProfile) -> frozenset[str]:
-        """Return the layers that stay on devices. Raises ConfigError if a key names what the model does not have."""
+        """Return the layers that stay on devices. Raises ConfigError if a key names a layer that the model lacks."""
         raise NotImplementedError
 
     def init(self, setting: Setting, key: Key) -> Any:
@@ -51,7 +51,7 @@ class PersonalLayers(FedAvg):
         return super().init(setting, key)
 
     def task(self, view: View) -> Task:
-        """Return the training of all layers, of which the shared ones travel; if none stays, FedAvg's."""
+        """Return the training of all layers, with payloads of the shared ones; FedAvg's task if no layer stays."""
         profile, usual = view.setting.cost_profile, super().task(view)
         if own := self.own_layers(profile):
             shared = Payload(layers=frozenset(profile.layer_names) - own)
@@ -59,28 +59,28 @@ class PersonalLayers(FedAvg):
         return usual
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD on the cross-entropy from the shared layers received and the device's own."""
+        """Return SGD on the cross-entropy from the received shared layers and the device's own layers."""
         if task.up.layers is None:
             return super().local(task)
         return with_own_layers(LocalPhase())
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the shared layers with the device's own, the global model if it has none yet."""
+        """Return the shared layers with the device's own layers, or the global model if it has none yet."""
         return global_model if device_state is None else joined(global_model, device_state)
 
 
 def with_own_layers(*phases: LocalPhase) -> LocalRule:
-    """Return the rule of a device that trains, in these phases, the shared layers received and its own.
+    """Return the rule of a device that trains, in these phases, the received shared layers and its own layers.
 
-    The layers that the task's update carries are the shared ones.
+    The shared layers are the layers in the upload of the task.
     """
     return LocalRule(phases, on_start=_start, on_finish=_finish)
 
 
 def chosen_layers(which: Layers, cost_profile: CostProfile, key: str) -> frozenset[str]:
-    """Return the last so many layers of a model, or those that are named or lie in a block that is.
+    """Return a number of last layers of a model, or the layers with these names and those in blocks with these names.
 
-    Raises ConfigError, which names the key of the method, if the model has not so many layers or none of a name.
+    Raises ConfigError, which names the key of the method, if the model has fewer layers or no layer of a name.
     """
     model, names = cost_profile.model, cost_profile.layer_names
     if isinstance(which, int):
@@ -100,7 +100,7 @@ def chosen_layers(which: Layers, cost_profile: CostProfile, key: str) -> frozens
 
 
 def check_shared(own: frozenset[str], cost_profile: CostProfile, key: str) -> frozenset[str]:
-    """Return the layers that stay on devices. Raises ConfigError if these are all that a model has."""
+    """Return the layers that stay on devices. Raises ConfigError if these are all layers of a model."""
     if len(own) == len(cost_profile.layers):
         raise ConfigError(
             f"method.{key}: must leave at least one of the {len(own)} layers of {cost_profile.model} to be shared, "
@@ -110,18 +110,17 @@ def check_shared(own: frozenset[str], cost_profile: CostProfile, key: str) -> fr
 
 
 def joined(shared: ModelState, own: ModelState) -> ModelState:
-    """Return a model with the tensors of `own` in place of those of the same names."""
+    """Return the model `shared` in which the tensors of `own` replace tensors of the same names."""
     return {kind: {**tensors, **own.get(kind, {})} for kind, tensors in shared.items()}
 
 
 def _start(context: Context) -> LocalState:
-    """Return the layers received with those that the device kept; at first all are of the model received."""
     received, kept = context.global_model, context.device_state
     return LocalState(context.copy(received if kept is None else joined(received, kept)))
 
 
 def _finish(local: LocalState, context: Context) -> Finished:
-    """Return the model, of which the shared layers are sent, and the others to keep unless the model diverged."""
+    """Return the model to send from, and the layers that are not shared to keep unless the model diverged."""
     w, shared = local.weights, context.task.up.layers
     assert shared is not None
     if not is_finite(w):

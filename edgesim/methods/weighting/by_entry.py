@@ -1,4 +1,4 @@
-"""The mean of networks of which devices have different parts: each parameter over the devices that had it."""
+"""Base of methods whose devices have different parts of a network: each parameter is averaged over its holders."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from edgesim.core.update import ModelState, Update
 class MeanByEntry(Method):
     """Average each parameter by data size over the devices that had it ("average_over_holders").
 
-    With `absent` = "include_absent" the others count with the old one. What nobody had stays.
+    With `absent` = "include_absent" the other devices count with the old value. A parameter that no device had stays.
     """
 
     absent: Absent = "average_over_holders"
-    """Each parameter is averaged over who had it. `"include_absent"` lets the others count with the old one."""
+    """Each parameter is averaged over the devices that had it. With `"include_absent"` the other devices count with the
+    old value.
+    """
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key

@@ -1,7 +1,7 @@
-"""Weights that fall with how far a device's data is from IID, and how that degree is learned from gradients.
+"""Weights that fall with a device's degree of non-IID data, and gradients to learn this degree.
 
 Device k has the degree D_k = v_k JS_k + b_k and the weight q_k ~ n_k / D_k. The loss F of the mean model depends on D_k
-through the weights alone, so its derivative needs two dot products a device and no further backward pass.
+through the weights alone. Its derivative therefore needs two dot products for each device and no extra backward pass.
 
 Source: "Efficient Federated Learning with Heterogeneous Data and Adaptive Dropout", arXiv 2507.10430 (FedDH).
 """
@@ -24,7 +24,7 @@ from edgesim.learning.submodel.slicing import Cut
 
 
 class Degrees(NamedTuple):
-    """How far from IID devices are taken to be: a divergence, stretched by `v` and shifted by `b`; each shape (k,)."""
+    """Degrees of non-IID data: a divergence, stretched by `v` and shifted by `b`; each of shape (k,)."""
 
     js: Arr
     v: Arr
@@ -32,7 +32,7 @@ class Degrees(NamedTuple):
 
     @property
     def value(self) -> Arr:
-        """D, shape (k,); learned, it may be negative."""
+        """D, shape (k,). A learned degree may be negative."""
         return self.v * self.js + self.b
 
 
@@ -68,16 +68,14 @@ def js_divergence(shares: Arr, mean: Arr, log_base: float = np.e) -> Arr:
 def weights_of(sizes: Arr, degree: Arr, floor: float, most: float | None = None) -> Arr:
     """Return the weights q of models, proportional to sizes / max(degree, floor), shape (k,), with sum 1.
 
-    `most`: none is larger; what is cut off goes to the others in proportion, and if they all are at `most`, then
-    everybody's weight is the same. All zero if all sizes are.
+    `most`: the largest weight. The excess of larger weights goes to the other models in proportion. If all would be at
+    `most`, all weights are equal. All zero if all sizes are.
     """
     importance = sizes / np.maximum(degree, floor)
     total = importance.sum()
     q: Arr = importance / total if total > 0 else importance
-    return q if most is None else _capped(q, most)
-
-
-def _capped(q: Arr, most: float) -> Arr:
+    if most is None:
+        return q
     having = int(np.count_nonzero(q))
     if most * having <= 1:
         return np.where(q > 0, 1 / max(1, having), 0.0)
@@ -97,11 +95,11 @@ def _capped(q: Arr, most: float) -> Arr:
 def pseudo_gradient(
     global_model: ModelState, updates: Sequence[Update], sizes: Arr, lr: float, cost_profile: CostProfile | None = None
 ) -> dict[str, Tensor]:
-    """Return the mean gradient that devices saw on their way from `global_model`, by parameter, float64.
+    """Return the mean gradient of devices on their way from `global_model`, by parameter, float64.
 
-    Device k's is its move against the sign, divided by `lr` and its number of steps; who took none saw none, nor does
-    anybody at a rate of 0. Each entry is averaged by `sizes`, shape (k,), over the devices that hold it, and is zero if
-    nobody does. `cost_profile`: of the model, where messages come from thinner parts.
+    The gradient of device k is its move, negated and divided by `lr` and its number of steps. A device without steps
+    does not count, and at a rate of 0 no device does. Each entry is averaged by `sizes`, shape (k,), over the devices
+    that hold it, and is zero if no device does. `cost_profile`: profile of the model, if updates cover thinner models.
     """
     cuts = _cuts(updates, cost_profile)
     weights = [size if message.steps and lr else 0.0 for message, size in zip(updates, sizes.tolist(), strict=True)]
@@ -126,23 +124,27 @@ def gains(
     *,
     absent: Absent = "average_over_holders",
 ) -> Arr:
-    """Return gamma, shape (k,): how fast F grows as model k counts more and the others, in proportion, less.
+    """Return gamma, shape (k,): the growth rate of F as the weight of model k rises and the others fall in proportion.
 
-    `gradient`: of F at `model`, which `mean_of_holders` made of `global_model`, `updates`, the weights `q`, which sum
-    to 1, and `absent`; running statistics are no parameters of F. If everybody holds everything, gamma_k is <gradient,
-    w_k - w>. Where the mean is over the holders of an entry, it counts the more, the less weight Q these have: gamma_k
-    = sum over the entries i that k holds of gradient_i (w_ki - w_i) / Q_i. The sum of q gamma is zero.
+    `gradient`: the gradient of F at `model`, the result of `mean_of_holders` for `global_model`, `updates`, the weights
+    `q` (with sum 1) and `absent`. F does not depend on running statistics. If all devices hold all entries, gamma_k is
+    <gradient, w_k - w>. If the mean is over the holders of an entry, an entry counts more the smaller the total weight
+    Q of its holders: gamma_k = sum over the entries i that k holds of gradient_i (w_ki - w_i) / Q_i. The sum of q gamma
+    is zero.
     """
     cuts = _cuts(updates, cost_profile)
     gamma = torch.zeros(len(updates), dtype=torch.float64)
     for name, new in model["params"].items():
         old, slope = global_model["params"][name], gradient[name]
         held = list(_holders(updates, cuts, name, old))
-        if absent == "include_absent":  # who lacks an entry sends the old one
+        if absent == "include_absent":  # a device that lacks an entry counts with the old value
             gamma += (slope * (old.double() - new)).sum()
             middle = old
         else:
-            slope, middle = slope / _weight_of_holders(new, held, q), new
+            weight = torch.zeros_like(new, dtype=torch.float64)  # of the holders of each entry
+            for k, _, index in held:
+                weight[index] += float(q[k])
+            slope, middle = slope / weight.where(weight > 0, 1.0), new
         for k, tensor, index in held:
             gamma[k] += (slope[index] * (tensor.double() - middle[index])).sum()
     result: Arr = gamma.numpy()
@@ -156,10 +158,10 @@ def degree_slopes(degree: Arr, floor: float, q: Arr, gamma: Arr) -> Arr:
 
 
 def stepped(degrees: Degrees, slopes: Arr, rates: Rates, floor: float, step_limit: float) -> Degrees:
-    """Return degrees whose `v` and `b` went a step down the gradient of F; `slopes`: dF/dD, shape (k,).
+    """Return the degrees after a gradient step of `v` and `b` down F; `slopes`: dF/dD, shape (k,).
 
     A degree below `floor` may only rise. No degree changes by more than `step_limit` of max(degree, floor): longer
-    steps of its `v` and `b` are shortened. A slope that is not finite is no reason to move.
+    steps of its `v` and `b` are shortened. A degree with a slope that is not finite stays.
     """
     value = np.maximum(degrees.value, floor)
     moves = np.isfinite(slopes) & ((degrees.value >= floor) | (slopes < 0))
@@ -171,7 +173,7 @@ def stepped(degrees: Degrees, slopes: Arr, rates: Rates, floor: float, step_limi
 
 
 def _cuts(updates: Sequence[Update], cost_profile: CostProfile | None) -> list[Cut | None]:
-    """Return which entries each message has; None: of the tensors that it has, all."""
+    """Return the cut of each message, which gives its entries; None: the message has whole tensors."""
     return [
         Cut(message.task.submodel, cost_profile) if cost_profile and message.task.submodel.channels else None
         for message in updates
@@ -181,15 +183,7 @@ def _cuts(updates: Sequence[Update], cost_profile: CostProfile | None) -> list[C
 def _holders(
     updates: Sequence[Update], cuts: Sequence[Cut | None], name: str, old: Tensor
 ) -> Iterator[tuple[int, Tensor, Any]]:
-    """Yield the place of each message that has some of a parameter, what it has and where that lies in the whole."""
+    """Yield, for each message with entries of a parameter, its place, these entries and their index in the whole."""
     for k, (message, cut) in enumerate(zip(updates, cuts, strict=True)):
         if name in message.body["params"]:
             yield k, message.body["params"][name], cut.index(name, old) if cut else ...
-
-
-def _weight_of_holders(new: Tensor, held: Sequence[tuple[int, Tensor, Any]], q: Arr) -> Tensor:
-    """Return the sum of the weights of those who hold each entry, 1 where nobody with a weight does."""
-    weight = torch.zeros_like(new, dtype=torch.float64)
-    for k, _, index in held:
-        weight[index] += float(q[k])
-    return weight.where(weight > 0, 1.0)

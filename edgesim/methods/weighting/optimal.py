@@ -24,44 +24,45 @@ from edgesim.learning.aggregate.mean import finite, mean_of_holders
 Mode: TypeAlias = Literal["sum", "mean"]
 
 _CHECK_SAMPLES = {"first": 2000, "reserved": 2000, "random": 128}
-_ALL = 2**63 - 1  # samples of the test set
-_PLACES = 2**31  # stream below a merge's key, out of the way of the method inside; never renumber
-_ROUNDING = 1e-12  # relative: equal updates are equal, however their products were rounded
+_ALL = 2**63 - 1  # number of samples: the whole test set
+_PLACES = 2**31  # stream below a merge's key, apart from the streams of the inner method; never renumber
+_ROUNDING = 1e-12  # relative tolerance, so that rounding of products does not tell equal updates apart
 
 
 @dataclass(frozen=True, kw_only=True)
 class DropsAdverse(Method):
-    """Stands before a method in a class: `class Mine(DropsAdverse, FedAdp)` averages, as FedAdp does, what is kept.
+    """Drop updates that pull against the others before a method averages: `class Mine(DropsAdverse, FedAdp)`.
 
-    An update is adverse if without it the updates point more clearly one way: if the value n ||mean of n updates||^2
-    grows. The one whose absence lets it grow most is labelled, and dropped unless the mean without it has the greater
-    loss on samples of the server; then the rest are looked at again, down to `min_keep`.
-    `mode`: "sum", that value; "mean" leaves its factor n out and labels somebody whenever updates differ.
-    `v`: the share of the updates that always stays; `min_keep`, if given, their number.
-    `check_set`: where losses are taken, among samples of the test set. "first": always the first; "random": drawn anew
-    each round; "reserved": as "first", and test accuracies leave them out. `check_samples` of them (default 2000; 128
-    if "random"), at most all; at most half if reserved. The metrics hold for every device whose update arrived
-    `selected` = 1, `labelled` and `excluded`, 1 or 0.
+    The mixin stands before a method in a class. The method, here FedAdp, averages the updates that are kept.
+    An update is adverse if without it the updates agree more on a direction: if the value n ||mean of n updates||^2
+    grows. The update whose absence raises this value most is labelled. It is dropped unless the mean without it has the
+    greater loss on samples of the server. Then the rest are examined again, down to `min_keep`.
+    `mode`: "sum" uses this value. "mean" omits its factor n and labels an update whenever updates differ.
+    `v`: the share of the updates that always stays. `min_keep`, if given, replaces it by a number of updates.
+    `check_set`: the test samples on which losses are computed. "first": always the first; "random": drawn anew each
+    round; "reserved": as "first", and test accuracies leave them out. `check_samples`: their number (default 2000, 128
+    if "random"), at most all, at most half if reserved. For every device whose update arrived, the metrics hold
+    `selected` = 1, and `labelled` and `excluded`, 1 or 0.
     """
 
     mode: Mode = "sum"
-    """The paper's expectation over the updates is a mean, the authors' code sums. By the mean, one of several
-    differing updates is always labelled: the means without each one have the mean of all as their mean, so one of
+    """The paper's expectation over the updates is a mean, the authors' code sums. With the mean, one of several
+    differing updates is always labelled: the average of the means without each update is the mean of all, so one of
     them is at least as long. The sum is a test that can fail. Both find the same update, and stop differently.
     """
     v: Share = 0.7
-    """Printed as the least number of updates, which 0.7 cannot be; a comment of the code reads it as a share: of 10
-    updates 7 stay.
+    """The paper prints it as the least number of updates, which 0.7 cannot be. A comment in the code reads it as a
+    share: of 10 updates 7 stay.
     """
     min_keep: Count | None = None
-    """`8` is what the authors' released code has instead, for 10 updates; an older file of theirs has 7."""
+    """The authors' released code has `8` instead of a share, for 10 updates. An older file of theirs has 7."""
     check_set: Literal["first", "random", "reserved"] = "first"
-    """In the code always the first test images, in the paper a batch drawn at random (`"random"`, anew each round).
-    Both let the test set guide training; `"reserved"` evaluates on the rest, which the published numbers do not.
-    Better for new studies.
+    """The code always takes the first test images, the paper a batch drawn at random (`"random"`, anew each round).
+    Both let the test set guide training. `"reserved"` evaluates on the rest, unlike the published numbers, and is
+    better for new studies.
     """
     check_samples: Count | None = None
-    """2000 in the code; 128 in the paper, the default of `"random"`."""
+    """2000 in the code. 128 in the paper, the default of `"random"`."""
 
     @property
     def server_set(self) -> ServerSet:
@@ -73,14 +74,18 @@ class DropsAdverse(Method):
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return what the method makes of the updates that are kept.
+        """Return the method's aggregate of the updates that are kept.
 
-        FLOPs of the server: the inner products of all updates; those of the loss checks are the tools' to count.
+        FLOPs of the server: the inner products of all updates. The server tools count the FLOPs of the loss checks.
         """
         usable, left_out = finite(updates)
         usable.sort(key=lambda message: message.device)  # ties: the lowest id
         sizes = np.array([message.samples * message.weight for message in usable])
-        places = self._places(server.tools, key)
+        places = None  # samples of the server for this round's losses; None: all
+        if self.check_set == "random":
+            samples = len(server.tools.rows)
+            drawn = key.at(_PLACES).numpy().choice(samples, min(self._samples, samples), replace=False)
+            places = torch.from_numpy(drawn)
 
         def loss(of: Sequence[int]) -> float:
             mean = mean_of_holders(global_model, [usable[i] for i in of], sizes[list(of)].tolist())
@@ -104,29 +109,23 @@ class DropsAdverse(Method):
         return self.check_samples or _CHECK_SAMPLES[self.check_set]
 
     def _fewest(self, updates: int) -> int:
-        """Return how many of so many updates always stay."""
+        """Return the number of updates that always stay, out of `updates`."""
         return self.min_keep or max(1, math.ceil(self.v * updates - 1e-9))
-
-    def _places(self, tools: Any, key: Key) -> torch.Tensor | None:
-        """Return which of the server's samples are looked at in this round; None: all."""
-        if self.check_set != "random":
-            return None
-        samples = len(tools.rows)
-        drawn = key.at(_PLACES).numpy().choice(samples, min(self._samples, samples), replace=False)
-        return torch.from_numpy(drawn)
 
 
 def sift(
     products: Arr, sizes: Arr, fewest: int, mode: Mode, loss: Callable[[Sequence[int]], float]
 ) -> tuple[list[int], list[int]]:
-    """Return the places of the updates that are kept, ascending, and of those labelled, in the order found.
+    """Return the places of the kept updates, ascending, and of the labelled ones, in the order found.
 
-    `products`: inner products of the updates, shape (n, n), in any unit; `sizes`: their weights, shape (n,). `loss` of
-    the mean of the updates at some places. At least `fewest` stay. The search ends with an update that is labelled but
-    not dropped, or once none is adverse. Of equally adverse ones the first is labelled.
+    `products`: inner products of the updates, shape (n, n), in any unit; `sizes`: their weights, shape (n,); `loss`:
+    the loss of the mean of the updates at some places. At least `fewest` stay. The search ends with an update that is
+    labelled but not dropped, or when no update is adverse. Of equally adverse updates the first is labelled.
     """
-    kept, labelled = list(range(len(sizes))), list[int]()
-    value = _value(products, sizes, mode)
+    kept, labelled, value = list(range(len(sizes))), list[int](), 0.0
+    if len(sizes):
+        square = float(sizes @ products @ sizes) / float(sizes.sum()) ** 2
+        value = square * (len(sizes) if mode == "sum" else 1)
     while len(kept) > fewest:
         left = np.ix_(kept, kept)
         without = values_without(products[left], sizes[kept], mode)
@@ -135,14 +134,14 @@ def sift(
             break
         labelled.append(kept[worst])
         rest = kept[:worst] + kept[worst + 1 :]
-        if not loss(rest) <= loss(kept):  # so that a loss that is no number drops nobody
+        if not loss(rest) <= loss(kept):  # so that a loss of NaN drops no update
             break
         kept, value = rest, float(without[worst])
     return kept, labelled
 
 
 def values_without(products: Arr, sizes: Arr, mode: Mode) -> Arr:
-    """Return the value of n updates without each of them, shape (n,), from their inner products, shape (n, n).
+    """Return the values of n updates without each of them, shape (n,), from their inner products, shape (n, n).
 
     With G = ||mean||^2, c_i = <mean, g_i> and N_i = ||g_i||^2 the mean of the others has, for equal sizes, the square
     (n^2 G - 2 n c_i + N_i) / (n - 1)^2.
@@ -153,17 +152,10 @@ def values_without(products: Arr, sizes: Arr, mode: Mode) -> Arr:
     return value
 
 
-def _value(products: Arr, sizes: Arr, mode: Mode) -> float:
-    if not len(sizes):
-        return 0.0
-    square = float(sizes @ products @ sizes) / float(sizes.sum()) ** 2
-    return square * (len(sizes) if mode == "sum" else 1)
-
-
 def gram_of_moves(global_model: ModelState, updates: Sequence[Update]) -> Arr:
     """Return the inner products of the moves of all parameters, as one vector a device, float64, shape (n, n).
 
-    What a message does not contain has not moved.
+    A parameter that a message does not contain has not moved.
     """
     products = torch.zeros(len(updates), len(updates), dtype=torch.float64)
     for name, old in global_model["params"].items():
