@@ -1,4 +1,4 @@
-"""FedJS: devices train as in FedAvg; the server weighs models by data size over how far a device's labels are from all.
+"""FedJS: FedAvg in which devices with unusual label distributions get smaller weights in the mean.
 
 Source: "Efficient Federated Learning with Heterogeneous Data and Adaptive Dropout", arXiv 2507.10430: FedDH without its
 learned weights.
@@ -29,37 +29,38 @@ _COUNT_BYTES = 4  # of one label
 
 @dataclass(frozen=True, kw_only=True)
 class FedJS(Method):
-    """Average the local models by data size over Jensen-Shannon divergence.
+    """Average the local models by data size over Jensen-Shannon divergence of labels.
 
-    The divergence is that between a device's labels and those of all devices together, with logarithms to `log_base`;
-    a smaller one than `d_min` counts as `d_min`. `q_max`: no weight is larger, unless so few models come that they
-    cannot all be below it. A device's label counts travel with its first model, 4 bytes a class. The metrics hold the
-    divergence `js` and the weight `q` of every device.
+    The divergence is between the label distribution of a device and the distribution of all devices together, with
+    logarithms to `log_base`. A divergence below `d_min` counts as `d_min`. `q_max`: the largest weight, unless too few
+    models arrive for all weights to be below it. A device's label counts travel with its first model, 4 bytes a class.
+    The metrics hold the divergence `js` and the weight `q` of every device.
 
-    The mean labels are those of all devices, not of the round's. Label counts travel with a device's first model that
-    arrives: who has sent them is known only where models are merged, so these methods do not run on the `null` backend.
+    The mean labels are those of all devices, not only of the devices in the round. Label counts travel with a device's
+    first model that arrives. The server learns only in the merge which devices have sent them, so these methods do not
+    run on the `null` backend.
     """
 
     log_base: Literal["e", "2"] = "e"
-    """The paper writes log; earlier code of its authors takes base 2. FedJS's weights are the same unless `d_min`
-    decides.
+    """The paper writes log. Earlier code of its authors takes base 2. The weights of FedJS are the same unless `d_min`
+    applies.
     """
     d_min: PositiveFactor = 0.01
-    """Silent, yet a device whose labels are those of all would have every weight. The authors' earlier code adds
-    1e-4, with which a single device still takes nearly all.
+    """The paper does not specify this, but without a floor a device with the label distribution of the fleet would get
+    all the weight. The authors' earlier code adds 1e-4, with which a single device still gets nearly all.
     """
     q_max: PositiveShare | None = None
-    """Silent; a cap for those who want one, such as 0.5."""
-    # plan() reads who has sent label counts, which timing alone does not know
+    """The paper does not specify this. An optional cap, such as 0.5."""
+    # plan() reads which devices have sent label counts, which timing alone does not know
     needs: ClassVar[Needs] = Needs(feedback=True, metadata=frozenset({"labels"}))
 
     @property
     def needs_classes(self) -> str:
-        """What the method does for which labels have to be classes."""
+        """The reason why labels have to be classes."""
         return "weighs devices by their classes"
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return every device's divergence and that nobody has sent label counts. Raises ConfigError without labels."""
+        """Return the divergence of every device, with no label counts sent yet. Raises ConfigError without labels."""
         super().init(setting, key)
         if setting.labels is None:
             raise ConfigError("data: the method weighs devices by their labels, found no data set")
@@ -68,9 +69,9 @@ class FedJS(Method):
         return {"js": self._divergence(shares, mean), "told": np.zeros(len(shares), dtype=bool)}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to train the whole model, and those that are new for their label counts."""
-        later = self.task(view)
-        first = replace(later, up=Payload(extra_bytes=_counts_bytes(view.setting)))
+        """Ask the selected devices to train the whole model, and new devices to send their label counts too."""
+        later, labels = self.task(view), view.setting.labels
+        first = replace(later, up=Payload(extra_bytes=_COUNT_BYTES * (0 if labels is None else labels.shape[1])))
         devices = view.choose(key).tolist()
         return Plan.by_kind(devices, state["told"][devices].tolist(), lambda told: later if told else first)
 
@@ -84,7 +85,7 @@ class FedJS(Method):
         return Aggregate(state, server.mean(global_model, updates, q.tolist()), metrics=noted(updates, js=js, q=q))
 
     def _told(self, state: Any, updates: Sequence[Update], server: ServerContext) -> Any:
-        """Return the state with what messages tell about their devices' labels."""
+        """Return the state in which the devices of these messages have sent their label counts."""
         told = state["told"].copy()
         told[[message.device for message in updates]] = True
         return {**state, "told": told}
@@ -101,18 +102,14 @@ class FedJS(Method):
 
 
 def sizes_of(updates: Sequence[Update]) -> Arr:
-    """Return how much the data of each message's device counts, shape (k,)."""
+    """Return the data size of each message's device times the weight of the message, shape (k,)."""
     return np.array([message.samples * message.weight for message in updates], dtype=float)
 
 
 def noted(updates: Sequence[Update], **columns: Arr) -> dict[str, dict[int, float]]:
-    """Return metrics of numbers by device; each column has shape (k,)."""
+    """Return metrics by device from columns of shape (k,)."""
     devices = [message.device for message in updates]
     return {name: dict(zip(devices, column.tolist(), strict=True)) for name, column in columns.items()}
-
-
-def _counts_bytes(setting: Setting) -> int:
-    return _COUNT_BYTES * (0 if setting.labels is None else setting.labels.shape[1])
 
 
 PLUGINS = {"fedjs": FedJS}

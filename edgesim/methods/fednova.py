@@ -1,4 +1,4 @@
-"""FedNova: devices that take more local steps no longer pull the average towards themselves.
+"""FedNova: moves of devices are divided by their local steps, so that more steps do not mean more weight.
 
 Source: Wang et al., "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization" (NeurIPS
 2020), equation 7 and its authors' published code.
@@ -13,9 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from annotated_types import Ge, Lt
-from torch import Tensor
 
-from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import NonNegativeFactor
 from edgesim.core.method import Aggregate, LocalRule, Method, ServerContext
@@ -31,23 +29,25 @@ _COUNT_BYTES = 4  # a device's number of steps
 
 @dataclass(frozen=True, kw_only=True)
 class FedNova(Method):
-    """w + tau_eff sum_k p_k (w_k - w) / |a_k|: p are shares of the data, |a_k| says how far k steps lead.
+    """FedAvg that normalises the move of each device by its local steps, for devices with different numbers of steps.
 
-    |a_k| is the number of steps that the device really took, or with `training.momentum` or the proximal term `mu` what
-    these make of it, and tau_eff = sum_k p_k |a_k|; with `mu` it is the mean number of steps, as in the published code.
-    With `server_momentum` the server moves by v <- server_momentum v + the move above. A device that took no step does
-    not count. Running statistics of normalisation layers are averaged by data size.
-    Differs: for momentum and `mu` together the published code adds one recursion on top of the other; here |a_k| is
-    that of the steps really taken.
+    The new model is w + tau_eff sum_k p_k (w_k - w) / |a_k|, where p_k are shares of the data.
+    |a_k| is the number of steps that device k actually took. With `training.momentum` or the proximal term `mu` it is
+    the length of these steps along constant gradients. tau_eff = sum_k p_k |a_k|, but with `mu` it is the mean number
+    of steps, as in the published code. With `server_momentum` the server moves by v <- server_momentum v + the move
+    above. A device that took no step does not count. Running statistics of normalisation layers are averaged by data
+    size.
+    Differs: for momentum and `mu` together the published code adds one recursion to the other. Here |a_k| is computed
+    for the steps actually taken.
     """
 
     mu: NonNegativeFactor = 0.0
-    """The proximal variant of Wang et al. is off in FedDHAD's comparison."""
+    """The FedDHAD paper's comparison does not use the proximal variant of Wang et al."""
     server_momentum: Annotated[float, Ge(0), Lt(1)] = 0.0
-    """The global momentum factor of the published code (`gmf`), which is 0 there too."""
+    """The global momentum factor of the published code (`gmf`), also 0 there."""
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return a server at rest. Raises ConfigError unless devices train by SGD, with plain momentum if any."""
+        """Return a state without velocity. Raises ConfigError unless devices train by SGD without Nesterov momentum."""
         setting.training.check_sgd("it has to know how far steps lead")
         if setting.training.nesterov:
             raise ConfigError(
@@ -56,23 +56,35 @@ class FedNova(Method):
         return {**super().init(setting, key), "velocity": {}}
 
     def task(self, view: View) -> Task:
-        """Return the training of the whole model, after which a device tells the number of its steps."""
+        """Return the training of the whole model, after which a device sends its number of steps."""
         return replace(super().task(view), passes=proximal_passes(self.mu), up=Payload(extra_bytes=_COUNT_BYTES))
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD on the cross-entropy with the proximal term, if there is one."""
+        """Return SGD on the cross-entropy, with the proximal term unless `mu` is 0."""
         return proximal_sgd(self.mu)
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Apply the normalised mean of the moves of those that took a step; the model stays where nobody did."""
+        """Apply the normalised mean of the moves of devices that took a step; without any the model stays."""
         moved = [update for update in updates if update.steps]
         if not moved:
             return Aggregate(state, global_model)
         sizes = self.update_weights(moved, server.setting)
-        weights = self._weights(moved, np.array(sizes) / sum(sizes))
-        step = {name: _weighted_moves(name, old, moved, weights) for name, old in global_model["params"].items()}
+        shares = np.array(sizes) / sum(sizes)
+        lengths = np.array(
+            [
+                normaliser(update.steps, update.task.local_sgd[0].momentum, update.task.local_sgd[0].lr * self.mu)
+                for update in moved
+            ]
+        )
+        effective = shares @ (np.array([update.steps for update in moved]) if self.mu else lengths)
+        weights = effective * shares / lengths  # for equal numbers of steps the shares
+        step = {}
+        for name, old in global_model["params"].items():
+            step[name] = torch.zeros_like(old, dtype=torch.float64)
+            for update, weight in zip(moved, weights.tolist(), strict=True):
+                step[name].add_(update.body["params"][name].double() - old, alpha=weight)
         if self.server_momentum:
             before = state["velocity"]
             step = {name: s + self.server_momentum * before[name] if before else s for name, s in step.items()}
@@ -81,21 +93,9 @@ class FedNova(Method):
         buffers = server.mean({"buffers": global_model["buffers"]}, moved, sizes)["buffers"]
         return Aggregate(state, {"params": params, "buffers": buffers})
 
-    def _weights(self, updates: Sequence[Update], shares: Arr) -> Arr:
-        """Return what each move is multiplied by, shape (k,); for equal numbers of steps these are the shares."""
-        steps = np.array([message.steps for message in updates])
-        lengths = np.array([self._length(message) for message in updates])
-        effective = shares @ (steps if self.mu else lengths)
-        weights: Arr = effective * shares / lengths
-        return weights
-
-    def _length(self, message: Update) -> float:
-        (sgd,) = message.task.local_sgd
-        return normaliser(message.steps, sgd.momentum, sgd.lr * self.mu)
-
 
 def normaliser(steps: int, momentum: float = 0.0, pull: float = 0.0) -> float:
-    """Return |a|: how far so many steps lead along gradients of 1 at a learning rate of 1.
+    """Return |a|, the length of `steps` steps along gradients of 1 at a learning rate of 1.
 
     `pull`: learning rate times the weight of the proximal term.
     """
@@ -104,14 +104,6 @@ def normaliser(steps: int, momentum: float = 0.0, pull: float = 0.0) -> float:
         velocity = momentum * velocity + 1.0 - pull * moved
         moved += velocity
     return moved
-
-
-def _weighted_moves(name: str, old: Tensor, updates: Sequence[Update], weights: Arr) -> Tensor:
-    """Return the weighted sum of the moves of one parameter, float64."""
-    total = torch.zeros_like(old, dtype=torch.float64)
-    for message, weight in zip(updates, weights.tolist(), strict=True):
-        total.add_(message.body["params"][name].double() - old, alpha=weight)
-    return total
 
 
 PLUGINS = {"fednova": FedNova}

@@ -1,4 +1,4 @@
-"""FedOpt: FedAvg whose server takes the mean of the devices' moves for a gradient, and steps by an optimiser.
+"""FedOpt: FedAvg whose server uses the mean move of the devices as a gradient and steps by an optimiser.
 
 Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithms 1 and 2; FedAvgM: Hsu, Qi and Brown,
 "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification" (2019).
@@ -22,19 +22,19 @@ from edgesim.methods.fedavg import FedAvg
 
 @dataclass(frozen=True, kw_only=True)
 class FedOpt(FedAvg, ServerOptimizer):
-    """Base class of FedAvg with a server optimiser, whose hyper-parameters are the method's own.
+    """Base class of FedAvg with a server optimiser. Its hyper-parameters are keys of the method.
 
-    `server_optimizer` of the scenario does the same to other methods.
+    `server_optimizer` of the scenario does the same for other methods.
     """
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return a server that has taken no step."""
+        """Return a state without moments."""
         return {**super().init(setting, key), "moments": {}}
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return FedAvg's mean, of which the optimiser makes a step."""
+        """Return the model after an optimiser step towards FedAvg's mean."""
         mean = super().combine(state, global_model, updates, server, key)
         assert mean.model is not None  # FedAvg's, of at least one update
         moments, model = stepped(self, state["moments"], global_model, mean.model)
@@ -47,7 +47,7 @@ class FedOpt(FedAvg, ServerOptimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class FedAvgM(FedOpt, Sgd):
-    """FedAvg with momentum of the server."""
+    """FedAvg whose server steps with momentum."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,36 +24,37 @@ from edgesim.methods.optimal_aggregation import OptimalAggregation
 
 @dataclass(frozen=True, kw_only=True)
 class FedPNS(OptimalAggregation):
-    """Draw devices by probability, average with Optimal Aggregation, and lower the probabilities of whom it labelled.
+    """Draw devices by probability, average with Optimal Aggregation, and lower the probability of adverse devices.
 
-    The scenario's selection says how many are asked, the probabilities who: at first all are equal. A device that was
-    labelled in a share x of its updates so far loses the share min((x + `beta`)^`alpha`, 1) of its probability to all
-    who were not labelled in this round. Who has probability 0 is asked only if there are too few others.
+    The scenario's selection gives the number of devices, the probabilities decide which ones. At first all
+    probabilities are equal. A device that was labelled adverse in a share x of its updates so far loses the share
+    min((x + `beta`)^`alpha`, 1) of its probability to all devices that were not labelled in this round. A device with
+    probability 0 is asked only if there are too few other devices.
     `first_round`: drawn by "probabilities", or by the scenario's "selection", which may be stratified.
-    The metrics have every device's `probability` after the round, and those of Optimal Aggregation.
+    The metrics have every device's `probability` after the round, and the metrics of Optimal Aggregation.
     """
 
     alpha: Count = 2
-    """The best of Figure 4.5 of the thesis, which tries 1, 2 and 3."""
+    """The best value of Figure 4.5 of the thesis, which tries 1, 2 and 3."""
     beta: Share = 0.7
-    """The best of Figure 4.5, which tries 0.5, 0.7 and 0.8. With `alpha` = 2 a device that was labelled in 3 of 10
-    updates loses all of its probability.
+    """The best value of Figure 4.5, which tries 0.5, 0.7 and 0.8. With `alpha` = 2 a device that was labelled in 3 of
+    10 updates loses all of its probability.
     """
     first_round: Literal["probabilities", "selection"] = "probabilities"
-    """The algorithm starts from equal probabilities; the code from a draw of equally many i.i.d. and other devices:
-    `"selection"`, with a stratified selection.
+    """The algorithm starts from equal probabilities. The code starts from a draw of equally many i.i.d. and other
+    devices: `"selection"`, with a stratified selection.
     """
     needs: ClassVar[Needs] = Needs(feedback=True)
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return each device's probability, and how often its update arrived and was labelled, shape (devices,)."""
+        """Return each device's probability and its numbers of arrived and of labelled updates, shape (devices,)."""
         super().init(setting, key)
         probability = setting.by_device(np.full(setting.devices, 1 / setting.devices))
         never = np.zeros(len(probability), dtype=np.int64)
         return {"probability": probability, "selected": never, "labelled": never}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask devices drawn by probability to train the whole model; only those that can be reached now."""
+        """Ask reachable devices, drawn by probability, to train the whole model."""
         chosen = view.choose(key)
         if view.round or self.first_round == "probabilities":
             chosen = draw(state["probability"], view.idle, len(chosen), key.at(PlanStream.DEVICES))
@@ -62,7 +63,7 @@ class FedPNS(OptimalAggregation):
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the mean of the updates that are kept, and probabilities that know who was labelled."""
+        """Return the mean of the kept updates, and lower the probabilities of labelled devices."""
         merged = super().aggregate(state, global_model, updates, server, key)
         flags = merged.metrics["labelled"]
         arrived, labelled = _ids(flags), _ids([device for device, flag in flags.items() if flag])
@@ -83,7 +84,7 @@ class FedPNS(OptimalAggregation):
 def draw(probability: Arr, among: Ids, count: int, key: Key) -> Ids:
     """Return `count` distinct ids of `among`, ascending, drawn one after the other by probability, shape (devices,).
 
-    If fewer have any, all of these and others at random.
+    If fewer ids have a probability above 0, all of these and random others.
     """
     generator, weight = key.numpy(), probability[among]
     likely = among[weight > 0]
@@ -94,9 +95,9 @@ def draw(probability: Arr, among: Ids, count: int, key: Key) -> Ids:
 
 
 def lowered(probability: Arr, labelled: Ids, share: Arr) -> Arr:
-    """Return probabilities, shape (devices,), after the labelled lost these shares of theirs to all others equally.
+    """Return probabilities, shape (devices,), after labelled devices lost these shares to all others equally.
 
-    If everybody was labelled there is nobody to give to, and all stay as they are.
+    If all devices were labelled, all probabilities stay.
     """
     others = np.ones(len(probability), dtype=bool)
     others[labelled] = False

@@ -1,4 +1,4 @@
-"""FedProx: FedAvg whose devices are held near the model that they received.
+"""FedProx: FedAvg whose local models are kept near the received model by a proximal term.
 
 Source: Li et al., "Federated Optimization in Heterogeneous Networks" (MLSys 2020), algorithm 2; aggregation and search
 grid as among the baselines of the FedDHAD paper.
@@ -18,15 +18,15 @@ from edgesim.methods.fedavg import FedAvg
 
 @dataclass(frozen=True, kw_only=True)
 class FedProx(FedAvg):
-    """Devices minimise their loss plus `mu` / 2 times the squared distance to the model received; 0 is FedAvg.
+    """Devices minimise their loss plus `mu` / 2 times the squared distance to the received model; 0 is FedAvg.
 
-    Running statistics are not held. Keys of the average: see FedAvg. The paper's variable local work is a matter of
-    the scenario: failure `partial_work`.
+    The term does not apply to running statistics. Keys of the average: see FedAvg. The scenario sets the paper's
+    variable local work: failure `partial_work`.
     """
 
     mu: NonNegativeFactor = 0.01  # within the usual grid 0.001, 0.01, 0.1, 1
-    """FedDHAD tunes it and does not say to what; of the usual grid 0.001, 0.01, 0.1, 1. At 0 it is FedAvg, bit for
-    bit.
+    """The FedDHAD paper tunes it and does not give the value. The default is from the usual grid 0.001, 0.01, 0.1, 1.
+    At 0 it is FedAvg, bit for bit.
     """
 
     def task(self, view: View) -> Task:
@@ -34,12 +34,12 @@ class FedProx(FedAvg):
         return replace(super().task(view), passes=proximal_passes(self.mu))
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD on the cross-entropy with the proximal term, if there is one."""
+        """Return SGD on the cross-entropy, with the proximal term unless `mu` is 0."""
         return proximal_sgd(self.mu)
 
 
 def proximal_passes(mu: float) -> tuple[Pass, ...]:
-    """Return the work of training with a proximal term: 4 FLOPs a parameter and step on top, if there is a term."""
+    """Return the work of training with a proximal term: 4 extra FLOPs a parameter and step, unless `mu` is 0."""
     return (Pass(), Pass("param_step", times=4.0)) if mu else (Pass(),)
 
 

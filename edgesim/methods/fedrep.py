@@ -1,4 +1,4 @@
-"""FedRep: devices share a representation; each trains its own head on it first, and then the representation.
+"""FedRep: devices share the body of the model. Each device trains its own head first, and then the body.
 
 Source: Collins et al., "Exploiting Shared Representations for Personalized Federated Learning" (ICML 2021),
 algorithm 1, with the settings of section 5.
@@ -26,22 +26,22 @@ from edgesim.methods.personal_layers.base import (
 
 @dataclass(frozen=True, kw_only=True)
 class FedRep(PersonalLayers):
-    """FedAvg over the body of the model. A device trains its own head with the body at rest, then the body alone.
+    """FedAvg over the body of the model. A device trains its own head with a frozen body, then the body alone.
 
-    `personal_layers`, the head: how many of the last layers, or names of layers or of blocks of them. `head_epochs`
-    train it, `training.local_epochs` if unset, and `body_epochs` the body. Layers at rest run forward, with running
-    statistics as they are; what they save is not charged. A device that stops early misses epochs of the body first. It
-    is tested with the newest body and its own head; the global model's own accuracy says little, as its head stays as
-    it was drawn. Keys of the average: see FedAvg.
+    `personal_layers`, the head: the number of last layers, or names of layers or of blocks of layers. The head trains
+    for `head_epochs`, `training.local_epochs` if unset, and the body for `body_epochs`. Frozen layers run forward with
+    fixed running statistics, and the work that freezing saves is not charged. A device that stops early misses epochs
+    of the body first. It is tested with the newest body and its own head. The accuracy of the global model says little,
+    because its head stays at its first values. Keys of the average: see FedAvg.
 
-    The published code lets batch normalisation of layers at rest go by the batch. It also trains heads for ten epochs
-    more before the last test, which a run here does not.
+    In the published code, batch normalisation of frozen layers uses the statistics of the batch. The code also trains
+    heads for ten more epochs before the last test, which a run here does not.
     """
 
     personal_layers: SomeLayers = 1
-    """Collins et al.: the last layer of every network of theirs."""
+    """Collins et al.: the last layer of each of their networks."""
     head_epochs: Count | None = None
-    """The scenario's `training.local_epochs`, which gives all methods as many. Collins et al. take ten."""
+    """The scenario's `training.local_epochs`, the same for all methods. Collins et al. take ten."""
     body_epochs: Count = 1
     """Collins et al. take one for CIFAR and five for FEMNIST and Sent140."""
 
@@ -68,13 +68,13 @@ class FedRep(PersonalLayers):
         return replace(usual, local_sgd=(head, body), passes=passes)
 
     def local(self, task: Task) -> LocalRule:
-        """Return SGD on the cross-entropy, of the device's own head and then of the body received."""
+        """Return SGD on the cross-entropy, of the device's own head and then of the received body."""
         frozen: list[Any] = [work.submodel.frozen for work in task.passes if work.submodel]
         return with_own_layers(*(LocalPhase(frozen=layers) for layers in frozen))
 
 
 def _phase(name: str, frozen: frozenset[str], share: float) -> Pass:
-    """Return the work of a phase that has so large a share of all epochs."""
+    """Return the work of a phase with a share of all epochs."""
     return Pass(times=share, updates=share, submodel=Submodel(name, frozen=frozen))
 
 

@@ -1,4 +1,4 @@
-"""FedSGD: every device takes one gradient of its data, the server steps along their mean by data size.
+"""FedSGD: every device computes one gradient of its data, and the server steps along the mean gradient.
 
 Source: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (2017), section 2;
 H. Wu, PhD thesis, York University (2023), chapter 2, which names it as the contrast to FedAvg.
@@ -7,7 +7,6 @@ H. Wu, PhD thesis, York University (2023), chapter 2, which names it as the cont
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from edgesim.core.encoding import FLOAT32
@@ -28,17 +27,19 @@ BatchSize: TypeAlias = Literal["full"] | Count
 
 @dataclass(frozen=True, kw_only=True)
 class FedSGD(Method):
-    """w <- w - lr (a_1 G_1 + ... + a_n G_n): one gradient a device and round, a_k shares of the arrived devices' data.
+    """Each device computes one gradient a round, and the server steps along their mean by data size.
 
-    A device sends w - lr G_k in place of G_k: as the shares sum to 1, their mean is the server's step. `batch_size`:
-    the gradient is that of all samples of a device in one pass ("full"), which needs memory for all of them, or of so
-    many drawn anew every round. `training` gives the learning rate, weight decay and clipping; its batch, epochs and
-    momentum play no part. An update that counts in a later round brings its older w with it, as in FedAvg.
+    w <- w - lr (a_1 G_1 + ... + a_n G_n), where a_k are shares of the data of the devices that arrived.
+    A device sends w - lr G_k instead of G_k. As the shares sum to 1, the mean of the messages is the server's step.
+    `batch_size`: the gradient covers all samples of a device in one pass ("full"), which needs memory for all of them,
+    or this number of samples, drawn anew every round. `training` gives the learning rate, weight decay and clipping.
+    Its batch, epochs and momentum are ignored. An update that counts in a later round starts from its older w, as in
+    FedAvg.
     """
 
     batch_size: BatchSize = "full"  # as McMahan et al. define it
-    """A full gradient in McMahan et al. (section 2) and once in Wu's thesis (chapter 2.1), which elsewhere (2.2)
-    speaks of one local step per synchronisation: a number of samples.
+    """McMahan et al. (section 2) take a full gradient, and so does Wu's thesis in chapter 2.1. Its chapter 2.2 has one
+    local step per synchronisation: a number of samples.
     """
 
     def init(self, setting: Setting, key: Key) -> Any:
@@ -49,10 +50,17 @@ class FedSGD(Method):
         return super().init(setting, key)
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices for one step; those that hold equally many samples share a task."""
-        chosen = view.choose(key).tolist()
-        batches = [self._batch(int(view.setting.samples[device])) for device in chosen]
-        return Plan.by_kind(chosen, batches, partial(_step, view))
+        """Ask the selected devices for one step. Devices with the same number of samples share a task."""
+        sgd = view.setting.training.local_sgd(view.round)
+        name = _GRADIENT if view.setting.encoding_up.of_update else "train"
+
+        def task_of(batch: int) -> Task:  # without momentum, since there is no step before it
+            return Task(name=name, local_sgd=(replace(sgd.for_steps(1), batch=batch, momentum=0.0),))
+
+        chosen, samples = view.choose(key).tolist(), view.setting.samples
+        # normalisation cannot train on one sample: in a batch of two it is a short last batch, which the loop skips
+        batches = [max(int(samples[k]), 2) if self.batch_size == "full" else self.batch_size for k in chosen]
+        return Plan.by_kind(chosen, batches, task_of)
 
     def local(self, task: Task) -> LocalRule:
         """Return the rule of a step; an encoded update has the exact move, not the difference of rounded models."""
@@ -60,26 +68,15 @@ class FedSGD(Method):
             return LocalRule((LocalPhase(adjust_gradients=keep_gradient),), on_finish=_moved)
         return super().local(task)
 
-    def _batch(self, samples: int) -> int:
-        # normalisation cannot train on one sample: in a batch of two it is a short last batch, which the loop skips
-        return max(samples, 2) if self.batch_size == "full" else self.batch_size
-
-
-def _step(view: View, batch: int) -> Task:
-    """Return the task of one step; no momentum, since there is no step before it."""
-    sgd = view.setting.training.local_sgd(view.round)
-    name = _GRADIENT if view.setting.encoding_up.of_update else "train"
-    return Task(name=name, local_sgd=(replace(sgd.for_steps(1), batch=batch, momentum=0.0),))
-
 
 def _moved(local: LocalState, context: Context) -> Finished:
-    """Return the model after the step, and its move -lr g, of which a rounded model keeps few digits."""
+    """Return the model after the step, and its exact move -lr g, which the difference of rounded models loses."""
     lr = context.task.local_sgd[0].lr
     return Finished(local.weights, moves={"params": {name: -lr * g for name, g in kept_gradient(local).items()}})
 
 
 def refuse_encoding(setting: Setting, why: str) -> None:
-    """Raise ConfigError if a scenario encodes uplinks of a method that writes them itself; `why`: who says how."""
+    """Raise ConfigError, with the reason `why`, if a scenario encodes uplinks of a method with its own encoding."""
     if setting.encoding_up != FLOAT32:
         raise ConfigError(f"encoding.up: {why}; leave encoding.up out, found values = {setting.encoding_up.values!r}")
 
