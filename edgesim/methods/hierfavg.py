@@ -1,4 +1,4 @@
-"""HierFAVG: federated averaging over a tree, in which edge servers average often and the server averages seldom.
+"""HierFAVG: federated averaging over a tree. Edge servers average often, and the server averages rarely.
 
 Source: Liu, Zhang, Song and Letaief, "Client-Edge-Cloud Hierarchical Federated Learning" (ICC 2020), algorithm 1.
 """
@@ -17,23 +17,24 @@ from edgesim.core.view import View
 
 @dataclass(frozen=True, kw_only=True)
 class HierFAVG(Method):
-    """`kappa_1` steps of local SGD between two averages of an edge server, weighted by data size.
+    """FedAvg for fleets with edge servers: devices take `kappa_1` SGD steps between two averages of an edge server.
 
-    The paper's kappa_2, averages of an edge server between two of the server, is `edges.rounds` of the scenario. The
-    learning rate decays with every round of an edge server. `training.local_epochs` and `local_steps` play no part.
+    Averages are weighted by data size. The paper's kappa_2, the number of edge averages between two averages of the
+    server, is `edges.rounds` of the scenario. The learning rate decays with every round of an edge server.
+    `training.local_epochs` and `local_steps` are ignored.
     """
 
     kappa_1: Count = 6
     """The paper's experiments on MNIST take 6 to 60 local steps between two averages of an edge server."""
 
     def task(self, view: View) -> Task:
-        """Return the task of so many steps on the whole model."""
+        """Return the task of `kappa_1` steps on the whole model."""
         return _steps(view.setting.training, view.round, self.kappa_1)
 
 
 @lru_cache(maxsize=64)
 def _steps(training: Training, round_: int, steps: int) -> Task:
-    """Return the task of a round: one object, by which the engine knows it again."""
+    """Return the task of a round: always the same object, so that the engine recognises it."""
     return Task(local_sgd=(training.local_sgd(round_).for_steps(steps),))
 
 

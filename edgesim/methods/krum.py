@@ -1,7 +1,7 @@
-"""Krum: the server takes the one update that is closest to its nearest others, or with multi-Krum the mean of several.
+"""Krum: the server takes the update that is closest to its nearest neighbours, or with multi-Krum the mean of several.
 
 Source: Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine Learning with Adversaries: Byzantine Tolerant Gradient
-Descent" (NeurIPS 2017), section 4, and section 6 for multi-Krum; of models in place of gradients.
+Descent" (NeurIPS 2017), section 4, and section 6 for multi-Krum; for models instead of gradients.
 """
 
 from __future__ import annotations
@@ -25,20 +25,22 @@ _PARAMS = Payload(collections=frozenset({"params"}))
 
 @dataclass(frozen=True, kw_only=True)
 class Krum(Method):
-    """The new model is the update with the least sum of squared distances to its n - f - 2 nearest others, of n.
+    """Take the update with the nearest neighbours as the new model, against devices that send harmful updates.
 
-    f is `attackers` x n, rounded down, and at most what the paper's 2 f + 2 < n allows; of fewer than four updates each
-    has one neighbour. Of equal sums the update of the earlier job wins. Data sizes and weights of protocols do not
-    matter. The metric `chosen` tells whose updates were taken. Distances cost 3 FLOPs for each parameter and pair.
+    Of n updates, it has the smallest sum of squared distances to its n - f - 2 nearest neighbours. f is
+    `attackers` x n, rounded down, and at most the number that the paper's 2 f + 2 < n allows. With fewer than four
+    updates each has one neighbour. Of equal sums the update of the earlier job wins. Data sizes and weights of
+    protocols do not matter. The metric `chosen` marks the devices whose updates were taken. Distances cost 3 FLOPs for
+    each parameter and pair.
     """
 
-    attackers: Annotated[float, Ge(0), Lt(0.5)] = 0.3  # share of updates that may be meant to do harm
+    attackers: Annotated[float, Ge(0), Lt(0.5)] = 0.3  # share of updates that may be harmful
     """Blanchard et al. (section 6) have 0 and about a third of Byzantine workers."""
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the mean of the updates with the least scores, of which Krum takes one."""
+        """Return the mean of the updates with the smallest scores, a single one for Krum."""
         n = len(updates)
         harmful = self.harmful(n)
         scores = krum_scores(square_distances(updates), max(1, n - harmful - 2))
@@ -48,11 +50,11 @@ class Krum(Method):
         return Aggregate(state, mean, metrics={"chosen": chosen})
 
     def harmful(self, updates: int) -> int:
-        """Return f, the number of so many updates against which the server is on guard."""
+        """Return f, the number of harmful updates that the server guards against, out of `updates`."""
         return max(0, min(int(self.attackers * updates + 1e-9), (updates - 3) // 2))
 
     def taken(self, updates: int, harmful: int) -> int:
-        """Return how many updates make the new model."""
+        """Return the number of updates that make the new model."""
         return 1
 
     def merge_flops(self, updates: int, setting: Setting) -> float:
@@ -62,13 +64,13 @@ class Krum(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiKrum(Krum):
-    """The new model is the plain mean of the `keep` updates of least score; see `krum`."""
+    """Average the `keep` updates with the smallest scores, against devices that send harmful updates; see `krum`."""
 
     keep: Count | None = None  # updates that are averaged; None: n - f
     """Blanchard et al. (section 6) average m of them and have m = n - f in their figures."""
 
     def taken(self, updates: int, harmful: int) -> int:
-        """Return how many updates make the new model."""
+        """Return the number of updates that make the new model."""
         return min(updates, self.keep or updates - harmful)
 
 

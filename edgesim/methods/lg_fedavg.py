@@ -1,4 +1,4 @@
-"""LG-FedAvg: each device learns a representation of its own, and all share what makes predictions of it.
+"""LG-FedAvg: each device learns a representation of its own, and all share the layers that predict from it.
 
 Source: Liang et al., "Think Locally, Act Globally: Federated Learning with Local and Global Representations"
 (arXiv 2001.01523), algorithm 1.
@@ -14,20 +14,20 @@ from edgesim.methods.personal_layers.base import PersonalLayers, SomeLayers, cho
 
 @dataclass(frozen=True, kw_only=True)
 class LGFedAvg(PersonalLayers):
-    """FedAvg over the last layers; each device trains them together with a representation of its own.
+    """FedAvg over the last layers. Each device trains them together with a representation of its own.
 
-    `shared_layers`: how many of the last layers travel, or names of layers or of blocks of them, such as ["fc"]; all of
-    them are FedAvg, bit for bit. A device is tested with its own representation and the newest shared layers; the
-    global model's own accuracy says little, as its first layers stay as they were drawn. Keys of the average: see
-    FedAvg.
+    `shared_layers`: the number of last layers that are sent, or names of layers or of blocks of layers, such as ["fc"].
+    Sharing all layers is FedAvg, bit for bit. A device is tested with its own representation and the newest shared
+    layers. The accuracy of the global model says little, because its first layers stay at their first values. Keys of
+    the average: see FedAvg.
 
-    Only the supervised loss is here: the paper's options of a self-supervised representation and of an adversary that
-    hides attributes are not, nor its devices from outside, which ask an ensemble of all local models. Its experiments
-    begin with some rounds of FedAvg, for which a run here has no place.
+    Only the supervised loss is implemented. The paper's self-supervised representation, its adversary that hides
+    attributes and its new devices, which ask an ensemble of all local models, are left out. Its experiments start with
+    some rounds of FedAvg, which a run here cannot do.
     """
 
     shared_layers: SomeLayers = 1
-    """Liang et al. choose by network how many layers are local; the classifier is the least that can be shared."""
+    """Liang et al. choose the number of local layers for each network. The classifier is the smallest shared part."""
 
     def own_layers(self, cost_profile: CostProfile) -> frozenset[str]:
         """Return the layers of the local representation."""

@@ -1,7 +1,7 @@
-"""Coordinate-wise median and trimmed mean: a few updates that are meant to do harm move no entry of the model far.
+"""Coordinate-wise median and trimmed mean: a few harmful updates cannot move any entry of the model far.
 
 Source: Yin, Chen, Ramchandran and Bartlett, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates"
-(ICML 2018), definitions 1 and 2, algorithm 1; of models in place of gradients.
+(ICML 2018), definitions 1 and 2, algorithm 1; for models instead of gradients.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from edgesim.learning.aggregate import robust
 
 @dataclass(frozen=True, kw_only=True)
 class Median(Method):
-    """Each entry of the new model is the median of what arrived; of an even number, the mean of the two in the middle.
+    """Each entry of the new model is the median of the updates, against devices that send harmful updates.
 
-    Data sizes and weights of protocols do not matter, as who lies about them would gain by it. Running statistics are
-    treated like parameters. Sorting n numbers is charged as n ceil(log2 n) FLOPs, on top of averaging.
+    The median of an even number is the mean of the two in the middle. Data sizes and weights of protocols do not
+    matter, because devices could lie about them to gain influence. Running statistics are treated like parameters.
+    Sorting n numbers is charged as n ceil(log2 n) FLOPs, on top of averaging.
     """
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the model in the middle of those that arrived, entry by entry."""
+        """Return the centre of the models that arrived, entry by entry."""
         return Aggregate(state, robust.by_entry(global_model, updates, self.centre))
 
     def centre(self, values: Tensor) -> Tensor:
-        """Return the middle of sorted values (updates, ...), shape (...)."""
+        """Return the median of sorted values (updates, ...), shape (...)."""
         return robust.median(values)
 
     def merge_flops(self, updates: int, setting: Setting) -> float:
@@ -47,16 +48,16 @@ class Median(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class TrimmedMean(Median):
-    """Each entry of the new model is the mean of what arrived without the lowest and the highest share `trim` of it.
+    """Each entry of the new model is the mean of the updates without the lowest and the highest share `trim` of them.
 
-    Of n updates floor(trim n) are left out at each end. All else as `fedmedian`.
+    Of n updates floor(trim n) are left out at each end. All else as in `fedmedian`.
     """
 
     trim: Annotated[float, Ge(0), Lt(0.5)] = 0.1  # share left out at each end; 0: the plain mean
     """Yin et al. take the share of Byzantine workers, which is 0.1 in their experiment with a convolutional network."""
 
     def centre(self, values: Tensor) -> Tensor:
-        """Return the mean of sorted values (updates, ...) without those at the ends, shape (...)."""
+        """Return the mean of sorted values (updates, ...) without the trimmed ends, shape (...)."""
         return robust.trimmed_mean(values, self.trim)
 
 

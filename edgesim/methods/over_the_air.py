@@ -1,4 +1,4 @@
-"""Over-the-air aggregation: devices send their moves at once as amplitudes, and the air adds them up.
+"""Over-the-air aggregation: devices send their moves at the same time as amplitudes, and the air adds them up.
 
 Source: Zhu, Wang and Huang, "Broadband Analog Aggregation for Low-Latency Federated Edge Learning" (IEEE Trans.
 Wireless Commun., 2020), truncated channel inversion; of gradients, Amiri and Gunduz, "Federated Learning over Wireless
@@ -27,44 +27,53 @@ from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, View
 from edgesim.methods.fedsgd import FedSGD
 
-_SCALE_BYTES = 4  # a device's mean square, and the scale that all use
-_SCALING_FLOPS = 4.0  # of a number: the difference, its square and the sum of squares, the product
+_SCALE_BYTES = 4  # a device's mean square, and the common scale
+_SCALING_FLOPS = 4.0  # FLOPs for each number: the difference, its square and the sum of squares, the product
 _NOTHING = Payload(collections=frozenset())
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverTheAir(Method):
-    """Base class of methods whose updates are added up by the air: w + (sum of the speakers' moves + noise) / speakers.
+    """Base of methods whose devices send at the same time, so that the air adds up their updates.
 
-    Each job has a Rayleigh channel of mean gain 1. A device whose gain is below `cutoff` trains and stays silent; the
-    others divide their amplitude by the channel's, so that all arrive alike. With an average transmit power P they
-    arrive with P / E1(cutoff), E1 being the exponential integral: so the server's noise in each number has the standard
-    deviation rms sqrt(E1(cutoff) / snr) / speakers, where rms is the root mean square of the speakers' moves.
-    All devices count the same, as amplitudes are equal. A device whose numbers are not finite stays silent too, and so
-    does one whose update comes in a later round. A round of silent devices leaves the model. The metric `silent` says
-    how many of those who trained did not reach the server.
-    All speakers share the air time, that of one upload however many they are; give all devices the rate of the
-    whole band. Who is ready earlier waits for the others without sending: a round lasts as long either way. A speaker
-    draws `energy.transmit` for the air time, its power averaged over the fading of those who speak.
+    The new model is w + (sum of the speakers' moves + noise) / speakers, where speakers are the devices that send.
+    Each job has a Rayleigh channel of mean gain 1. A device whose gain is below `cutoff` trains and stays silent. The
+    other devices divide their amplitude by the amplitude of the channel, so that all arrive with equal power. With an
+    average transmit power P they arrive with P / E1(cutoff), E1 being the exponential integral. The server's noise in
+    each number therefore has the standard deviation rms sqrt(E1(cutoff) / snr) / speakers, where rms is the root mean
+    square of the speakers' moves.
+    All devices have equal weights, as amplitudes are equal. A device also stays silent if its numbers are not finite or
+    if its update comes in a later round. In a round without speakers the model stays. The metric `silent` is the number
+    of devices that trained and did not reach the server.
+    All speakers share the air time of one upload, whatever their number. Give all devices the rate of the whole band. A
+    device that is ready earlier waits for the others without sending, which does not change the length of the round. A
+    speaker draws `energy.transmit` for the air time, its power averaged over the fading of speakers.
     """
 
-    snr_db: Annotated[float, Ge(-100), Le(100)] = 20.0  # average power of a device by the noise's, at mean gain
+    snr_db: Annotated[float, Ge(-100), Le(100)] = 20.0  # average power of a device over noise power, at mean gain
     """Chosen here: no value of the papers was confirmed."""
-    cutoff: Annotated[float, Gt(0), Le(10)] = 0.1  # least power gain with which a device speaks; the mean is 1
-    """The lower, the fewer are silent, 1 - exp(-cutoff) of them, and the weaker all others have to be. Chosen here."""
-    symbol_bits: Annotated[float, Gt(0), Le(64)] = 1.0  # what the link carries as bits in the time of one number
+    cutoff: Annotated[float, Gt(0), Le(10)] = 0.1  # least power gain of a device that speaks; the mean is 1
+    """A lower value silences fewer devices, a share 1 - exp(-cutoff), and makes all others arrive with less power.
+    Chosen here.
+    """
+    symbol_bits: Annotated[float, Gt(0), Le(64)] = 1.0  # bits that the link carries in the time of one number
     """A complex symbol holds two numbers: half the bits of a symbol of the digital link, 1 for QPSK."""
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Return the method's orders; devices in a deep fade send nothing."""
-        plan = super().plan(state, view, key)
+        """Return the method's orders. Devices in a deep fade send nothing."""
+        plan, numbers = super().plan(state, view, key), view.setting.cost_profile.numbers(Payload())
         speak = self.gains([order.device for order in plan.orders], key) >= self.cutoff
+        scaling = Pass("flops", times=_SCALING_FLOPS * numbers)
+        down = Payload(extra_bytes=_SCALE_BYTES)
+        up = Payload(extra_bytes=_SCALE_BYTES, encoding=Analog(symbol_bits=self.symbol_bits))
         tasks: dict[tuple[int, bool], Task] = {}
         orders = []
         for order, speaks in zip(plan.orders, speak.tolist(), strict=True):
-            kind = id(order.task), speaks
-            if kind not in tasks:
-                tasks[kind] = self._on_air(order.task, speaks, view.setting)
+            task, kind = order.task, (id(order.task), speaks)
+            if kind not in tasks and speaks:
+                tasks[kind] = replace(task, passes=(*task.passes, scaling), up=up, down=down)
+            elif kind not in tasks:
+                tasks[kind] = replace(task, up=_NOTHING)
             orders.append(Order(order.device, tasks[kind]))
         return Plan(tuple(orders))
 
@@ -74,24 +83,27 @@ class OverTheAir(Method):
         gains: Arr = -np.log(Draws(key.at(PlanStream.FADING), ids, np.zeros_like(ids)).uniform(0))
         return gains
 
-    def _on_air(self, task: Task, speaks: bool, setting: Setting) -> Task:
-        if not speaks:
-            return replace(task, up=_NOTHING)
-        scaling = Pass("flops", times=_SCALING_FLOPS * setting.cost_profile.numbers(Payload()))
-        up = Payload(extra_bytes=_SCALE_BYTES, encoding=Analog(symbol_bits=self.symbol_bits))
-        return replace(task, passes=(*task.passes, scaling), up=up, down=Payload(extra_bytes=_SCALE_BYTES))
-
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the model moved by what the server hears, by the number of speakers."""
+        """Return the model moved by the received sum, divided by the number of speakers."""
         heard = [update for update in updates if update.body and not update.staleness]
         metrics = {"silent": float(len(updates) - len(heard))}
         if not heard:
             return Aggregate(state, None, metrics=metrics)
-        moves = [_moves(update.body, global_model) for update in heard]
+        moves = [
+            {
+                kind: {name: tensor.double() - global_model[kind][name] for name, tensor in tensors.items()}
+                for kind, tensors in update.body.items()
+            }
+            for update in heard
+        ]
+        squares = [
+            math.fsum(move.square().sum().item() for tensors in each.values() for move in tensors.values())
+            for each in moves
+        ]
         numbers = sum(tensor.numel() for tensors in global_model.values() for tensor in tensors.values())
-        rms = math.sqrt(math.fsum(map(_square, moves)) / (len(moves) * numbers))
+        rms = math.sqrt(math.fsum(squares) / (len(moves) * numbers))
         noise = rms * math.sqrt(exp1(self.cutoff) / 10.0 ** (self.snr_db / 10.0))
         generator = torch.Generator().manual_seed(key.word())
 
@@ -106,29 +118,18 @@ class OverTheAir(Method):
         return Aggregate(state, model, metrics=metrics)
 
     def merge_flops(self, updates: int, setting: Setting) -> float:
-        """Return the FLOPs of scaling what was heard."""
+        """Return the FLOPs of scaling the received sum."""
         return float(setting.cost_profile.numbers(Payload()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnalogFedAvg(OverTheAir):
-    """FedAvg over the air: devices train as the scenario says, and send how far their models moved."""
+    """FedAvg over the air: devices train as the scenario says, and send the moves of their models."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnalogFedSGD(OverTheAir, FedSGD):
     """FedSGD over the air: devices send one gradient, times the learning rate."""
-
-
-def _moves(body: ModelState, start: ModelState) -> dict[str, dict[str, Tensor]]:
-    return {
-        kind: {name: tensor.double() - start[kind][name] for name, tensor in tensors.items()}
-        for kind, tensors in body.items()
-    }
-
-
-def _square(moves: ModelState) -> float:
-    return math.fsum(move.square().sum().item() for tensors in moves.values() for move in tensors.values())
 
 
 PLUGINS = {"analog_fedavg": AnalogFedAvg, "analog_fedsgd": AnalogFedSGD}

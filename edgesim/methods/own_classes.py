@@ -1,4 +1,4 @@
-"""Classes that a device has no sample of: its loss leaves them alone, and so does its say in the mean.
+"""Classes that a device has no sample of: its loss ignores them, and its update does not count for them in the mean.
 
 Source: HeteroFL (Diao, Ding and Tarokh, ICLR 2021), masked cross-entropy.
 """
@@ -29,7 +29,7 @@ def with_labels(context: Context) -> LocalState:
 
 
 def masked_cross_entropy(local: LocalState, batch: Batch, context: Context) -> Tensor:
-    """Return the mean cross-entropy in which the logits of classes that the device has not are 0."""
+    """Return the mean cross-entropy with logits of 0 for classes that the device does not have."""
     logits = context.forward(local.weights, batch.x)
     absent = torch.ones(logits.shape[1], dtype=torch.bool, device=logits.device)
     absent[local.scratch] = False
@@ -39,22 +39,27 @@ def masked_cross_entropy(local: LocalState, batch: Batch, context: Context) -> T
 def of_own_classes(
     cost_profile: CostProfile, updates: Sequence[Update], labels: np.ndarray
 ) -> tuple[CostProfile, list[Update]]:
-    """Return updates that have only the rows of their devices' classes in the last layer, and a cost profile for them.
+    """Return updates with only the rows of their devices' classes in the last layer, and a cost profile for them.
 
-    `labels`: counts, shape (devices, classes). Devices without samples are left out, as is the whole rule for a network
-    whose last layer does not give the logits.
+    `labels`: counts, shape (devices, classes). Devices without samples are left out. If the last layer of the network
+    does not give the logits, the arguments come back unchanged.
     """
     last = cost_profile.layers[-1]
     if last.rows or not last.weights:
         return cost_profile, list(updates)
     layers = (*cost_profile.layers[:-1], replace(last, rows=last.name))
     groups = (*cost_profile.groups, ChannelGroup(last.name, labels.shape[1]))
-    rows = [(message, np.flatnonzero(labels[message.device])) for message in updates]
-    return replace(cost_profile, layers=layers, groups=groups), [_cut(m, last.name, own) for m, own in rows if len(own)]
-
-
-def _cut(message: Update, last: str, rows: np.ndarray) -> Update:
-    submodel = message.task.submodel
-    submodel = replace(submodel, channels=(*submodel.channels, (last, tuple(rows.tolist()))))
-    params = {n: t[torch.from_numpy(rows)] if layer_of(n) == last else t for n, t in message.body["params"].items()}
-    return message._replace(task=replace(message.task, submodel=submodel), body={**message.body, "params": params})
+    cut = []
+    for message in updates:
+        rows = np.flatnonzero(labels[message.device])
+        if not len(rows):
+            continue
+        submodel = message.task.submodel
+        submodel = replace(submodel, channels=(*submodel.channels, (last.name, tuple(rows.tolist()))))
+        params = {
+            name: tensor[torch.from_numpy(rows)] if layer_of(name) == last.name else tensor
+            for name, tensor in message.body["params"].items()
+        }
+        task, body = replace(message.task, submodel=submodel), {**message.body, "params": params}
+        cut.append(message._replace(task=task, body=body))
+    return replace(cost_profile, layers=layers, groups=groups), cut

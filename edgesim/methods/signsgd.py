@@ -1,4 +1,4 @@
-"""signSGD with majority vote: devices send the signs of a gradient, and the server steps as most of them point.
+"""signSGD with majority vote: devices send the signs of a gradient, and the server steps along the majority of signs.
 
 Source: Bernstein, Wang, Azizzadenesheli and Anandkumar, "signSGD: Compressed Optimisation for Non-Convex Problems"
 (ICML 2018), algorithm 3; Bernstein, Zhao, Azizzadenesheli and Anandkumar, "signSGD with Majority Vote is Communication
@@ -29,20 +29,21 @@ _VOTES = frozenset({"descent", "buffers"})
 
 @dataclass(frozen=True, kw_only=True)
 class SignSGD(FedSGD):
-    """w <- w - lr sign(sign(G_1) + ... + sign(G_n)): one gradient a device and round, one vote a device and weight.
+    """Devices send the signs of one gradient a round, and the server moves each weight as the majority votes.
 
-    Data sizes do not count; of an update that the protocol lets count less, the votes do. A tie leaves a weight as it
-    is. The rate is the scenario's, of the round in which the newest of the updates began. Running statistics: the mean.
-    Devices send a bit for each weight, a scale for each layer that the vote has no use for, and biases and
-    normalisation as float32, of which the server takes the signs; the papers have a bit for each of them. The papers'
-    server sends the vote alone, as all workers take part in every step; here devices may come and go, so it sends the
-    model. Momentum on devices (Signum) is not here. Gradients, batches and what of `training` counts are `fedsgd`'s;
-    weight decay is part of the gradient, before its sign is taken.
+    w <- w - lr sign(sign(G_1) + ... + sign(G_n)): each device has one vote for each weight.
+    Data sizes do not count. If the protocol gives an update a smaller weight, its votes have this weight. After a tie a
+    weight stays. The learning rate is the scenario's rate of the round in which the newest update began. Running
+    statistics are the mean of all devices. Devices send a bit for each weight, a scale for each layer, which the vote
+    does not use, and biases and normalisation as float32, of which the server takes the signs. The papers send a bit
+    for each of these too. The papers' server sends only the vote, as all workers take part in every step. Here devices
+    may come and go, so the server sends the model. Momentum on devices (Signum) is not implemented. Gradients, batches
+    and the use of `training` are as in `fedsgd`. Weight decay is part of the gradient whose sign is taken.
     """
 
-    values: Literal["sign", "float32"] = "sign"  # of weights on their way up; the server takes signs of either
-    """The papers send signs; "float32" is the same vote without savings, to tell what the bits save from what signs do.
-    A gradient of exactly 0 then abstains, where one bit has to say something: that the weight should grow.
+    values: Literal["sign", "float32"] = "sign"  # encoding of weights in uploads; the server takes signs of either
+    """The papers send signs. "float32" is the same vote without savings, to separate the effect of fewer bits from the
+    effect of the vote. With it a gradient of exactly 0 abstains. With one bit it votes for a larger weight.
     """
     no_update_encoding: ClassVar[str] = "sends signs already"
 
@@ -59,13 +60,13 @@ class SignSGD(FedSGD):
         return Plan(tuple(order._replace(task=tasks[id(order.task)]) for order in orders))
 
     def local(self, task: Task) -> LocalRule:
-        """Return the rule of a step whose gradient is sent, turned round."""
+        """Return the rule of a step whose negative gradient is sent."""
         return LocalRule((LocalPhase(adjust_gradients=keep_gradient),), on_finish=_descent)
 
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the model a step further along the majority of signs."""
+        """Return the model after a step along the majority of signs."""
         lr = max(updates, key=lambda update: update.job).task.local_sgd[0].lr
         params = {}
         for name, old in global_model["params"].items():
@@ -79,12 +80,12 @@ class SignSGD(FedSGD):
         return Aggregate(state, {**global_model, **buffers, "params": params})
 
     def merge_flops(self, updates: int, setting: Setting) -> float:
-        """Return the FLOPs of the step: a sign, a product and a sum for each parameter; votes cost what a mean does."""
+        """Return the FLOPs of the step: a sign, a product and a sum for each parameter. A vote costs as much as a mean."""
         return 3.0 * setting.cost_profile.numbers(Payload(collections=frozenset({"params"})))
 
 
 def _descent(local: LocalState, context: Context) -> Finished:
-    """Return the negative gradient, and the statistics of the buffers."""
+    """Return the negative gradient and the running statistics."""
     descent = {name: -gradient for name, gradient in kept_gradient(local).items()}
     return Finished({"descent": descent, "buffers": local.weights["buffers"]})
 
