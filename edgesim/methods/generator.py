@@ -1,4 +1,4 @@
-"""A generator of features: a small network that makes of a label and noise what might enter a classifier's last layer.
+"""A generator of features: a small network that turns a label and noise into inputs of a classifier's last layer.
 
 Source: Zhu, Hong and Zhou, "Data-Free Knowledge Distillation for Heterogeneous Federated Learning" (ICML 2021), and
 their published code.
@@ -21,7 +21,7 @@ from edgesim.core.update import ModelState
 from edgesim.learning.models.build import applied, model_state_of
 from edgesim.learning.models.seeding import seeded
 
-_OF, _FIRST = "generator.", ".hidden.weight"  # around the name of the layer in that of a generator's first tensor
+_OF, _FIRST = "generator.", ".hidden.weight"  # before and after the layer's name in the name of the first tensor
 
 
 class Generator(nn.Module):
@@ -43,7 +43,7 @@ class Generator(nn.Module):
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a generator is, and the classifier's last layer, for which it works."""
+    """Sizes of a generator, and the name of the classifier's last layer."""
 
     noise: int
     classes: int
@@ -53,7 +53,7 @@ class Shape:
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
-        """The tensors of a generator as a payload declares them."""
+        """Tensors of a generator for the declaration of a payload."""
         inputs, n = self.noise + self.classes, self.hidden
         shapes = {
             "hidden.weight": (n, inputs),
@@ -69,7 +69,7 @@ class Shape:
 
     @classmethod
     def of(cls, specs: Sequence[TensorSpec], noise: int) -> Shape:
-        """Return the shape whose tensors these are, of a generator with so many numbers of noise."""
+        """Return the shape of the generator with these tensors and `noise` numbers of noise."""
         by_name = {spec.name: spec.shape for spec in specs}
         (first,) = [name for name in by_name if name.startswith(_OF) and name.endswith(_FIRST)]
         head = first.removeprefix(_OF).removesuffix(_FIRST)
@@ -78,26 +78,26 @@ class Shape:
 
     @property
     def prefix(self) -> str:
-        """What the names of a generator's tensors begin with."""
+        """Prefix of the names of a generator's tensors."""
         return f"{_OF}{self.head}."
 
     @property
     def forward_flops(self) -> float:
-        """FLOPs of making one sample, as PyTorch's counter scores them."""
+        """FLOPs of generating one sample, by PyTorch's counter."""
         return 2.0 * self.hidden * (self.noise + self.classes + self.features)
 
     @property
     def head_flops(self) -> float:
-        """FLOPs of the last layer of one sample, forward; the gradient of its weights takes as many."""
+        """Forward FLOPs of the last layer for one sample. The gradient of its weights takes the same number."""
         return 2.0 * self.features * self.classes
 
     def first(self, key: Key) -> Generator:
-        """Return a new generator; equal keys give equal weights."""
+        """Return a new generator. Equal keys give equal weights."""
         with seeded(key):
             return Generator(self.noise, self.classes, self.hidden, self.features)
 
     def without_weights(self) -> Generator:
-        """Return a generator as it runs in a test, whose weights have yet to be given."""
+        """Return a generator in evaluation mode on the meta device: callers pass its weights."""
         with torch.device("meta"):
             return Generator(self.noise, self.classes, self.hidden, self.features).eval()
 
@@ -117,7 +117,7 @@ def shape_for(cost_profile: Any, noise: int, hidden: int) -> Shape:
 
 
 def head_of(params: Mapping[str, Tensor], shape: Shape) -> tuple[Tensor, Tensor | None]:
-    """Return weight and bias of a model's last layer; None: it has no bias."""
+    """Return the weight and the bias of a model's last layer; None: it has no bias."""
     return params[f"{shape.head}.weight"], params.get(f"{shape.head}.bias")
 
 
@@ -127,7 +127,7 @@ def packed(generator: ModelState, shape: Shape) -> dict[str, Tensor]:
 
 
 def unpacked(global_model: ModelState, shape: Shape, first: Generator) -> ModelState:
-    """Return the generator that a global model carries, the first one if it carries none."""
+    """Return the generator of a global model, or `first` if the model has none yet."""
     held = global_model.get(TENSORS, {})
     return {
         kind: {name: held.get(shape.prefix + name, t) for name, t in tensors.items()}
@@ -136,7 +136,7 @@ def unpacked(global_model: ModelState, shape: Shape, first: Generator) -> ModelS
 
 
 def made(module: Generator, weights: Mapping[str, Tensor], noise: Tensor, labels: Tensor) -> Tensor:
-    """Return what a generator with these weights by name makes as in a test, without gradients."""
+    """Return the features of a generator with these weights by name, in evaluation mode and without gradients."""
     with torch.no_grad():
         features: Tensor = applied(module, weights, noise, labels)
     return features
@@ -145,8 +145,8 @@ def made(module: Generator, weights: Mapping[str, Tensor], noise: Tensor, labels
 def diversity_loss(noise: Tensor, features: Tensor) -> Tensor:
     """Return exp(-mean of |e_i - e_j|^2 |z_i - z_j|), each a mean over dimensions, over all pairs of a batch.
 
-    It is small where other noise leads to other features. Source: the published code; section 4.2 of the paper asks for
-    diverse samples without saying how.
+    It is small where different noise gives different features. Source: the published code. Section 4.2 of the paper
+    asks for diverse samples without a formula.
     """
     apart = (noise[:, None] - noise[None]).square().mean(2)
     return torch.exp(-(apart * (features[:, None] - features[None]).abs().mean(2)).mean())

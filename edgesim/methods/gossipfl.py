@@ -1,8 +1,8 @@
-"""GossipFL: peers in groups average one random slice of their models, which all of them draw from one shared seed.
+"""GossipFL: peers in groups average one random slice of their models, drawn from a seed that all devices share.
 
 Source: Tang et al., "GossipFL: A Decentralized Federated Learning Framework with Sparsified and Adaptive Communication"
-(IEEE TPDS 2023); its settings as a baseline of the DA-DPFL paper. Not here: matching by bandwidth, as the graphs of
-`peers` know no links; `peers = "gossip_match"` has its random groups and pairs.
+(IEEE TPDS 2023); its settings as a baseline of the DA-DPFL paper. Matching by bandwidth is left out, because the graphs
+of `peers` do not know links. `peers = "gossip_match"` has the paper's random groups and pairs.
 """
 
 from __future__ import annotations
@@ -30,45 +30,46 @@ from edgesim.learning.train.rules import PLAIN_SGD
 from edgesim.methods.decentralised.base import MixingMethod, own_model, peer_task, plan_at_once, weighed
 
 _SEED_BYTES = 8
-_NOW, _NEXT = "slice_now", "slice_next"  # seeds of the slices that this round mixes and that its messages hold
+_NOW, _NEXT = "slice_now", "slice_next"  # seeds of the slice that this round mixes, and of the slice that it sends
 
 Draw: TypeAlias = Literal["bernoulli", "exact"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GossipFL(MixingMethod):
-    """Mix the slice of the round with the group, train the whole model, and send the slice of the next round.
+    """Each device mixes the round's slice with its group, trains the whole model, and sends the next round's slice.
 
-    A slice holds a share `share` of every layer's weights: each by itself ("bernoulli"), or that many ("exact"). It is
-    drawn from a seed that all devices have, so that messages hold values and the seed, but no positions. `vectors`:
-    also mix biases, normalisation and running statistics, all of them. A device whose group does not answer keeps its
-    model; weights in no message stay as they are. `mixing`: see MixingMethod.
+    A slice holds a share `share` of every layer's weights: each weight with this probability ("bernoulli"), or exactly
+    this share ("exact"). It is drawn from a seed that all devices have, so messages hold values and the seed, but no
+    positions. `vectors`: also mix all biases, normalisation parameters and running statistics. A device whose group
+    does not answer keeps its model. Weights in no message stay. `mixing`: see MixingMethod.
 
-    Tang et al. match pairs by bandwidth: links above a threshold first, and pairs that have not met for some rounds by
-    force. Graphs of `peers` know neither links nor who met before; `gossip_match` draws pairs or groups at random, as
-    the DA-DPFL comparison does, and `file` takes a matching that was worked out before.
+    Tang et al. match pairs by bandwidth: links above a threshold first, and then pairs that have not met for some
+    rounds. Graphs of `peers` know neither links nor previous pairs. `gossip_match` draws pairs or groups at random, as
+    in the DA-DPFL comparison, and `file` takes a matching that was computed before.
 
     `mixing`: the mean over a pair or a group.
     """
 
     share: PositiveShare = 0.5
-    """The DA-DPFL comparison; the code of Tang et al. keeps 0.01."""
-    draw: Draw = "bernoulli"  # how a slice is drawn
-    """Code released with the DA-DPFL paper draws each weight by itself, so that bytes vary a little from round to
-    round; `"exact"` draws as many of each layer.
+    """As in the DA-DPFL comparison. The code of Tang et al. keeps 0.01."""
+    draw: Draw = "bernoulli"  # rule for drawing a slice
+    """Code released with the DA-DPFL paper draws each weight independently, so that bytes vary slightly from round to
+    round. `"exact"` draws a fixed number of each layer.
     """
     vectors: bool = False
-    """The same code shares weights of convolutions and linear layers only. `true` also averages biases, normalisation
-    and running statistics, all of them.
+    """Code released with the DA-DPFL paper shares weights of convolutions and linear layers only. `true` also averages
+    all biases, normalisation parameters and running statistics.
     """
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return the seed from which those of all rounds follow."""
+        """Return the seed of the run, from which the seeds of all rounds follow."""
         return {**super().init(setting, key), "seed": key.exact_word()}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask every device that is there. Raises ConfigError if the graph does not fit the mixing."""
-        setting, now, later = view.setting, *(_seed(state["seed"], view.round + ahead) for ahead in (0, 1))
+        """Ask every reachable device. Raises ConfigError if the graph does not fit the mixing."""
+        setting, seed = view.setting, Key(state["seed"])
+        now, later = (seed.at(view.round + ahead).exact_word() for ahead in (0, 1))
         task = peer_task(view, setting.training.local_sgd(view.round), self.mixing)
         sizes = {layer.name: layer.weights for layer in setting.cost_profile.layers if layer.weights}
         drawn = _slice(sizes, self.share, self.draw, later)
@@ -96,18 +97,19 @@ class GossipFL(MixingMethod):
 
 
 def _mixed(context: Context, share: float, draw: Draw) -> LocalState:
-    """Return a device's model with the weights in the slices of others averaged over who sent them, and its own."""
+    """Return a device's model in which the weights of received slices are averaged with its own weights."""
     kept = context.global_model if context.device_state is None else context.device_state
     payload = context.task.up
     received = [m if m.job >= 0 else m._replace(body=_shared(m.body, payload)) for m in context.received]
     usable, weights = weighed(_shared(kept, payload), received, context)
     if all(message.device != context.device for message in usable):
-        return LocalState(context.copy(kept))  # it has diverged, and a slice would not mend it
+        return LocalState(context.copy(kept))  # it has diverged, and a slice would not repair it
 
     def held(message: Update) -> masks.Masks:
         if message.device == context.device:
             return {}
-        seed = message.task.config[_NEXT] if message.job >= 0 else context.task.config[_NOW]  # never trained: as asked
+        # a device that never trained sends the slice that it is asked for
+        seed = message.task.config[_NEXT] if message.job >= 0 else context.task.config[_NOW]
         return _masks(message.body, share, draw, int(seed))
 
     mean = masks.masked_mean([m.body for m in usable], [held(m) for m in usable], weights)
@@ -123,7 +125,7 @@ def _sent(local: LocalState, context: Context, share: float, draw: Draw) -> Fini
 
 
 def _shared(model: ModelState, payload: Payload) -> ModelState:
-    """Return the tensors of a model of which something is sent."""
+    """Return the tensors of a model that messages sample from."""
     if not payload.weights_only:
         return {kind: model[kind] for kind in payload.collections}
     return {"params": {name: t for name, t in model["params"].items() if t.dim() >= 2}}
@@ -132,13 +134,8 @@ def _shared(model: ModelState, payload: Payload) -> ModelState:
 # --- slices -----------------------------------------------------------------------------------------------------
 
 
-def _seed(run: int, round_: int) -> int:
-    """Return the seed of a round's slice, counted from 0."""
-    return Key(run).at(round_).exact_word()
-
-
 def _slice(sizes: Mapping[str, int], share: float, draw: Draw, seed: int) -> dict[str, np.ndarray]:
-    """Return which weights of every layer are in a slice, bool arrays of these sizes."""
+    """Return masks of the weights of every layer that are in a slice, bool arrays of these sizes."""
     drawn = {}
     for place, layer in enumerate(sorted(sizes)):
         size, numbers = sizes[layer], Key(seed).at(place).numpy().random(sizes[layer])

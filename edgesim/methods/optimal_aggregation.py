@@ -16,18 +16,17 @@ from edgesim.methods.weighting.optimal import DropsAdverse
 
 @dataclass(frozen=True, kw_only=True)
 class OptimalAggregation(DropsAdverse, FedAvg):
-    """Average the local models by data size, without adverse ones; see `DropsAdverse` for what these are.
+    """Average the local models by data size, without adverse ones; see `DropsAdverse` for their definition.
 
-    Devices do what they do in FedAvg. With `aggregate_over` = "all" who was left out counts as absent.
+    Devices train as in FedAvg. With `aggregate_over` = "all" dropped devices count as absent.
 
-    In a class of your own the same stands before any method that averages: `class Mine(DropsAdverse, FedAdp)`, from
-    `edgesim.methods.weighting.optimal`, has the keys of both and averages, as FedAdp does, what is kept.
+    In your own class the mixin can stand before any method that averages: `class Mine(DropsAdverse, FedAdp)`, from
+    `edgesim.methods.weighting.optimal`, has the keys of both. It averages the kept updates as FedAdp does.
 
-    `aggregate_over`: the means that losses are taken of are over participants in any case; who was dropped counts as
-    absent.
+    `aggregate_over`: losses are always computed for means over participants. Dropped devices count as absent.
     """
 
-    needs: ClassVar[Needs] = Needs(feedback=True)  # how often losses are checked, which takes the server time
+    needs: ClassVar[Needs] = Needs(feedback=True)  # the number of loss checks, which take server time
 
 
 PLUGINS = {"optimal_aggregation": OptimalAggregation}

@@ -1,4 +1,4 @@
-"""Any method whose server goes on from what it aggregates by a server optimiser."""
+"""Any method with a server optimiser: the global model takes an optimiser step towards the aggregate."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from edgesim.methods.wrapped import Wrapped
 
 @dataclass(frozen=True, kw_only=True)
 class Optimised(Wrapped):
-    """A method in which the global model does not become what was aggregated, but goes there as an optimiser says.
+    """A method whose global model takes a step of an optimiser towards the aggregate, instead of becoming it.
 
-    The state is the method's own beside the optimiser's moments. An aggregation without a model leaves both model and
-    moments as they are. All else is the method's.
+    The state has the method's own state and the optimiser's moments. An aggregation without a model changes neither the
+    model nor the moments. All else is the method's.
     """
 
     optimizer: ServerOptimizer
@@ -36,9 +36,9 @@ class Optimised(Wrapped):
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return what the method aggregates, with the model to which the optimiser goes."""
+        """Return the method's aggregate, with the model after the optimiser's step."""
         made = self.method.aggregate(state["method"], global_model, updates, server, key)
-        if not isinstance(made, Aggregate):  # a method from outside may err, which the learner tells
+        if not isinstance(made, Aggregate):  # an error of a method from outside, which the learner reports
             return made
         moments, model = state["moments"], made.model
         if model is not None:
@@ -50,5 +50,5 @@ class Optimised(Wrapped):
         return self.method.merge_flops(updates, setting) + step_flops(self.optimizer, setting)
 
     def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
-        """Return the method's state after an exchange, and the moments as they were."""
+        """Return the method's state after an exchange, with unchanged moments."""
         return {**state, "method": self.method.on_exchange(state["method"], updates, server, key)}

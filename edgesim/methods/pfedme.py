@@ -1,4 +1,4 @@
-"""pFedMe: each device has a personal model near the global one, which follows the Moreau envelopes of all.
+"""pFedMe: each device trains a personal model near the global one, and the global model follows the personal models.
 
 Source: T. Dinh, Tran and Nguyen, "Personalized Federated Learning with Moreau Envelopes" (NeurIPS 2020), algorithm 1
 and section 5.
@@ -26,34 +26,36 @@ from edgesim.learning.train.context import Batch, Context
 from edgesim.methods.fedavg import FedAvg
 from edgesim.methods.scaffold import check_plain
 
-_PULL_FLOPS = 3.0  # a parameter: a difference, times lambda, added to the gradient
-_ENVELOPE_FLOPS = 2.0  # and of the envelope's gradient: a difference, times lambda
+_PULL_FLOPS = 3.0  # FLOPs a parameter: a difference, times lambda, added to the gradient
+_ENVELOPE_FLOPS = 2.0  # FLOPs a parameter of the envelope's gradient: a difference, times lambda
 
 
 @dataclass(frozen=True, kw_only=True)
 class PFedMe(FedAvg):
-    """Personal models theta solve min f(theta) + `lam` / 2 |theta - w|^2; w steps along the gradients of the solutions.
+    """Each device learns a personal model that may differ from the global model, at a cost for the distance.
 
-    For each batch of the scenario's local training a device takes `inner_steps` steps
-    theta <- theta - lr (g(theta) + lam (theta - w)) on it, with lr of `training`, and then
-    w <- w - `eta` lam (w - theta). theta starts from the w received, and in the next batch from where it is. The server
-    goes `beta` of the way from the old model to the mean of what devices send, w. theta stays on the device, where
-    `evaluation.personal` tests it; a device that never had a turn is tested with the global model. Running statistics
+    Personal models theta solve min f(theta) + `lam` / 2 |theta - w|^2 (Moreau envelopes), and the global model w steps
+    along the gradients of the solutions. For each batch of the scenario's local training a device takes `inner_steps`
+    steps theta <- theta - lr (g(theta) + lam (theta - w)) on it, with lr of `training`, and then one step
+    w <- w - `eta` lam (w - theta). theta starts from the received w, and continues in the next batch. Devices send w.
+    The server moves `beta` of the way from the old model to the mean of these. theta stays on the device, where
+    `evaluation.personal` tests it. A device that never had a turn is tested with the global model. Running statistics
     are those of theta. With one inner step and eta lam = 1 it is FedAvg, up to rounding. Keys of the average: see
     FedAvg.
 
-    All devices that take part are averaged by data size, where the paper has equal sizes. Momentum, weight decay and
+    Participating devices are averaged by data size, where the paper has equal sizes. Momentum, weight decay and
     clipping of `training` are refused, as neither kind of step has them.
     """
 
     lam: PositiveFactor = 15.0
-    """Section 5.2 takes 15 for strongly convex problems and 15 or 30 for others, the larger the nearer to w."""
+    """Section 5.2 takes 15 for strongly convex problems and 15 or 30 for others. Larger values keep theta nearer to w.
+    """
     inner_steps: Count = 5  # K of the paper
-    """Section 5.2: more than five bring little."""
+    """Section 5.2: more than five steps bring little."""
     eta: PositiveFactor = 0.005
-    """Of the settings of section 5; with lam = 15 a step takes w 7.5 % of the way to theta."""
+    """One of the settings of section 5. With lam = 15 a step moves w 7.5 % of the way to theta."""
     beta: PositiveFactor = 1.0
-    """1 is the plain mean. Section 5.2 also has 2 and 4, which go beyond it and converge sooner."""
+    """1 is the plain mean. Section 5.2 also has 2 and 4, which go beyond the mean and converge sooner."""
     needs: ClassVar[Needs] = Needs(device_state="computed")
 
     def init(self, setting: Setting, key: Key) -> Any:
@@ -62,7 +64,7 @@ class PFedMe(FedAvg):
         return super().init(setting, key)
 
     def task(self, view: View) -> Task:
-        """Return the steps of w, for each of which theta takes `inner_steps`."""
+        """Return the steps of w, each with `inner_steps` steps of theta."""
         usual = view.setting.training.local_sgd(view.round)
         steps = float(self.inner_steps)
         work = Pass(times=steps, updates=steps + 1), Pass("param_step", times=_PULL_FLOPS * steps + _ENVELOPE_FLOPS)
@@ -75,7 +77,7 @@ class PFedMe(FedAvg):
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the old model moved `beta` of the way to the mean; running statistics are the mean's."""
+        """Return the old model moved `beta` of the way to the mean, with the mean running statistics."""
         mean = super().combine(state, global_model, updates, server, key)
         if self.beta == 1 or mean.model is None:
             return mean
@@ -86,11 +88,11 @@ class PFedMe(FedAvg):
         return mean._replace(model={**mean.model, "params": params})
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return a device's own model, the global one if it has none yet."""
+        """Return a device's own model, or the global model if it has none yet."""
         return global_model if device_state is None else device_state
 
     def _gradient(self, local: LocalState, batch: Batch, context: Context) -> list[Tensor]:
-        """Let theta take its steps on a batch; return lam (w - theta)."""
+        """Take the steps of theta on a batch, and return lam (w - theta)."""
         w, scratch, lr = local.weights, local.scratch, context.task.config["inner_lr"]
         for _ in range(self.inner_steps):
             g = dense_gradient({"params": scratch.theta, "buffers": w["buffers"]}, batch, context, moving=True)
@@ -111,7 +113,6 @@ class _Personal:
 
 
 def _start(context: Context) -> LocalState:
-    """Return w to train, and theta, which starts where it does."""
     received = context.global_model
     return LocalState(context.copy(received), _Personal(context.copy({"params": received["params"]})["params"]))
 

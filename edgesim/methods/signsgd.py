@@ -80,7 +80,7 @@ class SignSGD(FedSGD):
         return Aggregate(state, {**global_model, **buffers, "params": params})
 
     def merge_flops(self, updates: int, setting: Setting) -> float:
-        """Return the FLOPs of the step: a sign, a product and a sum for each parameter. A vote costs as much as a mean."""
+        """Return the FLOPs of the step: sign, product and sum for each parameter. The vote is charged like a mean."""
         return 3.0 * setting.cost_profile.numbers(Payload(collections=frozenset({"params"})))
 
 

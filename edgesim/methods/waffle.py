@@ -1,7 +1,7 @@
-"""WAFFLE: SCAFFOLD whose server weighs updates by how near they are to that of one device, for whom the model is.
+"""WAFFLE: SCAFFOLD for one device, whose server gives more weight to updates near the update of this device.
 
 Source: Beaussart, Grimberg, Hartley and Jaggi, "WAFFLE: Weighted Averaging for Personalized Federated Learning"
-(arXiv 2110.06978), of which the formulas were read in a published summary, as the text itself was not at hand.
+(arXiv 2110.06978). The formulas were read in a published summary, as the paper itself was not available here.
 """
 
 from __future__ import annotations
@@ -24,40 +24,41 @@ from edgesim.core.view import Setting, View
 from edgesim.methods.fedjs import noted
 from edgesim.methods.scaffold import Scaffold
 
-_DISTANCE_FLOPS = 3.0  # a parameter and device: a difference, its square, a sum
+_DISTANCE_FLOPS = 3.0  # FLOPs a parameter and device: a difference, its square, a sum
 _MOST_EXPONENT = 700.0  # W stays above 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waffle(Scaffold):
-    """SCAFFOLD for the data of the device `target`, which takes part in every round in which it is there.
+    """SCAFFOLD that trains a model for the data of one device, `target`, with more weight for similar devices.
 
-    d_k is the squared distance of the model of device k from the target's, d_m the least of them and d_M the largest.
-    The target counts as one at d_t = d_m (1 - (1 - W) (d_M - d_m) / d_M), and the weight of each is
-    max(W - (d_k - d_t) / (d_M - d_t), 0), where W = 1 / (1 + exp(`slope` (2 r / `rounds` - 1))) falls in round r from
-    nearly 1 to nearly 0: first those that are nearer than others count, at last the target alone. The weights of a
-    round, of sum 1, are averaged by device over the last `average` of its rounds, and multiply those of SCAFFOLD. In a
-    round that the target misses devices keep their weights of before, equal ones while nobody has any. The global
-    model is the target's personal one, as `evaluation.personal` tests it; to the others it is nothing special. The
-    metric `alpha` is the weight of each device. Other keys: see SCAFFOLD.
+    The target takes part in every round in which it is reachable. d_k is the squared distance of the model of device k
+    from the target's model, d_m the smallest distance and d_M the largest. The target counts as a device at
+    d_t = d_m (1 - (1 - W) (d_M - d_m) / d_M), and each weight is max(W - (d_k - d_t) / (d_M - d_t), 0), where
+    W = 1 / (1 + exp(`slope` (2 r / `rounds` - 1))) falls in round r from nearly 1 to nearly 0: at first the nearer
+    devices count, in the end the target alone. The weights of a round have sum 1. They are averaged by device over the
+    last `average` of its rounds, and multiply the weights of SCAFFOLD. In a round that the target misses devices keep
+    their previous weights, or equal ones if no device has any. The global model is the target's personal model, and
+    `evaluation.personal` tests it so. It is no personal model of other devices. The metric `alpha` is the weight of
+    each device. Other keys: see SCAFFOLD.
 
-    Where the selection leaves the target out, it takes the place of one of the chosen, drawn at random. In the paper
-    everybody takes part. The devices that are farthest away never count, at whatever W, by the formula as it was read.
-    Equally far ones all count like the target. Distances cost the server 3 FLOPs for each parameter and other device,
+    If the selection leaves out the target, the target replaces a random one of the chosen devices. In the paper all
+    devices take part. By the formula as it was read, the most distant devices never count, whatever W. If all are
+    equally distant, all count like the target. Distances cost the server 3 FLOPs for each parameter and other device,
     also in a round that the target misses.
     """
 
-    target: CountOrZero = 0  # id of the device for whose data the model is
-    """The paper gives each device in turn a run of its own; a study does so with this key as an axis."""
+    target: CountOrZero = 0  # id of the device that the model is trained for
+    """The paper runs once for each device. A study does the same with this key as an axis."""
     slope: PositiveFactor = 3.2
-    """The paper's, for all of its experiments; with it the target is alone after 70 to 90 % of the rounds."""
+    """The paper's value in all experiments. With it only the target counts after 70 to 90 % of the rounds."""
     rounds: Count = 100
-    """The rounds over which W falls; from then on it stays. To be set to those of the run."""
+    """The number of rounds over which W falls. After them it stays. Set it to the number of rounds of the run."""
     average: Count = 3
-    """The paper's."""
+    """The paper's value."""
 
     def init(self, setting: Setting, key: Key) -> Any:
-        """Return a server without weights. Raises ConfigError if there is no such target."""
+        """Return a state without weights. Raises ConfigError if there is no such target."""
         super().init(setting, key)
         if self.target not in setting.ids:
             raise ConfigError(
@@ -67,7 +68,7 @@ class Waffle(Scaffold):
         return {"weights": {}}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices, and the target in the place of one of them if need be."""
+        """Ask the selected devices. The target replaces one of them if it is reachable and not selected."""
         ids = view.choose(key)
         if len(ids) and self.target not in ids and self.target in view.idle:
             others = np.delete(ids, key.at(PlanStream.DEVICES).numpy().integers(len(ids)))
@@ -94,7 +95,7 @@ class Waffle(Scaffold):
         return Aggregate({**state, "weights": history}, model, metrics=noted(updates, alpha=alpha))
 
     def merge_flops(self, updates: int, setting: Setting) -> float:
-        """Return the FLOPs of the distances of all others from the target."""
+        """Return the FLOPs of the distances of all other devices from the target."""
         return _DISTANCE_FLOPS * (updates - 1) * setting.cost_profile.params
 
     def openness(self, round_: int) -> float:
@@ -104,7 +105,7 @@ class Waffle(Scaffold):
 
 
 def distances_from(updates: Sequence[Update], place: int) -> Arr:
-    """Return the squared distance of the parameters of each update from those of the one at a place, shape (k,)."""
+    """Return the squared distances of the parameters of all updates from the update at `place`, shape (k,)."""
     target = updates[place].body["params"]
 
     def distance(update: Update) -> float:
@@ -115,7 +116,10 @@ def distances_from(updates: Sequence[Update], place: int) -> Arr:
 
 
 def alphas_of(distances: Arr, target: int, openness: float) -> Arr:
-    """Return the weights of devices, sum 1, from their squared distances to the one at place `target`, shape (k,)."""
+    """Return the weights of devices, with sum 1, from their squared distances to the device at place `target`.
+
+    Both have shape (k,).
+    """
     others = np.delete(distances, target)
     if not len(others):
         return np.ones(1)

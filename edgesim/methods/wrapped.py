@@ -1,4 +1,4 @@
-"""A method around another one: what both share is the inner one's."""
+"""A method around another method, which does all that the outer method does not replace."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from edgesim.core.view import Setting, View
 
 @dataclass(frozen=True, kw_only=True)
 class Wrapped(Method):
-    """A method with a server that does all as the inner `method` does it; what extends it says what differs."""
+    """A method with a server that does everything as the inner `method` does. Subclasses replace parts of it."""
 
     method: Method
 
     @property
     def needs(self) -> Needs:  # type: ignore[override]
-        """What the method needs."""
+        """Needs of the method."""
         return self.method.needs
 
     @property
     def label(self) -> str:
-        """The name of the method's class, which errors tell."""
+        """Name of the method's class, for error messages."""
         return self.method.label
 
     @property
     def modules(self) -> frozenset[str]:
-        """Modules of the method."""
+        """Modules of the inner method."""
         return self.method.modules
 
     @property
@@ -41,7 +41,7 @@ class Wrapped(Method):
 
     @property
     def sees_exchanges(self) -> bool:
-        """Whether the method looks at exchanges."""
+        """True if the method handles exchanges."""
         return self.method.sees_exchanges
 
     def init(self, setting: Setting, key: Key) -> Any:
@@ -63,7 +63,7 @@ class Wrapped(Method):
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return what the method aggregates."""
+        """Return the method's aggregate."""
         return self.method.aggregate(state, global_model, updates, server, key)
 
     def merge_flops(self, updates: int, setting: Setting) -> float:
@@ -71,7 +71,7 @@ class Wrapped(Method):
         return self.method.merge_flops(updates, setting)
 
     def merge_flops_of(self, tasks: Sequence[Task], setting: Setting) -> float:
-        """Return the method's FLOPs, and those that `merge_flops` has more than the method's."""
+        """Return the method's FLOPs, plus the FLOPs that `merge_flops` adds to the method's."""
         beside = self.merge_flops(len(tasks), setting) - self.method.merge_flops(len(tasks), setting)
         return self.method.merge_flops_of(tasks, setting) + beside
 
