@@ -20,7 +20,7 @@ from edgesim.core.encoding import Masked
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED
 from edgesim.core.limits import Count, CountOrZero, NonNegativeFactor, PositiveFactor
-from edgesim.core.method import Aggregate, LocalRule, LocalState, Method, Needs, ServerContext
+from edgesim.core.method import Aggregate, LocalRule, Method, Needs, ServerContext
 from edgesim.core.rng import Key
 from edgesim.core.task import Pass, Payload, Plan, Task
 from edgesim.core.update import ModelState, Update
@@ -145,7 +145,7 @@ class SecureFedAvg(Method):
 
     def local(self, task: Task) -> LocalRule:
         """Return plain SGD, or no training in the exchanges of keys and shares."""
-        return super().local(task) if task.local_sgd else LocalRule(on_start=_untrained)
+        return super().local(task) if task.local_sgd else LocalRule()
 
     # --- the server -----------------------------------------------------------------------------------------------
 
@@ -196,11 +196,6 @@ class SecureFedAvg(Method):
 
 def _signal(nbytes: int) -> Payload:
     return Payload(collections=frozenset(), extra_bytes=nbytes)
-
-
-def _untrained(context: Any) -> LocalState:
-    """Return a copy of the received model: only keys and shares cross the link."""
-    return LocalState(context.copy(context.global_model))
 
 
 def _flat(model: ModelState) -> Tensor:

@@ -55,7 +55,7 @@ class Waffle(Scaffold):
     rounds: Count = 100
     """The number of rounds over which W falls. After them it stays. Set it to the number of rounds of the run."""
     average: Count = 3
-    """The paper's value."""
+    """The paper's."""
 
     def init(self, setting: Setting, key: Key) -> Any:
         """Return a state without weights. Raises ConfigError if there is no such target."""

@@ -74,7 +74,7 @@ SAME_MEANING = {  # texts that are true of each of these keys as they stand: whe
     },
     "Published code, with Adam.": {"server_lr", "server_weight_decay"},
     "Published settings.": {"diversity", "generator_weight_decay"},
-    "That of the authors' code, and of Adam.": {"beta1", "beta2"},
+    "As in the authors' code and in Adam.": {"beta1", "beta2"},
     "Of both splits together.": {"samples_per_device", "samples_per_user"},
     "Of the teacher's training.": {"teacher_batch", "teacher_epochs", "teacher_lr", "teacher_momentum"},
 }  # fmt: skip
