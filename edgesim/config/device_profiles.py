@@ -1,4 +1,4 @@
-"""Named device profiles: what a device can do and what it draws, each number with its unit, source and year."""
+"""Named device profiles: speed, power, memory and links of a device, each number with its unit, source and year."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ QUANTITIES: Mapping[str, Any] = {
     "frequency": Hertz,
     "cores": Count,
     "flops_per_cycle": PositiveNumber,  # of one core, single precision
-    "peak_flops_per_s": FlopsPerSecond,  # where frequency, cores and FLOPs per cycle do not give it
+    "peak_flops_per_s": FlopsPerSecond,  # needed where frequency, cores and FLOPs per cycle are not all known
     "efficiency": PositiveShare,  # share of the peak speed that training attains
     "flops_per_s": FlopsPerSecond,  # attained
     "step_overhead": Seconds,  # of every SGD step
-    "convolution_flops_per_s": FlopsPerSecond,  # attained by layers that use a weight several times a sample
+    "convolution_flops_per_s": FlopsPerSecond,  # attained by layers that use a weight several times per sample
     "convolution_overhead": Seconds,  # of every such layer and SGD step
     "linear_flops_per_s": FlopsPerSecond,  # attained by all other layers
     "linear_overhead": Seconds,  # of every other layer and SGD step
@@ -61,8 +61,8 @@ QUANTITIES: Mapping[str, Any] = {
     "down": BitsPerSecond,
     "latency": Delay,
 }
-# How time may follow from work: the terms are added up, each its amount of work times what one unit of it takes.
-# Each is a term and the quantity that tells its cost, in seconds a unit (overheads) or in units a second (the others).
+# The time of a step is a sum of terms: an amount of work times the time of one unit of it. Each entry is a term and the
+# quantity with its cost, in seconds per unit (overheads) or in units per second (rates).
 WHOLE_STEP: Mapping[str, str] = {"steps": "step_overhead", "flops": "flops_per_s"}
 LAYER_KINDS: Mapping[str, str] = {
     "convolutions": "convolution_overhead",
@@ -76,7 +76,7 @@ _PRODUCT = ("frequency", "cores", "flops_per_cycle")  # the peak speed of a CPU
 
 
 class Quantity(BaseModel):
-    """A number of a profile as its source gives it; an estimate says what it was derived from."""
+    """A number of a profile as its source gives it. An estimate says in `derived` how it was obtained."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -140,64 +140,60 @@ class Profile(BaseModel):
         return si["flops_per_s"] if "flops_per_s" in si else si["efficiency"] * (self.peak_flops_per_s or 0.0)
 
     def block(self) -> dict[str, Any]:
-        """Return what the profile says as a fleet block of a scenario: cpu, energy, network, memory; not its battery.
+        """Return the profile as a fleet block of a scenario: cpu, energy, network and memory, without the battery.
 
-        A section is left out if the profile does not have its numbers. Energy is that of measured powers if they are
-        known, else that of the capacitance.
+        A section is left out if the profile does not have its numbers. The energy model uses measured powers if they
+        are known, else the capacitance.
         """
-        memory = self._texts("memory")
+        # Terms of a step that calibration found: those of the layer kinds if it has them, else the overhead. A rate
+        # that the timings do not show takes no time.
+        by_layer = self._texts(*LAYER_KINDS.values())
+        no_time = {"convolution_flops_per_s": "inf", "linear_flops_per_s": "inf"}
+        step = {**no_time, **by_layer} if by_layer else self._texts("step_overhead")
+        cpu = {**self._texts("frequency", "cores"), **step}
+        if self._has(*_PRODUCT):
+            # as a product, so that a scenario that changes the frequency or the cores changes the speed
+            efficiency = self.si.get("efficiency", self.flops_per_s / (self.peak_flops_per_s or 0.0))
+            cpu |= {**self._texts("flops_per_cycle"), "efficiency": efficiency}
+        else:
+            cpu |= {"flops_per_s": f"{self.flops_per_s!r} FLOP/s", **self._texts("flops_per_s")}
         sections = {
-            "cpu": self._cpu(),
+            "cpu": cpu,
             "energy": next(iter(self._energies().values()), None),
             "network": {"name": "fixed", **self._texts("up", "down", "latency")} if self._has("up", "down") else None,
-            "memory": memory.get("memory"),
+            "memory": self._texts("memory").get("memory"),
         }
         return {key: section for key, section in sections.items() if section is not None}
 
     def merged(self, table: Mapping[str, Any]) -> dict[str, Any]:
         """Return a fleet block with the keys of `table` laid over those of the profile, without the key `profile`.
 
-        A section merges key by key; one of another part (network, energy) replaces the profile's. Energy of another
-        model keeps what the profile knows of it. A speed given replaces the profile's way of giving it. A battery is
-        there if `table` asks for one, with the profile's capacity unless it gives another.
+        A section merges key by key. A network or energy model of another name replaces the profile's section, and an
+        energy model keeps the numbers that the profile has for it. A given speed replaces all keys with which the
+        profile gives its speed. The block has a battery if `table` asks for one, with the profile's capacity unless it
+        gives another.
         """
-        given = {key: section for key, section in table.items() if key != "profile"}
         block = {"name": self.name, **self.block()}
-        for key, section in given.items():
+        capacity = self.quantities["battery"].text if self._has("battery") else None
+        battery = {"name": "rechargeable", "capacity": capacity} if capacity is not None else None
+        for key, section in table.items():
+            if key == "profile":
+                continue
             top = as_table(section) if key in ("energy", "network", "battery") else section
-            base = self._base(key, top, self._battery() if key == "battery" else block.get(key))
-            block[key] = {**base, **top} if isinstance(base, Mapping) and isinstance(top, Mapping) else section
+            own = battery if key == "battery" else block.get(key)
+            if not isinstance(top, Mapping) or not isinstance(own, Mapping):
+                block[key] = section
+                continue
+            base: Mapping[str, Any] | None = own
+            if key == "cpu":
+                replaced = _replaced_by(top, own)
+                base = {name: value for name, value in own.items() if name not in replaced}
+            elif key == "energy" and "name" in top:
+                base = self._energies().get(top["name"])
+            elif top.get("name", own.get("name")) != own.get("name"):
+                base = None
+            block[key] = section if base is None else {**base, **top}
         return block
-
-    def _base(self, key: str, top: Any, own: Any) -> Any:
-        if not isinstance(top, Mapping) or not isinstance(own, Mapping):
-            return own
-        if key == "cpu":
-            return {name: own[name] for name in own if name not in _replaced_by(top, own)}
-        if key == "energy" and "name" in top:
-            return self._energies().get(top["name"])
-        return own if top.get("name", own.get("name")) == own.get("name") else None
-
-    def _battery(self) -> dict[str, Any] | None:
-        """Return the battery that a block gets if it asks for one; None: its capacity is not known."""
-        return {"name": "rechargeable", "capacity": self.quantities["battery"].text} if self._has("battery") else None
-
-    def _cpu(self) -> dict[str, Any]:
-        base = {**self._texts("frequency", "cores"), **self._layer_speeds()}
-        if not self._has(*_PRODUCT):
-            return {**base, "flops_per_s": f"{self.flops_per_s!r} FLOP/s", **self._texts("flops_per_s")}
-        # as a product, so that a scenario that changes the frequency or the cores changes the speed
-        peak = self.peak_flops_per_s or 0.0
-        efficiency = self.si.get("efficiency", self.flops_per_s / peak)
-        return {**base, **self._texts("flops_per_cycle"), "efficiency": efficiency}
-
-    def _layer_speeds(self) -> dict[str, Any]:
-        """Return the terms of a step that calibration found: those of layer kinds if it did, else its overhead."""
-        found = self._texts(*LAYER_KINDS.values())
-        if not found:
-            return self._texts("step_overhead")
-        # a term that the timings do not show takes no time
-        return {"convolution_flops_per_s": "inf", "linear_flops_per_s": "inf", **found}
 
     def _energies(self) -> dict[str, dict[str, Any]]:
         """Return the energy sections that the numbers allow, by the name of the model, the preferred one first."""
@@ -216,7 +212,7 @@ class Profile(BaseModel):
 
 
 def with_profile(block: Any) -> Any:
-    """Return a fleet block with the keys of the device that its `profile` names; anything else unchanged."""
+    """Return a fleet block with the keys of the device that its `profile` names, other values unchanged."""
     if not isinstance(block, Mapping) or "profile" not in block:
         return block
     try:
@@ -238,7 +234,7 @@ def all() -> tuple[Profile, ...]:
 def find(name: str | Path) -> Profile:
     """Return the profile of a name, or of a user's own file if the name ends with ".toml".
 
-    Raises ConfigError that offers the nearest name if there is none, or that names the file and key at fault.
+    Raises ConfigError that offers the nearest name if none fits, or that names the file and key at fault.
     """
     if not isinstance(name, str | Path):
         raise ConfigError(f"profile: must be the name of a device or of a file, got {quoted(name)}")
@@ -257,7 +253,7 @@ def read(file: Path | Traversable) -> Profile:
     return _of_text(path, read_text(path, ConfigError))
 
 
-@lru_cache(maxsize=256)  # by what the file holds: one that changes is read anew
+@lru_cache(maxsize=256)  # keyed by the content of the file too, so that a changed file is read again
 def _of_text(path: Path, text: str) -> Profile:
     table = toml_of(text, path)
     try:
@@ -276,7 +272,7 @@ def profile_of(name: str, table: Mapping[str, Any]) -> Profile:
 
 
 def to_toml(profile: Profile) -> str:
-    """Return the text of a profile file; reading it gives an equal profile."""
+    """Return the text of a profile file. Reading it gives an equal profile."""
     lines = [f"title = {json.dumps(profile.title)}"]
     for key, quantity in profile.quantities.items():
         given = quantity.model_dump(exclude_defaults=True)
@@ -291,8 +287,8 @@ def _files() -> Mapping[str, Traversable]:
 
 
 def si_number(kind: Any, key: str, quantity: Quantity) -> float:
-    """Return a quantity as an SI number of a type of `units`. Raises ValidationError at `key` if it is none."""
-    # with its unit even if that is missing, as a bare number would pass for one in SI
+    """Return a quantity as an SI number of a type of `units`. Raises ValidationError at `key` if it cannot be one."""
+    # with the unit even if that is empty, as a bare number would pass for one in SI
     physical = any(isinstance(mark, Unit) for mark in get_args(kind))
     given = f"{quantity.value!r} {quantity.unit}" if physical else quantity.text
     try:
@@ -311,9 +307,9 @@ def _fault(key: str, message: str) -> ValidationError:
 
 
 def _replaced_by(cpu: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the keys of a profile's CPU that do not go with those given."""
+    """Return the keys of a profile's CPU that the keys of the scenario's `cpu` replace."""
     speed_keys = {"flops_per_s", "flops_per_cycle", "efficiency"}
-    if "flops_per_cycle" in own:  # the speed follows
+    if "flops_per_cycle" in own:  # then the speed follows from frequency and cores
         speed_keys |= {"frequency", "cores"}
     measured = (WHOLE_STEP["steps"], *LAYER_KINDS.values()) if cpu.keys() & speed_keys else ()
     if "flops_per_s" in cpu:

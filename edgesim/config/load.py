@@ -29,8 +29,8 @@ _OTHERS_NAMED = 6  # keys at fault besides the first
 def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: Overrides = ()) -> Scenario:
     """Return the scenario of a TOML file, a mapping or an object, with overrides applied.
 
-    Relative paths are meant from the folder of the file that holds them; those of a mapping or an override
-    from the current folder. Raises ConfigError, one line that names the key or file at fault.
+    Relative paths start at the folder of their file. Paths in a mapping or an override start at the current folder.
+    Raises ConfigError, one line that names the key or file at fault.
     """
     if isinstance(source, Scenario):
         source = source.canonical()
@@ -51,9 +51,9 @@ def load_scenario(source: str | Path | Mapping[str, Any] | Scenario, overrides: 
 
 
 def scenario_file(name: str | Path, folder: Path = Path()) -> Path:
-    """Return the file of a scenario, named from a folder; "edgesim:quickstart" is one that comes with edgesim.
+    """Return the file of a scenario, named from a folder. "edgesim:quickstart" is a scenario that edgesim ships.
 
-    Raises ConfigError if edgesim has none of that name.
+    Raises ConfigError if edgesim ships none of that name.
     """
     package, colon, own = str(name).partition(":")
     if not colon or package != "edgesim":
@@ -68,7 +68,7 @@ def scenario_file(name: str | Path, folder: Path = Path()) -> Path:
 def read_layers(source: Path | Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Return a scenario and the files that it extends, each by name with its own table alone, the weakest first.
 
-    The name of a table that is no file is "base".
+    A table that comes from no file is called "base".
     """
     layers: list[tuple[str, dict[str, Any]]] = []
     source = scenario_file(source) if isinstance(source, Path) else source
@@ -85,11 +85,21 @@ def read_layers(source: Path | Mapping[str, Any]) -> list[tuple[str, dict[str, A
 
 def read_overrides(given: Overrides) -> list[tuple[list[str], Any]]:
     """Return path and value of overrides such as "stop.rounds=3", in their order of effect. Raises ConfigError."""
-    if isinstance(given, Mapping):
-        found = [(_path_of(key, key), located(value, Path.cwd(), str(key))) for key, value in given.items()]
+    found: list[tuple[list[str], Any]] = []
+    texts = [given] if isinstance(given, str) else given
+    if isinstance(texts, Mapping):
+        found = [(_path_of(key, key), located(value, Path.cwd(), str(key))) for key, value in texts.items()]
+    elif not isinstance(texts, Sequence) or not all(isinstance(each, str) for each in texts):
+        raise ConfigError(
+            f"overrides: must be a list such as ['stop.rounds=3'] or a mapping such as {{'stop.rounds': 3}}, "
+            f"got {quoted(texts)}"
+        )
     else:
-        found = [_parse_override(text) for text in ([given] if isinstance(given, str) else _texts_of(given))]
-    # coarse ones first, so that "method.mu=1" before "method=fedprox" is not lost
+        for text in texts:
+            key, equals, value = text.partition("=")
+            path = _path_of(key if equals else "", text)
+            found.append((path, located(_value(value.strip()), Path.cwd(), key.strip())))
+    # coarse keys first, so that "method=fedprox" does not erase an earlier "method.mu=1"
     return sorted(found, key=lambda override: _depth(override[0]))
 
 
@@ -97,7 +107,7 @@ def read_overrides(given: Overrides) -> list[tuple[list[str], Any]]:
 
 
 def _read_toml(path: Path, below: tuple[Path, ...]) -> dict[str, Any]:
-    """Return the table of a file merged over those it extends; `below`: the files that led here."""
+    """Return the table of a file merged over the files that it extends. `below`: the files that led here."""
     table = read_toml(path)
     folder = path.resolve().parent
     return _extended(located(table, folder, ""), (*below, path.resolve()))
@@ -127,42 +137,24 @@ def _read_fleet(path: Path) -> Iterator[FleetBlock]:
         found = in_short(", ".join(header))
         raise ConfigError(f"{path}: the header needs distinct, non-empty names, got {found}")
     for number, (line, record) in enumerate(records):
-        yield _block(record, number, path, f"{path} line {line}")
-
-
-def _block(row: Mapping[str, str], number: int, path: Path, where: str) -> FleetBlock:
-    block: dict[str, Any] = {"name": f"block{number}"}
-    cells = [(key.strip().split("."), cell.strip()) for key, cell in row.items() if cell.strip()]
-    for keys, cell in sorted(cells, key=lambda item: _depth(item[0])):
-        block = _replaced(block, keys, located(_value(cell), path.parent, f"{where}: {'.'.join(keys)}"))
-    try:
-        return FleetBlock.model_validate(with_profile(block))
-    except ValidationError as error:
-        raise ConfigError(f"{where}: {_one_line(error, block)}") from error
-    except PydanticCustomError as error:
-        raise ConfigError(f"{where}: {error.message()}") from error
+        where = f"{path} line {line}"
+        block: dict[str, Any] = {"name": f"block{number}"}
+        cells = [(key.strip().split("."), cell.strip()) for key, cell in record.items() if cell.strip()]
+        for keys, cell in sorted(cells, key=lambda item: _depth(item[0])):
+            block = _replaced(block, keys, located(_value(cell), path.parent, f"{where}: {'.'.join(keys)}"))
+        try:
+            yield FleetBlock.model_validate(with_profile(block))
+        except ValidationError as error:
+            raise ConfigError(f"{where}: {_one_line(error, block)}") from error
+        except PydanticCustomError as error:
+            raise ConfigError(f"{where}: {error.message()}") from error
 
 
 # --- overrides --------------------------------------------------------------------------------------------
 
 
-def _texts_of(given: Any) -> Sequence[str]:
-    if isinstance(given, Sequence) and all(isinstance(each, str) for each in given):
-        return given
-    raise ConfigError(
-        f"overrides: must be a list such as ['stop.rounds=3'] or a mapping such as {{'stop.rounds': 3}}, "
-        f"got {quoted(given)}"
-    )
-
-
-def _parse_override(text: str) -> tuple[list[str], Any]:
-    key, equals, value = text.partition("=")
-    path = _path_of(key if equals else "", text)
-    return path, located(_value(value.strip()), Path.cwd(), key.strip())
-
-
 def _path_of(key: Any, override: Any) -> list[str]:
-    """Return the keys of a dotted key. Raises ConfigError that names its override if it is none."""
+    """Return the keys of a dotted key. Raises ConfigError that names the override if the key is not a dotted key."""
     path = key.strip().split(".") if isinstance(key, str) else []
     if not path or not all(path) or len(path) > _LONGEST_PATH:
         raise ConfigError(f"override {quoted(override)}: write key=value, such as stop.rounds=3")
@@ -170,7 +162,7 @@ def _path_of(key: Any, override: Any) -> list[str]:
 
 
 def _value(text: str) -> Any:
-    """Return a text as the TOML value that it is, or else as a string: 5, true, [1, 2], 5 Mbit/s."""
+    """Return the TOML value of a text, or the text itself if it is not TOML: 5, true, [1, 2], 5 Mbit/s."""
     try:
         return parse_toml(f"value = {text}")["value"]
     except ValueError:
@@ -182,7 +174,7 @@ def _depth(path: Sequence[str]) -> int:
 
 
 def _replaced(value: Any, path: Sequence[str], new: Any, above: str = "") -> Any:
-    """Return a copy of nested tables and lists with the value at `path` replaced; missing tables are made."""
+    """Return a copy of nested tables and lists with the value at `path` replaced. Missing tables are created."""
     if not path:
         return new
     key, *rest = path
@@ -202,32 +194,24 @@ def _replaced(value: Any, path: Sequence[str], new: Any, above: str = "") -> Any
 
 
 def _one_line(error: ValidationError, table: Any) -> str:
-    """Return the first error as "network.up: what is wrong", and how many other keys are at fault, and which."""
-    paths = [
-        in_short(".".join(_keys(each["loc"], table, named=each["type"] in {"missing", "refused"})))
-        for each in error.errors(include_url=False)
-    ]
-    others = [path for path in dict.fromkeys(paths) if path != paths[0]]  # a union complains once a member
+    """Return the first error as "network.up: fault", with the number and the names of the other keys at fault."""
+    paths: list[str] = []
+    for each in error.errors(include_url=False):
+        # pydantic mixes the types of a union into its locations. Only keys of the table are the user's, and the last
+        # key may be one that the table lacks.
+        location, inner, keys = each["loc"], table, []
+        for place, key in enumerate(location):
+            inner = as_table(inner)
+            in_list = isinstance(inner, list) and isinstance(key, int) and key < len(inner)
+            in_table = isinstance(inner, Mapping) and key in inner
+            last = each["type"] in {"missing", "refused"} and place == len(location) - 1
+            if in_list or in_table:
+                inner = inner[key]
+                keys.append(str(key))
+            elif last and not {"*", "["} & set(str(key)):
+                keys.append(str(key))
+        paths.append(in_short(".".join(keys)))
+    others = [path for path in dict.fromkeys(paths) if path != paths[0]]  # each member of a union has an error
     named = ", ".join([*others[:_OTHERS_NAMED], *(["..."] if len(others) > _OTHERS_NAMED else [])])
     more = f" (and {len(others)} more: {named})" if others else ""
     return f"{paths[0]}: {reason(error)}{more}".removeprefix(": ")
-
-
-def _keys(location: Sequence[str | int], table: Any, *, named: bool) -> Iterator[str]:
-    """Yield the keys of a location; pydantic mixes in the types of a union, which a user has not written.
-
-    `named`: the last one may be a key that the table lacks.
-    """
-    for place, key in enumerate(location):
-        table = as_table(table)
-        if _holds(table, key):
-            table = table[key]
-            yield str(key)
-        elif named and place == len(location) - 1 and not {"*", "["} & set(str(key)):
-            yield str(key)
-
-
-def _holds(table: Any, key: str | int) -> bool:
-    if isinstance(table, list):
-        return isinstance(key, int) and key < len(table)  # a pair may lack its second value
-    return isinstance(table, Mapping) and key in table

@@ -1,4 +1,4 @@
-"""Where the values of a scenario come from: its file, a file that it extends, an override, a profile or a default."""
+"""Origin of each value of a scenario: its file, a file that it extends, an override, a profile or a default."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from pydantic import BaseModel
 
 from edgesim.config import device_profiles
 from edgesim.config.load import read_layers, read_overrides
@@ -15,11 +17,11 @@ from edgesim.config.toml_file import FileText
 
 DEFAULT = "default"
 _CANONICAL = Scenario.model_fields.keys() - {"session"}
-COMMON = ("network", "energy", "slowdown")  # sections of the scenario that a block may have of its own
+COMMON = ("network", "energy", "slowdown")  # sections of the scenario that a fleet block may replace
 
 
 class Value(NamedTuple):
-    """A value in effect: its dotted key, which says whose it is, how it was written (a default: in SI), and where."""
+    """A value in effect: its dotted key, the value as it was written (a default in SI), and its origin."""
 
     key: str
     value: Any
@@ -28,19 +30,19 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Layers:
-    """What a user wrote, the weakest first: the files that are extended, the scenario's own, and each override.
+    """Tables that a user wrote, the weakest first: the extended files, the scenario's own, and each override.
 
-    Each has a name, a table, and the path of what it replaces as a whole; () for files, which merge.
+    Each has a name, a table, and the path of the value that it replaces as a whole: () for files, which merge.
     """
 
     tables: tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...]
 
     @classmethod
     def of(cls, source: Path | Mapping[str, Any], overrides: Sequence[str] = (), without: Sequence[str] = ()) -> Layers:
-        """Return the layers of a scenario, of whose files the sections `without` are dropped.
+        """Return the layers of a scenario, without the sections `without` of its files.
 
-        A canonical table has every key, so of it only what fleet blocks have of their own counts as written. Raises
-        ConfigError as `load_scenario` does.
+        A canonical table has every key, so only the keys of its fleet blocks count as written. Raises ConfigError as
+        `load_scenario` does.
         """
         if isinstance(source, Mapping) and source.keys() >= _CANONICAL:
             source = {"fleet": source["fleet"]}
@@ -52,9 +54,10 @@ class Layers:
         return cls((*files, *sets))
 
     def find(self, *path: str, name: str | None = None) -> tuple[str, Any] | None:
-        """Return who wrote the value at a path, and what; None: nobody did.
+        """Return the name of the layer that gives the value at a path, and the value. None: no layer gives it.
 
-        `name`: of the part in effect in the section; a layer that names another one, and those below, do not count.
+        `name`: name of the part in effect in the section. A layer that names another part hides itself and the layers
+        below.
         """
         for where, table, whole in reversed(self.tables):
             section = as_table(_at(table, path[:-1])[1])
@@ -64,27 +67,47 @@ class Layers:
             if found:
                 return where, value
             if isinstance(table.get(path[0]), list) or (whole and path[: len(whole)] == whole):
-                return None  # it takes the place of those below
+                return None  # this layer replaces the layers below
         return None
 
 
 def effective(scenario: Scenario, layers: Layers, block: int) -> Iterator[Value]:
-    """Yield every value of a fleet block, with its origin: its own keys, and those of its network, energy, ..."""
+    """Yield every value of a fleet block with its origin: its own keys, and the keys of its network, energy, ..."""
     given = scenario.fleet[block]
-    profile, label = _profile(layers, block, given)
-    for key in ("count", "level"):
-        yield from _section(getattr(given, key), layers, ("fleet", str(block), key), None, "")
-    for section in ("cpu", "memory", "battery", *COMMON):
-        own = getattr(given, section)
-        if own is None and section in COMMON:
-            yield from _section(getattr(scenario, section), layers, (section,), None, "")
-        elif own is not None:
-            yield from _section(own, layers, ("fleet", str(block), section), profile.get(section), label)
+    profile: Mapping[str, Any] = {}
+    label = ""
+    written = layers.find("fleet", str(block), "profile")
+    if written is not None:
+        plugins = {"network": given.network, "energy": given.energy, "battery": given.battery}
+        named = {section: {"name": plugin.name} for section, plugin in plugins.items() if plugin is not None}
+        profile, label = device_profiles.find(written[1]).merged(named), f"profile {written[1]}"
+    yield from _section(given.count, layers, ("fleet", str(block), "count"), None, "")
+    yield from _section(given.level, layers, ("fleet", str(block), "level"), None, "")
+    own = {"cpu": given.cpu, "memory": given.memory, "battery": given.battery}
+    own |= {"network": given.network, "energy": given.energy, "slowdown": given.slowdown}
+    shared = {"network": scenario.network, "energy": scenario.energy, "slowdown": scenario.slowdown}
+    for section, value in own.items():
+        if value is not None:
+            yield from _section(value, layers, ("fleet", str(block), section), profile.get(section), label)
+        elif section in shared:
+            yield from _section(shared[section], layers, (section,), None, "")
 
 
 def _section(given: Any, layers: Layers, path: tuple[str, ...], profile: Any, label: str) -> Iterator[Value]:
+    """Yield the values of a section with their origins. A single value is its section's only key."""
     name = given.name if isinstance(given, Chosen) else None
-    for key, value in _keys(given):
+    values: list[tuple[tuple[str, ...], Any]] = [((), given)]
+    if isinstance(given, Chosen):
+        values = [(("name",), given.name), *(((key,), each) for key, each in given.args.items() if each is not None)]
+    elif isinstance(given, BaseModel):
+        values = [((key,), each) for key, each in given.model_dump().items() if each is not None]
+        values = [  # a part without keys is shown by its name alone
+            (key, each["name"] if isinstance(each, Mapping) and len(each) == 1 and "name" in each else each)
+            for key, each in values
+        ]
+    fleet = layers.find("fleet") if path[0] == "fleet" else None
+    csv = str(fleet[1]) if fleet and isinstance(fleet[1], FileText) else None  # the CSV file that has the fleet
+    for key, value in values:
         written = layers.find(*path, *key, name=name)
         of_profile = _at(profile, key) if profile is not None else (False, None)
         dotted = ".".join((*path, *key))
@@ -93,48 +116,16 @@ def _section(given: Any, layers: Layers, path: tuple[str, ...], profile: Any, la
         elif of_profile[0]:
             yield Value(dotted, of_profile[1], label)
         else:
-            yield Value(dotted, value, _of_csv(layers, path) or DEFAULT)
-
-
-def _keys(given: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the keys of a section below its own, and their values; a single value is its section's only key."""
-    if isinstance(given, Chosen):
-        yield ("name",), given.name
-        yield from (((key,), value) for key, value in given.args.items() if value is not None)
-    elif hasattr(given, "model_dump"):
-        table = given.model_dump()
-        for key, value in table.items():
-            if isinstance(value, Mapping) and "name" in value:
-                yield (key,), value["name"] if len(value) == 1 else value
-            elif value is not None:
-                yield (key,), value
-    else:
-        yield (), given
+            yield Value(dotted, value, csv or DEFAULT)
 
 
 def of_block(given: FleetBlock, section: str) -> bool:
-    """Return whether a fleet block has such a section of its own, written or by its profile."""
+    """Return True if a fleet block has such a section of its own, written or from its profile."""
     return getattr(given, section) is not None
 
 
-def _profile(layers: Layers, block: int, given: FleetBlock) -> tuple[Mapping[str, Any], str]:
-    """Return what the profile of a fleet block says, and how to call it; nothing if it has none."""
-    found = layers.find("fleet", str(block), "profile")
-    if found is None:
-        return {}, ""
-    plugins = {section: getattr(given, section) for section in ("network", "energy", "battery")}
-    named = {section: {"name": plugin.name} for section, plugin in plugins.items() if plugin is not None}
-    return device_profiles.find(found[1]).merged(named), f"profile {found[1]}"
-
-
-def _of_csv(layers: Layers, path: Sequence[str]) -> str | None:
-    """Return the name of the CSV file that has the fleet, if the path lies in it."""
-    found = layers.find("fleet") if path[0] == "fleet" else None
-    return str(found[1]) if found and isinstance(found[1], FileText) else None
-
-
 def _at(table: Any, path: Sequence[str]) -> tuple[bool, Any]:
-    """Return whether there is a value at a path of tables and lists, and that value."""
+    """Return True and the value at a path of tables and lists, or False and None if there is no value."""
     for key in path:
         table = as_table(table)
         if isinstance(table, list) and key.isdecimal() and int(key) < len(table):
