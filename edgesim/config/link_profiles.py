@@ -1,4 +1,4 @@
-"""Named links: rates, latency, loss and energy of the links that people have, each number with its source and year."""
+"""Named links: rates, latency, loss and energy of common links, each number with its source and year."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ QUANTITIES: Mapping[str, Any] = {
     "latency": Delay,  # of a transfer in either direction
     "jitter": Delay,  # standard deviation of the latency
     "loss": LossRate,
-    "energy_per_bit": JoulesPerBit,  # that the network spends, not the device
+    "energy_per_bit": JoulesPerBit,  # spent by the network, not by the device
     "transmit": Watts,  # of the device's radio, added to its idle power
-    "receive": Watts,  # the same while bits come in
+    "receive": Watts,  # of the radio while it receives, added to its idle power
 }
 
 
@@ -56,7 +56,7 @@ def all() -> tuple[LinkProfile, ...]:
 
 
 def find(name: str) -> LinkProfile:
-    """Return the link of a name. Raises ConfigError that offers the nearest if there is none, or names a bad key."""
+    """Return the link of a name. Raises ConfigError that offers the nearest if none fits, or names a bad key."""
     files = _files()
     if name not in files:
         hint = meant(name, files, cutoff=0.4)
@@ -66,7 +66,7 @@ def find(name: str) -> LinkProfile:
         check_keys(table, ("title", *QUANTITIES))
         quantities = {key: value for key, value in table.items() if key != "title"}
         profile = LinkProfile.model_validate({"name": name, "title": table.get("title"), "quantities": quantities})
-        profile.si  # noqa: B018, so that impossible numbers are found
+        profile.si  # noqa: B018, evaluated so that impossible numbers are found
     except ValidationError as error:
         where = ".".join(str(key) for key in error.errors()[0]["loc"] if key != "quantities")
         raise ConfigError(f"{name}.toml: {where}: {reason(error)}") from error

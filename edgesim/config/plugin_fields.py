@@ -43,10 +43,10 @@ class Chosen:
 
 
 def built(plugin: Chosen, path: str, offers: Collection[str], *arguments: Any, by: str = "build") -> Any:
-    """Return what the function `by` of a part gives, a thing or a table that has to offer so many names.
+    """Call the function `by` of a part, and return its object or table with all the names in `offers`.
 
-    Raises ConfigError that names the part's place `path` if it does not, as a class from outside that is made for
-    something else, or if such a class raises anything but an EdgesimError.
+    Raises ConfigError that names the part's place `path` if a name is missing, as with a user's class that is made for
+    something else, or if a user's class raises anything but an EdgesimError.
     """
     try:
         found = getattr(plugin.value, by)(*arguments)
@@ -68,21 +68,21 @@ def built(plugin: Chosen, path: str, offers: Collection[str], *arguments: Any, b
 
 @dataclass(frozen=True)
 class Foreign:
-    """A user's own class that is no dataclass, and the keyword arguments to build it with when it is needed."""
+    """A user's own class that is not a dataclass, and the keyword arguments to build it with when it is needed."""
 
     cls: Any
     args: Mapping[str, Any]
 
 
 def as_table(section: Any) -> Any:
-    """Return a section written as a bare name as the table that it stands for, anything else unchanged."""
+    """Return the table that a bare name stands for, other values unchanged."""
     return {"name": section} if isinstance(section, str) else section
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: tuples and sets as lists, inf as "inf", paths as strings.
+    """Return a value in JSON types: tuples and sets as lists, inf as "inf", paths as strings.
 
-    Raises ValueError for what JSON has no form for.
+    Raises ValueError for a value that has no JSON form.
     """
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
@@ -128,14 +128,14 @@ def read_dataclass(cls: type, table: Any, fixed: Mapping[str, Any] | None = None
         raise refusal(f"must be a table, got {quoted(table)}")
     names = [f.name for f in dataclasses.fields(cls) if f.init and f.name not in fixed]
     check_keys(table, names)
-    value = _reader(cls).validate_python({**table, **fixed})
+    value = _strict_reader(cls).validate_python({**table, **fixed})
     dumped = adapter_of(cls).dump_python(value)
     return value, {name: plain(dumped[name]) for name in names}
 
 
 @cache
 def adapter_of(cls: type) -> TypeAdapter[Any]:
-    """Return what checks the fields of a dataclass. Raises ConfigError if they are of types that cannot be checked."""
+    """Return the adapter that checks the fields of a dataclass. Raises ConfigError for types that cannot be checked."""
     try:
         return TypeAdapter(cls)
     except (PydanticUserError, PydanticUndefinedAnnotation) as error:
@@ -145,13 +145,15 @@ def adapter_of(cls: type) -> TypeAdapter[Any]:
 
 
 @cache
-def _reader(cls: type) -> SchemaValidator:
-    """Return what reads a dataclass: true is no number, "0.5" is none and 0.0 is no truth value, at any depth."""
+def _strict_reader(cls: type) -> SchemaValidator:
     return SchemaValidator(_strict(adapter_of(cls).core_schema))
 
 
 def _strict(schema: Any) -> Any:
-    """Return a schema whose plain numbers and truth values are taken from nothing else, but for "inf", as in JSON."""
+    """Return a schema that converts no values to numbers and booleans, at any depth, but for "inf", as in JSON.
+
+    It refuses true and "0.5" for a number, and 0.0 for a boolean.
+    """
     if isinstance(schema, list | tuple):
         return type(schema)(_strict(item) for item in schema)
     if not isinstance(schema, dict):
@@ -160,16 +162,14 @@ def _strict(schema: Any) -> Any:
     if kind in {"int", "bool"}:
         return {**schema, "strict": True}
     if kind == "float":
-        return core_schema.no_info_before_validator_function(_infinite, {**schema, "strict": True})
+        return core_schema.no_info_before_validator_function(
+            lambda given: float(given) if given in ("inf", "-inf") else given, {**schema, "strict": True}
+        )
     return {key: _strict(item) for key, item in schema.items()}
 
 
-def _infinite(given: Any) -> Any:
-    return float(given) if given in ("inf", "-inf") else given
-
-
 def _read_foreign(cls: Any, table: Mapping[str, Any]) -> tuple[Foreign, dict[str, Any]]:
-    """Return a class that is no dataclass with its arguments, which its signature has to take."""
+    """Return a class that is not a dataclass with its arguments, checked against its signature."""
     try:
         parameters = inspect.signature(cls).parameters
     except (TypeError, ValueError) as error:
@@ -189,7 +189,7 @@ def _read_foreign(cls: Any, table: Mapping[str, Any]) -> tuple[Foreign, dict[str
 class PartOf:
     """Marks a field that holds the Chosen part of a kind, as in Annotated[Chosen, PartOf("network")].
 
-    `usual`: the name meant where a table gives none.
+    `usual`: the name that applies where a table gives none.
     """
 
     kind: str
@@ -207,18 +207,17 @@ class PartOf:
         rest = {key: value for key, value in table.items() if key != "name"}
         try:
             cls, fixed = catalogue.find(self.kind, str(name))
-            value, args = read_dataclass(cls, rest, fixed) if _is_dataclass(cls) else _read_foreign(cls, rest)
+            fits = isinstance(cls, type) and dataclasses.is_dataclass(cls)
+            value, args = read_dataclass(cls, rest, fixed) if fits else _read_foreign(cls, rest)
         except ConfigError as error:
-            raise self._here(str(error), table) from error
+            # The error names "network.up: ..." although the part may be the network of a fleet block. pydantic adds the
+            # whole path.
+            path, colon, message = str(error).partition(": ")
+            kind, _, key = path.partition(".")
+            if not colon or kind != self.kind:
+                raise refusal(str(error)) from error
+            raise (refusal_at(key, message, table.get(key)) if key else refusal(message)) from error
         return Chosen(self.kind, str(name), args, value)
-
-    def _here(self, text: str, table: Mapping[str, Any]) -> ValueError:
-        # a part speaks of "network.up: ..." although it may be the network of a fleet block
-        path, colon, message = text.partition(": ")
-        kind, _, key = path.partition(".")
-        if colon and kind == self.kind:
-            return refusal_at(key, message, table.get(key)) if key else refusal(message)
-        return refusal(text)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
@@ -229,29 +228,25 @@ class PartOf:
         known = catalogue.plugins_of(self.kind)
         exact = [name for name in known if not name.endswith(":")]
         other = {"type": "string", "pattern": ":"}
+        tables = []  # one for each shipped part, with its keys
+        for name in exact:
+            shape = handler.resolve_ref_schema(handler(adapter_of(known[name]).core_schema))
+            tables.append(
+                {
+                    "type": "object",
+                    "title": name,
+                    "description": inspect.cleandoc(known[name].__doc__ or "").split("\n")[0],
+                    "properties": {"name": {"const": name}, **shape.get("properties", {})},
+                    "required": ["name", *shape.get("required", [])],
+                    "additionalProperties": False,
+                }
+            )
         return {
             "description": f"{self.kind}: a name, or a table of a name and the keys that belong to it",
             "anyOf": [
                 {"enum": exact},
                 other,
-                *(_shape(name, known[name], handler) for name in exact),
+                *tables,
                 {"type": "object", "properties": {"name": other}, "required": ["name"]},
             ],
         }
-
-
-def _is_dataclass(cls: Any) -> bool:
-    return isinstance(cls, type) and dataclasses.is_dataclass(cls)
-
-
-def _shape(name: str, cls: type, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-    """Return the JSON Schema of a table that chooses a shipped part."""
-    shape = handler.resolve_ref_schema(handler(adapter_of(cls).core_schema))
-    return {
-        "type": "object",
-        "title": name,
-        "description": inspect.cleandoc(cls.__doc__ or "").split("\n")[0],
-        "properties": {"name": {"const": name}, **shape.get("properties", {})},
-        "required": ["name", *shape.get("required", [])],
-        "additionalProperties": False,
-    }

@@ -1,7 +1,7 @@
-"""Finds the pluggable parts by name. There is no registry: a module of a kind's package lists its own in PLUGINS.
+"""Finds the pluggable parts by name. There is no registry: each module of a kind's package lists its parts in PLUGINS.
 
-What there is, is read from the source. Only the module of a part that is asked for is loaded, as many of them load
-torch, which takes seconds.
+The names are read from the source text. Only the module of a requested part is loaded, because many modules load torch,
+which takes seconds.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ PACKAGES = {
     "backend": "edgesim.execution.backends",
 }
 
-# Offers of a part of each kind: one of these, or all of them. A class from outside may be fit for something else.
-# Functions stand with what they are called with, which a class from outside may call as it likes, values without.
+# Functions and values that a part of each kind must offer: all of them, or any one. They are checked for a user's own
+# class, which may be made for something else. Functions are written with their arguments, whose names are free.
 ASKED: Mapping[str, tuple[tuple[str, ...], Callable[[Iterable[bool]], bool]]] = {
     "data": (("load()",), all),
     "partition": (
@@ -63,7 +63,7 @@ ASKED: Mapping[str, tuple[tuple[str, ...], Callable[[Iterable[bool]], bool]]] = 
         ),
         any,
     ),
-    "model": ((), all),  # any torch.nn.Module, which is looked at where torch is known
+    "model": ((), all),  # any torch.nn.Module, which is checked where torch is loaded
     "cost": (("check(*, widths)", "flops(cost_profile, work, submodel, samples, steps)"), all),
     "network": (("build(n, key, path)",), all),
     "discipline": (("links(capacity_bps)",), all),
@@ -82,17 +82,17 @@ ASKED: Mapping[str, tuple[tuple[str, ...], Callable[[Iterable[bool]], bool]]] = 
     "server_optimizer": (("step(kept, move)", "flops_per_parameter", "is_identity"), all),
     # an Objective
     "objective": (("losses(outputs, y)", "hits(outputs, y)", "some_labels(outputs)", "labels", "metrics"), all),
-    "method": ((), all),  # a Method of edgesim.core.method, whose functions say what they take
+    "method": ((), all),  # a Method of edgesim.core.method, whose own functions give the arguments
     "protocol": (("protocol", "deadline_s", "check(devices, asked)", "run(session, rounds)"), all),
     "backend": (("trains", "open(make_trainer)"), all),
 }
 RENAMED = {"coordinator": "protocol", "units": "channels"}  # keys of scenarios: old -> new
-RENAMED_VALUES = {"skip": "average_over_holders", "keep_old": "include_absent"}  # and values of keys
-_FEW = 12  # names that an error lists
-_MOST_ALIKE = 5  # names that are looked at, the most alike first
-_ALIKE = 100  # characters that are compared: beyond them nothing is a slip of the pen
+RENAMED_VALUES = {"skip": "average_over_holders", "keep_old": "include_absent"}  # values of keys: old -> new
+_FEW = 12  # most names that an error lists
+_MOST_ALIKE = 5  # candidates for a hint, the most similar first
+_ALIKE = 100  # characters that are compared: a longer name is no typing error
 
-# What parts are called elsewhere.
+# Names of parts in other software and in the literature.
 _ALIASES: Mapping[str, Mapping[str, str]] = {
     "data": {
         "txt": "text", "shakespeare": "text", "markov": "markov_text",
@@ -127,52 +127,49 @@ _ALIASES: Mapping[str, Mapping[str, str]] = {
     "backend": {"process": "workers", "processes": "workers", "parallel": "workers", "none": "null", "cpu": "serial"},
 }  # fmt: skip
 _LOOKING = ContextVar("looking", default=False)  # see `only_looking`
-_IMPORT_FAULTS = (ImportError, SyntaxError, AttributeError, TypeError, ValueError)  # that say themselves what is wrong
+_IMPORT_FAULTS = (ImportError, SyntaxError, AttributeError, TypeError, ValueError)  # whose messages need no type name
 
 
 def meant(given: str, known: Collection[str], aliases: Mapping[str, str] | None = None, cutoff: float = 0.5) -> str:
-    """Return "; did you mean 'x'?" with the known name that an alias stands for or that is nearest; "" if none is near.
+    """Return "; did you mean 'x'?" with the known name that an alias stands for or that is nearest, "" if none is near.
 
-    A key that was renamed is answered with its new name: "; it is called 'x' now".
+    A name is near if it differs by a few typing errors, at most a third of its length, or if one name begins with the
+    other. For a renamed key the answer is its new name: "; it is called 'x' now".
     """
     given = given[:_ALIKE]
     if RENAMED.get(given) in known:
         return f"; it is called {RENAMED[given]!r} now"
     alias = (aliases or {}).get(given.lower())
     alike = difflib.get_close_matches(given, known, n=_MOST_ALIKE, cutoff=cutoff)
-    near = [alias] if alias in known else [name for name in alike if _is_near(given, name)]
+    near = [alias] if alias in known else []
+    for name in alike if not near else ():
+        changes = difflib.SequenceMatcher(None, given, name).get_opcodes()
+        errors = sum(max(i2 - i1, j2 - j1) for what, i1, i2, j1, j2 in changes if what != "equal")
+        if name.startswith(given) or given.startswith(name) or errors <= max(2, len(name) // 3):
+            near.append(name)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def known_names(known: Collection[str], command: str) -> str:
-    """Return "known: a, b, c", or where there are many names the command that lists them."""
+    """Return "known: a, b, c", or the command that lists the names if there are many."""
     return f"known: {', '.join(known)}" if len(known) <= _FEW else f"`{command}` lists all {len(known)}"
 
 
-def _is_near(given: str, name: str) -> bool:
-    """Return whether a name is another by slips of the pen, at most a third of it, or begins with it."""
-    if name.startswith(given) or given.startswith(name):
-        return True
-    changes = difflib.SequenceMatcher(None, given, name).get_opcodes()
-    slips = sum(max(i2 - i1, j2 - j1) for what, i1, i2, j1, j2 in changes if what != "equal")
-    return slips <= max(2, len(name) // 3)
-
-
 def renamed(given: Any, allowed: str) -> str:
-    """Return "; it is called 'x' now" for a value of a key that has another name among those allowed; "" for others."""
+    """Return "; it is called 'x' now" for a renamed value of a key whose new name is allowed, else ""."""
     now = RENAMED_VALUES.get(given) if isinstance(given, str) else None
     return f"; it is called {now!r} now" if now and repr(now) in allowed else ""
 
 
 class Place(NamedTuple):
-    """Where a part is: the class `attribute` of a module."""
+    """Location of a part: the class `attribute` of a module."""
 
     module: str
     attribute: str
 
     @property
     def summary(self) -> str:
-        """The first line of its docstring."""
+        """First line of the class's docstring."""
         return _summaries(self.module)[self.attribute]
 
     def load(self) -> Any:
@@ -182,13 +179,24 @@ class Place(NamedTuple):
 
 @cache
 def places_of(kind: str) -> dict[str, Place]:
-    """Return where every part of a kind is that edgesim ships, by name, sorted. None of them is loaded."""
+    """Return the location of every part of a kind that edgesim ships, sorted by name, without loading any.
+
+    A module has to write PLUGINS as {"name": Class, ...}.
+    """
     package = importlib.util.find_spec(PACKAGES[kind])
     folders = package.submodule_search_locations if package else None
     found: dict[str, Place] = {}
     for module in pkgutil.iter_modules(folders):
         name = f"{PACKAGES[kind]}.{module.name}"
-        found.update(_listed(name, _source(name, module.module_finder.find_spec(name, None))))
+        source = _source(name, module.module_finder.find_spec(name, None))
+        start = source.find("\nPLUGINS")  # parsing the text before it would take ten times as long
+        for node in ast.parse(source[start:]).body if start >= 0 else ():
+            if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(node.value, ast.Dict):
+                continue
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if ast.unparse(target) == "PLUGINS":
+                parts = zip(node.value.keys, node.value.values, strict=True)
+                found |= {str(ast.literal_eval(key or "")): Place(name, ast.unparse(cls)) for key, cls in parts}
     return dict(sorted(found.items()))
 
 
@@ -201,8 +209,8 @@ def find(kind: str, name: str) -> tuple[Any, dict[str, Any]]:
     """Return the class of the part `name` and the arguments that the name itself fixes.
 
     A name in PLUGINS that ends with ":" is a family: "torchvision:resnet18" gives its class and
-    {"member": "resnet18"}. Any other name with a colon is `package.module:Class` from outside.
-    Raises ConfigError that offers the nearest name if there is none, or says what a class from outside lacks.
+    {"member": "resnet18"}. Any other name with a colon is a user's own class, `package.module:Class`.
+    Raises ConfigError that offers the nearest name if none fits, or that names the missing part of a user's class.
     """
     known = places_of(kind)
     if name in known and not name.endswith(":"):
@@ -218,31 +226,18 @@ def find(kind: str, name: str) -> tuple[Any, dict[str, Any]]:
 
 
 def is_outside(kind: str, name: str) -> bool:
-    """Return whether a name is that of a class that edgesim does not ship, so that finding it runs somebody's code."""
+    """Return True if a name stands for a user's own class, so that finding it runs code that edgesim does not ship."""
     return ":" in name and f"{name.partition(':')[0]}:" not in places_of(kind)
 
 
 @contextmanager
 def only_looking() -> Iterator[None]:
-    """Let no module of a class from outside be imported in the with-block: somebody else's run folder may name it."""
+    """Forbid imports of users' own classes in the with-block, because the run folder may come from another user."""
     token = _LOOKING.set(True)
     try:
         yield
     finally:
         _LOOKING.reset(token)
-
-
-def _listed(module: str, source: str) -> Iterator[tuple[str, Place]]:
-    """Yield name and place of the parts in a module's PLUGINS, which has to be written as {"name": Class, ...}."""
-    start = source.find("\nPLUGINS")  # what comes before it takes ten times as long to parse
-    for node in ast.parse(source[start:]).body if start >= 0 else ():
-        if (
-            isinstance(node, ast.Assign | ast.AnnAssign)
-            and isinstance(node.value, ast.Dict)
-            and _name(node) == "PLUGINS"
-        ):
-            for name, cls in zip(node.value.keys, node.value.values, strict=True):
-                yield str(ast.literal_eval(name or "")), Place(module, ast.unparse(cls))
 
 
 @cache
@@ -254,25 +249,21 @@ def _summaries(module: str) -> dict[str, str]:
 
 
 def _source(module: str, spec: ModuleSpec | None) -> str:
-    """Return the source of a module that need not be loaded, "" if there is none."""
+    """Return the source of a module without loading it, "" if it has none."""
     if get_source := getattr(spec and spec.loader, "get_source", None):
         return get_source(module) or ""
-    # pytest loads the modules of a package that has a plug-in of its own through a loader that knows no source
+    # pytest loads the modules of a package with a pytest plug-in through a loader without get_source
     return Path(spec.origin).read_text(encoding="utf-8") if spec and spec.has_location and spec.origin else ""
 
 
-def _name(node: ast.Assign | ast.AnnAssign) -> str:
-    return ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-
-
 def _outside(kind: str, name: str) -> Any:
-    """Return a class from outside. It is looked at before anybody calls it, as anything may be named."""
+    """Return a user's own class. It is checked before it is called, because a scenario may name any object."""
     module_name, _, attribute = name.partition(":")
     if _LOOKING.get() and module_name not in sys.modules:
         raise ConfigError(f"{kind}.name: {quoted(name)} is a class from outside, and looking at a run imports none")
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-    except (Exception, SystemExit) as error:  # whatever somebody's module raises when it is loaded
+    except (Exception, SystemExit) as error:  # a user's module may raise anything when it is loaded
         fault = f"{type(error).__name__}: {error}" if not isinstance(error, _IMPORT_FAULTS) else str(error)
         frames = own_frames(error)
         place = f" ({frames.place})" if frames else ""
@@ -281,7 +272,13 @@ def _outside(kind: str, name: str) -> Any:
         raise ConfigError(f"{kind}.name: {quoted(name)} must be the name of a class, found {quoted(found)}")
     OWN_CLASSES[name] = kind
     if kind == "method":
-        _check_method(name, found)
+        from edgesim.core.method import Method  # loads NumPy, which commands that only print something do not need
+
+        if not (isinstance(found, type) and issubclass(found, Method) and dataclasses.is_dataclass(found)):
+            raise ConfigError(f"method.name: {name} must be a dataclass that extends edgesim.core.method.Method")
+        own = {each: value for each, value in vars(Method).items() if inspect.isfunction(value)}
+        taken = (f"{each}({', '.join([*inspect.signature(value).parameters][1:])})" for each, value in own.items())
+        _check_functions("method", name, found, taken)
     elif kind != "model":
         asked, enough = ASKED[kind]
         offered = {*dir(found), *getattr(found, "__dataclass_fields__", ())}
@@ -292,19 +289,8 @@ def _outside(kind: str, name: str) -> Any:
     return found
 
 
-def _check_method(name: str, found: Any) -> None:
-    """Raise ConfigError unless a class from outside is a method whose functions take what Method's take."""
-    from edgesim.core.method import Method  # loads NumPy, which commands that only tell something need not
-
-    if not (isinstance(found, type) and issubclass(found, Method) and dataclasses.is_dataclass(found)):
-        raise ConfigError(f"method.name: {name} must be a dataclass that extends edgesim.core.method.Method")
-    functions = {each: value for each, value in vars(Method).items() if inspect.isfunction(value)}
-    taken = (f"{each}({', '.join([*inspect.signature(value).parameters][1:])})" for each, value in functions.items())
-    _check_functions("method", name, found, taken)
-
-
 def _check_functions(kind: str, name: str, found: Any, asked: Iterable[str]) -> None:
-    """Raise ConfigError if a function of a class from outside cannot be called as those of its kind are."""
+    """Raise ConfigError if a function of a user's class cannot be called like the functions of its kind."""
     for each in asked:
         function, bracket, taken = each.rstrip(")").partition("(")
         own = inspect.getattr_static(found, function, None)

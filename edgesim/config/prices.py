@@ -1,6 +1,6 @@
 """Prices and their units: joules, bytes, hours and jobs by zone, kind of link and kind of device.
 
-"0.30 EUR/kWh" becomes money a joule; low, typical and high prices make a band.
+"0.30 EUR/kWh" becomes money per joule. Low, typical and high prices make a band.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edgesim.config.units import Unit, refusal
 from edgesim.core.limits import MOST_AMOUNT
 from edgesim.files.reading import quoted
 
-GRAMS = "g"  # what carbon is given in, where money has its currency
+GRAMS = "g"  # unit of carbon, where money has a currency
 BANDS = ("low", "typical", "high")
 _CURRENCY = re.compile(r"[A-Z]{3}")
 _NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?\s*")
@@ -33,9 +33,9 @@ _PRICE = re.compile(
 
 @dataclass(frozen=True)
 class Band:
-    """What a unit of something costs: a low, a typical and a high price, often the same.
+    """Price per unit of something: a low, a typical and a high price, often equal.
 
-    `unit`: a currency by its three letters, or GRAMS of carbon dioxide equivalent. `values`: of one `per`.
+    `unit`: a currency by its three letters, or GRAMS of carbon dioxide equivalent. `values`: the prices of one `per`.
     """
 
     unit: str
@@ -43,7 +43,7 @@ class Band:
     values: tuple[float, float, float]
 
     def table(self) -> Any:
-        """Return what a scenario file gives for it, in SI."""
+        """Return the price as a scenario file gives it, in SI."""
         suffix = f"/{self.per}" if self.per else ""
         low, typical, high = (f"{value!r} {self.unit}{suffix}" for value in self.values)
         return typical if low == typical == high else {"low": low, "typical": typical, "high": high}
@@ -53,12 +53,12 @@ class Band:
 class Priced:
     """Marks a Band that a scenario writes as a price with its unit, or as a table of low, typical and high."""
 
-    per: Unit | None  # what it is the price of; None: of a piece
+    per: Unit | None  # unit of the priced amount; None: a piece
     example: str
-    negative: bool = False  # as electricity may be on a windy night
+    negative: bool = False  # negative prices are allowed, as of electricity on a windy night
 
     def read(self, given: Any) -> Band:
-        """Return the band of prices. Raises ValueError if it is none."""
+        """Return the band of prices. Raises ValueError if `given` is neither a price nor a band."""
         if isinstance(given, Band):
             return given
         if not isinstance(given, Mapping):
@@ -80,12 +80,13 @@ class Priced:
 
     def _price(self, given: Any) -> tuple[str, float]:
         match = _PRICE.fullmatch(given) if isinstance(given, str) and len(given) <= 100 else None
-        if not match or (match["per"] is None) != (self.per is None) or not self._is_unit(match["what"]):
+        known = match and (match["what"] == GRAMS or _CURRENCY.fullmatch(match["what"]))
+        if not match or not known or (match["per"] is None) != (self.per is None):
             bare = type(given) in (int, float) or (isinstance(given, str) and _NUMBER.fullmatch(given))
             fault = "has no unit" if bare else "is no price"
             raise refusal(f"{quoted(given)} {fault}; give a string such as {self.example!r}")
         amount = Decimal(1)
-        if self.per:  # the inverse of a unit's size, exact as long as that is a whole number
+        if self.per:  # divides by the size of the unit, which is exact as long as the size is a whole number
             try:
                 amount = Decimal(repr(self.per.number(f"1 {match['per']}")))
             except ValueError as error:
@@ -99,9 +100,6 @@ class Priced:
         if value < 0 and not self.negative:
             raise refusal(f"must be at least 0, got {quoted(given)}")
         return match["what"], value
-
-    def _is_unit(self, text: str) -> bool:
-        return text == GRAMS or _CURRENCY.fullmatch(text) is not None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
@@ -130,12 +128,12 @@ PerTime: TypeAlias = Annotated[Band, Priced(_TIME, "0.05 EUR/h")]
 Payment: TypeAlias = Annotated[Band, Priced(None, "0.01 EUR")]
 
 
-ANY = "*"  # the label of what holds for all zones, links or kinds that have no price of their own
+ANY = "*"  # label of the price for all zones, links or kinds that have no price of their own
 _TARIFF = PartOf("tariff")
-_SHORT = {"hours": "daily", "file": "series", "place": "average", "price": "constant"}  # a key -> the tariff it tells
+_SHORT = {"hours": "daily", "file": "series", "place": "average", "price": "constant"}  # key -> tariff that it implies
 
 
-def _tariff(given: Any) -> Any:
+def _full_tariff(given: Any) -> Any:
     """Return the table of a tariff that a short form stands for."""
     if (isinstance(given, str) and given[:1] in "+-.0123456789") or type(given) in (int, float):
         return {"name": "constant", "price": given}
@@ -149,11 +147,11 @@ def _tariff(given: Any) -> Any:
 
 
 class _TariffForm:
-    """Marks a tariff, which may be written as a price alone, or without its name where a key tells it."""
+    """Marks a tariff, which may be written as a price alone, or without its name where a key implies it."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
-            lambda given: given if isinstance(given, Chosen) else _TARIFF.read(_tariff(given)),
+            lambda given: given if isinstance(given, Chosen) else _TARIFF.read(_full_tariff(given)),
             serialization=core_schema.plain_serializer_function_ser_schema(Chosen.table),
         )
 
@@ -169,18 +167,18 @@ class _ByLabel:
     """Marks a mapping label -> price that may be written as one price, which then holds for all."""
 
     def __init__(self, keys: frozenset[str]) -> None:
-        self._keys = keys  # of a table that is a price itself
+        self._keys = keys  # keys that tell one price written as a table from a table by label
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_before_validator_function(self._labelled, handler(source))
+        def labelled(given: Any) -> Any:
+            one = not isinstance(given, Mapping) or bool(self._keys & set(given))
+            return {ANY: given} if one else given
+
+        return core_schema.no_info_before_validator_function(labelled, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         mapping = handler.resolve_ref_schema(handler(schema))
         return {"anyOf": [mapping["additionalProperties"], mapping]}
-
-    def _labelled(self, given: Any) -> Any:
-        one = not isinstance(given, Mapping) or bool(self._keys & set(given))
-        return {ANY: given} if one else given
 
 
 _OF_BANDS, _OF_TARIFFS = frozenset(BANDS), frozenset({"name", *_SHORT, *BANDS})
@@ -191,21 +189,22 @@ _Payment: TypeAlias = Annotated[dict[str, Payment], _ByLabel(_OF_BANDS)]
 
 
 class Prices(StrictTable):
-    """What a run costs in money and carbon. Everything is priced at its own instant and place.
+    """Prices of a run in money and carbon. Every cost is priced at its own instant and place.
 
-    A price is one for all, or a table by label: `electricity` and `carbon` by the zones of fleet blocks, `data` by
-    their kinds of link, the others by the blocks' names; the label "*" holds for all that have no price of their own.
+    A price is one value for all, or a table by label. The labels of `electricity` and `carbon` are the zones of fleet
+    blocks, the labels of `data` are their kinds of link, and the labels of the other prices are the names of the
+    blocks. The label "*" is the price for all that have no price of their own.
     """
 
-    electricity: _Tariffs = {}  # by zone
-    carbon: _Tariffs = {}  # grams of CO2 equivalent of a unit of electricity, by zone
-    data: _PerByte = {}  # of what a device receives and sends, by kind of link
-    device_hours: _PerTime = {}  # of the time that a device is at work on jobs
-    payments: _Payment = {}  # to the owner of a device, for a job that was delivered
-    server_hours: PerTime | None = None  # of all the time that the run takes
-    embodied: _PerTime = {}  # grams of CO2 equivalent of making a device, for the time that it is at work
-    server_embodied: PerTime | None = None  # the same of the server, for all the time that the run takes
-    server_zone: str | None = None  # where the server is; needed if there are several zones
+    electricity: _Tariffs = {}  # price of electricity, by zone
+    carbon: _Tariffs = {}  # grams of CO2 equivalent per unit of electricity, by zone
+    data: _PerByte = {}  # price of the data that a device receives and sends, by kind of link
+    device_hours: _PerTime = {}  # price of the time during which a device works on jobs
+    payments: _Payment = {}  # payment to the owner of a device for each delivered job
+    server_hours: PerTime | None = None  # price of the server for the whole duration of the run
+    embodied: _PerTime = {}  # grams of CO2 equivalent from making a device, per time at work
+    server_embodied: PerTime | None = None  # grams from making the server, per time of the whole run
+    server_zone: str | None = None  # zone of the server, needed if there are several zones
 
     @validator(mode="after")
     def _one_currency(self) -> Prices:
@@ -224,7 +223,7 @@ class Prices(StrictTable):
 
     @property
     def currency(self) -> str | None:
-        """Return the currency of all prices; None: there is no price in money."""
+        """Currency of all prices, None if there is no price in money."""
         return next((unit for _, unit in self._units() if unit != GRAMS), None)
 
     def _units(self) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""A scenario: everything that decides the results of a run, validated, in SI units."""
+"""A scenario: all settings that decide the results of a run, validated, in SI units."""
 
 from __future__ import annotations
 
@@ -69,8 +69,7 @@ _LONGEST_NAME = 1000
 
 
 def _printable(name: str) -> str:
-    """Return a name that shows what it is: control characters and those that turn the direction of text hide it."""
-    if not name.isprintable():
+    if not name.isprintable():  # control characters and changes of direction would hide what a name says
         raise refusal(f"must be of printable characters, got {quoted(name)}")
     if len(name) > _LONGEST_NAME:
         raise refusal(f"must have at most {_LONGEST_NAME} characters, got {quoted(name)}, {len(name)}")
@@ -81,26 +80,27 @@ _Name: TypeAlias = Annotated[str, AfterValidator(_printable)]
 
 
 class Cpu(StrictTable):
-    """Speed of a device: what it attains, or frequency x flops_per_cycle x cores x efficiency.
+    """Speed of a device: the attained speed, or frequency x flops_per_cycle x cores x efficiency.
 
-    With rates by layer kind, FLOPs of convolutions (layers that use a weight several times a sample) and all others
-    take their own seconds, to which every SGD step adds overheads and the parameters it moves; `flops_per_s` is then
-    what methods are told. A term that is not given takes no time. All are those of the highest frequency.
+    With rates by layer kind, a convolution is a layer that uses a weight several times per sample. FLOPs of
+    convolutions and FLOPs of all other layers have a rate each, and every SGD step adds overheads and the time to move
+    the parameters. Then `flops_per_s` is the speed that methods are told. A term that is not given takes no time. All
+    speeds are those of the highest frequency.
     """
 
-    frequency: PerDevice[Hertz] | None = None  # the highest one
-    cores: Count = 1  # all at work while the device trains
-    flops_per_cycle: PositiveNumber | None = None  # of one core
+    frequency: PerDevice[Hertz] | None = None  # highest clock frequency
+    cores: Count = 1  # number of cores, all of which work while the device trains
+    flops_per_cycle: PositiveNumber | None = None  # FLOPs per cycle of one core
     efficiency: PerDevice[PositiveShare] = 1.0  # share of the peak speed that training attains
-    flops_per_s: PerDevice[FlopsPerSecond] | None = None  # the speed that training attains
-    step_overhead: PerDevice[Delay] | None = None  # of every SGD step
-    convolution_flops_per_s: PerDevice[FlopsPerSecondOrInf] | None = None  # of all FLOPs of convolutions
-    convolution_overhead: PerDevice[Delay] | None = None  # of every convolution and SGD step
-    linear_flops_per_s: PerDevice[FlopsPerSecondOrInf] | None = None  # of all FLOPs but those of convolutions
-    linear_overhead: PerDevice[Delay] | None = None  # of every other layer and SGD step
-    parameter_bandwidth: PerDevice[BytesPerSecond] | None = None  # parameter bytes that an SGD step moves
-    min_frequency: Hertz | None = None  # how far a governor may go down; None: it may not
-    governor: Annotated[Chosen, PartOf("governor")] = Field(default="max", validate_default=True)  # picks the frequency
+    flops_per_s: PerDevice[FlopsPerSecond] | None = None  # speed that training attains
+    step_overhead: PerDevice[Delay] | None = None  # time that every SGD step adds
+    convolution_flops_per_s: PerDevice[FlopsPerSecondOrInf] | None = None  # speed of convolutions
+    convolution_overhead: PerDevice[Delay] | None = None  # time that every convolution adds to every SGD step
+    linear_flops_per_s: PerDevice[FlopsPerSecondOrInf] | None = None  # speed of all other layers
+    linear_overhead: PerDevice[Delay] | None = None  # time that every other layer adds to every SGD step
+    parameter_bandwidth: PerDevice[BytesPerSecond] | None = None  # speed at which an SGD step moves parameter bytes
+    min_frequency: Hertz | None = None  # lowest frequency that a governor may choose; None: the highest one
+    governor: Annotated[Chosen, PartOf("governor")] = Field(default="max", validate_default=True)  # sets the frequency
 
     @validator(mode="after")
     def _one_speed(self) -> Cpu:
@@ -122,27 +122,27 @@ class Cpu(StrictTable):
 
 
 _Label: TypeAlias = Annotated[_Name, MinLen(1)]
-_MOST = 100_000_000  # devices of a block: a few of their columns are all that fits a large machine; and levels
+_MOST = 100_000_000  # devices of a block, and levels: a large machine has memory for a few columns of that length
 
 
 class FleetBlock(StrictTable):
-    """Devices of one kind. `model`, `network`, `energy` and `slowdown` replace those of the scenario for it."""
+    """Devices of one kind. `model`, `network`, `energy` and `slowdown` replace those of the scenario."""
 
-    count: Annotated[int, Ge(1), Le(_MOST)] = 1  # devices of the block
-    name: Annotated[_Name, MinLen(1)] = "block"  # a scenario numbers those left unnamed
-    level: Annotated[int, Ge(1), Le(_MOST)] = 1  # of capability; 1 is the weakest
-    cpu: Cpu  # how fast they compute
-    model: Annotated[Chosen, PartOf("model")] | None = None  # the network that they train; None: the scenario's
+    count: Annotated[int, Ge(1), Le(_MOST)] = 1  # number of devices
+    name: Annotated[_Name, MinLen(1)] = "block"  # name of the block; blocks without a name are numbered
+    level: Annotated[int, Ge(1), Le(_MOST)] = 1  # level of capability, 1 is the weakest
+    cpu: Cpu  # computing speed
+    model: Annotated[Chosen, PartOf("model")] | None = None  # network to train; None: the model of the scenario
     network: Annotated[Chosen, PartOf("network")] | None = None
     energy: Annotated[Chosen, PartOf("energy")] | None = None
     slowdown: Annotated[Chosen, PartOf("slowdown")] | None = None
-    memory: Memory | None = None  # for training; None: never too small
+    memory: Memory | None = None  # memory for training; None: never too small
     battery: Annotated[Chosen, PartOf("battery", "rechargeable")] | None = None  # None, "none": it never empties
-    zone: _Label | None = None  # where they are: whose electricity and carbon prices hold
-    edge: CountOrZero | None = None  # the edge server that they hang on, where `edges.assignment` is "column"
-    x: PerDevice[float] = 0.0  # where they are, in the unit of `edges.positions`
-    y: PerDevice[float] = 0.0  # likewise
-    link: _Label | None = None  # what kind of link they have, whose price of data holds; None: their network's name
+    zone: _Label | None = None  # zone of the devices, which decides their electricity and carbon prices
+    edge: CountOrZero | None = None  # number of their edge server, where `edges.assignment` is "column"
+    x: PerDevice[float] = 0.0  # horizontal position, in the unit of `edges.positions`
+    y: PerDevice[float] = 0.0  # vertical position, in the unit of `edges.positions`
+    link: _Label | None = None  # kind of their link, which decides their price of data; None: name of their network
 
     @field_validator("name")
     @classmethod
@@ -153,20 +153,21 @@ class FleetBlock(StrictTable):
 
 
 class Server(StrictTable):
-    """The server's workers and their speed (inf: its work takes no time), and the watts it draws idle and at work.
+    """Workers of the server, their speed (inf: the work takes no time), and the power of the server idle and at work.
 
-    The updates of a merge wait in a queue for its `workers`, each of which averages one after the other; what a method
-    computes beside that follows when all are through, on one worker. Each session has one merge at a time worked on.
+    The updates of a merge wait in a queue for the `workers`, each of which averages one update after the other. Other
+    computations of a method follow when all updates are averaged, on one worker. A session has at most one merge in
+    progress.
     """
 
-    flops_per_s: FlopsPerSecondOrInf = float("inf")  # of each worker; inf: its work takes no time
-    workers: Count = 1  # that take updates from the queue at the same time
-    idle: Watts = 0.0  # all the time
-    busy: Watts = 0.0  # while one worker computes; each of several adds as much to idle
+    flops_per_s: FlopsPerSecondOrInf = float("inf")  # speed of each worker; inf: the work takes no time
+    workers: Count = 1  # number of workers that take updates from the queue at the same time
+    idle: Watts = 0.0  # power at all times
+    busy: Watts = 0.0  # power while one worker computes; each further worker adds busy - idle
 
     @validator(mode="after")
     def _busy_is_more(self) -> Server:
-        if self.flops_per_s < float("inf") and self.busy < self.idle:  # else it is never busy
+        if self.flops_per_s < float("inf") and self.busy < self.idle:  # with infinite speed it is never busy
             raise refusal_at("busy", f"must be at least idle, {self.idle:g} W, got {self.busy:g} W", self.busy)
         return self
 
@@ -176,7 +177,7 @@ def _part(name: str) -> Any:
 
 
 class _OneOrMore:
-    """Marks a tuple of parts of which one alone needs no brackets."""
+    """Marks a tuple of parts. A single part needs no brackets."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(self.listed, handler(source))
@@ -198,38 +199,38 @@ _Failures: TypeAlias = Annotated[tuple[Annotated[Chosen, PartOf("failure")], ...
 
 
 class Scenario(StrictTable):
-    """All settings of a run. Plug-ins are held as Chosen; blocks of the fleet in the order of the device ids."""
+    """All settings of a run. Plug-ins are held as Chosen, and blocks of the fleet in the order of the device ids."""
 
-    seed: Annotated[int, Ge(0)] = 1  # everything random follows from it
-    name: _Name | None = None  # of the scenario, kept in the manifest
-    data: Annotated[Chosen, PartOf("data")] | None = None  # None: timing only
-    data_seed: Annotated[int, Ge(0)] | None = None  # of the partition alone; None: seed
-    partition: Annotated[Chosen, PartOf("partition")]  # which device holds which samples
-    model: Annotated[Chosen, PartOf("model")]  # the network that is trained
+    seed: Annotated[int, Ge(0)] = 1  # seed of everything random
+    name: _Name | None = None  # name of the scenario, kept in the manifest
+    data: Annotated[Chosen, PartOf("data")] | None = None  # data set; None: timing only
+    data_seed: Annotated[int, Ge(0)] | None = None  # seed of the partition alone; None: seed
+    partition: Annotated[Chosen, PartOf("partition")]  # distribution of the samples over the devices
+    model: Annotated[Chosen, PartOf("model")]  # neural network to train
     training: LocalTraining = Training()  # local training of a device
-    cost: Annotated[Chosen, PartOf("cost")] = _part("measured")  # how the FLOPs of a job are counted
-    network: Annotated[Chosen, PartOf("network")] = _part("ideal")  # the links of the devices
-    energy: Annotated[Chosen, PartOf("energy")] = _part("none")  # what devices draw
-    slowdown: Annotated[Chosen, PartOf("slowdown")] = _part("none")  # what makes computing take longer
-    selection: Annotated[Chosen, PartOf("selection")] = _part("all")  # which devices are asked in a round
-    method: Annotated[Chosen, PartOf("method")]  # what devices and server do
+    cost: Annotated[Chosen, PartOf("cost")] = _part("measured")  # model of the FLOPs of a job
+    network: Annotated[Chosen, PartOf("network")] = _part("ideal")  # links of the devices
+    energy: Annotated[Chosen, PartOf("energy")] = _part("none")  # power of the devices
+    slowdown: Annotated[Chosen, PartOf("slowdown")] = _part("none")  # causes of slower computing
+    selection: Annotated[Chosen, PartOf("selection")] = _part("all")  # choice of the devices of a round
+    method: Annotated[Chosen, PartOf("method")]  # federated method: the work of devices and server
     objective: Annotated[Chosen, PartOf("objective")] = _part("classification")  # loss, labels and metrics
     server_optimizer: Annotated[Chosen, PartOf("server_optimizer")] | None = (
-        None  # how the server steps; None: all the way
+        None  # step of the server from the old model to the new mean; None: the whole way
     )
-    protocol: Annotated[Chosen, PartOf("protocol")] = _part("sync")  # the protocol of the rounds
-    backend: Annotated[Chosen, PartOf("backend")] = _part("serial")  # who trains: this process, workers, nobody
-    availability: _Availabilities = _part("always")  # of several, a device is there where all say so
-    failures: _Failures = ()  # what breaks; all of them hold
-    peers: Annotated[Chosen, PartOf("peers")] | None = None  # None: devices exchange nothing among themselves
-    topology: Annotated[Chosen, PartOf("topology")] = _part("star")  # what lies beyond devices' own links
-    edges: Edges | None = None  # servers between devices and server; None: there are none
-    encoding: Encodings = Encodings()  # how the numbers of a payload are written
-    server: Server = Server()  # its speed and power
-    prices: Prices | None = None  # what everything costs in money and carbon; None: it is not reckoned
-    evaluation: Evaluation = Evaluation()  # when the model is tested, and on what
-    stop: Stop  # when the run ends
-    weights: Literal["both", "final", "best", "none"] = "both"  # models to keep in the run folder: of its end, the best
+    protocol: Annotated[Chosen, PartOf("protocol")] = _part("sync")  # protocol of the rounds
+    backend: Annotated[Chosen, PartOf("backend")] = _part("serial")  # where training runs: this process, workers or not
+    availability: _Availabilities = _part("always")  # presence of devices; of several models, all must hold
+    failures: _Failures = ()  # failures, which act together
+    peers: Annotated[Chosen, PartOf("peers")] | None = None  # exchange between devices; None: no exchange
+    topology: Annotated[Chosen, PartOf("topology")] = _part("star")  # links beyond the devices' own links
+    edges: Edges | None = None  # edge servers between devices and server; None: no edge servers
+    encoding: Encodings = Encodings()  # encoding of the numbers of a payload
+    server: Server = Server()  # speed and power of the server
+    prices: Prices | None = None  # prices in money and carbon; None: costs are not computed
+    evaluation: Evaluation = Evaluation()  # tests of the model
+    stop: Stop  # end of the run
+    weights: Literal["both", "final", "best", "none"] = "both"  # models to keep in the run folder: final, best or both
     fleet: Annotated[tuple[FleetBlock, ...], Strict(False)]  # one block for each kind of device, or a CSV file
     session: Annotated[tuple[SessionTable, ...], Strict(False)] = ()  # several trainings; none: the scenario is the one
 
@@ -284,26 +285,26 @@ class Scenario(StrictTable):
 
     @property
     def trainings(self) -> tuple[Scenario, ...]:
-        """The scenario of each training as if it were alone in the world: of one without sessions itself.
+        """Scenario of each training as if it were alone in the world. A scenario without sessions is its own training.
 
-        Each is a scenario of one session, whose sections stand in their usual places too.
+        Each of the others is a scenario of one session, with the session's sections in their usual places too.
         """
         alone = (self.model_copy(update={**each.overrides, "session": (each,)}) for each in self.session)
         return tuple(alone) or (self,)
 
     @property
     def session_name(self) -> str:
-        """The name of the first training."""
+        """Name of the first training."""
         return self.session[0].name if self.session else ONE_SESSION
 
     def canonical(self) -> dict[str, Any]:
-        """Return the scenario as JSON, defaults explicit, in SI; `load_scenario` gives an equal scenario for it."""
+        """Return the scenario as JSON, defaults explicit, in SI. `load_scenario` turns it into an equal scenario."""
         table: dict[str, Any] = plain(self.model_dump())
         sessions = [{k: v for k, v in each.items() if v is not None} for each in table.pop("session")]
         return {**table, "session": sessions} if sessions else table
 
     def digest(self) -> str:
-        """Return the SHA-256, in hex, of the canonical scenario without what changes no result: backend and weights."""
+        """Return the SHA-256, in hex, of the canonical scenario without backend and weights, which change no result."""
         decisive = {key: value for key, value in self.canonical().items() if key not in ("backend", "weights")}
         text = json.dumps(decisive, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()

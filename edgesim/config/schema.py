@@ -1,4 +1,4 @@
-"""The JSON Schema of scenario files, with which editors complete and check them."""
+"""JSON Schema of scenario files, with which editors complete and check them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from edgesim.config.scenario import Scenario
 
 Schema: TypeAlias = dict[str, Any]
 
-_SHORT = 120  # characters: what is not longer is written out wherever it occurs
-_BESIDE = ("default", "title")  # what a key may say beside a reference to the form of its values
+_SHORT = 120  # characters: a form up to this length is written out wherever it occurs
+_BESIDE = ("default", "title")  # entries of a key that may stand beside a reference to the form of its values
 
 
 def json_schema() -> Schema:
@@ -29,7 +29,7 @@ def json_schema() -> Schema:
         "description": "a scenario file, or edgesim:quickstart, whose settings this one changes",
     }
     properties["fleet"] = {"anyOf": [properties["fleet"], {"type": "string", "description": "a CSV file"}]}
-    # what a scenario needs may stand in the file that it extends, and what a block needs in a profile
+    # required keys of a scenario may stand in the file that it extends, and those of a block in a profile
     schema["anyOf"] = [{"required": schema.pop("required")}, {"required": ["extends"]}]
     block = schema["$defs"]["FleetBlock"]
     block["properties"]["profile"] = {"type": "string", "description": "a device of the catalogue, or a file of one"}
@@ -40,9 +40,37 @@ def json_schema() -> Schema:
     }
     devices = session["properties"]["devices"]
     session["properties"]["devices"] = {"anyOf": [devices, {"type": "string", "description": "a fleet block"}]}
-    del session["required"]  # a name is given to those that have none
+    del session["required"]  # sessions without a name get one
+
+    # Longer forms that occur several times become references to `$defs`.
+    schema = _untitled(plain(schema))
+    times: Counter[str] = Counter()
+
+    def count(node: Schema) -> Schema:
+        times[_form(node)] += 1
+        return _inside(node, count) if times[_form(node)] == 1 or not _title(node) else node
+
+    _inside(schema, count)
+    names: dict[str, str] = {}
+    definitions: Schema = {}
+
+    def refer(node: Schema) -> Schema:
+        form = _form(node)
+        if times[form] < 2 or len(form) <= _SHORT or not _title(node):
+            return _inside(node, refer)
+        if form not in names:
+            # a name from the title, such as data_rate or distribution_over_the_devices
+            words = re.findall(r"\w+", re.sub(r"^(an?|the) | in .*|:.*", "", _title(node).lower()))
+            name = "_".join(words[:4])
+            taken = {*schema.get("$defs", {}), *definitions}
+            names[form] = next(each for each in (name, *(f"{name}_{n}" for n in range(2, 10_000))) if each not in taken)
+            definitions[names[form]] = {}  # reserves the name before the inner forms get theirs
+            definitions[names[form]] = _inside({key: node[key] for key in node if key not in _BESIDE}, refer)
+        return {"$ref": f"#/$defs/{names[form]}", **{key: node[key] for key in _BESIDE if key in node}}
+
+    found = _inside(schema, refer)
     dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    return {**dialect, **_shared(_untitled(plain(schema)))}
+    return {**dialect, **found, "$defs": {**found.get("$defs", {}), **definitions}}
 
 
 def _inside(node: Schema, change: Callable[[Schema], Schema]) -> Schema:
@@ -61,7 +89,7 @@ def _inside(node: Schema, change: Callable[[Schema], Schema]) -> Schema:
 
 
 def _untitled(node: Schema) -> Schema:
-    """Return a schema without the titles of properties, which only repeat their names."""
+    """Return a schema without the titles of properties, which repeat their names."""
     found = _inside(node, _untitled)
     if "properties" in node:
         properties = found["properties"].items()
@@ -72,43 +100,9 @@ def _untitled(node: Schema) -> Schema:
     return found
 
 
-def _shared(schema: Schema) -> Schema:
-    """Return a schema in which longer forms that occur several times are references to `$defs`."""
-    times: Counter[str] = Counter()
-
-    def count(node: Schema) -> Schema:
-        times[_form(node)] += 1
-        return _inside(node, count) if times[_form(node)] == 1 or not _called(node) else node
-
-    _inside(schema, count)
-    names: dict[str, str] = {}
-    definitions: Schema = {}
-
-    def refer(node: Schema) -> Schema:
-        form = _form(node)
-        if times[form] < 2 or len(form) <= _SHORT or not _called(node):
-            return _inside(node, refer)
-        if form not in names:
-            names[form] = _name(node, {*schema.get("$defs", {}), *definitions})
-            definitions[names[form]] = {}  # the name is taken before those within are given
-            definitions[names[form]] = _inside({key: node[key] for key in node if key not in _BESIDE}, refer)
-        return {"$ref": f"#/$defs/{names[form]}", **{key: node[key] for key in _BESIDE if key in node}}
-
-    found = _inside(schema, refer)
-    return {**found, "$defs": {**found.get("$defs", {}), **definitions}}
-
-
 def _form(node: Schema) -> str:
     return json.dumps({key: value for key, value in node.items() if key not in _BESIDE}, sort_keys=True)
 
 
-def _called(node: Schema) -> str:
-    """Return what a form calls itself, "" if it does not."""
+def _title(node: Schema) -> str:
     return str(node.get("title", node.get("description", "")))
-
-
-def _name(node: Schema, taken: set[str]) -> str:
-    """Return a name for a definition that says what it is, such as data_rate or distribution_over_the_devices."""
-    words = re.findall(r"\w+", re.sub(r"^(an?|the) | in .*|:.*", "", _called(node).lower()))
-    name = "_".join(words[:4])
-    return next(each for each in (name, *(f"{name}_{n}" for n in range(2, 10_000))) if each not in taken)

@@ -35,7 +35,7 @@ from edgesim.files.reading import quoted
 
 
 class _EncodingForm:
-    """Marks an Encoding that a scenario may write as the name of its values, if that says all."""
+    """Marks an Encoding that a scenario may write as the name of its values alone."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(self.read, handler(source))
@@ -54,7 +54,7 @@ class _EncodingForm:
 
 
 class Encodings(StrictTable):
-    """How payloads are written that their method leaves to the scenario: `up` from devices, `down` from the server."""
+    """Encoding of payloads where the method leaves it to the scenario: `up` from devices, `down` from the server."""
 
     up: Annotated[Encoding, _EncodingForm()] = FLOAT32
     down: Annotated[Encoding, _EncodingForm()] = FLOAT32
@@ -65,7 +65,7 @@ def _ascending(targets: tuple[float, ...]) -> tuple[float, ...]:
 
 
 class _OrByMetric:
-    """Marks a key that may also be a table, of metrics and their values."""
+    """Marks a key that may also be a table of metrics and their values."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         number = {"type": "number"}
@@ -83,12 +83,14 @@ _Values: TypeAlias = Annotated[
 
 
 class Evaluation(StrictTable):
-    """Test the global model every `every` rounds; `targets` are accuracies whose first reach is reported.
+    """Tests of the global model: their rounds, their data, their metrics and the targets to reach.
 
-    `last`: and after each of so many last rounds, where `stop.rounds` says which these are; at least after the last.
-    `personal`: also test what each device would use itself, on a test set with the class mix of its training data.
-    `metrics`: of the objective, to write beside loss and accuracy; unset: its usual ones. Targets of metrics are a
-    table, `targets = { perplexity = 3.0 }`.
+    `every`: number of rounds from one test to the next. `targets`: accuracies, for each of which the run reports when
+    the model first reached it. `last`: number of final rounds, at least the very last, after each of which the model is
+    also tested, where `stop.rounds` tells which rounds these are. `personal`: also test the model that each device
+    would use itself, on a test set with the class mix of its training data. `metrics`: metrics of the objective to
+    write beside loss and accuracy, unset for its usual metrics. Targets of metrics are a table, such as
+    `targets = { perplexity = 3.0 }`.
     """
 
     every: Count = 1
@@ -98,12 +100,12 @@ class Evaluation(StrictTable):
     targets: Annotated[
         tuple[Annotated[float, Gt(0), Lt(1)], ...], Strict(False), AfterValidator(_ascending), _OrByMetric()
     ] = ()
-    metric_targets: dict[str, _Values] = {}  # those of `targets` that are no accuracies, by metric
+    metric_targets: dict[str, _Values] = {}  # the values of `targets` for metrics other than accuracy, by metric
 
     @validator(mode="before")
     @classmethod
     def _by_metric(cls, given: Any) -> Any:
-        """Keep accuracies apart from other targets, where `targets` is a table."""
+        """Separate accuracies from other targets, where `targets` is a table."""
         targets = given.get("targets") if isinstance(given, Mapping) else None
         if not isinstance(targets, Mapping):
             return given
@@ -113,30 +115,30 @@ class Evaluation(StrictTable):
 
     @property
     def targets_by_metric(self) -> dict[str, tuple[float, ...]]:
-        """All targets by metric, accuracies among them."""
+        """All targets by metric, including accuracies."""
         return {**({ACCURACY: self.targets} if self.targets else {}), **self.metric_targets}
 
 
 class Milestone(StrictTable):
-    """A test accuracy that the global model must have had by a simulated time, else the run ends then."""
+    """A test accuracy that the global model must have reached by a simulated time, else the run ends at that time."""
 
-    sim_time: Seconds  # when it is looked at
-    accuracy: PositiveShare  # the least that the best evaluation so far must have
+    sim_time: Seconds  # simulated time of the check
+    accuracy: PositiveShare  # least accuracy that the best evaluation so far must have
 
 
 class Stop(StrictTable):
     """A run ends when the first of these is reached: rounds, test accuracy or metric, simulated seconds, joules, money.
 
-    It also ends at a milestone that it has missed; they need one of the others beside them.
+    It also ends at a missed milestone. Milestones need one of the other limits beside them.
     """
 
-    rounds: Count | None = None  # so many rounds
+    rounds: Count | None = None  # number of rounds
     accuracy: PositiveShare | None = None  # test accuracy of the global model, a share
     metric: dict[str, FiniteFloat] | None = None  # metrics of the objective by name, such as { perplexity = 3.0 }
     sim_time: Seconds | None = None  # simulated time
     energy: PositiveJoules | None = None  # joules of the devices, idle power included
-    cost: Payment | None = None  # what everything has cost, by the section prices, such as "5 EUR"
-    milestones: Annotated[tuple[Milestone, ...], Strict(False)] = ()  # accuracies by simulated times
+    cost: Payment | None = None  # total cost by the section prices, such as "5 EUR"
+    milestones: Annotated[tuple[Milestone, ...], Strict(False)] = ()  # accuracies that must be reached by given times
 
     @validator(mode="after")
     def _at_least_one(self) -> Stop:
@@ -146,24 +148,18 @@ class Stop(StrictTable):
         return self
 
 
-def _read_training(given: Any) -> Training:
-    value: Training = given if isinstance(given, Training) else read_dataclass(Training, given)[0]
-    return value
-
-
-LocalTraining: TypeAlias = Annotated[Training, BeforeValidator(_read_training)]
+LocalTraining: TypeAlias = Annotated[
+    Training,
+    BeforeValidator(lambda given: given if isinstance(given, Training) else read_dataclass(Training, given)[0]),
+]
 
 
 Assignment: TypeAlias = Literal["neighbours", "column", "nearest", "balanced", "labels"]
 Handover: TypeAlias = Literal["old", "new", "lost"]
 
 
-def _as_list(given: Any) -> Any:
-    return given if isinstance(given, list | tuple) else [given]
-
-
 _Failures: TypeAlias = Annotated[
-    tuple[Annotated[Chosen, PartOf("failure")], ...], Strict(False), BeforeValidator(_as_list)
+    tuple[Annotated[Chosen, PartOf("failure")], ...], Strict(False), BeforeValidator(_one_or_more)
 ]
 _Point: TypeAlias = Annotated[tuple[float, float], Strict(False)]
 
@@ -171,27 +167,31 @@ _Point: TypeAlias = Annotated[tuple[float, float], Strict(False)]
 class Edges(StrictTable):
     """Edge servers of `topology = tree`, each of which trains its devices in rounds of its own.
 
-    The scenario's `selection` says whom each edge server asks, its `protocol` how the server waits for them. An edge
-    server's model counts as the samples behind it.
+    The scenario's `selection` chooses the devices of each edge server's round, and the scenario's `protocol` is the
+    server's way of waiting for edge servers. The weight of an edge server's model is the number of samples behind it.
     """
 
-    rounds: Annotated[Count, Le(1_000)] = 1  # of an edge server, before it sends its model: kappa_2 of HierFAVG
-    protocol: Annotated[Chosen, PartOf("protocol")] = Field(default="sync", validate_default=True)  # of the devices
-    asked: Annotated[Chosen, PartOf("selection")] = Field(default="all", validate_default=True)  # edge servers a round
-    assignment: Assignment = "neighbours"  # which devices hang on which edge server
+    rounds: Annotated[Count, Le(1_000)] = 1  # rounds of an edge server before it sends its model: kappa_2 of HierFAVG
+    protocol: Annotated[Chosen, PartOf("protocol")] = Field(  # protocol between an edge server and its devices
+        default="sync", validate_default=True
+    )
+    asked: Annotated[Chosen, PartOf("selection")] = Field(  # selection of the edge servers of a round
+        default="all", validate_default=True
+    )
+    assignment: Assignment = "neighbours"  # rule that assigns devices to edge servers
     positions: Annotated[tuple[_Point, ...], Strict(False), MinLen(1)] | None = None  # of edge servers, for "nearest"
-    mobility: Annotated[Chosen, PartOf("mobility")] | None = None  # None: devices stay where they are
-    handover: Handover = "old"  # who gets the update of a device that moved meanwhile
+    mobility: Annotated[Chosen, PartOf("mobility")] | None = None  # None: devices do not move
+    handover: Handover = "old"  # edge server that gets the update of a device that has moved since
     flops_per_s: FlopsPerSecondOrInf = float("inf")  # speed of an edge server; inf: its work takes no time
-    workers: Count = 1  # of an edge server: each as fast, at work on the updates of an aggregation at once
-    idle: Watts = 0.0  # of an edge server, all the time
-    busy: Watts = 0.0  # while it computes
-    energy_per_bit: JoulesPerBit = 0.0  # of what crosses the links between edge servers and server
-    failures: _Failures = ()  # of each edge server: restarts
+    workers: Count = 1  # workers of an edge server, each with this speed, that share the updates of an aggregation
+    idle: Watts = 0.0  # power of an edge server at all times
+    busy: Watts = 0.0  # power while it computes
+    energy_per_bit: JoulesPerBit = 0.0  # energy of data on the links between edge servers and server
+    failures: _Failures = ()  # failures of each edge server: restarts
 
     @validator(mode="after")
     def _busy_is_more(self) -> Edges:
-        if self.flops_per_s < float("inf") and self.busy < self.idle:  # else it is never busy
+        if self.flops_per_s < float("inf") and self.busy < self.idle:  # with infinite speed it is never busy
             raise refusal_at("busy", f"must be at least idle, {self.idle:g} W, got {self.busy:g} W", self.busy)
         return self
 
@@ -203,7 +203,7 @@ class Edges(StrictTable):
         return self
 
 
-# Keys of a scenario that all sessions share, as they are of the one world, host or run folder.
+# Keys of a scenario that all sessions share, because they belong to the world, the host or the run folder.
 OF_THE_WORLD = frozenset(
     {
         *("seed", "backend", "fleet", "network", "energy", "slowdown", "availability", "failures", "topology"),
@@ -212,13 +212,13 @@ OF_THE_WORLD = frozenset(
 )
 OWN = ("name", "devices", "start")  # keys of a session that no scenario has
 
-_LATEST_S = 1e9  # thirty years: much later, floats would not tell the ends of short jobs apart
+_LATEST_S = 1e9  # thirty years: much later, floats could not distinguish the ends of short jobs
 
 Block: TypeAlias = tuple[str, int]  # name and count of a fleet block
 
 
 def _listed(given: Any) -> Any:
-    """Return the devices of a session as a list; one block alone needs no brackets."""
+    """Return the devices of a session as a list. A single block needs no brackets."""
     given = [given] if isinstance(given, str) else given
     if not isinstance(given, list | tuple) or not given:
         raise refusal(f"must be a list of names of fleet blocks and of pairs [first, last], got {quoted(given)}")
@@ -238,13 +238,13 @@ _SessionName: TypeAlias = Annotated[str, StringConstraints(pattern=SESSION_NAME)
 
 
 class SessionTable(StrictTable):
-    """One of several trainings on the fleet. What it does not say, the scenario does."""
+    """One of several trainings on the fleet. Keys that it does not set are those of the scenario."""
 
-    name: _SessionName  # in tables and file names, of letters, digits, _ and -; session1, ... unless given
-    devices: _Devices | None = None  # whom it may ask: fleet blocks by name, and pairs [first, last] of ids; None: all
-    start: Annotated[Delay, Le(_LATEST_S)] = 0.0  # when it begins, on the clock of the world; at most 1e9 s
+    name: _SessionName  # name in tables and files, of letters, digits, _ and -; session1, ... unless given
+    devices: _Devices | None = None  # its devices: fleet blocks by name, and pairs [first, last] of ids; None: all
+    start: Annotated[Delay, Le(_LATEST_S)] = 0.0  # start on the clock of the world, at most 1e9 s
     data: Annotated[Chosen, PartOf("data")] | None = None
-    partition: Annotated[Chosen, PartOf("partition")] | None = None  # over its own devices
+    partition: Annotated[Chosen, PartOf("partition")] | None = None  # partition over the session's devices
     data_seed: Annotated[int, Ge(0)] | None = None
     model: Annotated[Chosen, PartOf("model")] | None = None
     training: LocalTraining | None = None
@@ -257,7 +257,7 @@ class SessionTable(StrictTable):
     peers: Annotated[Chosen, PartOf("peers")] | None = None
     encoding: Encodings | None = None
     evaluation: Evaluation | None = None
-    stop: Stop | None = None  # when this session ends; joules and money are those of the whole world
+    stop: Stop | None = None  # end of this session; joules and money are the totals of the whole world
 
     @validator(mode="before")
     @classmethod
@@ -278,19 +278,19 @@ class SessionTable(StrictTable):
 
     @property
     def overrides(self) -> dict[str, Any]:
-        """What this session has instead of the scenario's, by key of the scenario."""
+        """Values that replace those of the scenario, by key of the scenario."""
         keys = (key for key in type(self).model_fields if key not in OWN)
         return {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
 
     @property
     def word(self) -> int:
-        """A number below 2**31 that follows from the name, and names the random streams of the session."""
+        """Number below 2**31 that follows from the name, and names the random streams of the session."""
         return word_of(self.name)
 
     def spans(self, blocks: Sequence[Block]) -> list[tuple[int, int]] | None:
-        """Return the first and last ids of the devices that it may ask, by the blocks of the fleet; None: all.
+        """Return first and last ids of the session's devices, by the blocks of the fleet. None: all devices.
 
-        Raises ConfigError for a block that is not there, and for ids that no device has.
+        Raises ConfigError for a block that does not exist, and for ids that no device has.
         """
         if self.devices is None:
             return None
@@ -320,17 +320,20 @@ def word_of(name: str) -> int:
 
 
 def with_sessions(given: Any) -> Any:
-    """Return the table of a scenario whose sessions are laid over it: each has a name, and its sections are whole."""
+    """Return the table of a scenario in which each session has a name, and its sections include the scenario's keys.
+
+    A session overrides keys of its scenario, as a file with `extends` does.
+    """
     tables = given.get("session") if isinstance(given, Mapping) else None
     if not isinstance(tables, list | tuple):
         return given
-    return {**given, "session": [_laid_over(given, each, place) for place, each in enumerate(tables)]}
-
-
-def _laid_over(scenario: Mapping[str, Any], table: Any, place: int) -> Any:
-    if not isinstance(table, Mapping):
-        return table
-    given = {key: value for key, value in table.items() if value is not None}
-    shared = [key for key in given if key not in OWN and key in scenario]
-    whole = merged({key: scenario[key] for key in shared}, {key: given[key] for key in shared})
-    return {"name": f"session{place + 1}", **given, **whole}
+    sessions: list[Any] = []
+    for place, table in enumerate(tables):
+        if not isinstance(table, Mapping):
+            sessions.append(table)
+            continue
+        own = {key: value for key, value in table.items() if value is not None}
+        shared = [key for key in own if key not in OWN and key in given]
+        whole = merged({key: given[key] for key in shared}, {key: own[key] for key in shared})
+        sessions.append({"name": f"session{place + 1}", **own, **whole})
+    return {**given, "session": sessions}

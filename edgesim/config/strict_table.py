@@ -1,4 +1,4 @@
-"""A table of a scenario with fixed keys: what is unknown is refused, and nothing is taken for something else."""
+"""A table of a scenario with fixed keys: unknown keys are refused, and no value is converted to another type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from edgesim.files.reading import quoted
 
 
 class StrictTable(BaseModel):
-    """A table of fixed keys. Strict, as pydantic would otherwise take true for 1."""
+    """A table of fixed keys. It is strict, because pydantic would otherwise accept true for 1."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 

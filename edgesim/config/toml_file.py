@@ -1,6 +1,6 @@
 """Reads TOML files, merges tables, and resolves the paths in them.
 
-Paths are relative to the folder of the file in which they stand.
+Paths are relative to the folder of their file.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def toml_of(text: str, file: object) -> dict[str, Any]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Return the table of a TOML text. Raises ValueError if it is not TOML, or more deeply nested than Python reads."""
-    if _LONG_KEY.search(text):  # each part costs as much time and memory as all before it
+    """Return the table of a TOML text. Raises ValueError if it is not TOML, or nested more deeply than Python reads."""
+    if _LONG_KEY.search(text):  # each part costs as much time and memory as all parts before it
         raise ValueError("a key of more than 200 parts")
     try:
         return tomllib.loads(text)
@@ -49,7 +49,7 @@ def merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` with the sections of `top` laid over it.
 
     Tables merge one level deep, so that a distribution or another inner table is replaced as a whole. A part of
-    another name replaces its section, as the keys of the old part mean nothing to the new one.
+    another name replaces its section, because the new part does not know the keys of the old one.
     """
     found = dict(base)
     for key, section in top.items():
@@ -63,17 +63,17 @@ def _name_of(section: Any) -> Any:
     return section.get("name") if isinstance(section, Mapping) else None
 
 
-_LONGEST = 4096  # of a path, on Linux
-_DEEPEST = 32  # levels of tables and lists in a scenario; what is read needs half a dozen
+_LONGEST = 4096  # characters of a path on Linux
+_DEEPEST = 32  # levels of tables and lists in a scenario, of which valid scenarios need half a dozen
 
 
 class FileText(str):
-    """A string of a scenario that remembers the folder of its file, as `extends` mixes files of several folders."""
+    """A string of a scenario that keeps the folder of its file, because `extends` mixes files of several folders."""
 
     folder: Path
 
     def path(self) -> Path:
-        """Return the path that this string gives, absolute. Raises ConfigError if it can be none."""
+        """Return the absolute path that this string gives. Raises ConfigError if it cannot be a path."""
         if len(self) > _LONGEST:
             raise ConfigError(f"{quoted(str(self))} is no path: it has more than {_LONGEST} characters")
         try:
@@ -85,8 +85,8 @@ class FileText(str):
 def located(value: Any, folder: Path, where: str, depth: int = 0) -> Any:
     """Return a copy of a scenario's value in which every string is a FileText of `folder`.
 
-    Raises ConfigError naming the key `where` for a value that scenarios do not have, such as a date or nan, and for
-    one that lies deeper than they go.
+    Raises ConfigError that names the key `where` for a value that scenarios do not allow, such as a date or nan, and
+    for a value that is nested too deeply.
     """
     if depth > _DEEPEST:
         raise ConfigError(f"{in_short(where)}: is nested more than {_DEEPEST} levels deep")
@@ -96,7 +96,7 @@ def located(value: Any, folder: Path, where: str, depth: int = 0) -> Any:
         return [located(item, folder, f"{where}.{i}", depth + 1) for i, item in enumerate(value)]
     if isinstance(value, str | Path):
         text = FileText(value)
-        text.folder = getattr(value, "folder", folder)
+        text.folder = value.folder if isinstance(value, FileText) else folder
         return text
     # nan is the one value that differs from itself
     if value is None or (isinstance(value, bool | int | float) and value == value):
@@ -104,9 +104,7 @@ def located(value: Any, folder: Path, where: str, depth: int = 0) -> Any:
     raise ConfigError(f"{in_short(where)}: a number, string, list or table is needed, got {quoted(value)}")
 
 
-def _resolve(value: Any) -> Any:
-    return value.path() if isinstance(value, FileText) else value
-
-
 # For the fields of parts: a path that a scenario may write relative to its own file.
-ScenarioPath: TypeAlias = Annotated[Path, BeforeValidator(_resolve)]
+ScenarioPath: TypeAlias = Annotated[
+    Path, BeforeValidator(lambda value: value.path() if isinstance(value, FileText) else value)
+]
