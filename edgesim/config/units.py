@@ -1,4 +1,4 @@
-"""Physical values with units: "20 Mbit/s" becomes an SI float, and a distribution stands for one value a device."""
+"""Physical values with units: "20 Mbit/s" becomes an SI float, and a distribution gives one value per device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, lru_cache
 from numbers import Real
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import pint
@@ -30,7 +30,7 @@ from edgesim.core.limits import MOST_AMOUNT
 from edgesim.files.reading import quoted
 
 _WRITTEN = re.compile(r"\s*(?P<number>[-+0-9.eE]+?)\s*(?P<unit>[A-Za-z]+(?:/s)?)\s*")
-_LONGEST = 50  # of a quantity
+_LONGEST = 50  # characters of a quantity
 _FORMS = (
     (r"([kMGT]?)bps", (r"\1bit/s",)),
     (r"([kMGT]?)b/s", (r"\1bit/s", r"\1B/s")),
@@ -45,7 +45,7 @@ _FORMS = (
 
 
 def long_forms(text: str) -> list[tuple[str, str]]:
-    """Return the number in a text with each unit that its short form may stand for; who writes "b" may mean either."""
+    """Return the number in a text with each unit that its short form may stand for, such as bit and byte for "b"."""
     match = _WRITTEN.fullmatch(text) if len(text) <= _LONGEST else None
     if not match:
         return []
@@ -53,7 +53,7 @@ def long_forms(text: str) -> list[tuple[str, str]]:
     return [(match["number"], form.expand(long)) for form, longs in forms if form for long in longs]
 
 
-# Pint's own list has B for bels too, hertz as cycles and no FLOP. "b" is missing on purpose: half take it for a byte.
+# Pint's own list has B for bels too, hertz as cycles and no FLOP. "b" is missing on purpose: many read it as byte.
 _DEFINITIONS = """
 pico- = 1e-12 = p-
 nano- = 1e-9 = n-
@@ -101,14 +101,14 @@ def _unit(text: str) -> pint.Unit:
 
 
 def refusal(message: str) -> PydanticCustomError:
-    """Return the error with which a validator refuses a value; pydantic adds the path of the key."""
+    """Return the error with which a validator refuses a value. pydantic adds the path of the key."""
     return PydanticCustomError("refused", "{message}", {"message": message})
 
 
 def reason(error: ValidationError) -> str:
-    """Return what the first of the errors says, in the words used throughout edgesim."""
+    """Return the message of the first error, in the words used throughout edgesim."""
     first = error.errors(include_url=False)[0]
-    if first["type"] in {"missing", "refused", "value_error", "assertion_error"}:  # these say what was found
+    if first["type"] in {"missing", "refused", "value_error", "assertion_error"}:  # their messages include the value
         return demand_of(first)
     said = f"{demand_of(first)}, got {quoted(first['input'])}"
     return f"{said}{renamed(first['input'], said)}"
@@ -125,7 +125,7 @@ class Unit:
     infinite: bool = False  # inf, also as the string "inf", is allowed
 
     def number(self, value: Any) -> float:
-        """Return a value in `symbol`, of any sign and size. Raises ValueError if it is no such quantity."""
+        """Return a value in `symbol`, of any sign and size. Raises ValueError if it is not such a quantity."""
         if isinstance(value, str):
             return math.inf if value.strip() == "inf" else self._parse(value)
         if isinstance(value, bool) or not isinstance(value, Real) or value != value:
@@ -136,7 +136,7 @@ class Unit:
             raise refusal(f"{quoted(value)} is too large") from error
 
     def read(self, value: Any) -> float:
-        """Return a value in `symbol`. Raises ValueError if it is no such quantity or outside its range."""
+        """Return a value in `symbol`. Raises ValueError if it is not such a quantity or outside its range."""
         number = self.number(value)
         if abs(number) > MOST_AMOUNT and not (math.isinf(number) and self.infinite):
             most = "finite" if math.isinf(number) else f"at most {MOST_AMOUNT:g} {self.symbol}"
@@ -217,14 +217,14 @@ LossRate: TypeAlias = Annotated[float, Ge(0), Lt(1)]  # of packets
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """One value a device. `values` in SI: the two parameters of its kind, or everything there is to choose from."""
+    """One value per device. `values` in SI: the two parameters of its kind, or all values of a choice."""
 
     kind: str
     values: tuple[float, ...]
-    weights: tuple[float, ...] = ()  # of a choice, in any scale; empty: all alike
+    weights: tuple[float, ...] = ()  # weights of a choice, in any scale; empty: equal weights
     low: float = -math.inf  # draws outside [low, high] are moved to the nearer end
     high: float = math.inf
-    of: Any = float  # the annotated type that every draw has to satisfy
+    of: Any = float  # annotated type that every draw has to satisfy
 
     def table(self) -> dict[str, Any]:
         """Return the table of a scenario file that gives this distribution, in SI."""
@@ -233,27 +233,18 @@ class Distribution:
         return {self.kind: list(self.values)} | {k: v for k, v in optional.items() if v != unset[k]}
 
     def sample(self, n: int, generator: np.random.Generator) -> np.ndarray:
-        """Return n draws, float64, shape (n,); more draws from an equal generator start with the same values."""
+        """Return n draws, float64, shape (n,). More draws from an equal generator start with the same values."""
         return np.asarray(np.clip(_SAMPLERS[self.kind](self, n, generator), self.low, self.high))
 
 
-def _uniform(d: Distribution, n: int, generator: np.random.Generator) -> np.ndarray:
-    return generator.uniform(d.values[0], d.values[1], size=n)
+_Sampler: TypeAlias = Callable[["Distribution", int, np.random.Generator], np.ndarray]
 
 
 def _log_uniform(d: Distribution, n: int, generator: np.random.Generator) -> np.ndarray:
     low, high = d.values
-    # clipped, as exp(log(x)) may miss x by a rounding
+    # clipped, as exp(log(x)) may differ from x by a rounding error
     drawn: np.ndarray = np.clip(np.exp(generator.uniform(math.log(low), math.log(high), size=n)), low, high)
     return drawn
-
-
-def _normal(d: Distribution, n: int, generator: np.random.Generator) -> np.ndarray:
-    return generator.normal(d.values[0], d.values[1], size=n)
-
-
-def _log_normal(d: Distribution, n: int, generator: np.random.Generator) -> np.ndarray:
-    return generator.lognormal(math.log(d.values[0]), d.values[1], size=n)
 
 
 def _choice(d: Distribution, n: int, generator: np.random.Generator) -> np.ndarray:
@@ -262,23 +253,23 @@ def _choice(d: Distribution, n: int, generator: np.random.Generator) -> np.ndarr
     return drawn
 
 
-_SAMPLERS: dict[str, Callable[[Distribution, int, np.random.Generator], np.ndarray]] = {
-    "uniform": _uniform,
+_SAMPLERS: dict[str, _Sampler] = {
+    "uniform": lambda d, n, generator: generator.uniform(d.values[0], d.values[1], size=n),
     "log_uniform": _log_uniform,
-    "normal": _normal,
-    "log_normal": _log_normal,
+    "normal": lambda d, n, generator: generator.normal(d.values[0], d.values[1], size=n),
+    "log_normal": lambda d, n, generator: generator.lognormal(math.log(d.values[0]), d.values[1], size=n),
     "choice": _choice,
 }
 
 
 def draw(value: float | Distribution, n: int, generator: np.random.Generator, key_name: str) -> np.ndarray:
-    """Return one SI value a device, float64, shape (n,). Devices added later leave the earlier ones unchanged.
+    """Return one SI value per device, float64, shape (n,). More devices leave the values of earlier ones unchanged.
 
     Raises ConfigError that begins with `key_name`, the scenario's key, if a drawn value is outside the range of its
-    type, as those of a normal distribution may be.
+    type, as values of a normal distribution may be.
     """
     if not isinstance(value, Distribution):
-        return np.broadcast_to(np.float64(value), (n,))  # takes the memory of one
+        return np.broadcast_to(np.float64(value), (n,))  # takes the memory of one value
     drawn = value.sample(n, generator)
     for bound, extreme in (("min", drawn.min(initial=math.inf)), ("max", drawn.max(initial=-math.inf))):
         try:
@@ -292,9 +283,8 @@ def draw(value: float | Distribution, n: int, generator: np.random.Generator, ke
 
 @cache
 def _adapter(of: Any) -> TypeAdapter[float]:
-    return TypeAdapter(
-        of, config=ConfigDict(allow_inf_nan=False, strict=True)
-    )  # what may be infinite has a Unit that says so
+    # a type that may be infinite has a Unit with infinite=True
+    return TypeAdapter(of, config=ConfigDict(allow_inf_nan=False, strict=True))
 
 
 @dataclass(frozen=True)
@@ -312,69 +302,53 @@ class _Reader:
             allowed = f"one of {', '.join(_SAMPLERS)}, and optionally min, max and, for choice, weights"
             raise refusal(f"a distribution has {allowed}; got {', '.join(map(str, given)) or 'nothing'}")
         [kind] = kinds
-        values = self._pair(kind, given[kind]) if kind in _PAIRS else self._several(kind, given[kind])
+        listed = given[kind]
+        is_list = isinstance(listed, Sequence) and not isinstance(listed, str)
+        values: tuple[float, ...]
+        if kind not in _PAIRS:
+            if not is_list or not listed:
+                raise refusal(f"{kind} needs a list of values, got {quoted(listed)}")
+            values = tuple(map(self._value, listed))
+        else:
+            if not is_list or len(listed) != 2:
+                raise refusal(f"{kind} needs a list of two values, got {quoted(listed)}")
+            first, second = self._value(listed[0]), self._second(kind, listed[1])
+            needs, fits = _PAIRS[kind]
+            if not (math.isfinite(first) and math.isfinite(second) and fits(first, second)):
+                raise refusal(f"{kind} needs {needs}, got {quoted(list(listed))}")
+            values = first, second
         low = self._value(given["min"]) if "min" in given else -math.inf
         high = self._value(given["max"]) if "max" in given else math.inf
         if low > high:
             raise refusal(f"min must be at most max, got {quoted(given['min'])} and {quoted(given['max'])}")
-        return Distribution(kind, values, _weights(given.get("weights", []), len(values)), low, high, self.of)
+        shares = given.get("weights", [])
+        weights = TypeAdapter(tuple[Annotated[float, Ge(0)], ...]).validate_python(shares)
+        if weights and (len(weights) != len(values) or not 0 < sum(weights) < math.inf):
+            raise refusal(f"weights needs {len(values)} numbers that are not all 0, got {quoted(shares)}")
+        return Distribution(kind, values, weights, low, high, self.of)
 
     def _value(self, given: Any) -> float:
         return _adapter(self.of).validate_python(given)
 
-    def _spread(self, given: Any) -> float:
-        # in the unit of the values but not in their range: a spread of 0 is fine where a value of 0 is not
+    def _second(self, kind: str, given: Any) -> float:
+        # A deviation has the unit of the values but not their range: it may be 0 where a value may not. The sigma of a
+        # logarithm has no unit.
+        if kind in ("uniform", "log_uniform"):
+            return self._value(given)
         unit = next((mark for mark in get_args(self.of) if isinstance(mark, Unit)), None)
-        return unit.number(given) if unit else _pure(given)
-
-    def _several(self, kind: str, given: Any) -> tuple[float, ...]:
-        if not _is_list(given) or not given:
-            raise refusal(f"{kind} needs a list of values, got {quoted(given)}")
-        return tuple(map(self._value, given))
-
-    def _pair(self, kind: str, given: Any) -> tuple[float, ...]:
-        if not _is_list(given) or len(given) != 2:
-            raise refusal(f"{kind} needs a list of two values, got {quoted(given)}")
-        pair = _PAIRS[kind]
-        first, second = self._value(given[0]), pair.second(self, given[1])
-        if not (math.isfinite(first) and math.isfinite(second) and pair.fits(first, second)):
-            raise refusal(f"{kind} needs {pair.needs}, got {quoted(list(given))}")
-        return first, second
+        return unit.number(given) if unit and kind == "normal" else _adapter(float).validate_python(given)
 
 
-def _pure(given: Any) -> float:
-    return _adapter(float).validate_python(given)
-
-
-class _Pair(NamedTuple):
-    """What the two values of a kind of distribution have to be."""
-
-    needs: str
-    fits: Callable[[float, float], bool]
-    second: Callable[[_Reader, Any], float] = _Reader._value
-
-
-_PAIRS = {
-    "uniform": _Pair("[low, high] with low <= high", lambda low, high: low <= high),
-    "log_uniform": _Pair("[low, high] with 0 < low <= high", lambda low, high: 0 < low <= high),
-    "normal": _Pair("[mean, deviation] with a deviation >= 0", lambda _, deviation: deviation >= 0, _Reader._spread),
-    "log_normal": _Pair(
+# Kinds of distributions with two values: the condition in words and as a function.
+_PAIRS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "uniform": ("[low, high] with low <= high", lambda low, high: low <= high),
+    "log_uniform": ("[low, high] with 0 < low <= high", lambda low, high: 0 < low <= high),
+    "normal": ("[mean, deviation] with a deviation >= 0", lambda _, deviation: deviation >= 0),
+    "log_normal": (
         "[median, sigma] with median > 0, and sigma >= 0 of the logarithm, without a unit",
         lambda median, sigma: median > 0 and sigma >= 0,
-        lambda _, sigma: _pure(sigma),
     ),
 }
-
-
-def _is_list(given: Any) -> bool:
-    return isinstance(given, Sequence) and not isinstance(given, str)
-
-
-def _weights(given: Any, choices: int) -> tuple[float, ...]:
-    weights = TypeAdapter(tuple[Annotated[float, Ge(0)], ...]).validate_python(given)
-    if weights and (len(weights) != choices or not 0 < sum(weights) < math.inf):
-        raise refusal(f"weights needs {choices} numbers that are not all 0, got {quoted(given)}")
-    return weights
 
 
 _VALUE_SCHEMA = {"type": ["number", "string"]}
@@ -396,7 +370,7 @@ _Table: TypeAlias = Annotated[dict[str, Any], WithJsonSchema(_TABLE_SCHEMA)]
 
 
 class _PerDevice:
-    """Makes pydantic read the first member of a union as itself or as a distribution of it."""
+    """Makes pydantic read the first member of a union as a value or as a distribution of values."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         of = get_args(source)[0]
@@ -407,12 +381,10 @@ class _PerDevice:
         return core_schema.no_info_plain_validator_function(
             _Reader(of).read,
             json_schema_input_schema=core_schema.union_schema(shapes),
-            serialization=core_schema.plain_serializer_function_ser_schema(_plain),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda value: value.table() if isinstance(value, Distribution) else value
+            ),
         )
-
-
-def _plain(value: float | Distribution) -> Any:
-    return value.table() if isinstance(value, Distribution) else value
 
 
 Number = TypeVar("Number", bound=float)
