@@ -1,4 +1,4 @@
-"""What a device does that wants to do harm: to the labels that it trains on, or to the update that it sends."""
+"""Attacks of malicious devices on the labels that they train on, or on the update that they send."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ Labels: TypeAlias = Literal["kept", "mirrored", "next"]
 
 
 class Attack(NamedTuple):
-    """What an attacker does in all of its jobs.
+    """Attack of a device in all of its jobs.
 
-    `labels` "mirrored": of C classes it takes C - 1 - y for y; "next": y + 1, and 0 for the last. `factor`: by which it
-    multiplies how far it moved the model before it sends it.
+    `labels`: "mirrored" replaces label y of C classes by C - 1 - y, "next" replaces it by y + 1, and the last by 0.
+    `factor`: the device multiplies its change of the model by this factor before it sends the model.
     """
 
     labels: Labels = "kept"
     factor: float = 1.0
 
     def relabelled(self, classes: int) -> list[int] | None:
-        """Return the label that each class gets; None: all keep theirs."""
+        """Return the new label of each class. None: labels do not change."""
         if self.labels == "kept":
             return None
         return [classes - 1 - y if self.labels == "mirrored" else (y + 1) % classes for y in range(classes)]

@@ -1,4 +1,4 @@
-"""The seam of backends: what local training depends on, what it gives, and who carries it out."""
+"""Interface of backends: the inputs of local training, its results, and the backend that carries it out."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from edgesim.core.update import ModelState, Update
 class Score(NamedTuple):
     """Mean loss and accuracy over `samples` test samples, and the metrics of the objective by name.
 
-    `accuracy`: NaN where the objective has none. `merit`: what the best model is chosen by, more is better; None: the
-    accuracy.
+    `accuracy`: NaN where the objective has none. `merit`: number by which the best model is chosen, more is better.
+    None: the accuracy.
     """
 
     loss: float
@@ -27,34 +27,34 @@ class Score(NamedTuple):
 
     @property
     def rank(self) -> float:
-        """The number by which models are compared, more is better."""
+        """Number by which models are compared, more is better."""
         return self.accuracy if self.merit is None else self.merit
 
 
 class Assignment(NamedTuple):
-    """All that local training depends on."""
+    """All inputs of local training."""
 
     job: int
     device: int
     task: Task
     key: Key
-    global_model: ModelState  # as the device received it; among peers the model that all started from
-    device_state: ModelState | None  # what the device kept
-    received: Sequence[Update] = ()  # of peers
+    global_model: ModelState  # as the device received it; among peers the first model, which all start from
+    device_state: ModelState | None  # state that the device kept
+    received: Sequence[Update] = ()  # updates of peers
     steps: int | None = None  # SGD steps after which the device stops; None: all
 
     def left_after(self, steps: int) -> int | None:
-        """Return how many SGD steps the device still takes after so many; None: all that remain."""
+        """Return the number of SGD steps that remain after `steps` of them. None: no limit."""
         return None if self.steps is None else max(0, self.steps - steps)
 
 
 class Report(NamedTuple):
-    """How a device's training went, over the samples that it met, each as often as it was met."""
+    """Training statistics of a device over the samples that it used, each counted as often as it was used."""
 
-    loss: float  # mean loss, of the weights as they were when the sample was met
-    square_loss: float  # mean of its square, sample by sample
-    accuracy: float  # share of them that were hits; NaN: the objective has none
-    norm: float  # of how far training moved the parameters, as one vector
+    loss: float  # mean loss, each sample with the weights at the time of its use
+    square_loss: float  # mean of the squared loss of each sample
+    accuracy: float  # share of hits; NaN: the objective has none
+    norm: float  # norm of the change of all parameters as one vector
 
 
 REPORT_NUMBERS = Report._fields
@@ -62,7 +62,7 @@ REPORT_BYTES = 4 * len(REPORT_NUMBERS)  # on the link, beside the update
 
 
 class Reports(NamedTuple):
-    """Reports of several devices: arrays of shape (k,), named as those of a report."""
+    """Reports of several devices: arrays of shape (k,), named like the fields of Report."""
 
     device: np.ndarray  # int64, distinct
     loss: np.ndarray
@@ -72,29 +72,29 @@ class Reports(NamedTuple):
 
     @classmethod
     def of(cls, reports: Mapping[int, Report]) -> Reports:
-        """Return the reports of devices."""
+        """Return the reports by device as arrays."""
         numbers = np.array(list(reports.values()), dtype=np.float64).reshape(len(reports), len(REPORT_NUMBERS))
         return cls(np.array(list(reports), dtype=np.int64), *numbers.T.copy())
 
 
 class Result(NamedTuple):
-    """What local training gave."""
+    """Result of local training."""
 
     body: ModelState  # collections and layers of the task's `up` payload
-    new_device_state: ModelState | None  # None: the old one stays
+    new_device_state: ModelState | None  # None: the device keeps its old state
     statistics: Mapping[str, Any]
     steps: int
-    own_model: ModelState | None = None  # the device's model, where its body is something else
-    report: Report | None = None  # None: nobody asked for one, or nothing was trained
+    own_model: ModelState | None = None  # the device's model, where the body is something else
+    report: Report | None = None  # None: not requested, or nothing was trained
 
 
 class Backend(Protocol):
-    """Trains what it is given; the learner asks for nothing that is not needed."""
+    """Carries out local training and evaluation. The learner requests only results that are needed."""
 
     trains: ClassVar[bool]  # False: timing only, no tensors exist
 
     def train(self, assignments: Sequence[Assignment]) -> Sequence[Result]:
-        """Carry out assignments, in any inner order; return their results in the order given."""
+        """Carry out assignments in any order, and return their results in the order of `assignments`."""
 
     def evaluate(self, model: ModelState) -> Mapping[str, Score]:
         """Return the scores of a global model by split name."""
@@ -107,7 +107,7 @@ class Backend(Protocol):
 
 
 class Training(NamedTuple):
-    """A piece of work: an assignment. `turn`: what has a lower one is needed earlier."""
+    """A piece of work: an assignment. `turn`: work with a lower turn is needed earlier."""
 
     assignment: Assignment
     turn: int = 0
@@ -129,23 +129,24 @@ Work: TypeAlias = Training | Scoring | PersonalScoring
 
 
 class FuturesBackend(Backend, Protocol):
-    """A backend that works on while its caller goes on.
+    """A backend that works while its caller continues.
 
-    `rounds_ahead`: of how many rounds at most the answers may be outstanding.
+    `rounds_ahead`: largest number of rounds whose results may be outstanding.
     """
 
     rounds_ahead: int
 
     def submit(self, number: int, work: Work) -> None:
-        """Take a piece of work; `number`: what it is called by, higher for what was wanted later."""
+        """Take a piece of work. `number`: its identifier, higher for later submissions."""
 
     def collect(self, wait: bool) -> Sequence[tuple[int, Any]]:
-        """Return what is done by now, by number: what the work gives, or the error that it raised.
+        """Return the finished work by number: each result, or the error that the work raised.
 
-        `wait`: until there is something. Raises EdgesimError if it can do no more, such as when a process has died.
+        `wait`: block until at least one piece is finished. Raises EdgesimError if the backend cannot go on, such as
+        when a process has died.
         """
 
 
 def works_ahead(backend: Backend) -> TypeGuard[FuturesBackend]:
-    """Return whether a backend works on while its caller goes on."""
+    """Return True if a backend works while its caller continues."""
     return hasattr(backend, "submit")

@@ -1,4 +1,4 @@
-"""The seam of cost models: how many floating-point operations device work takes."""
+"""Interface of cost models, which give the floating-point operations of device work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CostModel(Protocol):
 
 @runtime_checkable
 class Itemised(Protocol):
-    """A cost model that knows of what its FLOPs consist, so that devices may have a speed for each kind of layer."""
+    """A cost model that breaks its FLOPs down by kind of layer, so that devices may have a speed for each kind."""
 
     def amounts(self, cost_profile: Any, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Mapping[str, Arr]:
-        """Return the amount of each term of a device profile in one pass, shape (k,); one of them is `flops`."""
+        """Return the amount of each term of a device profile in one pass, shape (k,). One term is `flops`."""

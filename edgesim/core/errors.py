@@ -1,6 +1,6 @@
 """Errors of edgesim, and the words in which a value is refused.
 
-Pydantic names Python's types, which stand in no file of a user.
+Pydantic's messages name Python types, which do not occur in a user's files.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ class EdgesimError(Exception):
 
 
 class ConfigError(EdgesimError):
-    """A scenario, its files or its options cannot be used; the message names the key or file."""
+    """A scenario, its files or its options cannot be used. The message names the key or file."""
 
 
 class DataError(EdgesimError):
-    """A data set or a checkpoint is missing, damaged or does not fit; the message names the file and what to do."""
+    """A data set or a checkpoint is missing, damaged or does not fit. The message names the file and the remedy."""
 
 
 class ContractError(EdgesimError):
-    """A method, protocol or backend broke a promise of the seams in `edgesim.core`."""
+    """A method, protocol or backend broke a contract of the interfaces in `edgesim.core`."""
 
 
 class LedgerError(EdgesimError):
@@ -31,7 +31,7 @@ class LedgerError(EdgesimError):
 
 
 class FolderBusy(ConfigError):
-    """Another run is at work in a run folder; the message names the folder and the process."""
+    """Another run is writing to a run folder. The message names the folder and the process."""
 
 
 _TABLE, _LIST, _STRING = "must be a table", "must be a list", "must be a string"
@@ -54,6 +54,6 @@ def demand_of(fault: Mapping[str, Any]) -> str:
     if kind in _LENGTHS:
         word, bound = _LENGTHS[kind]
         return f"must have {word} {context[bound]} {'value' if context[bound] == 1 else 'values'}"
-    if kind in ("value_error", "assertion_error"):  # of a check in a part's own class
+    if kind in ("value_error", "assertion_error"):  # from a check in a part's own class
         return str(context["error"])
     return _OF_TYPE.get(kind) or _BEGINS.sub("must ", fault["msg"])

@@ -1,4 +1,4 @@
-"""The seam between protocols and learning: method, backend and state of a run, as the engine sees them."""
+"""Interface between protocols and learning: method, backend and state of a run, as the engine sees them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Learner(Protocol):
         """Ask the method for the orders of the next exchange."""
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Hand jobs to the backend; nothing is trained yet."""
+        """Hand jobs to the backend. Nothing is trained yet."""
 
     def cancel(self, completions: Sequence[Completion]) -> None:
-        """Forget jobs that did not deliver; train only what a device's memory depends on."""
+        """Forget jobs that did not deliver. Train them only where the kept state of a device depends on them."""
 
     def on_exchange(self, completions: Sequence[Completion], view: View) -> None:
-        """Show the method what an exchange delivered, if another one of the same round follows."""
+        """Show the method the updates of an exchange that another exchange of the same round follows."""
 
     def aggregate(self, completions: Sequence[Completion], view: View) -> ServerStep:
         """Train the completions that delivered, and aggregate their updates."""
@@ -43,10 +43,10 @@ class Learner(Protocol):
 
     @property
     def rounds_ahead(self) -> int:
-        """How many rounds a protocol may go on without the answers of earlier ones."""
+        """Number of rounds that a protocol may run ahead of the results of earlier rounds."""
 
     def save(self, settle: Callable[[], Any]) -> None:
-        """Save the run, if it is time to; `settle` asks for all outstanding answers, which has to be before."""
+        """Save the run if a checkpoint is due. `settle` waits for all outstanding results before the save."""
 
 
 class LearnerOfPeers(Learner, Protocol):
@@ -56,22 +56,22 @@ class LearnerOfPeers(Learner, Protocol):
         """Ask the method for the next job of a device."""
 
     def finish(self, completions: Sequence[Completion]) -> None:
-        """Let jobs take effect now, in this order, on what devices keep."""
+        """Apply jobs now, in this order, to the kept states of the devices."""
 
 
 class Answer(Protocol[_Value]):
-    """What a learner was asked for, which may still be computed. Answers are got in the order of the questions."""
+    """A requested result, which may still be in computation. Results are read in the order of the requests."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether nobody has to wait for it."""
+        """True if `get` returns at once."""
 
     def get(self) -> _Value:
-        """Return it. Raises what computing it raised."""
+        """Return the result. Raises the error that its computation raised."""
 
 
 class Ready(Generic[_Ready]):
-    """An answer that is there."""
+    """A result that is already known."""
 
     is_ready = True
 
@@ -79,7 +79,7 @@ class Ready(Generic[_Ready]):
         self._value = value
 
     def get(self) -> _Ready:
-        """Return it."""
+        """Return the result."""
         return self._value
 
 
@@ -87,7 +87,7 @@ NO_REPORTS = Reports.of({})
 
 
 class AggregationFacts(NamedTuple):
-    """What is known of an aggregation without its model: whether it made one, and what it says of itself."""
+    """Facts of an aggregation without the model: whether it made one, its server work and its metrics."""
 
     made_model: bool = True
     server_flops: float = 0.0
@@ -95,8 +95,8 @@ class AggregationFacts(NamedTuple):
 
 
 class ServerStep(NamedTuple):
-    """The global model after a merge; the server work it took, and what the method wants to be seen."""
+    """Global model after a merge, with the server work and the metrics of the merge."""
 
     model: ModelRef
     facts: Answer[AggregationFacts] = Ready(AggregationFacts())
-    reports: Answer[Reports] = Ready(NO_REPORTS)  # of the devices whose updates were aggregated, if anybody asks
+    reports: Answer[Reports] = Ready(NO_REPORTS)  # of the devices whose updates were aggregated, if requested

@@ -1,4 +1,4 @@
-"""Local work of a device: steps of an optimiser over its data, and how they change from round to round."""
+"""Local work of a device: steps of an optimiser over its data, and their changes from round to round."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Optimizer: TypeAlias = Literal["sgd", "adam", "adamw"]
 
 @dataclass(frozen=True, slots=True)
 class LocalSGD:
-    """Steps over the device's data, of SGD unless said otherwise; exactly one of `epochs` and `steps` is positive."""
+    """Steps over the device's data, by default of SGD. Exactly one of `epochs` and `steps` is positive."""
 
     batch: int
     lr: float
@@ -33,21 +33,21 @@ class LocalSGD:
 
     @property
     def moments(self) -> int:
-        """How many numbers the optimiser keeps for each trained parameter from step to step."""
+        """Numbers that the optimiser keeps per trained parameter from step to step."""
         return int(self.momentum > 0) if self.optimizer == "sgd" else 2
 
     def for_epochs(self, epochs: int) -> LocalSGD:
-        """Return the same steps, so many passes over the device's data."""
+        """Return a copy with `epochs` passes over the device's data."""
         return replace(self, epochs=epochs, steps=0)
 
     def for_steps(self, steps: int) -> LocalSGD:
-        """Return the same steps, so many of them."""
+        """Return a copy with `steps` steps."""
         return replace(self, epochs=0, steps=steps)
 
     def amount(self, n_samples: np.ndarray, drop_single: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return samples processed and SGD steps taken, int64 arrays of shape (k,), for k local data sizes.
 
-        `drop_single`: a last batch of one sample is left out, as batch normalisation cannot train on it.
+        `drop_single`: skip a last batch of one sample, because batch normalisation cannot train on it.
         """
         n = np.asarray(n_samples, dtype=np.int64)
         single = drop_single & (n % self.batch == 1)
@@ -64,23 +64,23 @@ class LocalSGD:
 class Training:
     """Local optimiser settings of a scenario: plain SGD, or another optimiser, with a per-round learning-rate decay.
 
-    Steps and defaults are those of torch.optim.SGD, Adam and AdamW. What an optimiser keeps starts anew with every job.
+    Steps and defaults are those of torch.optim.SGD, Adam and AdamW. The optimiser's state is reset with every job.
     """
 
-    local_epochs: Count = 1  # passes over its own data that a device takes in a job
-    local_steps: Count | None = None  # steps that it takes instead, whatever its data; unset: `local_epochs`
+    local_epochs: Count = 1  # passes over its own data that a device makes in a job
+    local_steps: Count | None = None  # steps of a job, for any size of the data; unset: `local_epochs`
     batch: Count = 32  # samples of an SGD step
-    optimizer: Optimizer = "sgd"  # adam adds the weight decay to the gradient, adamw takes it off the weights
+    optimizer: Optimizer = "sgd"  # adam adds the weight decay to the gradient, adamw subtracts it from the weights
     lr: PositiveFactor = 0.01  # learning rate of the first round
-    lr_decay: PositiveShare = 1.0  # factor per round
-    lr_floor: NonNegativeFactor = 0.0  # below which the decay does not lower it
-    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0  # of SGD; it starts anew with every job
-    weight_decay: NonNegativeFactor = 0.0  # added to the gradient, times the weights
-    clip_norm: Annotated[float, Gt(0)] = float("inf")  # longest gradient of a step; longer ones are scaled down
-    nesterov: bool = False  # momentum of SGD as Nesterov has it
-    beta1: Annotated[float, Ge(0), Lt(1)] = 0.9  # of adam and adamw: what the mean of gradients keeps of itself
-    beta2: Annotated[float, Ge(0), Lt(1)] = 0.999  # of adam and adamw: what the mean of their squares keeps of itself
-    eps: PositiveFactor = 1e-8  # of adam and adamw: added to the root of that mean
+    lr_decay: PositiveShare = 1.0  # factor of the learning rate per round
+    lr_floor: NonNegativeFactor = 0.0  # lowest learning rate that the decay reaches
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0  # momentum of SGD, reset with every job
+    weight_decay: NonNegativeFactor = 0.0  # this factor times the weights is added to the gradient
+    clip_norm: Annotated[float, Gt(0)] = float("inf")  # largest norm of a step's gradient; larger ones are scaled down
+    nesterov: bool = False  # Nesterov momentum for SGD
+    beta1: Annotated[float, Ge(0), Lt(1)] = 0.9  # decay of the running mean of gradients in adam and adamw
+    beta2: Annotated[float, Ge(0), Lt(1)] = 0.999  # decay of the running mean of squared gradients in adam and adamw
+    eps: PositiveFactor = 1e-8  # added to the root of the mean of squared gradients in adam and adamw
 
     def check(self) -> None:
         """Raise ConfigError if settings do not go together."""
@@ -94,12 +94,12 @@ class Training:
             raise ConfigError("training.nesterov: needs training.momentum above 0, found 0")
 
     def check_sgd(self, why: str) -> None:
-        """Raise ConfigError, with the reason, unless the optimiser is SGD: for methods that make use of its steps."""
+        """Raise ConfigError, with the reason, unless the optimiser is SGD, for methods that rely on SGD steps."""
         if self.optimizer != "sgd":
             raise ConfigError(f"training.optimizer: must be 'sgd' for this method, found '{self.optimizer}'; {why}")
 
     def check_epochs(self, why: str) -> None:
-        """Raise ConfigError, with the reason, unless local work goes by epochs: for methods that divide it by these."""
+        """Raise ConfigError, with the reason, unless local work is given in epochs, for methods that divide by them."""
         if self.local_steps:
             raise ConfigError(
                 f"training.local_steps: must be left out for this method, found {self.local_steps}; {why}, "

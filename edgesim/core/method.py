@@ -1,6 +1,6 @@
-"""The seam of federated-learning methods: what a method needs, sees and decides, with a default for each of it.
+"""Interface of federated-learning methods: the needs, inputs and decisions of a method, with a default for each.
 
-No torch: weights are opaque here, and what a server computes with them it asks of its tools.
+No torch: weights are opaque here, and the server computes with them by its tools.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from edgesim.core.task import Order, Plan, Task
 from edgesim.core.update import ModelState, Update
 from edgesim.core.view import Setting, Turn, View
 
-Absent: TypeAlias = Literal["average_over_holders", "include_absent"]  # of updates that lack a parameter
+Absent: TypeAlias = Literal["average_over_holders", "include_absent"]  # treatment of updates that lack a parameter
 Fn: TypeAlias = Callable[..., Any]
 
 
@@ -29,50 +29,50 @@ class ServerSet(NamedTuple):
     split: Literal["train", "test"] = "test"
     draw: Literal["first", "random", "balanced"] = "first"  # "balanced": at random, equally many of each class
     reserved: bool = False  # for the server alone: no device trains on them, or evaluation leaves them out
-    at_most: bool = False  # all of a smaller data set
-    option: str | None = None  # of the method, that gives `samples`; named if they are too many
+    at_most: bool = False  # use the whole split if it has fewer samples
+    option: str | None = None  # the method's option that gives `samples`, named in the error for too many
     public: bool = False  # all devices have them too, from before the run: `Context.public`
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a method needs from the rest of the program."""
+    """Requirements of a method on the rest of the program."""
 
     protocols: frozenset[str] = frozenset({"sync", "deadline"})
-    device_state: Literal["none", "computed", "delivered"] = "none"  # when what a device keeps changes
+    device_state: Literal["none", "computed", "delivered"] = "none"  # event at which the kept state of a device changes
     feedback: bool = False  # plan() reads something that aggregate() or on_exchange() computed
-    peers: Literal["any", "fixed"] | None = None  # devices exchange models; with the same peers all the time: "fixed"
+    peers: Literal["any", "fixed"] | None = None  # devices exchange models; "fixed": always with the same peers
     clock: bool = False  # aggregate() or on_exchange() read speeds, costs or the deadline of the setting
-    asked: bool = False  # init() reads how devices are asked
-    metadata: frozenset[str] = frozenset()  # what every device tells the server once: {"labels"}
-    networks: bool = False  # it can train several networks in one run, each on devices of its own
+    asked: bool = False  # init() reads how devices are selected
+    metadata: frozenset[str] = frozenset()  # facts that every device sends to the server once: {"labels"}
+    networks: bool = False  # the method can train several networks in one run, each on devices of its own
 
 
 class Aggregate(NamedTuple):
-    """A method's new state and global model; `model` None: no new version."""
+    """New state and global model of a method. `model` None: no new version."""
 
     state: Any
     model: ModelState | None
-    server_flops: float = 0.0  # beside averaging, which the engine prices, and `Method.merge_flops`
+    server_flops: float = 0.0  # in addition to averaging, which the engine prices, and to `Method.merge_flops`
     metrics: Mapping[str, Any] = {}  # name -> number, or device id -> number; written to the metrics table
 
 
 @dataclass(slots=True)
 class LocalState:
-    """What a job works on: the weights that are trained, and what its method needs beside them until it ends."""
+    """Data of a job in progress: the weights in training, and the method's own data until the job ends."""
 
     weights: ModelState
-    scratch: Any = None  # a record of the method's own, which neither travels nor stays
+    scratch: Any = None  # a record of the method's own, which is neither sent nor kept
 
 
 class Finished(NamedTuple):
-    """What is left of a job when its training ends."""
+    """Results of a job when its training ends."""
 
-    body: ModelState  # of which the task's `up` payload is sent
-    new_device_state: ModelState | None = None  # what the device keeps for its next job; None: what it kept before
+    body: ModelState  # the task's `up` payload is taken from it
+    new_device_state: ModelState | None = None  # state that the device keeps for its next job; None: the old state
     statistics: Mapping[str, Any] = {}  # numbers or small arrays that are sent beside the body
-    own_model: ModelState | None = None  # the device's model, where its body is something else: for what a run reports
-    moves: ModelState = {}  # of parameters from those received, where known better than by the rounded body; encoded
+    own_model: ModelState | None = None  # the device's model for reports, where the body is something else
+    moves: ModelState = {}  # changes of received parameters, where known more exactly than by the rounded body; encoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,17 @@ class LocalPhase:
     `context` is an edgesim.learning.train.context.Context. Gradients are a list in the order of `context.trained`.
     """
 
-    loss: Fn | None = None  # (local, batch, context) -> scalar; default: that of the objective
-    gradient: Fn | None = None  # (local, batch, context) -> gradients; default: of the loss
+    loss: Fn | None = None  # (local, batch, context) -> scalar; default: the objective's loss
+    gradient: Fn | None = None  # (local, batch, context) -> gradients; default: the gradients of the loss
     adjust_gradients: Fn | None = None  # (gradients, local, context) -> gradients
     after_step: Fn | None = None  # (local, context) -> None; may change weights and scratch in place
     on_enter: Fn | None = None  # (local, context) -> LocalState, before the first step of the phase
-    frozen: frozenset[str] = frozenset()  # layers that this phase runs but does not train, beside those of the task
+    frozen: frozenset[str] = frozenset()  # layers that this phase runs but does not train, added to those of the task
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRule:
-    """What a device does with a task: a phase for each run of its local SGD, and what comes before and after."""
+    """Work of a device on a task: a phase for each run of its local SGD, and functions before and after."""
 
     phases: tuple[LocalPhase, ...] = ()
     on_start: Callable[[Any], LocalState] | None = None  # (context); default: a copy of the model received
@@ -100,12 +100,12 @@ class LocalRule:
 
 
 class ServerTools(Protocol):
-    """What a server can compute with tensors; `edgesim.learning.server` has them. FLOPs of losses, gradients and of
-    all that networks compute are counted as the server's work.
+    """Tensor computations of a server, implemented in `edgesim.learning.server`. FLOPs of losses, gradients and all
+    network computations count as the server's work.
     """
 
     def finite(self, updates: Sequence[Update]) -> tuple[list[Update], dict[str, float]]:
-        """Return the updates whose numbers are all finite, and the metric `left_out` if there are others."""
+        """Return the updates whose numbers are all finite, and the metric `left_out` if others exist."""
 
     def mean(
         self,
@@ -116,7 +116,7 @@ class ServerTools(Protocol):
         absent: Absent,
         cost_profile: Any,
     ) -> ModelState:
-        """Return the weighted mean of updates, parameter by parameter; `edgesim.learning.aggregate.mean` says how."""
+        """Return the weighted mean of updates, parameter by parameter, as `edgesim.learning.aggregate.mean`."""
 
     @property
     def rows(self) -> Any:
@@ -127,46 +127,46 @@ class ServerTools(Protocol):
         """Labels of the server's own samples."""
 
     def loss(self, model: ModelState, places: Any = None) -> float:
-        """Return the mean loss of a model on the server's own samples, or on those at `places`."""
+        """Return the mean loss of a model on the server's own samples, or on its samples at `places`."""
 
     def gradient(
         self, model: ModelState, places: Any = None, layers: Collection[str] | None = None, soft: Any = None
     ) -> dict[str, Any]:
-        """Return the gradient of that loss, by parameter."""
+        """Return the gradient of the mean loss, by parameter."""
 
     def inputs(self, places: Any = None) -> Any:
-        """Return the inputs of the server's own samples, or of those at `places`."""
+        """Return the inputs of the server's own samples, or of its samples at `places`."""
 
     @property
     def network(self) -> Any:
-        """The network of a run that has one, an edgesim.learning.server_networks.ServerNetwork."""
+        """Network of a run that has only one, an edgesim.learning.server_networks.ServerNetwork."""
 
     @property
     def networks(self) -> Mapping[str, Any]:
-        """The networks of the run by name, "" of the only one; see edgesim.core.networks."""
+        """Networks of the run by name, with the name "" for a single network; see edgesim.core.networks."""
 
     def own(self, module: Any) -> Any:
-        """Return a module of the method's own, such as a generator, as another such network."""
+        """Return a module of the method's own, such as a generator, as a ServerNetwork."""
 
     def step(self, loss: Fn, *models: Any, rate: float = 1.0, like: Any = None) -> float:
-        """Take one step of models in training (`network.trained`) down the scalar that `loss` gives; return it."""
+        """Take one descent step of models in training (`network.trained`) on the scalar `loss`, and return the loss."""
 
     def fit(
         self, network: Any, model: ModelState, local_sgd: LocalSGD, loss: Fn, samples: int, key: Key, rate: Fn = ...
     ) -> ModelState:
-        """Return a model trained by the steps of `local_sgd`; loss: (model in training, places of the batch)."""
+        """Return a model trained by the steps of `local_sgd`. `loss`: (model in training, places of the batch)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """What the server knows when it aggregates, and what it can compute with."""
+    """Facts and tools of the server when it aggregates."""
 
     setting: Setting
     round: int  # rounds closed so far
     tools: Any = None  # ServerTools; None where nothing is computed
 
     def finite(self, updates: Sequence[Update]) -> tuple[list[Update], dict[str, float]]:
-        """Return the updates whose numbers are all finite, and the metric `left_out` if there are others.
+        """Return the updates whose numbers are all finite, and the metric `left_out` if others exist.
 
         A device that diverged must not spoil the global model.
         """
@@ -180,10 +180,10 @@ class ServerContext:
         weights: Sequence[float],
         absent: Absent = "average_over_holders",
     ) -> ModelState:
-        """Return the weighted mean of updates; parameters that no update has stay as they are in `model`.
+        """Return the weighted mean of updates. Parameters that no update has keep their values in `model`.
 
         `weights`: not negative, shape (len(updates),). `absent`: a parameter is averaged over the updates that have it,
-        or those that lack it are included with the old value.
+        or updates that lack it are included with the old value.
         """
         mean: ModelState = self.tools.mean(
             model, updates, weights, absent=absent, cost_profile=self.setting.cost_profile
@@ -194,32 +194,32 @@ class ServerContext:
 class Method:
     """Base class of federated-learning methods, a frozen dataclass of hyper-parameters and pure functions.
 
-    Every function has a default, and the defaults together are FedAvg: a method overrides what it does otherwise.
-    `state` is a plain tree of numbers, strings, lists, dicts and tensors; it is returned, never changed.
+    Every function has a default, and the defaults together are FedAvg. A method overrides the functions that differ.
+    `state` is a plain tree of numbers, strings, lists, dicts and tensors, which is returned and never changed.
     """
 
     needs: ClassVar[Needs] = Needs()
-    no_server_optimizer: ClassVar[str] = ""  # why none may go on from what the server aggregates; "": one may
-    no_update_encoding: ClassVar[str] = ""  # why the updates of its devices cannot be encoded as such; "": they can
+    no_server_optimizer: ClassVar[str] = ""  # reason against a server optimiser after the aggregation; "": allowed
+    no_update_encoding: ClassVar[str] = ""  # reason against encoding the updates of its devices; "": allowed
 
     @property
     def needs_classes(self) -> str:
-        """What the method does for which labels have to be classes, and the loss cross-entropy; "": nothing."""
+        """Reason why labels have to be classes and the loss cross-entropy, "" if they may be anything."""
         return ""
 
     @property
     def label(self) -> str:
-        """What errors call the method: the name of its class."""
+        """Name of the method in errors: the name of its class."""
         return type(self).__name__
 
     @property
     def modules(self) -> frozenset[str]:
-        """Modules of whose classes records may be part of the state or of what devices keep."""
+        """Modules whose classes may be records in the state of the method or of its devices."""
         return frozenset(cls.__module__ for cls in type(self).__mro__) - {"builtins"}
 
     @property
     def server_set(self) -> ServerSet | None:
-        """Labelled samples of the server's own; None: it has none."""
+        """Labelled samples of the server's own, None if it has none."""
         return None
 
     def init(self, setting: Setting, key: Key) -> Any:
@@ -228,20 +228,20 @@ class Method:
         return {}
 
     def check_peers(self, graph: PeerGraph) -> None:
-        """Raise ConfigError if a method among peers cannot use who hears whom."""
+        """Raise ConfigError if a method among peers cannot work with the peer graph."""
 
-    # --- what devices are asked to do -----------------------------------------------------------------------------
+    # --- tasks of devices -----------------------------------------------------------------------------------------
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
         """Return the orders of the next exchange, a pure function of its arguments: `task` for the selected devices."""
         return Plan.of_one_task(view.choose(key).tolist(), self.task(view))
 
     def task(self, view: View) -> Task:
-        """Return what all selected devices are asked to do: the scenario's local training of the whole model."""
+        """Return the task of all selected devices: the scenario's local training of the whole model."""
         return _training_task(view.setting.training, view.round)
 
     def local(self, task: Task) -> LocalRule:
-        """Return how a device carries out a task, a pure function of the task: plain SGD on the objective's loss."""
+        """Return the local rule of a task, a pure function of the task: plain SGD on the objective's loss."""
         return LocalRule((LocalPhase(),) * len(task.local_sgd))
 
     # --- devices on their own clocks -------------------------------------------------------------------------------
@@ -249,37 +249,36 @@ class Method:
     def next_order(self, state: Any, turn: Turn, key: Key) -> Order:
         """Return the next job of a device on its own clock, a pure function of its arguments.
 
-        `key`: of this device's job of this number, so that no draw depends on the order of events. The task says by
-        `own_clock` how the device and its inputs exchange models.
+        `key`: key of this device's job of this number, so that no draw depends on the order of events. `own_clock` of
+        the task tells how the device and its inputs exchange models.
         """
         raise ContractError(f"{type(self).__name__}: has no next_order(), which protocols without rounds ask for")
 
     def traded(
         self, first: ModelState, mine: ModelState | None, theirs: ModelState | None
     ) -> tuple[ModelState, ModelState]:
-        """Return what a device and its peer keep once they have traded models, a pure function of its arguments.
+        """Return the kept states of a device and its peer after they traded models, a pure function of its arguments.
 
-        `mine`, `theirs`: what they kept at that instant; None: nothing yet, they have the `first` model.
+        `mine`, `theirs`: their kept states at that instant. None: no state yet, so they have the `first` model.
         """
         raise ContractError(f"{type(self).__name__}: a task has own_clock 'trade', but the method has no traded()")
 
     def joined(self, first: ModelState, device_state: ModelState | None, trained: ModelState | None) -> Any:
-        """Return what a device on its own clock keeps once a job has ended, a pure function of its arguments.
+        """Return the kept state of a device on its own clock after a job, a pure function of its arguments.
 
-        `device_state`: what it keeps at that instant, which trades may have changed since the job began; None: nothing
-        yet, it has the `first` model. `trained`: the `new_device_state` of the job, which takes its place by default.
+        `device_state`: state at that instant, which trades may have changed since the job began. None: no state yet, so
+        the device has the `first` model. `trained`: the `new_device_state` of the job, which replaces it by default.
         """
         return device_state if trained is None else trained
 
-    # --- what the server makes of updates -------------------------------------------------------------------------
+    # --- aggregation on the server --------------------------------------------------------------------------------
 
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the new state and model from updates sorted by job id, none of which need have come.
+        """Return the new state and model from updates sorted by job id, of which there may be none.
 
-        Updates that are not finite are left out; what the others make is `combine`'s to say. Without any the model
-        stays.
+        Updates that are not finite are left out, and `combine` aggregates the others. Without updates the model stays.
         """
         usable, left_out = server.finite(updates)
         if not usable:
@@ -290,48 +289,47 @@ class Method:
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Return the new state and model from finite updates, of which there is at least one: their weighted mean."""
+        """Return the new state and model from at least one update, all finite: their weighted mean."""
         return Aggregate(state, server.mean(global_model, updates, self.update_weights(updates, server.setting)))
 
     def update_weights(self, updates: Sequence[Update], setting: Setting) -> Sequence[float]:
-        """Return how much each update counts, shape (len(updates),): data size times the protocol's weight."""
+        """Return the weight of each update, shape (len(updates),): data size times the protocol's weight."""
         return [update.samples * update.weight for update in updates]
 
     def merge_flops(self, updates: int, setting: Setting) -> float:
-        """Return the FLOPs of aggregating so many updates, at least one, beside averaging them.
+        """Return the FLOPs of aggregating at least one update, in addition to averaging.
 
-        They are what can be known without any weights, and so are charged where nothing is trained too. What follows
-        from weights is `Aggregate.server_flops`.
+        They do not depend on weights, and so are charged in timing-only runs too. FLOPs that depend on weights are
+        `Aggregate.server_flops`.
         """
         return 0.0
 
     def merge_flops_of(self, tasks: Sequence[Task], setting: Setting) -> float:
-        """Return the same FLOPs for updates of these tasks, at least one, where their number alone does not tell.
+        """Return the FLOPs of `merge_flops` for updates of these tasks, at least one.
 
-        Other than `merge_flops` it knows of which exchange of the round each update is.
+        A method overrides it where the FLOPs depend on the exchange of the round that each update comes from.
         """
         return self.merge_flops(len(tasks), setting)
 
     def on_exchange(self, state: Any, updates: Sequence[Update], server: ServerContext, key: Key) -> Any:
-        """Return the state after an exchange that others of the same round follow; `aggregate` gets its updates too."""
+        """Return the state after an exchange that is not the last of its round. `aggregate` gets its updates too."""
         return state
 
     @property
     def sees_exchanges(self) -> bool:
-        """Whether the method looks at what an exchange brought before it plans the next one of the round."""
+        """True if the method reads the updates of an exchange before it plans the next one of the round."""
         return type(self).on_exchange is not Method.on_exchange
 
-    # --- what devices use -----------------------------------------------------------------------------------------
+    # --- models of devices ----------------------------------------------------------------------------------------
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the model that a device uses which keeps `device_state` (None: nothing yet): the global one.
+        """Return the model that a device uses, given its kept `device_state` (None: no state yet): the global model.
 
-        Among peers `global_model` is the model that all started from.
+        Among peers `global_model` is the first model, which all start from.
         """
         return global_model
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=8)  # one object for each round, as the engine identifies tasks by object
 def _training_task(training: Training, round_: int) -> Task:
-    """Return the task of a round: one object, by which the engine knows it again."""
     return Task(local_sgd=(training.local_sgd(round_),))

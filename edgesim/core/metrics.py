@@ -1,4 +1,4 @@
-"""Metrics of trained models by name, and which of their numbers are better."""
+"""Metrics of trained models by name, with the direction in which each is better."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 Better: TypeAlias = Literal["lower", "higher"]
-LabelKind: TypeAlias = Literal["classes", "numbers", "flags", "tokens"]  # what the label of a sample is
+LabelKind: TypeAlias = Literal["classes", "numbers", "flags", "tokens"]  # kind of a sample's label
 
 ACCURACY = "accuracy"
 METRICS: Mapping[str, Better] = {
@@ -21,5 +21,5 @@ METRICS: Mapping[str, Better] = {
 
 
 def is_reached(value: Any, target: float, better: Better) -> Any:
-    """Return whether a number, or each of an array, is at a target or better; what is not a number never is."""
+    """Return True if a number, or each number of an array, is at a target or better. NaN never is."""
     return value >= target if better == "higher" else value <= target

@@ -1,7 +1,7 @@
-"""Several networks in one run: each kind of device trains its own, and the global model has one of each.
+"""Several networks in one run: each kind of device trains its own, and the global model holds all of them.
 
-The global model of such a run holds all networks side by side: the parameters of network `lenet5` are named `lenet5.*`.
-A device receives, trains and sends its own network alone, under the names that this has by itself.
+The global model of such a run holds the networks side by side: the parameters of network `lenet5` are named
+`lenet5.*`. A device receives, trains and sends only its own network, under the names without the prefix.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from edgesim.core.update import ModelState
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Networks:
-    """The networks of a run, at least two, and which of them each device of the fleet has."""
+    """Networks of a run, at least two, and the network of each device of the fleet."""
 
     names: tuple[str, ...]
     of_devices: Ids  # place in `names`, shape (devices,)
@@ -27,7 +27,7 @@ class Networks:
         return self.names[int(self.of_devices[device])]
 
     def routed(self, plan: Plan) -> Plan:
-        """Return a plan in which every device is asked for its own network; tasks are shared as they were."""
+        """Return a plan in which every device trains its own network. Devices of one network share a task as before."""
         tasks: dict[tuple[int, str], Task] = {}
         orders: list[Order] = []
         for order in plan.orders:
@@ -40,9 +40,9 @@ class Networks:
 
 
 def part_of(model: ModelState, network: str) -> ModelState:
-    """Return what of a global model belongs to one network, under the names that it has there.
+    """Return the part of a global model that belongs to one network, under its own names.
 
-    A method's own tensors belong to all. `network`: "" of a run with one network, whose model that is.
+    A method's own tensors belong to all networks. `network`: "" in a run with one network, whose model is the part.
     """
     if not network:
         return model
@@ -56,7 +56,7 @@ def part_of(model: ModelState, network: str) -> ModelState:
 
 
 def as_part(model: ModelState, network: str) -> ModelState:
-    """Return a model of one network under the names that it has in the global model; undoes `part_of`."""
+    """Return a model of one network under its names in the global model. Inverse of `part_of`."""
     if not network:
         return model
     return {
@@ -66,7 +66,7 @@ def as_part(model: ModelState, network: str) -> ModelState:
 
 
 def joined(models: Mapping[str, ModelState]) -> ModelState:
-    """Return the global model that holds these models of networks, by the names of the networks."""
+    """Return the global model that holds these models, given by the names of their networks."""
     found: dict[str, dict[str, Any]] = {}
     for network, model in models.items():
         for collection, tensors in as_part(model, network).items():
@@ -75,7 +75,7 @@ def joined(models: Mapping[str, ModelState]) -> ModelState:
 
 
 def labels_of(names: Collection[str]) -> list[str]:
-    """Return a label for each network, by the name of its plug-in: distinct, and without dots."""
+    """Return a label for each network from the name of its plug-in. Labels are distinct and have no dots."""
     labels: list[str] = []
     for name in names:
         label = wanted = name.rpartition(":")[2].replace(".", "_")

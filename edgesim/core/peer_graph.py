@@ -1,4 +1,4 @@
-"""Whom each device hears when devices exchange models among themselves, and whom of them it waits for."""
+"""Peer graphs: the devices whose models each device receives, and the devices that it waits for."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.limits import check_memory
 from edgesim.core.rng import Key
 
-_EDGE_BYTES = 72  # while a graph is made: nine arrays of its edges
+_EDGE_BYTES = 72  # memory per edge while a graph is made: nine arrays of its edges
 
 
 @dataclass(frozen=True, eq=False)
 class PeerGraph:
-    """The in-neighbours of n devices, those whose models each of them receives: ascending, distinct, never itself.
+    """In-neighbours of n devices: a device receives ("hears") the models of its in-neighbours.
 
-    Those of device k are sources[first[k]:first[k + 1]].
+    In-neighbours of device k are sources[first[k]:first[k + 1]], ascending and distinct, without k.
     """
 
     first: Ids  # shape (n + 1,)
@@ -32,7 +32,7 @@ class PeerGraph:
 
     @property
     def devices(self) -> int:
-        """Number of devices n, those without neighbours included."""
+        """Number of devices n, including devices without neighbours."""
         return len(self.first) - 1
 
     @property
@@ -42,12 +42,12 @@ class PeerGraph:
 
     @property
     def targets(self) -> Ids:
-        """Who hears each of `sources`, ascending, of the same shape."""
+        """Receiver of each of `sources`, ascending, of the same shape."""
         return np.repeat(np.arange(self.devices), self.degree)
 
     @cached_property
     def symmetric(self) -> bool:
-        """Whether every device is heard by exactly those whom it hears."""
+        """True if every device is heard by exactly the devices that it hears."""
         heard = self.targets * self.devices + self.sources
         hearing = self.sources * self.devices + self.targets
         return np.array_equal(heard, np.sort(hearing))
@@ -57,51 +57,51 @@ class PeerGraph:
         return self.sources[self.first[device] : self.first[device + 1]]
 
     def uniform(self, device: int) -> tuple[Arr, float]:
-        """Return the weights of a device's in-neighbours and its own: 1 / (1 + M) each for M of them."""
+        """Return the weights of a device's in-neighbours and its own: 1 / (1 + M) each for M in-neighbours."""
         peers = len(self.of(device))
         return np.full(peers, 1.0 / (1 + peers)), 1.0 / (1 + peers)
 
     def metropolis(self, device: int) -> tuple[Arr, float]:
-        """Return the weights of a device's in-neighbours and its own, those of a doubly stochastic matrix.
+        """Return the weights of a device's in-neighbours and its own, from a doubly stochastic matrix.
 
-        Neighbours i and j give each other 1 / (1 + max(degree of i, degree of j)); what is left to 1 is a device's own.
-        Raises ValueError if the graph is not symmetric.
+        Neighbours i and j give each other 1 / (1 + max(degree of i, degree of j)). The weights sum to 1 with a device's
+        own. Raises ValueError if the graph is not symmetric.
         Source: Metropolis weights; Xiao, Boyd and Lall, "A scheme for robust distributed sensor fusion based on
         average consensus" (IPSN 2005).
         """
         if not self.symmetric:
-            raise ValueError("Metropolis weights need a symmetric graph: somebody is not heard by whom it hears")
+            raise ValueError("Metropolis weights need a symmetric graph: a device is not heard by one that it hears")
         larger = np.maximum(self.degree[self.of(device)], self.degree[device])
         weights: Arr = 1.0 / (1.0 + larger)
         return weights, 1.0 - float(weights.sum())
 
     def among(self, online: np.ndarray) -> PeerGraph:
-        """Return this graph without the edges of devices that are not online; `online`: bool, shape (n,)."""
+        """Return this graph without the edges of devices that are not online. `online`: bool, shape (n,)."""
         return self.kept(online[self.sources] & online[self.targets])
 
     def placed(self, ids: Ids, n: int) -> PeerGraph:
-        """Return this graph with its devices in the places `ids`, ascending, of a larger fleet of n devices."""
+        """Return this graph in a larger fleet of n devices, where its devices have the ids `ids`, ascending."""
         return PeerGraph(_first(ids[self.targets], n), ids[self.sources])
 
     def kept(self, edges: np.ndarray) -> PeerGraph:
-        """Return the graph of some of its edges; `edges`: bool, of the shape of `sources`."""
+        """Return the graph with some of the edges. `edges`: bool, of the shape of `sources`."""
         return PeerGraph(_first(self.targets[edges], self.devices), self.sources[edges])
 
 
 class Peers(Protocol):
-    """A part that says whom each device hears, in every round."""
+    """A part that gives the peer graph of every round."""
 
     @property
     def redrawn(self) -> bool:
-        """Whether the graph changes from round to round even if the same devices are online."""
+        """True if the graph changes from round to round even if the same devices are online."""
 
     def check(self, n: int) -> None:
-        """Raise ConfigError if there is no such graph of n devices or a device would hear nobody, ever."""
+        """Raise ConfigError if no such graph of n devices exists or a device would never hear another one."""
 
     def graph(self, online: np.ndarray, round: int, key: Key) -> PeerGraph:
-        """Return the graph of a round, counted from 0; devices that are not `online` hear nobody and are not heard.
+        """Return the graph of a round, counted from 0. Devices that are not `online` have no edges.
 
-        `online`: bool, shape (n,). `key`: that of the round if the graph is redrawn, else that of the run.
+        `online`: bool, shape (n,). `key`: key of the round if the graph is redrawn, else key of the run.
         """
 
 
@@ -109,13 +109,13 @@ class Peers(Protocol):
 
 
 def from_edges(n: int, sources: Ids, targets: Ids) -> PeerGraph:
-    """Return the graph of n devices in which each of `targets` hears the source in its place; no pair comes twice."""
+    """Return the graph of n devices in which targets[i] hears sources[i]. Pairs are distinct."""
     edges = np.sort(targets * n + sources)
     return PeerGraph(_first(edges // n, n), edges % n)
 
 
 def cliques(group: Ids) -> PeerGraph:
-    """Return the graph in which devices of one group hear each other; a negative group is nobody's."""
+    """Return the graph in which devices of one group hear each other. A negative group means no group."""
     members = np.argsort(group, kind="stable")[np.count_nonzero(group < 0) :]
     _, start, size = np.unique(group[members], return_index=True, return_counts=True)
     start, size = np.repeat(start, size), np.repeat(size, size)  # of the group of each member
@@ -126,9 +126,9 @@ def cliques(group: Ids) -> PeerGraph:
 
 
 def check_company(n: int, degree: float) -> None:
-    """Raise ConfigError if there are not even two devices to exchange anything, or too many for memory.
+    """Raise ConfigError if there are fewer than two devices, or too many for memory.
 
-    `degree`: how many of the others a device hears, on average.
+    `degree`: mean number of devices that a device hears.
     """
     if n < 2:
         raise ConfigError(f"peers: an exchange among devices needs at least 2 of them, got {n}")
@@ -145,9 +145,9 @@ def _first(targets: Ids, n: int) -> Ids:
 
 
 def reuse_order(online_ids: Ids, n: int, key: Key) -> Ids:
-    """Return the place of every online device in one random order of them all, from 0; -1 offline; shape (n,).
+    """Return the place of every device in one random order of the online devices, from 0, -1 offline, shape (n,).
 
-    One order for all, for with an order of its own each two devices could wait for each other.
+    All devices share one order. With orders of their own, two devices could wait for each other.
     Source: DA-DPFL paper, reuse indices that are reassigned every round.
     """
     rank = np.full(n, -1)
@@ -156,7 +156,7 @@ def reuse_order(online_ids: Ids, n: int, key: Key) -> Ids:
 
 
 def priors(graph: PeerGraph, rank: Ids) -> PeerGraph:
-    """Return the graph of those in-neighbours that come before a device in the order, `rank`, shape (n,).
+    """Return the graph of the in-neighbours that come before a device in the order `rank`, shape (n,).
 
     Source: DA-DPFL paper, prior sets.
     """
@@ -165,9 +165,9 @@ def priors(graph: PeerGraph, rank: Ids) -> PeerGraph:
 
 
 def awaited(graph: PeerGraph, rank: Ids, cap: int | None) -> PeerGraph:
-    """Return the graph of those whose new models a device waits for: of its priors the `cap` first in the order.
+    """Return the graph of the devices whose new models a device waits for: the first `cap` of its priors in the order.
 
-    `cap` None: all priors. Whoever waits only for earlier ones never waits in a circle.
+    `cap` None: all priors. Devices that wait only for earlier devices cannot wait in a circle.
     Source: DA-DPFL paper, at most N awaited neighbours.
     """
     before = priors(graph, rank)

@@ -1,4 +1,4 @@
-"""The seam of selection rules that look at more than who is idle: what a server can know of its devices."""
+"""Interface of informed selection rules, with the facts that a server can know about its devices."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ WANTS = frozenset(get_args(Want))
 
 
 class Expected(NamedTuple):
-    """What the server expects of an undisturbed job that trains the whole model: arrays of shape (devices,)."""
+    """Expected costs of an undisturbed job that trains the whole model: arrays of shape (devices,)."""
 
     down_s: Arr
     compute_s: Arr
     up_s: Arr
     joules: Arr  # above idle power
-    up_bytes: int  # of the model, whoever sends it
+    up_bytes: int  # bytes of the model, the same for every device
 
     @property
     def seconds(self) -> Arr:
@@ -35,19 +35,19 @@ class Expected(NamedTuple):
 
 
 class Reported(NamedTuple):
-    """The newest report of each device, arrays of shape (devices,), NaN where there is none, or none that is finite.
+    """Newest report of each device, arrays of shape (devices,), NaN without a report or with one that is not finite.
 
-    Losses and hits are over the samples that it met while it trained, each as often as it was met.
+    Losses and hits are over the samples used in training, each counted as often as it was used.
     """
 
     loss: Arr  # mean cross-entropy
-    square_loss: Arr  # mean of its square, sample by sample
+    square_loss: Arr  # mean of the squared loss of each sample
     accuracy: Arr
-    norm: Arr  # of how far training moved the parameters, as one vector
+    norm: Arr  # norm of the change of all parameters as one vector
 
 
 class Battery(NamedTuple):
-    """What batteries hold, arrays of shape (devices,); inf for devices without one."""
+    """Charge of batteries, arrays of shape (devices,), inf for devices without a battery."""
 
     stored_j: Arr
     capacity_j: Arr
@@ -55,7 +55,7 @@ class Battery(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What the server knows when it chooses. Arrays are of shape (devices,) and not to be changed.
+    """Facts that the server knows when it chooses. Arrays are of shape (devices,) and must not be changed.
 
     A job counts once its round is closed, and its report once the server has aggregated its update.
     """
@@ -63,29 +63,29 @@ class Known:
     setting: Setting
     round: int  # rounds closed so far
     now_s: float
-    asked: Ids  # jobs that a device had
-    delivered: Ids  # of them, those whose update was aggregated
-    last_asked: Ids  # the round of the newest job, -1: none
-    last_delivered: Ids  # of the newest that delivered
-    seconds: Arr  # that the newest which delivered took, NaN: none
+    asked: Ids  # number of jobs that a device had
+    delivered: Ids  # number of these jobs whose update was aggregated
+    last_asked: Ids  # round of the newest job, -1: none
+    last_delivered: Ids  # round of the newest job that delivered, -1: none
+    seconds: Arr  # duration of the newest job that delivered, NaN: none
     expected: Expected
-    last: Ids  # whose jobs ended in the newest round, ascending
-    reported: Reported | None = None  # if the rule needs "reports"
-    up_bps: Arr | None = None  # if it needs the "channel": what the next job's upload would run at if it began now
-    battery: Battery | None = None  # if it needs the "battery"
-    state: Any = None  # what the rule made of all rounds so far
+    last: Ids  # devices whose jobs ended in the newest round, ascending
+    reported: Reported | None = None  # given if the rule needs "reports"
+    up_bps: Arr | None = None  # given if it needs the "channel": rate of an upload that began now
+    battery: Battery | None = None  # given if it needs the "battery"
+    state: Any = None  # state of the rule after all rounds so far
 
 
 @dataclass(frozen=True, kw_only=True)
 class Informed:
     """Base class of selection rules that are given a Known: frozen dataclasses of pure functions.
 
-    `count`: devices asked in a round, or fewer where fewer are idle.
+    `count`: number of devices selected in a round, or all idle devices if there are fewer.
     """
 
-    needs: ClassVar[frozenset[Want]] = frozenset()  # beside the history of jobs; what is not named is not worked out
-    protocols: ClassVar[frozenset[str]] = frozenset()  # that it works with; empty: all
-    weighs: ClassVar[bool] = False  # whether `weights` says how much updates count
+    needs: ClassVar[frozenset[Want]] = frozenset()  # facts beside the history of jobs; others are not computed
+    protocols: ClassVar[frozenset[str]] = frozenset()  # protocols that it works with; empty: all
+    weighs: ClassVar[bool] = False  # True if `weights` gives the weights of updates
 
     count: Count
 
@@ -97,32 +97,32 @@ class Informed:
             )
 
     def most(self, devices: int) -> int:
-        """Return how many of so many idle devices are asked in a round, at most."""
+        """Return the largest number of devices that are selected from `devices` idle ones in a round."""
         return min(self.count, devices)
 
     def choose(self, idle: Ids, known: Known, key: Key) -> Ids:
-        """Return distinct ids of `idle`, ascending; a pure function of its arguments. Every rule has one of its own.
+        """Return distinct ids of `idle`, ascending, a pure function of its arguments. Every rule overrides it.
 
         A scenario whose rule lacks it is refused before the run.
         """
         raise NotImplementedError
 
     def start(self, known: Known) -> Any:
-        """Return the first state, before any job: None for rules without one."""
+        """Return the first state, before any job. None for rules without a state."""
         return None
 
     def learn(self, known: Known) -> Any:
-        """Return the state after a round that is just closed, a pure function; `known.state` is the one before it."""
+        """Return the state after a round that has just closed, a pure function. `known.state` is the old state."""
         return known.state
 
     def weights(self, idle: Ids, known: Known) -> Arr:
-        """Return what the update of each of `idle` would count if it were chosen, beside all other weights."""
+        """Return the weight of an update of each of `idle` if it were chosen, a factor beside all other weights."""
         return np.ones(len(idle))
 
 
 @dataclass(frozen=True, kw_only=True)
 class FromCandidates(Informed):
-    """Base class of rules that look closer at some `candidates`, of which `count` are asked."""
+    """Base class of rules that examine `candidates` devices and select `count` of them."""
 
     candidates: Count
 
@@ -137,7 +137,7 @@ class FromCandidates(Informed):
 
 
 def highest(ids: Ids, scores: Arr, count: int, key: Key) -> Ids:
-    """Return the `count` ids of highest score, ascending; `scores`: shape (len(ids),). Equal ones go by chance."""
+    """Return the `count` ids of highest score, ascending. `scores`: shape (len(ids),). Ties are broken at random."""
     order = np.lexsort((key.numpy().permutation(len(ids)), -scores))
     return np.sort(ids[order[:count]])
 
@@ -145,7 +145,8 @@ def highest(ids: Ids, scores: Arr, count: int, key: Key) -> Ids:
 def drawn(ids: Ids, weights: Arr, count: int, key: Key) -> Ids:
     """Return `count` distinct ids, ascending, drawn one after the other with probabilities in proportion to weights.
 
-    If fewer have a weight above 0, all of these and others at random; if there are fewer ids, all of them.
+    If fewer ids have a weight above 0, the result is all of these and others at random. If there are fewer ids than
+    `count`, the result is all ids.
     """
     generator, likely = key.numpy(), ids[weights > 0]
     if len(ids) <= count:
@@ -157,7 +158,7 @@ def drawn(ids: Ids, weights: Arr, count: int, key: Key) -> Ids:
 
 
 def check_wants(rule: Any, known: Sequence[str] = tuple(sorted(WANTS))) -> None:
-    """Raise ConfigError if a rule from outside asks for something that no server knows."""
+    """Raise ConfigError if a user's rule needs a fact that no server knows."""
     for want in sorted(rule.needs):
         if want not in known:
             raise ConfigError(
