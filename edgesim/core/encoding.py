@@ -1,6 +1,6 @@
 """Encodings of messages: their bytes, FLOPs and settings, and Golomb's code of index sets.
 
-Indices are numbered in an order drawn anew for each message from a seed that both sides have. So all sets of one size
+Indices are numbered in a random order, drawn for each message from a seed that both sides have. So all sets of one size
 are equally likely, and the mean length is known before anything is trained.
 
 Source: Golomb, "Run-length encodings" (1966); Sattler et al., "Robust and Communication-Efficient Federated Learning
@@ -19,10 +19,9 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
-from edgesim.core import encoding
 from edgesim.core.rng import Key
 
-_LEAST_TERM = 1e-15  # of the mean quotient, from which on terms add nothing
+_LEAST_TERM = 1e-15  # terms of the mean quotient below it are negligible
 
 
 def parameter(count: int, size: int) -> int:
@@ -35,10 +34,10 @@ def parameter(count: int, size: int) -> int:
 
 @lru_cache(maxsize=1024)
 def mean_bits(count: int, size: int) -> float:
-    """Return the mean length in bits over all sets of so many of the indices 0 ... size - 1.
+    """Return the mean length in bits over all sets of `count` of the indices 0 ... size - 1.
 
     A gap is at least t for a share C(size - t, count) / C(size, count) of the sets, so the mean of floor(gap / 2^b) is
-    the sum of that over t = 2^b, 2 2^b, ...
+    the sum of this share over t = 2^b, 2 2^b, ...
     """
     b = parameter(count, size)
     quotient, at_least = 0.0, 2**b
@@ -52,14 +51,14 @@ def mean_bits(count: int, size: int) -> float:
 
 
 def entropy_bits(count: int, size: int) -> float:
-    """Return the bits that no code of all these sets can go below on average: log2 C(size, count)."""
+    """Return the lower bound of the mean bits of any code of these sets: log2 C(size, count)."""
     return _log_choices(count, size) / math.log(2.0)
 
 
 def written(indices: np.ndarray, size: int, key: Key) -> bytes:
-    """Return the code of an index set, filled up to whole bytes.
+    """Return the code of an index set, padded to whole bytes.
 
-    `indices`: distinct, in [0, size), shape (count,), in any order; `key`: of the order.
+    `indices`: distinct, in [0, size), shape (count,), in any order. `key`: key of the random order.
     """
     b = parameter(len(indices), size)
     places = np.empty(size, np.int64)
@@ -70,7 +69,7 @@ def written(indices: np.ndarray, size: int, key: Key) -> bytes:
     starts = np.cumsum(lengths) - lengths
     bits = np.zeros(int(lengths.sum()), np.uint8)
     unary = np.repeat(starts - (np.cumsum(quotients) - quotients), quotients) + np.arange(quotients.sum())
-    bits[unary] = 1  # and a zero ends it
+    bits[unary] = 1  # a zero ends each unary number
     for place in range(b):
         bits[starts + quotients + 1 + place] = gaps >> (b - 1 - place) & 1
     return np.packbits(bits).tobytes()
@@ -105,104 +104,108 @@ Sparsify: TypeAlias = Literal["none", "top_k", "rand_k"]
 Indices: TypeAlias = Literal["golomb", "int32"]
 Scale: TypeAlias = Literal["mean", "root_mean_square"]
 
-NAMED_BITS: Mapping[str, int] = {"float32": 32, "float16": 16, "int8": 8, "sign": 1}  # whose name says how many
-_WITHOUT_SPARE = ("qsgd", "gsgd")  # all numbers that their bits can write are levels
+NAMED_BITS: Mapping[str, int] = {"float32": 32, "float16": 16, "int8": 8, "sign": 1}  # values with a fixed size
+_WITHOUT_SPARE = ("qsgd", "gsgd")  # every bit pattern is a level, so that none is free for 0 under a mask
 SCALE_BYTES = 4
 INDEX_BYTES = 4
 SEED_BYTES = 8
-_SELECTION_FLOPS = 3.0  # of each weight: its magnitude, and two comparisons on average; see `Encoding.coding_flops`
+_SELECTION_FLOPS = 3.0  # per weight: its magnitude, and two comparisons on average; see `Encoding.coding_flops`
 
 
 class Contents(NamedTuple):
-    """How many numbers a payload holds, by sort.
+    """Numbers of a payload, counted by sort.
 
     *Weights* are the numbers of tensors of two dimensions or more, which a mask can cover. All others are *vectors*:
     biases, normalisation, running statistics.
     """
 
-    collections: int  # that have weights: the parameters, and whatever mirrors them
-    layers: int  # with weights
+    collections: int  # collections that have weights: the parameters, and collections that mirror them
+    layers: int  # layers with weights
     whole: int  # weights of one collection that no mask covers
-    masked: int  # weights of one collection that a mask covers, zeros among them
-    nonzero: int  # of those, what the mask keeps
-    vectors: int  # of all collections
-    statistics: int = 0  # of those, numbers that no gradient trains
-    matrices: tuple[tuple[int, int], ...] = ()  # the whole weights by tensor: its outputs, and the weights of each
+    masked: int  # weights of one collection that a mask covers, including zeros
+    nonzero: int  # masked weights that the mask keeps
+    vectors: int  # vector numbers of all collections
+    statistics: int = 0  # vector numbers that no gradient trains
+    matrices: tuple[tuple[int, int], ...] = ()  # tensors of the whole weights: outputs, and weights per output
 
     @property
     def numbers(self) -> int:
-        """How many numbers there are in all."""
+        """Total count of numbers."""
         return self.collections * (self.whole + self.masked) + self.vectors
 
     @property
     def params(self) -> int:
-        """How many numbers the parameters have, as any other collection that mirrors them."""
+        """Count of the parameters, equal to the count of any other collection that mirrors them."""
         return self.whole + self.masked + (self.vectors - self.statistics) // max(self.collections, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
-    """How numbers are written.
+    """Encoding of the numbers of a payload.
 
-    `values`: "float16" halves all of them (above 65504 they become infinite). The others write the weights of each
-    layer as whole multiples of one float32 and leave vectors, few and delicate, as they are. "int8": the nearest
-    multiples of a 127th of the largest weight. "qsgd": multiples of norm / 2^(bits - 1), rounded up or down at random
-    so that the mean is the weight. "gsgd": the same, shrunk so that the mean error is smaller than the weights.
-    `zeros`: of weights that a mask covers, "bitmap" and "indices" send those that it keeps and which they are, in one
-    bit for each weight or 4 bytes for each that is kept, once for all collections; "cheapest" is the least of these and
-    "sent". "known" sends only values: the mask is an old one, or one drawn from a seed that both sides have.
-    The receiver always learns which weights a mask keeps, also of those that were rounded to 0. For "sent" the number 0
-    says it, but for "qsgd" and "gsgd", which have no number to spare for it and need one bit more for each weight.
+    `values`: "float16" halves the size of all numbers (above 65504 they become infinite). "int8", "qsgd", "gsgd" and
+    "sign" write the weights of each layer as whole multiples of one float32, and leave vectors, few and delicate, as
+    they are. "int8": the nearest multiples of a 127th of the largest weight. "qsgd": multiples of norm / 2^(bits - 1),
+    rounded up or down at random so that the mean is the weight. "gsgd": as "qsgd", but shrunk so that the mean error is
+    smaller than the weights.
+    `zeros`: for weights that a mask covers, "bitmap" and "indices" send only the kept weights and their places, in one
+    bit for each weight or 4 bytes for each kept weight, once for all collections; "cheapest" is the smallest of these
+    and "sent". "known" sends only values, because the mask is an old one, or drawn from a seed that both sides have.
+    The receiver always learns which weights a mask keeps, including kept weights that were rounded to 0. With "sent"
+    the number 0 marks the others. "qsgd" and "gsgd" have no free number for it and need one more bit for each weight.
 
-    The keys from `update` on are of what devices send to a server. They then write by how much the weights have moved
-    from those received, and the server adds what arrives to what it had sent. "sign", one bit a weight and one `scale`
-    for each layer, is of updates alone. The scale is the mean magnitude of the layer's weights, which leaves the least
-    error, or the root of their mean square, which keeps the norm. "top_k" sends the `share` of the weights that moved
-    most, of all layers together, and which they are; "rand_k" as many at random, whose indices follow from a seed. A
-    method's own collections, such as control variates, are encoded alike, each by itself.
-    `momentum` m and `clip_norm` are of the model's parameters alone (of the first of a method's own collections, if
-    it sends those instead, as fedbuff does), vectors among them. A device shortens its update g to the norm, and
-    keeps u: u <- m u + g, v <- v + u. It sends the largest weights of v, after which these are 0 in u, and in v but
-    for what rounding left; vectors, which are sent whole, have moved by u, which stays. This is Deep Gradient
-    Compression, with these differences: g is what a job did, which with `fedsgd` is -lr times a gradient, so that u
-    remembers the rates of its rounds; the largest are found among all layers and not in each, and exactly; a device
-    that is not asked keeps u as it is.
-    `rank` r makes of each tensor of weights a matrix M, of n outputs by the m weights of each, and sends P of shape
-    (n, r), whose columns are orthonormal, and Q = M^T P of shape (m, r); the server has P Q^T. P spans M Q with the Q
-    of the device's last update, by Gram-Schmidt; the first Q is drawn, as is a column that is 0 and would stay so. A
-    matrix is sent whole if that is no more. This is the compressor of PowerSGD where each device has a P and a Q of
-    its own: in the paper workers reduce the mean of M Q in one exchange, and that of M^T P in a second, so that all
-    have the same P, and the mean is of rank r. Here one update goes up as in any other encoding, and the mean of W
-    updates may have rank W r. The paper's momentum, after decoding, is a `server_optimizer`'s.
-    Raises ValueError if `bits` are given where the name of the values says them, or missing where it does not, and if
-    other keys do not go together.
+    The keys from `update` on apply to messages of devices to a server. They encode the change of the weights from the
+    received ones, and the server adds the decoded change to the weights that it had sent. "sign", one bit per weight
+    and one `scale` per layer, is for updates alone. The scale is the mean magnitude of the layer's weights, which
+    leaves the least error, or the root of their mean square, which keeps the norm. "top_k" sends the `share` of the
+    weights that changed most, over all layers together, with their indices. "rand_k" sends the same number of random
+    weights, whose indices follow from a seed. A method's own collections, such as control variates, are encoded in the
+    same way, each by itself.
+    `momentum` m and `clip_norm` apply only to the model's parameters, including vectors (or to the first of a method's
+    own collections, if the method sends those instead, as fedbuff does). A device scales its update g down to the norm
+    and keeps u and v: u <- m u + g, v <- v + u. It sends the largest weights of v. Then these are 0 in u, and in v only
+    their rounding errors remain. Vectors are sent whole: they change by u, and their u stays. This is Deep Gradient
+    Compression with three differences. First, g is the result of a job, which with `fedsgd` is -lr times a gradient, so
+    that u remembers the learning rates of its rounds. Second, the largest weights are found exactly and among all
+    layers, not in each layer. Third, a device that is not selected keeps its u.
+    `rank` r turns each tensor of weights into a matrix M, of n outputs by the m weights of each, and sends P of shape
+    (n, r), whose columns are orthonormal, and Q = M^T P of shape (m, r). The server computes P Q^T. P spans M Q with
+    the Q of the device's last update, by Gram-Schmidt. The first Q is random, and so is a column that is 0 and would
+    remain 0. A matrix is sent whole if this takes no more numbers. This is the compressor of PowerSGD with a P and a Q
+    for each device. In the paper, workers reduce the mean of M Q in one exchange and the mean of M^T P in a second, so
+    that all have the same P, and the mean has rank r. Here one update is sent as in any other encoding, and the mean of
+    W updates may have rank W r. The paper's momentum, after decoding, is the task of a `server_optimizer`.
+    Raises ValueError if `bits` are given for values of fixed size or missing for others, and if other keys do not go
+    together.
     Source: Alistarh et al., "QSGD" (2017); gsgd: Zhao et al., "BEER" (2022); rand_k and rotation: Konecny et al.,
     "Federated Learning: Strategies for Improving Communication Efficiency" (2016); top_k and error feedback: Stich et
     al., "Sparsified SGD with Memory" (2018); sign: Karimireddy et al., "Error Feedback Fixes SignSGD" (2019), with the
     mean as scale; root_mean_square: Tang et al., "1-bit Adam" (2021), and the code of its authors; indices:
     Sattler et al., "Robust and Communication-Efficient Federated Learning from Non-i.i.d. Data" (2019); momentum,
-    clip_norm and warm_up: Lin et al., "Deep Gradient Compression" (2018), sections 3.2 and 3.3, and for what vectors do
-    and the shares of a warm-up the code of its authors; rank: Vogels, Karimireddy and Jaggi, "PowerSGD" (2019),
+    clip_norm and warm_up: Lin et al., "Deep Gradient Compression" (2018), sections 3.2 and 3.3, and for vectors and the
+    shares of a warm-up the code of its authors; rank: Vogels, Karimireddy and Jaggi, "PowerSGD" (2019),
     algorithm 1.
     """
 
     values: UpdateValues = "float32"
-    # Of a weight, for qsgd and gsgd. They have the levels -2^(bits - 1) ... 2^(bits - 1), one more than fits. From 3
-    # bits on only one weight of a layer can reach an end, so that the sign of the layer's float32 may say which end.
-    bits: Annotated[int, Ge(3), Le(16)] | None = None
+    # The levels are -2^(bits - 1) ... 2^(bits - 1), one more than fits. From 3 bits on only one weight of a layer can
+    # reach an end, so that the sign of the layer's float32 tells which end.
+    bits: Annotated[int, Ge(3), Le(16)] | None = None  # bits of a weight, for qsgd and gsgd
     zeros: Zeros = "sent"
-    flops_per_number: Annotated[float, Ge(0), Lt(inf)] = 0.0  # of a device, for each that it sends or receives
-    update: bool = False  # write how far weights moved; so do all keys below and "sign" by themselves
-    sparsify: Sparsify = "none"  # which weights are sent
-    share: Annotated[float, Gt(0), Lt(1)] | None = None  # of the weights, for top_k and rand_k; one weight at least
-    scale: Scale = "mean"  # of "sign": what stands for the magnitudes of a layer
-    indices: Indices = "golomb"  # of top_k: Golomb's code of their gaps, or 4 bytes for each
-    rotate: bool = False  # each layer by a random Hadamard matrix, so that its weights are of like size
-    error_feedback: bool = False  # devices keep what was not sent, and add it to their next update
-    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0  # of what a device adds up until it is sent, from job to job
-    clip_norm: Annotated[float, Gt(0)] = inf  # longest update; the paper's is N^-1/2 of the mean's, for N devices
-    rank: Annotated[int, Ge(1)] | None = None  # at which matrices of weights are sent, as two thin ones; None: whole
-    warm_up: Annotated[int, Ge(0)] = 0  # rounds, of which round r = 0, 1, ... has the share^((r + 1) / (warm_up + 1))
+    flops_per_number: Annotated[float, Ge(0), Lt(inf)] = 0.0  # FLOPs of a device for each number sent or received
+    update: bool = False  # encode the change of the weights; all keys below and "sign" imply it
+    sparsify: Sparsify = "none"  # choice of the weights to send
+    share: Annotated[float, Gt(0), Lt(1)] | None = (
+        None  # share of the weights for top_k and rand_k, at least one
+    )
+    scale: Scale = "mean"  # magnitude of a layer's weights for "sign"
+    indices: Indices = "golomb"  # indices of top_k: Golomb's code of their gaps, or 4 bytes for each
+    rotate: bool = False  # rotate each layer by a random Hadamard matrix, so that its weights are of similar size
+    error_feedback: bool = False  # devices keep the part that was not sent, and add it to their next update
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.0  # momentum of the sum that a device keeps from job to job
+    clip_norm: Annotated[float, Gt(0)] = inf  # largest norm of an update; in the paper N^-1/2 of the mean's norm
+    rank: Annotated[int, Ge(1)] | None = None  # rank of the two thin factors of a matrix of weights; None: whole
+    warm_up: Annotated[int, Ge(0)] = 0  # number of rounds r = 0, 1, ... with the share^((r + 1) / (warm_up + 1))
 
     def __post_init__(self) -> None:
         """Check that the keys go together, once."""
@@ -234,23 +237,23 @@ class Encoding:
 
     @property
     def scaled(self) -> bool:
-        """Whether the weights of a layer are multiples of one number, which is sent with them."""
+        """True if the weights of a layer are multiples of one number, which is sent with them."""
         return self.values not in ("float32", "float16")
 
     @property
     def of_update(self) -> bool:
-        """Whether it writes how far weights have moved, and not where they are."""
+        """True if the encoding writes the change of the weights and not the weights."""
         changes = self.update or self.rotate or self.error_feedback or self.moves_vectors
         return changes or self.sparsify != "none" or self.values == "sign"
 
     @property
     def moves_vectors(self) -> bool:
-        """Whether vectors arrive elsewhere than where training left them."""
+        """True if the server gets other vectors than training produced."""
         return self.momentum > 0 or self.clip_norm < inf
 
     @property
     def of_others(self) -> Encoding:
-        """What is left of it for tensors that are no update of anything: how values are written."""
+        """Encoding for tensors that are not an update: only the values and bits of this encoding."""
         if not self.of_update:
             return self
         values: Values = "float32" if self.values == "sign" else self.values
@@ -258,55 +261,64 @@ class Encoding:
 
     @property
     def of_own_collections(self) -> Encoding:
-        """What is left of it for collections of a method's own, beside the model's parameters."""
+        """Encoding for a method's own collections beside the model's parameters, without momentum and clipping."""
         return replace(self, momentum=0.0, clip_norm=inf)
 
     def in_round(self, round_: int) -> Encoding:
-        """Return how devices write that are asked in a round counted from 0: in a warm-up, more of the weights."""
+        """Return the encoding in a round counted from 0, which in a warm-up sends a larger share of the weights."""
         if self.share is None or round_ >= self.warm_up:
             return self
         return replace(self, share=self.share ** ((round_ + 1) / (self.warm_up + 1)), warm_up=0)
 
     @property
     def draws(self) -> bool:
-        """Whether both sides draw something from a seed of the message."""
+        """True if both sides draw random numbers from a seed of the message."""
         return self.rotate or self.sparsify == "rand_k" or (self.sparsify == "top_k" and self.indices == "golomb")
 
     def count(self, weights: int) -> int:
-        """Return how many of the weights of a collection are sent."""
+        """Return the number of weights of a collection that are sent."""
         return weights if self.share is None else math.ceil(self.share * weights)
 
     def rank_of(self, outputs: int, each: int) -> int:
-        """Return the rank at which a matrix of this shape is sent; 0: whole, as two thin ones would be no less."""
+        """Return the rank at which a matrix of this shape is sent. 0: whole, as two factors would be no smaller."""
         rank = self.rank or 0
         return rank if rank * (outputs + each) < outputs * each else 0
 
     def _factors(self, held: Contents) -> list[tuple[int, int, int]]:
-        """Return the shapes and ranks of the matrices of a collection that are sent as two thin ones."""
+        """Return the shapes and ranks of the matrices of a collection that are sent as two factors."""
         ranked = [(outputs, each, self.rank_of(outputs, each)) for outputs, each in held.matrices]
         return [matrix for matrix in ranked if matrix[2]]
 
     def nbytes(self, held: Contents) -> int:
-        """Return the bytes of a payload that holds so many numbers.
+        """Return the bytes of a payload with these contents.
 
-        Known before anything is trained: of Golomb's code it is the mean length, see `edgesim.core.encoding`. Raises
-        ValueError for an update of weights under a mask.
+        They are known before training. Golomb's code counts with its mean length, see `mean_bits`. Raises ValueError
+        for an update of weights under a mask.
         """
-        if self.of_update:
-            return self._update_nbytes(held)
-        ways = ("sent", "bitmap", "indices") if self.zeros == "cheapest" else (self.zeros,)
-        return min(self._nbytes(held, way) for way in ways)
+        if not self.of_update:
+            ways = ("sent", "bitmap", "indices") if self.zeros == "cheapest" else (self.zeros,)
+            return min(self._nbytes(held, way) for way in ways)
+        if held.masked:
+            raise ValueError("an update cannot be of weights under a mask")
+        saved = sum(n * m - (n + m) * r for n, m, r in self._factors(held))
+        sent = held._replace(whole=self.count(held.whole) - saved)
+        index_bits = 0.0
+        if self.sparsify == "top_k" and held.whole:
+            golomb_bits = mean_bits(sent.whole, held.whole) if self.indices == "golomb" else 0.0
+            index_bits = golomb_bits or 8.0 * INDEX_BYTES * sent.whole
+        seed_bytes = SEED_BYTES if self.draws and held.whole and held.collections else 0
+        return self._nbytes(sent, "sent") + held.collections * math.ceil(index_bits / 8) + seed_bytes
 
     def coding_flops(self, held: Contents) -> float:
-        """Return the FLOPs of a device that encodes or decodes so many numbers.
+        """Return the FLOPs of a device that encodes or decodes a payload with these contents.
 
-        Beside `flops_per_number`, of an update each weight costs 1 (how far it moved), 2 for error feedback, for
-        a rotation the binary logarithm of their number and 2, and once more where feedback has to turn it back; 3 to
-        find the k largest, as quickselect compares each of them twice on average where k is small; 2 for each sign that
-        is sent, of their scale, and 2 for each index in Golomb's code. Each parameter costs 2 for momentum and 3 for
-        clipping: its square, a sum and a product. A matrix of (n, m) at rank r costs 2 n m r for each of M Q, M^T P
-        and P Q^T, and Gram-Schmidt 2 n r^2 + n r: a product and a difference of columns for each pair, 4 n, and 3 n for
-        each norm.
+        In addition to `flops_per_number`, each weight of an update costs 1 for the change and 2 for error feedback. A
+        rotation costs per weight the binary logarithm of their number and 2, and the same again where feedback has to
+        undo it. Finding the k largest costs 3 per weight, as quickselect compares each twice on average where k is
+        small. Each sent sign costs 2 for the scale, and each index in Golomb's code 2. Each parameter costs 2 for
+        momentum and 3 for clipping: its square, a sum and a product. A matrix of (n, m) at rank r costs 2 n m r for
+        each of M Q, M^T P and P Q^T, and Gram-Schmidt costs 2 n r^2 + n r: 4 n for a product and a difference of
+        columns for each pair, and 3 n for each norm.
         Source: comparisons: Knuth, "Mathematical Analysis of Algorithms" (1971).
         """
         flops = self.flops_per_number * held.numbers
@@ -323,11 +335,11 @@ class Encoding:
         return flops + held.collections * (each * held.whole + of_sent * sent + thin)
 
     def rotation_flops(self, held: Contents) -> float:
-        """Return the FLOPs of turning a weight there or back: a sum for each doubling, its sign, and the norm."""
+        """Return the FLOPs per weight of a rotation or its inverse: a sum for each doubling, a sign, and the norm."""
         return math.log2(held.whole) + 2.0 if self.rotate and held.whole else 0.0
 
     def decoding_flops(self, held: Contents) -> float:
-        """Return the FLOPs of a server that adds an update to what it had sent; 0 of a model that is sent whole."""
+        """Return the FLOPs of a server that adds an update to the weights it had sent, 0 for a model sent whole."""
         if not self.of_update:
             return 0.0
         vectors = held.params - held.whole if self.moves_vectors else 0
@@ -345,44 +357,32 @@ class Encoding:
         scale_bytes = SCALE_BYTES * held.collections * held.layers * self.scaled
         return -(-weight_bits // 8) + vector_bytes + scale_bytes + (mask_bytes if held.collections else 0)
 
-    def _update_nbytes(self, held: Contents) -> int:
-        if held.masked:
-            raise ValueError("an update cannot be of weights under a mask")
-        saved = sum(n * m - (n + m) * r for n, m, r in self._factors(held))
-        sent = held._replace(whole=self.count(held.whole) - saved)
-        index_bits = 0.0
-        if self.sparsify == "top_k" and held.whole:
-            golomb_bits = encoding.mean_bits(sent.whole, held.whole) if self.indices == "golomb" else 0.0
-            index_bits = golomb_bits or 8.0 * INDEX_BYTES * sent.whole
-        seed_bytes = SEED_BYTES if self.draws and held.whole and held.collections else 0
-        return self._nbytes(sent, "sent") + held.collections * math.ceil(index_bits / 8) + seed_bytes
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analog(Encoding):
     """Numbers as amplitudes of a signal: exact, and priced by the time on air. A scenario cannot choose it.
 
-    What noise and fading make of them is for the method to say.
+    The method models noise and fading.
     """
 
-    symbol_bits: float = 1.0  # what the link carries as bits in the time of one number
+    symbol_bits: float = 1.0  # bits that the link carries in the time of one number
 
     def nbytes(self, held: Contents) -> int:
-        """Return the bytes that the link would carry in the time of so many numbers."""
+        """Return the bytes that the link would carry in the time of these numbers."""
         return ceil(held.numbers * self.symbol_bits / 8.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masked(Encoding):
-    """Numbers of a finite field, under masks that hide them: so many bits each. A scenario cannot choose it.
+    """Numbers of a finite field under masks that hide them, with `field_bits` each. A scenario cannot choose it.
 
-    What rounding makes of them is for the method to say.
+    The method models rounding.
     """
 
     field_bits: int = 32
 
     def nbytes(self, held: Contents) -> int:
-        """Return the bytes of so many numbers."""
+        """Return the bytes of these numbers."""
         return ceil(held.numbers * self.field_bits / 8)
 
 

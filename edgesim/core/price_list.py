@@ -1,8 +1,8 @@
 """Price list of a model: parameters, bytes, FLOPs and memory of every layer, and the cost of a task.
 
-Amounts are per sample. Each names the channel groups that it grows with (a device that keeps 3 of 8 units pays 3/8 of
-it) and the layers of which at least one must be trained for it to be paid at all. So any part of a model has its exact
-price. No torch, so timing needs none.
+Amounts are per sample. Each amount names the channel groups that it grows with (a device that keeps 3 of 8 units pays
+3/8 of it) and the layers of which at least one must be trained for it to be paid. So any part of a model has its exact
+price. The module needs no torch, so that timing needs none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import PlainSerializer, TypeAdapter, ValidationError
 
 from edgesim.core.encoding import FLOAT32, Contents, Encoding
 from edgesim.core.errors import ConfigError, demand_of
-from edgesim.core.task import Payload, Submodel, TensorSpec
+from edgesim.core.task import Payload, Submodel
 
 # Sorted, so that equal profiles give equal text whatever the hash seed of the process.
 LayerNames = Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])]
@@ -26,7 +26,7 @@ class SavedBytes:
     """Bytes that a training step keeps from forward for backward."""
 
     per_sample: int
-    fixed: int  # whatever the batch
+    fixed: int  # independent of the batch
     upstream: LayerNames  # kept only if one of these layers is trained
     groups: tuple[str, ...] = ()
 
@@ -54,11 +54,11 @@ Sparse: TypeAlias = Literal["dense", "ideal"]  # hardware that multiplies zeros 
 
 @dataclass(frozen=True, slots=True)
 class ChannelGroup:
-    """Output channels or neurons that can be left out: wherever they appear, in one layer or several."""
+    """Output channels or neurons that can be left out wherever they appear, in one layer or several."""
 
-    name: str  # of the first layer that has them as outputs
+    name: str  # name of the first layer that has them as outputs
     size: int
-    splits: int = 1  # group normalisation splits those that are there into so many groups of equal size
+    splits: int = 1  # number of equal groups into which group normalisation splits the kept units
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class LayerCost:
     """Size of one layer and its FLOPs per sample.
 
     A layer is a module that directly owns parameters or floating-point buffers, named by its path: "a.b.weight"
-    belongs to "a.b". `forward_flops` are those counted while the module itself ran, less its inner modules.
+    belongs to "a.b". `forward_flops` are counted while the module itself ran, without its inner modules.
     """
 
     name: str
@@ -77,11 +77,11 @@ class LayerCost:
     weight_grad_flops: float
     input_grad_flops: float
     upstream: LayerNames  # layers with parameters that its input depends on
-    weights: int = 0  # parameters in tensors of two dimensions or more: what a mask can cover
-    rows: str = ""  # channel group of its outputs; "" = they are always all there
+    weights: int = 0  # parameters in tensors of two dimensions or more, which a mask can cover
+    rows: str = ""  # channel group of its outputs; "" = they are never left out
     columns: str = ""  # channel group of its inputs
     column_spread: int = 1  # consecutive inputs of one unit: the pixels of a flattened channel
-    matrices: tuple[tuple[int, int], ...] = ()  # tensors of the weights: outputs, and the weights of each
+    matrices: tuple[tuple[int, int], ...] = ()  # tensors of the weights: outputs, and weights per output
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ class LayerCost:
 
     @property
     def reuses_weights(self) -> bool:
-        """Whether it uses a weight several times a sample, as convolutions do; it then computes at another speed."""
+        """True if it uses a weight several times per sample, as convolutions do, which have a speed of their own."""
         return self.forward_flops > 2 * self.params
 
     def backward_flops(self, trained: frozenset[str]) -> float:
@@ -113,25 +113,25 @@ class OperationCost:
 
     operation: str
     forward_flops: float
-    backward_flops: float  # with batch normalisation's statistics, which also are taken only where it is trained
+    backward_flops: float  # includes the statistics of batch normalisation, which are computed only in training
     upstream: LayerNames  # backward is paid only if one of these layers is trained
-    only_with: str = ""  # and only if this layer is trained too
+    only_with: str = ""  # backward is paid only if this layer is trained too
     groups: tuple[str, ...] = ()
 
 
 class Coverage(NamedTuple):
-    """What the FLOPs of training the whole model consist of, per sample."""
+    """Composition of the FLOPs of training the whole model, per sample."""
 
     counted_flops: float  # scored by PyTorch's counter
-    formula_flops: float  # of the operations that it scores as zero; see edgesim.learning.measure.elementwise
-    left_at_zero: tuple[str, ...]  # operations without either
+    formula_flops: float  # for operations that the counter scores as zero; see edgesim.learning.measure.elementwise
+    left_at_zero: tuple[str, ...]  # operations without any FLOPs
 
 
 @dataclass(frozen=True, slots=True)
 class CostProfile:
-    """What a model costs, per sample: `layers` in forward order and the work outside them.
+    """Costs of a model per sample: `layers` in forward order and the work outside them.
 
-    Whatever takes a part raises ValueError if it names a layer, channel group or unit that the model does not have.
+    Functions of a submodel raise ValueError if it names a layer, channel group or unit that the model does not have.
     """
 
     model: str
@@ -141,17 +141,17 @@ class CostProfile:
     other_forward_flops: float = 0.0  # counted outside every layer
     products: tuple[ProductCost, ...] = ()
     drop_single: bool = False  # batch normalisation: a last batch of one sample is left out
-    needs_two: bool = False  # and cannot be trained on at all, as some layer would see one number a channel
-    groups: tuple[ChannelGroup, ...] = ()  # that can be thinned, in forward order
+    needs_two: bool = False  # batches of one sample are impossible, as some layer would see one number per channel
+    groups: tuple[ChannelGroup, ...] = ()  # groups that can be thinned, in forward order
     operations: tuple[OperationCost, ...] = ()
     left_at_zero: tuple[str, ...] = ()  # operations of the training step that have no price
     saved: tuple[SavedBytes, ...] = ()
     integer_buffer_bytes: int = 0  # counters, which stay on the device
-    step_forward_flops: float = 0.0  # of a step or other forward pass, whatever its batch
-    step_products: tuple[ProductCost, ...] = ()  # backward FLOPs of a step, whatever its batch
-    charged_as: CostProfile | None = None  # the network that is charged for; see edgesim.learning.cost_models.priced_as
-    numbers_scale: float = 1.0  # numbers of its payloads for one of this network's
-    memory_scale: float = 1.0  # bytes that training it holds for one of this network's
+    step_forward_flops: float = 0.0  # FLOPs of a step or other forward pass, independent of its batch
+    step_products: tuple[ProductCost, ...] = ()  # backward FLOPs of a step, independent of its batch
+    charged_as: CostProfile | None = None  # network to charge instead; see edgesim.learning.cost_models.priced_as
+    numbers_scale: float = 1.0  # payload numbers of the charged network for each number of this one
+    memory_scale: float = 1.0  # training memory of the charged network for each byte of this one
 
     def check_batch(self, key: str, batch: int) -> None:
         """Raise ConfigError, naming the key, for batches of one sample if the model cannot be trained on them."""
@@ -172,14 +172,14 @@ class CostProfile:
 
     @property
     def coverage(self) -> Coverage:
-        """How the training FLOPs of the whole model are accounted for."""
+        """Composition of the training FLOPs of the whole model."""
         counted = self.train_flops()
         return Coverage(counted, self.train_flops(include="all") - counted, self.left_at_zero)
 
     def forward_flops(
         self, submodel: Submodel = WHOLE, include: Include = "counted", sparse: Sparse = "dense"
     ) -> float:
-        """Return the FLOPs of one forward pass of a part, per sample; normalisation uses its running statistics."""
+        """Return the FLOPs of one forward pass of a part, per sample. Normalisation uses its running statistics."""
         shares = self._shares(submodel)
         density = self._densities(submodel, shares, sparse)
         flops = self.other_forward_flops
@@ -192,8 +192,8 @@ class CostProfile:
     def forward_macs(self, submodel: Submodel = WHOLE) -> float:
         """Return the multiply-accumulates of one forward pass of a part, per sample, as the profiler thop counts them.
 
-        Half the counted FLOPs, and 4 for each element that batch normalisation gives out; none for biases, activations
-        and pooling. Zeros of masked layers count like any weight. It is what papers print as a model's "FLOPs".
+        They are half the counted FLOPs, and 4 for each output element of batch normalisation, without biases,
+        activations and pooling. Zeros of masked layers count like any weight. Papers print this as a model's "FLOPs".
         """
         shares = self._shares(submodel)
         norms = (work for work in self.operations if work.operation == "batch_norm")
@@ -217,10 +217,16 @@ class CostProfile:
             flops += _thinned(layer.backward_flops(trained), layer.groups, shares) * density.get(layer.name, 1.0)
         due = (product for product in self.products if not trained.isdisjoint(product.upstream))
         flops += sum(product.backward_flops for product in due)
-        return flops + (self._formula_backward(trained, shares) if include == "all" else 0.0)
+        if include == "all":
+            flops += sum(
+                _thinned(work.backward_flops, work.groups, shares)
+                for work in self.operations
+                if not trained.isdisjoint(work.upstream) and (not work.only_with or work.only_with in trained)
+            )
+        return flops
 
     def step_flops(self, submodel: Submodel = WHOLE) -> float:
-        """Return the FLOPs of a training step that do not grow with its batch, beside `train_flops` for each sample."""
+        """Return the FLOPs of a training step that do not grow with its batch, in addition to `train_flops`."""
         trained = self._trained(submodel)
         due = (product for product in self.step_products if not trained.isdisjoint(product.upstream))
         return self.step_forward_flops + sum(product.backward_flops for product in due)
@@ -228,7 +234,7 @@ class CostProfile:
     def convolution_flops(
         self, submodel: Submodel = WHOLE, sparse: Sparse = "dense", forward_only: bool = False
     ) -> float:
-        """Return the FLOPs that layers which reuse weights have in those of `train_flops` or `forward_flops`."""
+        """Return the part of `train_flops` or `forward_flops` of the layers that reuse weights."""
         trained = frozenset[str]() if forward_only else self._trained(submodel)
         shares = self._shares(submodel)
         density = self._densities(submodel, shares, sparse)
@@ -245,7 +251,7 @@ class CostProfile:
         return sum(_sizes(layer, shares)[0] for layer in self.layers if layer.name in trained or not trained_only)
 
     def memory_bytes(self, submodel: Submodel, batch: int, moments: int = 0) -> MemoryNeed:
-        """Return the bytes that training a part on such batches holds at its peak; `moments`: kept a parameter."""
+        """Return the peak bytes of training a part on batches of this size. `moments`: numbers kept per parameter."""
         trained, shares = self._trained(submodel), self._shares(submodel)
         gradients = F32_BYTES * self.submodel_params(submodel, trained_only=True)
         need = MemoryNeed(
@@ -261,7 +267,7 @@ class CostProfile:
         return MemoryNeed(*(_scaled(part, self.memory_scale) for part in need))
 
     def before_last(self, count: int) -> frozenset[str]:
-        """Return every layer but the last `count`: the frozen set that trains only those. 1 <= count <= layers."""
+        """Return all layers before the last `count`: freezing them trains only the last. 1 <= count <= layers."""
         if not 1 <= count <= len(self.layers):
             raise ValueError(f"{self.model} has {len(self.layers)} layers; asked for the last {count}")
         return frozenset(self.layer_names[:-count])
@@ -269,24 +275,29 @@ class CostProfile:
     def nbytes(self, payload: Payload, submodel: Submodel = WHOLE, usual: Encoding = FLOAT32) -> int:
         """Return the bytes of a payload: its numbers as its encoding writes them, and its extra bytes.
 
-        `part`: only the units that it keeps travel; its `nnz` tells what a mask covers. `usual`: the encoding of a
-        payload that names none.
+        `submodel`: only the units that it keeps are sent, and its `nnz` gives the weights that a mask keeps. `usual`:
+        the encoding of a payload that names none.
         """
-        encoding, own = payload.encoding or usual, [spec for spec in payload.tensors if spec.dtype == "float32"]
-        others_bytes = sum(spec.plain_bytes for spec in payload.tensors if spec.dtype != "float32")
-        own_bytes = sum(encoding.of_others.nbytes(_contents_of(spec)) for spec in own)
+        encoding, own_bytes, others_bytes = payload.encoding or usual, 0, 0
+        for spec in payload.tensors:
+            if spec.dtype != "float32":
+                others_bytes += spec.plain_bytes
+            elif len(spec.shape) < 2:  # a vector
+                own_bytes += encoding.of_others.nbytes(Contents(0, 0, 0, 0, 0, spec.numbers))
+            else:  # a layer of weights
+                own_bytes += encoding.of_others.nbytes(Contents(1, 1, spec.numbers, 0, 0, 0))
         model_bytes = _scaled(encoding.nbytes(self.contents(payload, submodel)), self.numbers_scale)
         return model_bytes + own_bytes + others_bytes + payload.extra_bytes
 
     def numbers(self, payload: Payload, submodel: Submodel = WHOLE) -> int:
-        """Return how many numbers a payload holds, zeros among them: of its collections and layers, and its tensors."""
+        """Return the number of numbers in a payload, including zeros: of its layers and of its own tensors."""
         numbers = _scaled(self.contents(payload, submodel).numbers, self.numbers_scale)
         return numbers + sum(spec.numbers for spec in payload.tensors)
 
     def contents(self, payload: Payload, submodel: Submodel) -> Contents:
-        """Return how many numbers of which sort a payload holds.
+        """Return the counts of the numbers of a payload by sort.
 
-        A method's own collection (control variates, momenta) mirrors the parameters, their mask included.
+        A method's own collection (control variates, momenta) mirrors the parameters and their mask.
         """
         names = frozenset(self.layer_names) if payload.layers is None else payload.layers
         self._check_layers(names)
@@ -298,6 +309,10 @@ class CostProfile:
             weights, covered = int(_thinned(layer.weights, layer.groups, shares)), layer.name in nonzero
             statistics = buffers * ("buffers" in payload.collections) * (not payload.weights_only)
             vectors = collections * (params - weights) * (not payload.weights_only)
+            matrices = tuple(
+                (int(_thinned(outputs, (layer.rows,), shares)), int(_thinned(each, (layer.columns,), shares)))
+                for outputs, each in layer.matrices
+            )
             found = Contents(
                 collections=collections,
                 layers=found.layers + (weights > 0),
@@ -306,12 +321,12 @@ class CostProfile:
                 nonzero=found.nonzero + nonzero.get(layer.name, 0),
                 vectors=found.vectors + vectors + statistics,
                 statistics=found.statistics + statistics,
-                matrices=found.matrices + (() if covered else _matrices(layer, shares)),
+                matrices=found.matrices + (() if covered else matrices),
             )
         return found
 
     def kept_channels(self, submodel: Submodel) -> dict[str, tuple[int, ...]]:
-        """Return the units that a part keeps of the groups that it thins, by group; other groups are whole."""
+        """Return the units that a part keeps of the groups that it thins, by group. Other groups are whole."""
         sizes = {group.name: group.size for group in self.groups}
         for name, channels in submodel.channels:
             if name not in sizes:
@@ -327,7 +342,7 @@ class CostProfile:
         return dict(submodel.channels)
 
     def to_json(self) -> str:
-        """Return the cost profile as JSON text; `from_json` gives an equal one back."""
+        """Return the cost profile as JSON text, which `from_json` turns into an equal one."""
         return _PROFILES.dump_json(self, indent=1).decode()
 
     @staticmethod
@@ -351,12 +366,12 @@ class CostProfile:
         return frozenset(self.layer_names) - submodel.frozen
 
     def _shares(self, submodel: Submodel) -> dict[str, tuple[int, int]]:
-        """Return how many units a part keeps, of how many, by group."""
+        """Return the number of kept units and of all units of each thinned group."""
         sizes = {group.name: group.size for group in self.groups}
         return {name: (len(channels), sizes[name]) for name, channels in self.kept_channels(submodel).items()}
 
     def _densities(self, submodel: Submodel, shares: _Shares, sparse: Sparse) -> dict[str, float]:
-        """Return the share of nonzero weights of a part's masked layers, if the hardware makes use of zeros."""
+        """Return the share of nonzero weights of a part's masked layers, if the hardware skips zeros."""
         self._check_layers(name for name, _ in submodel.nnz)
         nonzero = dict(submodel.nnz)
         densities: dict[str, float] = {}
@@ -367,14 +382,6 @@ class CostProfile:
             densities[layer.name] = found / weights
         return densities if sparse == "ideal" else {}
 
-    def _formula_backward(self, trained: frozenset[str], shares: _Shares) -> float:
-        paid = (
-            work
-            for work in self.operations
-            if not trained.isdisjoint(work.upstream) and (not work.only_with or work.only_with in trained)
-        )
-        return sum(_thinned(work.backward_flops, work.groups, shares) for work in paid)
-
 
 _Shares: TypeAlias = Mapping[str, tuple[int, int]]
 _PROFILES: TypeAdapter[CostProfile] = TypeAdapter(CostProfile)
@@ -384,15 +391,8 @@ def _scaled(amount: int, scale: float) -> int:
     return amount if scale == 1.0 else round(scale * amount)
 
 
-def _contents_of(spec: TensorSpec) -> Contents:
-    """Return the numbers of a method's own tensor: as a layer of weights, or a vector if it has one dimension."""
-    if len(spec.shape) < 2:
-        return Contents(0, 0, 0, 0, 0, spec.numbers)
-    return Contents(1, 1, spec.numbers, 0, 0, 0)
-
-
 def _thinned(amount: float, groups: Iterable[str], shares: _Shares) -> float:
-    """Return an amount after thinning. Exact: it is a whole multiple of the size of each of its groups."""
+    """Return an amount after thinning. It is exact, because amounts are multiples of the sizes of their groups."""
     for group in groups:
         kept, size = shares.get(group, (1, 1))
         amount = amount * kept / size
@@ -400,30 +400,21 @@ def _thinned(amount: float, groups: Iterable[str], shares: _Shares) -> float:
 
 
 def _sizes(layer: LayerCost, shares: _Shares) -> tuple[int, int]:
-    """Return the parameters and buffers of a layer after thinning; vectors have one entry an output."""
+    """Return the parameters and buffers of a layer after thinning. Vectors have one entry per output."""
     rows = (layer.rows,)
     params = _thinned(layer.weights, layer.groups, shares) + _thinned(layer.params - layer.weights, rows, shares)
     return int(params), int(_thinned(layer.buffers, rows, shares))
 
 
-def _matrices(layer: LayerCost, shares: _Shares) -> tuple[tuple[int, int], ...]:
-    """Return the shapes of the tensors of a layer's weights after thinning."""
-    groups = (layer.rows,), (layer.columns,)
-    return tuple(
-        (int(_thinned(outputs, groups[0], shares)), int(_thinned(each, groups[1], shares)))
-        for outputs, each in layer.matrices
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class SeveralProfiles(CostProfile):
-    """What several networks cost together, as if they were one of which a device trained all. They share no layer."""
+    """Costs of several networks together, as if they were one network. They share no layer."""
 
     networks: Mapping[str, CostProfile] = field(default_factory=dict)  # by name
 
 
 def profile_of(cost_profile: CostProfile, submodel: Submodel) -> CostProfile:
-    """Return the cost profile of the network that a sub-model is of: in a run with one network that of the run."""
+    """Return the cost profile of a submodel's network, which in a run with one network is the run's profile."""
     return (
         cost_profile.networks[submodel.network]
         if isinstance(cost_profile, SeveralProfiles) and submodel.network
@@ -432,8 +423,8 @@ def profile_of(cost_profile: CostProfile, submodel: Submodel) -> CostProfile:
 
 
 def side_by_side(networks: Mapping[str, CostProfile]) -> SeveralProfiles:
-    """Return the cost profile of networks of which each has its name before those of its layers and channel groups."""
-    each = [_named(name, profile) for name, profile in networks.items()]
+    """Return the joint cost profile of networks, whose names prefix the names of their layers and channel groups."""
+    each = [_prefixed(name, profile) for name, profile in networks.items()]
     first = each[0]
     return SeveralProfiles(
         model=" + ".join(profile.model for profile in each),
@@ -455,8 +446,8 @@ def side_by_side(networks: Mapping[str, CostProfile]) -> SeveralProfiles:
     )
 
 
-def _named(name: str, profile: CostProfile) -> CostProfile:
-    """Return a cost profile with a name before those of its layers and channel groups."""
+def _prefixed(name: str, profile: CostProfile) -> CostProfile:
+    """Return a cost profile whose layers and channel groups have a prefix before their names."""
 
     def own(found: str) -> str:
         return found and f"{name}.{found}"

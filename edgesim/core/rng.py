@@ -1,4 +1,4 @@
-"""Order-free randomness: a random stream is named by what it is for, never by when it was asked for."""
+"""Order-free randomness: the name of a random stream tells its purpose, never the time of its first use."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Purpose(IntEnum):
     SERVER_SET = 14
     BOOTSTRAP = 15  # resamples of the statistics over a study's runs
     SEARCH = 16  # points of trials
-    EDGES = 17  # what an edge server decides, and who moves
-    SESSION = 18  # then a word of its name: all that one of several trainings draws for itself
+    EDGES = 17  # decisions of edge servers, and moves of devices
+    SESSION = 18  # then a word of its name: all draws of one of several trainings
 
 
 class PlanStream(IntEnum):
@@ -42,10 +42,10 @@ class PlanStream(IntEnum):
     Selection draws from the key itself, and from index 1 alone if there are too few places.
     """
 
-    DEVICES = 1  # who is asked, where the method chooses itself
-    CHANNELS = 1  # then the device: which channels it keeps, or which widths it trains
+    DEVICES = 1  # selected devices, where the method chooses itself
+    CHANNELS = 1  # then the device: the channels that it keeps, or the widths that it trains
     RATES = 1  # then 0: the devices' rates of a round
-    FADING = 2  # gains of devices' channels, over which they send at once
+    FADING = 2  # gains of devices' channels in simultaneous transmission
 
 
 class JobStream(IntEnum):
@@ -54,22 +54,22 @@ class JobStream(IntEnum):
     Numbers are alike where no method uses both.
     """
 
-    LOOKED_AT = 0  # samples that a job without training looks at
+    LOOKED_AT = 0  # samples of a job without training
     LABELS = 1  # HeteroFL: the device's labels
     WHOLE_GRADIENT = 1  # SCAFFOLD: the gradient of all samples
     SPLIT = 1  # AugFL: samples for adaptation and query
     PUBLIC = 1  # batches of public samples
     DROPOUT = 2  # AugFL: of both gradients of a difference
     OTHER_BATCHES = 1  # Per-FedAvg: then 0 for adaptation, 1 for the Hessian
-    GENERATED = 1  # FedGen: labels and noise of what a generator makes
+    GENERATED = 1  # FedGen: labels and noise of generated samples
     ALIGNMENT = 1  # FedAS
     FISHER = 2
     PROTOTYPES = 3
     LANCZOS_STARTS = 2  # FedAD
     GROWTH = 2**32 - 4  # random scores of weights that may come back
     ONE_BATCH = 2**32 - 3  # the samples of one gradient
-    DOWNLINK = 2**32 - 2  # random rounding of what is received
-    UPLINK = 2**32 - 1  # and of what is sent
+    DOWNLINK = 2**32 - 2  # random rounding of received models
+    UPLINK = 2**32 - 1  # random rounding of sent updates
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +131,9 @@ def _mix_one(word: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """One random number for each of k jobs, the same whoever else draws, in whatever order.
+    """One random number for each of k jobs, independent of other draws and of their order.
 
-    `ids`: device of each job, `nth`: which of its jobs (or rounds) it is; both int64, shape (k,).
+    `ids`: device of each job. `nth`: number of the job (or round) of its device. Both are int64, shape (k,).
     """
 
     key: Key
@@ -141,7 +141,7 @@ class Draws:
     nth: np.ndarray
 
     def uniform(self, stream: int) -> np.ndarray:
-        """Return numbers in (0, 1), float64, shape (k,); `stream` tells several numbers of one job apart.
+        """Return numbers in (0, 1), float64, shape (k,). `stream` distinguishes several numbers of one job.
 
         Source: SplitMix64, the mixing function of Steele, Lea and Flood, "Fast splittable pseudorandom number
         generators" (OOPSLA 2014), chained over the words (key, stream, device, nth).
@@ -159,7 +159,7 @@ class Draws:
 
 
 def _mix(words: np.ndarray) -> np.ndarray:
-    """Return SplitMix64's output for each state, uint64; overflow wraps as it is meant to."""
+    """Return SplitMix64's output for each state, uint64. Overflow wraps, as intended."""
     with np.errstate(over="ignore"):
         words = words + np.uint64(0x9E3779B97F4A7C15)
         words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

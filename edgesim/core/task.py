@@ -1,4 +1,4 @@
-"""What a method asks devices to do: tasks, their parts, payloads and work, and the orders that give them out."""
+"""Tasks of devices: submodels, payloads and work, and the orders that give tasks to devices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True, slots=True)
 class Submodel:
-    """Which part of the model a device trains. Tuples and frozensets, so that == and hash work."""
+    """Part of the model that a device trains, made of tuples and frozensets so that == and hash work."""
 
     shape_id: str = "full"
     frozen: frozenset[str] = frozenset()  # layers run forward (BatchNorm in eval mode) but not trained
@@ -24,9 +24,9 @@ class Submodel:
         tuple[str, tuple[int, ...]], ...
     ] = ()  # channel group of the cost profile -> kept channels, in order
     scale: tuple[tuple[str, tuple[float, ...]], ...] = ()  # channel group -> multiplier of each kept activation
-    share: float = 0.0  # of the units, of which whole ones were kept: read by the "fedpmt_paper" cost model; 0: as kept
+    share: float = 0.0  # share of units before rounding, read by the "fedpmt_paper" cost model; 0: share as kept
     nnz: tuple[tuple[str, int], ...] = ()  # layer -> nonzero weights: prices a mask; the mask itself is a tensor
-    network: str = ""  # which one, of a run with several networks; the engine sets it, by the device that is asked
+    network: str = ""  # name of the network in a run with several, which the engine sets by the device
 
 
 TENSORS = "tensors"  # collection of a body or model with the tensors that a payload declares by TensorSpec
@@ -36,8 +36,8 @@ TENSORS = "tensors"  # collection of a body or model with the tensors that a pay
 class TensorSpec:
     """A tensor of a method's own that a payload carries beside the model's, such as logits or prototypes.
 
-    It lies in the collection "tensors" under its name. An encoding writes its numbers as it does those of a layer;
-    other types than float32 travel as they are.
+    It lies in the collection "tensors" under its name. An encoding writes its numbers like the numbers of a layer.
+    Types other than float32 are sent as they are.
     """
 
     name: str
@@ -46,12 +46,12 @@ class TensorSpec:
 
     @property
     def numbers(self) -> int:
-        """How many numbers the tensor has."""
+        """Count of numbers in the tensor."""
         return math.prod(self.shape)
 
     @property
     def plain_bytes(self) -> int:
-        """How many bytes the tensor takes without any encoding."""
+        """Bytes of the tensor without any encoding."""
         return self.numbers * _NUMBER_BYTES[self.dtype]
 
 
@@ -60,7 +60,7 @@ _NUMBER_BYTES = {"float32": 4, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "u
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What crosses a link. `CostProfile.nbytes` is the one price of it."""
+    """Contents of a message on a link. `CostProfile.nbytes` is its only price."""
 
     collections: frozenset[str] = frozenset({"params", "buffers"})
     layers: frozenset[str] | None = None  # None = every layer
@@ -78,36 +78,36 @@ class Pass:
     times: float = 1.0  # times the samples of local SGD (param_step: times the steps; flops: itself)
     samples: int | None = None  # instead: this many samples (param_step: this many steps)
     submodel: Submodel | None = None  # None = the task's own
-    update_flops: float = 2.0  # of the optimiser per trained parameter and step; see core.price_list.update_flops
+    update_flops: float = 2.0  # of the optimiser per trained parameter and step; see core.workload.update_flops
     updates: float = 1.0  # of a training pass: updates of the optimiser in each step of local SGD
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a device is asked to do. One Task object serves all devices that do the same."""
+    """Work of a device. All devices with the same work share one Task object."""
 
-    name: str = "train"  # with the sub-model it alone decides the LocalRule
-    # whose model it starts from; "device": its own, and peers fetch its update
+    name: str = "train"  # name and submodel alone decide the LocalRule
+    # Start from the server's model, or from the device's own; then peers fetch its update.
     start: Literal["server", "device"] = "server"
     submodel: Submodel = field(default_factory=Submodel)
-    local_sgd: tuple[LocalSGD, ...] = ()  # empty: a probe, or the fetch of something kept
-    down: Payload | None = field(default_factory=Payload)  # None: a bare request; unused if it starts from the device's
-    up: Payload = field(default_factory=Payload)  # what its update holds
+    local_sgd: tuple[LocalSGD, ...] = ()  # empty: a probe, or a fetch of kept state
+    down: Payload | None = field(default_factory=Payload)  # None: a bare request; unused if `start` is "device"
+    up: Payload = field(default_factory=Payload)  # contents of its update
     passes: tuple[Pass, ...] = (Pass(),)
     config: Mapping[str, float] = field(default_factory=dict)  # numbers and seeds, read by the method's own rule only
     mixing: Mapping[tuple[int, int], float] = field(default_factory=dict)  # (source, target) -> weight among peers
-    # of a peer without rounds: it fetches the models of its inputs and computes; or computes, and then trades models
-    # with its one input, which keeps another model from then on
+    # For a peer without rounds. "fetch": it fetches the models of its inputs and computes. "trade": it computes and
+    # then trades models with its one input, which keeps another model from then on.
     own_clock: Literal["fetch", "trade"] | None = None
-    held_out: int = 0  # samples of the device on which local SGD does not train; `Context.hold_out` says which
+    held_out: int = 0  # samples of the device on which local SGD does not train, chosen by `Context.hold_out`
 
 
 class Wait(NamedTuple):
-    """For messages that peers will still send in this round."""
+    """Wait for messages that peers will still send in this round."""
 
     peers: tuple[int, ...] = ()
     need: int | None = None  # None: all of them; n: the first n
-    within_s: float = float("inf")  # from when nothing else is missing; then the device goes on without the rest
+    within_s: float = float("inf")  # longest wait once nothing else is missing; then the device continues without them
 
 
 NO_WAIT = Wait()
@@ -123,19 +123,19 @@ class Order(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The orders of one exchange; `more`: another exchange of the same round follows."""
+    """Orders of one exchange. `more`: another exchange of the same round follows."""
 
     orders: tuple[Order, ...]
     more: bool = False
 
     @classmethod
     def of_one_task(cls, devices: Iterable[int], task: Task, more: bool = False) -> Plan:
-        """Return the plan in which all these devices do the same."""
+        """Return the plan in which all these devices have the same task."""
         return cls(tuple(Order(device, task) for device in devices), more)
 
     @classmethod
     def by_kind(cls, devices: Iterable[int], kinds: Iterable[Kind], task_of: Callable[[Kind], Task]) -> Plan:
-        """Return the plan in which devices of the same kind share a task, which `task_of` makes once for each kind."""
+        """Return the plan in which devices of the same kind share a task, created by `task_of` once for each kind."""
         tasks: dict[Kind, Task] = {}
         orders = []
         for device, kind in zip(devices, kinds, strict=True):

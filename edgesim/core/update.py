@@ -1,4 +1,4 @@
-"""What travels between devices and server: models by name, and the updates that jobs deliver."""
+"""Messages between devices and server: models by name, and the updates that jobs deliver."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from edgesim.core.task import Task
 
 ModelState: TypeAlias = Mapping[str, Mapping[str, Any]]  # collection ("params", "buffers", own) -> name -> tensor
 
-AVERAGED = frozenset({"params", "buffers"})  # collections of which a mean makes sense whatever the method is
+AVERAGED = frozenset({"params", "buffers"})  # collections that can be averaged in every method
 SERVER = 0  # owner of the global model
 
 
 class ModelRef(NamedTuple):
-    """A model or message by name; it may not have been computed yet."""
+    """Name of a model or message, which may not have been computed yet."""
 
     owner: int  # SERVER, 1 + device id, or the node of an edge server
-    version: int  # models of its owner so far; of a device's message: the job that gave it, -1 for the first model
+    version: int  # models of its owner so far; for a device's message the id of its job, -1 for the first model
 
 
-FIRST_MODEL = ModelRef(SERVER, 0)  # what every run and every device starts from
+FIRST_MODEL = ModelRef(SERVER, 0)  # initial model of every run and every device
 
 
 class Update(NamedTuple):
-    """What a finished job delivered to the server or to a peer."""
+    """Update that a finished job delivered to the server or to a peer."""
 
     device: int
     job: int
     task: Task
     body: ModelState  # collections and layers of the task's `up` payload
     samples: int  # local data size n_k
-    steps: int  # SGD steps really taken
+    steps: int  # SGD steps taken
     staleness: int
     statistics: Mapping[str, Any]  # numbers or small arrays
-    weight: float = 1.0  # what the protocol lets it count, beside the method's own weights
-    own_model: ModelState | None = None  # the device's model, where its body is something else; no link carries it
+    weight: float = 1.0  # weight from the protocol, a factor beside the method's own weights
+    own_model: ModelState | None = None  # the device's model, where the body is something else; it is not sent

@@ -1,4 +1,4 @@
-"""What a method sees: constant facts of a run, and what is known at a moment."""
+"""Information for methods: constant facts of a run, and facts known at a moment."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Speeds: TypeAlias = Callable[[Ids, Arr, Mapping[str, Arr] | None], Arr]
 
 
 class Asked(NamedTuple):
-    """How a selection asks the devices of a training if all are idle."""
+    """Selection of the devices of a training if all are idle."""
 
-    share: float  # of the devices, in a round, on average
-    alike: bool  # each has the same probability in every round, whatever came before: the share
+    share: float  # mean share of the devices that are selected in a round
+    alike: bool  # every device is selected with probability `share`, independent of earlier rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Constant facts of a run, known to the server. Arrays have one entry a device and are read-only."""
+    """Constant facts of a run, known to the server. Arrays have one entry per device and are read-only."""
 
     cost_profile: Any  # edgesim.core.price_list.CostProfile
     cost: CostModel
@@ -44,23 +44,23 @@ class Setting:
     latency_s: Arr
     memory_bytes: Arr  # for training; inf: no limit
     deadline_s: float  # of a round; inf if the protocol has none
-    labels: Arr | None = None  # label counts, shape (devices, classes), if the method or the selection asks for them
-    encoding_up: Encoding = FLOAT32  # of payloads that name none: to the server or to peers
-    encoding_down: Encoding = FLOAT32  # and from the server
+    labels: Arr | None = None  # label counts, shape (devices, classes), if the method or the selection needs them
+    encoding_up: Encoding = FLOAT32  # encoding of payloads that name none, to the server or to peers
+    encoding_down: Encoding = FLOAT32  # encoding of payloads that name none, from the server
     speeds: Speeds | None = None  # devices, FLOPs and their terms -> seconds at full speed; None: by flops_per_s alone
-    reports: bool = False  # devices say with each update how their training went, see edgesim.core.backend.Report
-    members: Ids | None = None  # the devices that this training may ask, ascending; None: all
-    networks: Networks | None = None  # of several networks: which each device has; None: all have the same
-    asked: Asked | None = None  # how devices are asked, for methods with `Needs.asked`; None: by edge servers
+    reports: bool = False  # devices send training statistics with each update, see edgesim.core.backend.Report
+    members: Ids | None = None  # devices of this training, ascending; None: all
+    networks: Networks | None = None  # networks of the devices if there are several; None: all have the same
+    asked: Asked | None = None  # selection of devices, for methods with `Needs.asked`; None: by edge servers
 
     @property
     def devices(self) -> int:
-        """How many devices this training may ask; the others of the fleet hold no samples of it."""
+        """Number of devices of this training. Other devices of the fleet hold no samples of it."""
         return len(self.ids)
 
     @property
     def ids(self) -> Ids:
-        """Return the devices that this training may ask, ascending."""
+        """Devices of this training, ascending."""
         return np.arange(len(self.samples)) if self.members is None else self.members
 
     @property
@@ -69,15 +69,15 @@ class Setting:
         return ("",) if self.networks is None else self.networks.names
 
     def routed(self, plan: Plan) -> Plan:
-        """Return a plan in which each device is asked for its own network."""
+        """Return a plan in which each device trains its own network."""
         return plan if self.networks is None else self.networks.routed(plan)
 
     def part(self, model: ModelState, device: int) -> ModelState:
-        """Return what a device has of a global model."""
+        """Return the part of a global model that a device has."""
         return model if self.networks is None else part_of(model, self.networks.of(device))
 
     def of_members(self) -> Setting:
-        """Return this setting as if there were no other devices than the members, who go by their places among them."""
+        """Return this setting as if the members were all devices, numbered by their places among the members."""
         members, speeds = self.members, self.speeds
         if members is None:
             return self
@@ -93,7 +93,7 @@ class Setting:
         return replace(self, **own, members=None)
 
     def by_device(self, of_members: Arr) -> Arr:
-        """Return values of the members, by place, with one entry a device: 0 for the others, who have none."""
+        """Return values of the members, given by place, with one entry per device of the fleet: 0 for the others."""
         if self.members is None:
             return of_members
         values: Arr = np.zeros(len(self.samples), dtype=of_members.dtype)
@@ -104,7 +104,7 @@ class Setting:
 _BY_DEVICE = ("samples", "level", "flops_per_s", "up_bps", "down_bps", "latency_s", "memory_bytes", "labels")
 _WORLD = frozenset(
     {"cost", "flops_per_s", "up_bps", "down_bps", "latency_s", "memory_bytes", "deadline_s", "speeds"}
-)  # facts of a Setting that no trained weight follows from, unless a method looks at them
+)  # facts of a Setting that do not affect trained weights, unless a method reads them
 
 
 class _WithoutWorld:
@@ -132,17 +132,17 @@ def without_world(setting: Setting, method: str) -> Setting:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
-    """What a device on its own clock knows when it begins its next job."""
+    """Facts known to a device on its own clock when it begins its next job."""
 
     setting: Setting
     device: int
-    nth: int  # jobs that it began before
-    neighbours: Ids  # whom it hears and who are there now, ascending
+    nth: int  # number of its earlier jobs
+    neighbours: Ids  # devices that it hears and that are reachable now, ascending
     round: int  # rounds closed so far
 
 
 class View(Protocol):
-    """All that a method may know at a moment. Asking never changes anything."""
+    """All facts that a method may know at a moment. Reading them has no side effects."""
 
     @property
     def setting(self) -> Setting:
@@ -158,7 +158,7 @@ class View(Protocol):
 
     @property
     def round(self) -> int:
-        """Rounds closed so far; moves even if nothing arrived."""
+        """Rounds closed so far, including rounds without any update."""
 
     @property
     def exchange(self) -> int:
@@ -166,7 +166,7 @@ class View(Protocol):
 
     @property
     def free_places(self) -> int:
-        """How many devices may still be asked now."""
+        """Number of devices that may still be selected now."""
 
     @property
     def last(self) -> Sequence[Completion]:
@@ -178,7 +178,7 @@ class View(Protocol):
 
     @property
     def peers(self) -> Any:
-        """Whom each device hears in this round, an edgesim.core.peer_graph.PeerGraph over the idle devices."""
+        """Peer graph of this round over the idle devices, an edgesim.core.peer_graph.PeerGraph."""
 
     def choose(self, key: Key) -> Ids:
         """Return distinct idle devices, ascending, by the scenario's selection rule."""

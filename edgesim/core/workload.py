@@ -1,6 +1,6 @@
-"""What a task asks of a device: samples, steps, FLOPs, and how long they take at full speed.
+"""Work of a task on a device: samples, steps, FLOPs, and their seconds at full speed.
 
-Prices and methods that plan by time agree on it, as both ask here.
+Prices and methods that plan by time use the same functions, so that they agree.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.cost_model import Itemised
-from edgesim.core.encoding import Encoding
 from edgesim.core.price_list import profile_of
-from edgesim.core.task import Pass, Payload, Task
+from edgesim.core.task import Pass, Task
 from edgesim.core.view import Setting
 
 
@@ -23,8 +22,8 @@ def update_flops(
 ) -> float:
     """Return FLOPs of the optimiser per trained parameter and step.
 
-    SGD: one product and one sum, and again for each option. Adam: 3 for the mean of gradients, 4 for that of their
-    squares, 6 for the step: a root, a quotient that corrects it, a sum; a quotient, a product, a sum.
+    SGD: one product and one sum, and again for each option. Adam: 3 for the mean of gradients, 4 for the mean of their
+    squares, 6 for the step: a root, a quotient that corrects it, a sum, and a quotient, a product, a sum.
     """
     if adam:
         return 13.0 + 2.0 * weight_decay
@@ -34,7 +33,7 @@ def update_flops(
 def amount(task: Task, setting: Setting, ids: Ids) -> tuple[Arr, Arr]:
     """Return the samples and SGD steps of a task on these devices, both of shape (k,)."""
     samples, steps = np.zeros(len(ids)), np.zeros(len(ids))
-    trained_on = np.maximum(setting.samples[ids] - task.held_out, 0)  # prices are asked for devices with fewer, too
+    trained_on = np.maximum(setting.samples[ids] - task.held_out, 0)  # devices with fewer samples have prices too
     for sgd in task.local_sgd:
         done, taken = sgd.amount(trained_on, profile_of(setting.cost_profile, task.submodel).drop_single)
         samples += done
@@ -43,7 +42,7 @@ def amount(task: Task, setting: Setting, ids: Ids) -> tuple[Arr, Arr]:
 
 
 def flops_of(task: Task, setting: Setting, samples: Arr, steps: Arr) -> Arr:
-    """Return the FLOPs of a task with so many samples and steps, shape (k,)."""
+    """Return the FLOPs of a task with these samples and steps, shape (k,)."""
     total, cost_profile = np.zeros(len(samples)), profile_of(setting.cost_profile, task.submodel)
     for work in _passes(task, setting):
         total += setting.cost.flops(cost_profile, work, task.submodel, samples, steps)
@@ -89,26 +88,22 @@ def expected_s(task: Task, setting: Setting, ids: Ids) -> Arr:
 
 
 def _passes(task: Task, setting: Setting) -> list[Pass]:
-    """Return the passes of a task with the FLOPs of its optimiser, and what its encodings cost the device."""
+    """Return the passes of a task with the FLOPs of its optimiser, and a pass for encoding and decoding on the device.
+
+    A device encodes the update that it sends and decodes the model that the server sent.
+    """
     momentum = any(sgd.momentum > 0 for sgd in task.local_sgd)
     decay = any(sgd.weight_decay > 0 for sgd in task.local_sgd)
     nesterov = any(sgd.nesterov for sgd in task.local_sgd)
     adam = any(sgd.optimizer != "sgd" for sgd in task.local_sgd)
     flops = update_flops(momentum, decay, nesterov, adam)
     passes = [replace(work, update_flops=flops) for work in task.passes]
-    coding_flops = _coding_flops(task, setting)
-    return [*passes, Pass("flops", coding_flops)] if coding_flops else passes
-
-
-def _coding_flops(task: Task, setting: Setting) -> float:
-    """Return the FLOPs of a device that encodes what it sends and decodes what the server sent it."""
-    ways = [(task.up, task.up.encoding or setting.encoding_up)]
+    payloads = [(task.up, task.up.encoding or setting.encoding_up)]
     if task.start == "server" and task.down is not None:
-        ways.append((task.down, task.down.encoding or setting.encoding_down))
-    return sum(_coded_flops(payload, encoding, task, setting) for payload, encoding in ways)
-
-
-def _coded_flops(payload: Payload, encoding: Encoding, task: Task, setting: Setting) -> float:
-    profile = profile_of(setting.cost_profile, task.submodel)
-    own = encoding.flops_per_number * sum(spec.numbers for spec in payload.tensors)
-    return float(profile.numbers_scale * encoding.coding_flops(profile.contents(payload, task.submodel)) + own)
+        payloads.append((task.down, task.down.encoding or setting.encoding_down))
+    profile, coding_flops = profile_of(setting.cost_profile, task.submodel), 0.0
+    for payload, encoding in payloads:
+        own = encoding.flops_per_number * sum(spec.numbers for spec in payload.tensors)
+        contents = profile.contents(payload, task.submodel)
+        coding_flops += float(profile.numbers_scale * encoding.coding_flops(contents) + own)
+    return [*passes, Pass("flops", coding_flops)] if coding_flops else passes
