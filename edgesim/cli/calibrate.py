@@ -1,4 +1,4 @@
-"""The `calibrate` command: times this host, shows how well the fit explains the timings, and writes a profile."""
+"""The `calibrate` command: times this host, prints the errors of the fit, and writes a profile."""
 
 from __future__ import annotations
 
@@ -20,19 +20,30 @@ _TITLE = "This host, one thread"
 
 
 def run(models: Sequence[str], batches: Sequence[int], seconds: float, out: Path | None, as_json: bool = False) -> None:
-    """Time SGD steps of models, all that edgesim ships if none is named, and print residuals and the profile.
+    """Time SGD steps of models, by default of all models of edgesim, and print residuals and the profile.
 
-    `out`: profile file to write. Raises ConfigError before anything is timed if it cannot be one, or if there would be
-    no end.
+    `out`: profile file to write. Raises ConfigError before any timing if `out` is invalid or `seconds` is infinite.
     """
     if not math.isfinite(seconds):
         raise ConfigError(f"--seconds: must be finite, got {seconds}")
-    _check_writable(out)
+    if out is not None:
+        if out.suffix != ".toml":
+            raise ConfigError(f"--out: {out} must end with .toml, so that scenarios can name it as a profile")
+        check_file(out)
     timings = time_steps(models or model_names(), batches, seconds, tell=print_note)
     found = calibrate(timings, peak_rate())
     profile = found.profile(out.stem if out else "host", _TITLE, date.today().year)
     if as_json:
-        print_json({"profile": describe(profile), "form": found.best, **_summary(found)})
+        worst = {form: found.worst(form) for form in found.fits}
+        summary = {
+            "left_out_ratio": found.ratios(found.best),
+            "median_error": {form: found.median_error(form) for form in found.fits},
+            "worst": {
+                form: {"model": w.timing.model, "batch": w.timing.batch, "error": w.error} for form, w in worst.items()
+            },
+            "residuals": [_row(residual) for residual in found.residuals[found.best]],
+        }
+        print_json({"profile": describe(profile), "form": found.best, **summary})
     else:
         _print(found, profile)
     if out:
@@ -60,18 +71,6 @@ def _print(found: Calibration, profile: Profile) -> None:
     print_table(quantities, {"quantity": "quantity", "value": "value"}, f"best form: {found.best}")
 
 
-def _summary(found: Calibration) -> dict[str, Any]:
-    worst = {form: found.worst(form) for form in found.fits}
-    return {
-        "left_out_ratio": found.ratios(found.best),
-        "median_error": {form: found.median_error(form) for form in found.fits},
-        "worst": {
-            form: {"model": w.timing.model, "batch": w.timing.batch, "error": w.error} for form, w in worst.items()
-        },
-        "residuals": [_row(residual) for residual in found.residuals[found.best]],
-    }
-
-
 def _row(residual: Residual) -> dict[str, Any]:
     timing = residual.timing
     return {
@@ -81,11 +80,3 @@ def _row(residual: Residual) -> dict[str, Any]:
         "predicted": f"{residual.predicted_s * 1e3:.3f} ms",
         "error": f"{residual.error:+.1%}",
     }
-
-
-def _check_writable(out: Path | None) -> None:
-    if out is None:
-        return
-    if out.suffix != ".toml":
-        raise ConfigError(f"--out: {out} must end with .toml, so that scenarios can name it as a profile")
-    check_file(out)

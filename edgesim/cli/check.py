@@ -1,10 +1,10 @@
-"""The command that holds golden tables against what their studies give now."""
+"""The `check` command: compares golden tables with new results of their studies."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,10 +16,10 @@ from edgesim.core.errors import ConfigError, EdgesimError
 
 if TYPE_CHECKING:
     from edgesim.studies.check import Checked
-    from edgesim.studies.golden import Golden, GoldenNumbers
+    from edgesim.studies.golden import Golden
     from edgesim.studies.rerun import Outcome, Verdict
 
-_HOME = Path("golden")  # of the project in the current folder
+_HOME = Path("golden")  # folder of golden tables in the current folder
 _SHOWN = 12  # differing columns
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -27,14 +27,14 @@ _R = TypeVar("_R")
 
 @dataclass(frozen=True)
 class Files:
-    """Files that a check writes beside what it prints; None: not wanted."""
+    """Files that a check writes in addition to its printed output; None: not wanted."""
 
     junit: Path | None = None
     json: Path | None = None
     markdown: Path | None = None
 
     def check(self) -> None:
-        """Raise ConfigError unless all of them can be written."""
+        """Raise ConfigError unless all files can be written."""
         wanted = list(self._wanted())
         for option, path in wanted:
             check_new_file(path, option)
@@ -43,7 +43,7 @@ class Files:
                 raise ConfigError(f"{option}: {path} is another file of this command already")
 
     def write(self, verdicts: Sequence[Verdict], broken: EdgesimError | None = None) -> None:
-        """Write them, each whole. Raises ConfigError if one cannot be written."""
+        """Write each file atomically. Raises ConfigError if one cannot be written."""
         from edgesim.studies.check_texts import as_json, as_markdown, junit
 
         texts = {"--junit": junit, "--json": as_json, "--markdown": as_markdown}
@@ -51,10 +51,9 @@ class Files:
             write_text(path, texts[option](verdicts, broken), option)
 
     def _wanted(self) -> Iterator[tuple[str, Path]]:
-        for field in fields(self):
-            path = getattr(self, field.name)
+        for option, path in (("--junit", self.junit), ("--json", self.json), ("--markdown", self.markdown)):
             if path is not None:
-                yield f"--{field.name}", path
+                yield option, path
 
 
 def run_check(
@@ -65,28 +64,48 @@ def run_check(
     tolerances: Sequence[str] = (),
     files: Files | None = None,
 ) -> None:
-    """Compare golden tables with new runs or given ones, or write them anew; exit with 1 on a difference.
+    """Compare golden tables with new runs or given ones, or rewrite them. Exit with 1 on a difference.
 
-    `files` are written whatever comes out, also on broken input; not if the command is interrupted. A golden that is
-    broken, or whose runs fail, stops no other. Raises EdgesimError for such ones after the others, and for options that
-    are wrong before anything runs.
+    `files` are written in every case, even on broken input, but not after an interruption. A golden that is broken, or
+    whose runs fail, does not stop the others: EdgesimError is raised after them. For invalid options it is raised
+    before anything runs.
     """
+    from edgesim.studies.golden import FILE, load_golden
+    from edgesim.studies.rerun import tolerant
+    from edgesim.studies.rerun import update as rewritten
+
     files = files or Files()
     files.check()
     verdicts: list[Verdict] = []
     broken: list[EdgesimError] = []
     try:
-        folders = folders or _at_home()
-        goldens = _loaded(folders, update, given, tolerances, broken)
-        verdicts = _updated(goldens, workers, broken) if update else _compared(goldens, given, workers, broken)
+        folders = folders or sorted(path.parent for path in _HOME.glob(f"*/{FILE}"))
+        if not folders:
+            raise ConfigError(
+                f"{_HOME}/: no golden tables (*/{FILE}) in the current folder; name some: edgesim check FOLDER"
+            )
+        if given and (update or len(folders) > 1):
+            raise ConfigError("--from: takes one golden, to be compared with that run, and no --update")
+        goldens = _each(load_golden, folders, broken)
+        if goldens:
+            goldens = tolerant(goldens, tolerances_of(tolerances))
+        if update:
+            verdicts = _each(rewritten, _rerun(goldens, workers), broken)
+        else:
+            verdicts = _compared(goldens, given, workers, broken)
         for verdict in verdicts:
             _report(verdict)
     except EdgesimError as error:
         files.write(verdicts, error)
         raise
-    wrong = _of_all(broken, len(folders))
+    wrong = broken[0] if broken else None
+    if broken and len(folders) > 1:
+        wrong = EdgesimError(f"{len(broken)} of {len(folders)} goldens are broken; {'; '.join(map(str, broken))}")
     files.write(verdicts, wrong)
-    faults = [fault for verdict in verdicts if (fault := _first_fault(verdict.outcome))]
+    faults = []
+    for outcome in (verdict.outcome for verdict in verdicts if verdict.outcome.faults):
+        cell, fault = next(iter(outcome.faults.items()))
+        faults.append(f"{outcome.golden.folder}: {cell}: {fault}")
     if faults:
         more = f"; {wrong}" if wrong else ""
         raise EdgesimError(f"{len(faults)} of {len(folders)} goldens could not be run; {faults[0]}{more}")
@@ -96,21 +115,8 @@ def run_check(
         raise typer.Exit(1)
 
 
-def _loaded(
-    folders: Sequence[Path], update: bool, given: Path | None, tolerances: Sequence[str], broken: list[EdgesimError]
-) -> list[Golden]:
-    """Return the goldens of folders, with tolerances; those that are broken are left out and added to `broken`."""
-    from edgesim.studies.golden import load_golden
-    from edgesim.studies.rerun import tolerant
-
-    if given and (update or len(folders) > 1):
-        raise ConfigError("--from: takes one golden, to be compared with that run, and no --update")
-    goldens = _each(load_golden, folders, broken)
-    return tolerant(goldens, tolerances_of(tolerances)) if goldens else []
-
-
 def _each(call: Callable[[_T], _R], given: Iterable[_T], broken: list[EdgesimError]) -> list[_R]:
-    """Return the results of calls; an error of one ends no other, and is added to `broken`."""
+    """Return the results of all successful calls. Errors are added to `broken`."""
     found = []
     for one in given:
         try:
@@ -118,28 +124,6 @@ def _each(call: Callable[[_T], _R], given: Iterable[_T], broken: list[EdgesimErr
         except EdgesimError as error:
             broken.append(error)
     return found
-
-
-def _of_all(broken: Sequence[EdgesimError], goldens: int) -> EdgesimError | None:
-    """Return one error for all broken goldens, None if there are none; of a single golden its own."""
-    if not broken or goldens == 1:
-        return broken[0] if broken else None
-    return EdgesimError(f"{len(broken)} of {goldens} goldens are broken; {'; '.join(map(str, broken))}")
-
-
-def _at_home() -> list[Path]:
-    from edgesim.studies.golden import FILE
-
-    folders = sorted(path.parent for path in _HOME.glob(f"*/{FILE}"))
-    if not folders:
-        raise ConfigError(
-            f"{_HOME}/: no golden tables (*/{FILE}) in the current folder; name some: edgesim check FOLDER"
-        )
-    return folders
-
-
-def _first_fault(outcome: Outcome) -> str:
-    return next((f"{outcome.golden.folder}: {cell}: {fault}" for cell, fault in outcome.faults.items()), "")
 
 
 def _rerun(goldens: Sequence[Golden], workers: int) -> list[Outcome]:
@@ -168,41 +152,32 @@ def _compared(goldens: Sequence[Golden], given: Path | None, workers: int, broke
     return _each(lambda pair: rerun.verdict_on(*pair), pairs, broken)
 
 
-def _updated(goldens: Sequence[Golden], workers: int, broken: list[EdgesimError]) -> list[Verdict]:
-    from edgesim.studies.rerun import update
-
-    return _each(update, _rerun(goldens, workers), broken)
-
-
 # --- what is printed --------------------------------------------------------------------------------------------
 
 
 def _report(verdict: Verdict) -> None:
-    """Print how a golden compares with its tables, or what moved as they were written."""
+    """Print the comparison of a golden with its tables, or the changes of rewritten tables."""
     outcome, checked = verdict.outcome, verdict.checked
     if outcome.faults:
-        return  # the command's last line says so
+        return  # the last line of the command reports them
     folder = outcome.golden.folder
     if verdict.written:
         from edgesim.studies.check_texts import result_of
 
-        cells = f"{len(outcome.found.cells)} cells"
         moved = "" if checked is None else f"; {result_of(verdict).removeprefix('written, ')}"
-        print(f"{folder}: written, {cells}{moved}{f'; what was there: {verdict.why}' if verdict.why else ''}")
+        before = f"; what was there: {verdict.why}" if verdict.why else ""
+        print(f"{folder}: written, {len(outcome.found.cells)} cells{moved}{before}")
     elif checked is not None:
-        print(f"{folder}: {'as stored' if checked.agrees else 'DIFFERS'} ({_amount(outcome.golden, outcome.found)})")
+        cells, jobs = len(outcome.found.cells), sum(map(len, outcome.found.jobs.values()))
+        amount = f"{cells} cells, {cells * len(outcome.golden.study.columns)} numbers, {jobs} jobs"
+        print(f"{folder}: {'as stored' if checked.agrees else 'DIFFERS'} ({amount})")
     if checked is not None and not checked.agrees:
         _print_differences(outcome.golden, checked)
 
 
-def _amount(golden: Golden, found: GoldenNumbers) -> str:
-    cells = len(found.cells)
-    return f"{cells} cells, {cells * len(golden.study.columns)} numbers, {sum(map(len, found.jobs.values()))} jobs"
-
-
 def _print_differences(golden: Golden, checked: Checked) -> None:
     from edgesim.cli.show import print_table
-    from edgesim.studies.check_texts import change_of
+    from edgesim.studies.check_texts import change_of, side_of, where_of
     from edgesim.studies.golden import as_text
 
     rows = [
@@ -215,19 +190,12 @@ def _print_differences(golden: Golden, checked: Checked) -> None:
         title = f"  columns that differ{f' (and {more} more)' if more else ''}"
         print_table(rows, {name: name for name in rows[0]}, title)
     if checked.jobs:
-        print("\n".join(_lines(checked)))
+        first = checked.jobs[0]
+        side = side_of(first)
+        place = f"{where_of(first)}{f' {side}' if side else ''}"
+        print(f"  first of {first.jobs} differing jobs of cell {first.cell}: {place}")
+        for d in first.differences if not side else ():
+            print(f"    {d.column}: stored {as_text(d.stored)}, found {as_text(d.found)}")
     else:
         kept = "" if golden.file.rounds is None else f" of the first {golden.file.rounds} rounds, which are kept,"
         print(f"  no job{kept} differs")
-
-
-def _lines(checked: Checked) -> list[str]:
-    """Return the first job that differs in words, a line a value."""
-    from edgesim.studies.check_texts import side_of, where_of
-    from edgesim.studies.golden import as_text
-
-    first = checked.jobs[0]
-    head = f"  first of {first.jobs} differing jobs of cell {first.cell}: {where_of(first)}"
-    if side := side_of(first):
-        return [f"{head} {side}"]
-    return [head, *(f"    {d.column}: stored {as_text(d.stored)}, found {as_text(d.found)}" for d in first.differences)]

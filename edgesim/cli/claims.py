@@ -1,4 +1,4 @@
-"""The command that holds what papers claim against the runs of studies, and writes a page of it."""
+"""The `study claims` command: judges claims of papers by runs of studies, and writes a page."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ def claims(
         "runs/studies"
     ),
     results: Annotated[
-        Path | None, typer.Option(help="A CSV of numbers of runs whose folders are not there; docs/howto/claims.md.")
+        Path | None, typer.Option(help="A CSV file of numbers of runs without folders: see docs/howto/claims.md.")
     ] = None,
     record: Annotated[
-        bool, typer.Option("--record", help="Write the numbers of the runs that are there into --results first.")
+        bool, typer.Option("--record", help="First write the numbers of existing runs to --results.")
     ] = False,
-    hours: Annotated[
-        bool, typer.Option("--hours", help="Estimate what runs that are missing would take here.")
-    ] = False,
-    out: Annotated[Path | None, typer.Option(help="The page, Markdown; default: it is printed.")] = None,
+    hours: Annotated[bool, typer.Option("--hours", help="Estimate the hours of missing runs on this host.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The Markdown file to write. Default: print the page.")] = None,
 ) -> None:
-    """Judge claims of papers by finished runs: reproduced, same order, undecided, refuted or not run; write a page."""
+    """Judge claims of papers by finished runs (reproduced, same order, undecided, refuted, not run). Write a page."""
     from edgesim.cli.show import print_note
     from edgesim.studies.claims.claim import read_results, written
     from edgesim.studies.claims.judge import Court, verdicts

@@ -1,4 +1,4 @@
-"""What the `cost` command prints: sums of money and carbon and their shares."""
+"""The `cost` command: sums of money and carbon, and their shares."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edgesim.reports.load import Run
 
 
 def print_cost(run: Run, by: str, as_json: bool = False) -> None:
-    """Print what a run's money and carbon went to, a row for each value of `by`.
+    """Print the money and carbon of a run, a row for each value of `by`.
 
     Raises ConfigError if the run has no prices or `by` is unknown.
     """
@@ -32,15 +32,12 @@ def print_cost(run: Run, by: str, as_json: bool = False) -> None:
     headings = {by: by, "cost": "money", "cost_share": "of it", "co2e_g": "CO2e", "co2e_g_share": "of it"}
     money = _with_band(totals["cost_low"], totals["cost"], totals["cost_high"], currency)
     carbon = _with_band(totals["co2e_low_g"], totals["co2e_g"], totals["co2e_high_g"], "g")
-    title = f"{run.name}: {money} and {carbon} CO2e in {text('sim_time_s', _sim_time_s(run))}"
+    run_totals = run.manifest.get("totals")  # missing while a run goes on
+    sim_time_s = float(run.rounds["now_s"].iloc[-1]) if len(run.rounds) else 0.0
+    if run_totals:
+        sim_time_s = float(run_totals["sim_time_s"])
+    title = f"{run.name}: {money} and {carbon} CO2e in {text('sim_time_s', sim_time_s)}"
     print_table(shown.to_dict("records"), {key: word for key, word in headings.items() if key in shown}, title)
-
-
-def _sim_time_s(run: Run) -> float:
-    totals = run.manifest.get("totals")
-    if totals:
-        return float(totals["sim_time_s"])
-    return float(run.rounds["now_s"].iloc[-1]) if len(run.rounds) else 0.0
 
 
 def _with_band(low: float, typical: float, high: float, unit: str) -> str:

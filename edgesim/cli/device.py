@@ -20,7 +20,11 @@ def print_devices(as_json: bool = False) -> None:
     if as_json:
         print_json({profile.name: describe(profile) for profile in found})
         return
-    rows = [_row(profile) for profile in found]
+    rows = []
+    for profile in found:
+        shown = {key: profile.quantities[key].text if key in profile.quantities else None for key in _SHOWN}
+        speed = f"{text('flops', profile.flops_per_s)}/s"
+        rows.append({"name": profile.name, "title": profile.title, "speed": speed, **shown})
     print_table(rows, {"name": "device", "title": "what it is", "speed": "attained", **{key: key for key in _SHOWN}})
     print(_ASKED)
 
@@ -67,8 +71,3 @@ def rows_of(quantities: Mapping[str, Quantity], si: Mapping[str, float]) -> dict
         }
         for key, quantity in quantities.items()
     }
-
-
-def _row(profile: Profile) -> Mapping[str, Any]:
-    shown = {key: profile.quantities[key].text if key in profile.quantities else None for key in _SHOWN}
-    return {"name": profile.name, "title": profile.title, "speed": f"{text('flops', profile.flops_per_s)}/s", **shown}

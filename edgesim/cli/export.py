@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ExportTo(StrEnum):
-    """What runs can be written for."""
+    """Formats of exported runs."""
 
     TENSORBOARD = "tensorboard"
     MLFLOW = "mlflow"
@@ -24,9 +24,9 @@ class ExportTo(StrEnum):
 
 
 def export_runs(paths: Sequence[Path], to: str, out: str, size: str, folder: Path | None) -> None:
-    """Write the runs that some paths name; print the files, or the address of a store.
+    """Write the runs of paths, and print the files or the address of a store.
 
-    `size`, `folder`: of a study, and where its runs lie (None: where `edgesim study run` makes them).
+    `size`, `folder`: size of a study and folder of its runs (None: the default of `edgesim study run`).
 
     Raises ConfigError if a path names no run, if a study has none yet, or if nothing can be written there.
     """
@@ -50,7 +50,7 @@ def export_runs(paths: Sequence[Path], to: str, out: str, size: str, folder: Pat
 
 
 def _found(paths: Sequence[Path], size: str, folder: Path | None) -> tuple[list[Exported], str]:
-    """Return the runs of some paths, and what an experiment of them is called."""
+    """Return the runs of paths, and the name of an experiment with them."""
     from edgesim.cli.open_runs import all_opened
     from edgesim.reports.export.exported import exported
 
@@ -62,16 +62,12 @@ def _found(paths: Sequence[Path], size: str, folder: Path | None) -> tuple[list[
         return runs, str(runs[0].run.manifest.get("name") or "edgesim")
     if len(paths) > 1:
         raise ConfigError(f"{studies[0]}: is a study; name one, and no runs beside it")
-    return _of_study(studies[0], size, folder)
-
-
-def _of_study(file: Path, size: str, folder: Path | None) -> tuple[list[Exported], str]:
-    """Return the runs of a study's cells under the names of the cells, and the study's name."""
     from edgesim.cli.show import print_note
     from edgesim.reports.export.exported import Exported
     from edgesim.studies.runs import plan
     from edgesim.studies.study import load_study
 
+    file = studies[0]
     study = load_study(file)
     planned = plan(study, file, size, [], folder or Path("runs") / "studies" / file.stem / size)
     found = [Exported(each.cell.name, run, each.cell.labels) for each in planned if (run := each.kept()) is not None]

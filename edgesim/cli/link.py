@@ -16,7 +16,10 @@ def print_links(as_json: bool = False) -> None:
     if as_json:
         print_json({profile.name: describe(profile) for profile in found})
         return
-    rows = [{"link": link.name, "what it is": link.title, **_shown(link)} for link in found]
+    rows = []
+    for link in found:
+        shown = {key: link.quantities[key].text if key in link.quantities else None for key in QUANTITIES}
+        rows.append({"link": link.name, "what it is": link.title, **shown})
     print_table(rows, {heading: heading.replace("_", " ") for heading in rows[0]})
 
 
@@ -32,7 +35,3 @@ def describe(link: LinkProfile) -> dict[str, Any]:
     `estimate` says what the number was derived from; it is empty for a number that the source gives.
     """
     return {"title": link.title, "quantities": rows_of(link.quantities, link.si)}
-
-
-def _shown(link: LinkProfile) -> dict[str, Any]:
-    return {key: link.quantities[key].text if key in link.quantities else None for key in QUANTITIES}

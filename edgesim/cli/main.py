@@ -1,4 +1,4 @@
-"""The process of the command line: its streams, signals, exit code, and the one line that a mistake ends in."""
+"""Process of the command line: streams, signals, exit code, and one error line for each mistake."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from edgesim.execution.interrupts import INTERRUPTED, Interrupts, interrupts
 from edgesim.files.own_code import OWN_CLASSES, told
 from edgesim.files.reading import one_line
 
-# Typer's base of wrong usage, which has had several homes but always this child.
+# Typer's base class of usage errors. Its module has changed between versions, its child has not.
 _UsageError: Any = typer.BadParameter.__base__
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user ends in one line on stderr and exit code 2."""
+    """Run the command line. A mistake of the user gives one line on stderr and exit code 2."""
     _look_here_last()
-    os.environ["MPLBACKEND"] = "agg"  # pictures go to files; what the environment names need not exist here
+    os.environ["MPLBACKEND"] = "agg"  # figures go to files, and the backend of the environment may be missing
     try:
         with careful_streams(), interrupts() as signals:
             code = _exit_code(signals)
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _exit_code(signals: Interrupts) -> int:
-    """Run the command line; return its exit code, 128 and the number of the signal if one has stopped it."""
+    """Run the command line and return its exit code, after a signal 128 plus its number."""
     OWN_CLASSES.clear()
     try:
         code = command_line()(sys.argv[1:] or ["--help"], prog_name="edgesim", standalone_mode=False) or 0
@@ -47,7 +47,7 @@ def _exit_code(signals: Interrupts) -> int:
         frames, message = "", f"{error.format_message().rstrip('.')} (see {error.ctx.command_path} --help)"
     except Exception as error:
         found = told(error)
-        if found is None:  # a fault of edgesim's, whose traceback is wanted
+        if found is None:  # an error inside edgesim: show the traceback
             raise
         message, frames = found
     print("error:", one_line(message), file=sys.stderr)
@@ -56,9 +56,9 @@ def _exit_code(signals: Interrupts) -> int:
 
 
 def _look_here_last() -> None:
-    """Let a part "module:Class" lie in the current folder, without a pandas.py there taking the place of the library.
+    """Import parts "module:Class" from the current folder last, so that its files never replace libraries.
 
-    `python -m` puts the folder first; one that stands elsewhere, as by PYTHONPATH, stays there.
+    `python -m` puts the folder first. If it is elsewhere in the path, as by PYTHONPATH, it stays there.
     """
     here = str(Path.cwd())
     if sys.path[:1] in ([""], [here]):

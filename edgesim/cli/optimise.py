@@ -1,4 +1,4 @@
-"""The `study optimise` command: says how a search goes on, and prints the best trial, or the front."""
+"""The `study optimise` command: reports the progress of a search, and prints the best trial or the front."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def optimise_study(
     fresh: bool,
     as_json: bool,
 ) -> None:
-    """Search the space of a study and print what is best. Raises ConfigError, and EdgesimError if a cell failed."""
+    """Search the space of a study and print the best trials. Raises ConfigError, and EdgesimError if a cell failed."""
     study = load_study(file)
     search = Optimisation(study, file, size, folder or folder_of(file, size))
     said = set[str]()
@@ -35,22 +35,22 @@ def optimise_study(
         for each in search.run(trials, workers, checkpoint_s, fresh):
             warn(new(search.warnings, said))
             if isinstance(each, Trial):
-                print_note(f"trial {each.number}, {each.number + 1} of {trials}: {_in_words(study, each)}")
+                print_note(f"trial {each.number}, {each.number + 1} of {trials}: {_result_of(study, each)}")
             elif each.ended and not each.fault:
                 print_note(f"  {each.ended.cell.name} {'is at another process' if each.elsewhere else 'has run'}")
     except KeyboardInterrupt as stop:
         print_note("interrupted; the same command goes on")
         raise typer.Exit(130) from stop
     if as_json:
-        _print_json(study, size, search)
+        best, all_trials = ([_row(study, trial) for trial in found] for found in (search.best, search.trials))
+        print_json({"study": study.name, "size": size, "best": best, "trials": all_trials})
     else:
         _print(study, size, search)
         where = f"{'' if size == USUAL else f' --size {size}'}{f' --runs {folder}' if folder else ''}"
         print(f"all of them: edgesim study table {file}{where}")
 
 
-def _in_words(study: Study, trial: Trial) -> str:
-    """Return what a trial reached, or why it has no value."""
+def _result_of(study: Study, trial: Trial) -> str:
     if trial.pruned:
         return f"pruned, {trial.behind:.3g} behind the accuracy of others"
     if not trial.got_there:
@@ -65,11 +65,6 @@ def _values(study: Study, trial: Trial) -> dict[str, float | None]:
 
 def _value(column: str, value: float | None) -> str:
     return text(column.partition("@")[0], value)
-
-
-def _print_json(study: Study, size: str, search: Optimisation) -> None:
-    best, trials = ([_row(study, trial) for trial in trials] for trials in (search.best, search.trials))
-    print_json({"study": study.name, "size": size, "best": best, "trials": trials})
 
 
 def _print(study: Study, size: str, search: Optimisation) -> None:
@@ -96,7 +91,7 @@ def _print(study: Study, size: str, search: Optimisation) -> None:
 
 
 def _row(study: Study, trial: Trial) -> dict[str, Any]:
-    """Return a trial for programs; null stands for a value that it did not get to."""
+    """Return a trial for JSON; None stands for a value that was not reached."""
     return {
         TRIAL: trial.number,
         "point": dict(trial.point),

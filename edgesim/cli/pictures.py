@@ -1,4 +1,4 @@
-"""The pictures of studies and of runs, by kind: `study plot`, and `plot --kind`."""
+"""Figures of studies and runs by kind: `study plot` and `plot --kind`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ACCURACY = "accuracy"
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What a picture is made of: runs of a study with their cells; columns or axes by name, "" for the usual ones."""
+    """Contents of a figure: runs of a study with their cells, and names of columns or axes ("": the default)."""
 
     study: Study
     runs: Sequence[tuple[StudyCell, Run]]
@@ -29,14 +29,14 @@ class Wanted:
 
     @property
     def labels(self) -> dict[Run, str]:
-        """The setting of each run."""
+        """Setting of each run."""
         from edgesim.studies.settings import label_of
 
         return {run: label_of(self.study, cell) for cell, run in self.runs}
 
 
 def draw(kind: str, wanted: Wanted, out: Path, formats: str | None, title: str) -> list[Path]:
-    """Draw a picture and return the files. Raises ConfigError for what is unknown, or if nothing can be drawn."""
+    """Draw a figure and return the files. Raises ConfigError for an unknown kind, or if there is nothing to draw."""
     from edgesim.cli.out import check_file
     from edgesim.reports.figures import FORMATS, parse_formats, paths_of, save
 
@@ -169,11 +169,11 @@ KINDS: Mapping[str, Callable[[Wanted], Any]] = {
 }
 
 
-# --- what they are made of --------------------------------------------------------------------------------------
+# --- data of the figures -----------------------------------------------------------------------------------------
 
 
 def _statistics(wanted: Wanted, columns: Sequence[str]) -> tuple[Any, Any]:
-    """Return the values of some columns and what they are over the seeds, each with its setting."""
+    """Return the values of columns, and their statistics over seeds, both with the setting."""
     from edgesim.studies.settings import with_middle, with_setting
     from edgesim.studies.values import summarised, values_of
 
@@ -189,7 +189,7 @@ def _has_better(column: str) -> bool:
 
 
 def _column(wanted: Wanted, given: str, option: str, usual: Callable[[str], bool]) -> str:
-    """Return a column that was asked for, or else the first one of the study that fits."""
+    """Return the given column, or else the first column of the study for which `usual` is True."""
     from edgesim.studies.column import parse_column
 
     found = given or next((name for name in wanted.study.columns if usual(name)), "")

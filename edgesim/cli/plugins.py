@@ -1,4 +1,4 @@
-"""What `list` prints: the parts that scenarios can name, or every key of one of them."""
+"""The `list` command: parts that scenarios can name, or every key of one part."""
 
 from __future__ import annotations
 
@@ -10,67 +10,56 @@ from edgesim.config.plugins import PACKAGES, meant, places_of
 from edgesim.core.errors import ConfigError
 from edgesim.files.reading import quoted
 
-_DEVICES, _LINKS = "devices", "links"  # of the catalogues
+_DEVICES, _LINKS = "devices", "links"  # kinds from the catalogues
 
 
 def kinds() -> list[str]:
-    """Return what `list` lists, for completion in a shell."""
+    """Return the kinds of parts, for shell completion."""
     return [*PACKAGES, _DEVICES, _LINKS]
 
 
 def names_of_kind(context: typer.Context) -> list[str]:
-    """Return the names of the kind that is already typed, for completion in a shell."""
+    """Return the names of the kind on the command line, for shell completion."""
     kind = context.params.get("kind")
     return list(places_of(kind)) if kind in PACKAGES else []
 
 
 def print_parts(kind: str | None, names: Sequence[str]) -> None:
-    """Print all kinds of parts, one kind, or every key of the parts of a kind that are named.
+    """Print all kinds of parts, one kind, or every key of the named parts of a kind.
 
-    Raises ConfigError if there is no such kind, in the singular or the plural, or no such part.
+    Raises ConfigError for an unknown kind (in singular or plural) or part.
     """
+    from edgesim.cli.grid import GridColumn, print_grid
+
     wanted = None if kind is None else kind_of(kind)
     if wanted in (_DEVICES, _LINKS):
-        _print_catalogue(wanted, names)
+        from edgesim.cli.device import print_device, print_devices  # these load the catalogues
+        from edgesim.cli.link import print_link, print_links
+
+        one, every = (print_device, print_devices) if wanted == _DEVICES else (print_link, print_links)
+        for name in names:
+            one(name)
+        if not names:
+            every()
     elif wanted and names:
         for name in names:
             _print_part(wanted, name)
     else:
         for each in [wanted] if wanted else PACKAGES:
-            _print_kind(each)
+            places = places_of(each)
+            summaries = [place.summary for place in places.values()]
+            print_grid([GridColumn(each, list(places)), GridColumn("what it is", summaries)])
 
 
 def kind_of(word: str) -> str:
-    """Return the kind of part that a word, singular or plural, names. Raises ConfigError that offers the nearest."""
-    forms = {form: kind for kind in kinds() for form in _forms(kind)}
+    """Return the kind of part for a word in singular or plural. Raises ConfigError that offers the nearest."""
+    forms: dict[str, str] = {}
+    for kind in kinds():
+        plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+        forms |= dict.fromkeys((kind, kind[:-1] if kind.endswith("s") else plural), kind)
     if word.lower() not in forms:
         raise ConfigError(f"unknown kind {quoted(word)}{meant(word.lower(), forms)} (known: {', '.join(kinds())})")
     return forms[word.lower()]
-
-
-def _forms(kind: str) -> tuple[str, ...]:
-    if kind.endswith("s"):
-        return kind, kind[:-1]
-    return kind, f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
-
-
-def _print_kind(kind: str) -> None:
-    from edgesim.cli.grid import GridColumn, print_grid
-
-    places = places_of(kind)
-    summaries = [place.summary for place in places.values()]
-    print_grid([GridColumn(kind, list(places)), GridColumn("what it is", summaries)])
-
-
-def _print_catalogue(which: str, names: Sequence[str]) -> None:
-    from edgesim.cli.device import print_device, print_devices
-    from edgesim.cli.link import print_link, print_links
-
-    one, every = (print_device, print_devices) if which == _DEVICES else (print_link, print_links)
-    for name in names:
-        one(name)
-    if not names:
-        every()
 
 
 def _print_part(kind: str, name: str) -> None:

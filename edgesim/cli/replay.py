@@ -1,4 +1,4 @@
-"""The `replay` command: a run again, with other scenario values; what stays the same is not trained again."""
+"""The `replay` command: runs a run again with other scenario values, and reuses unchanged training results."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def replay_run(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run the scenario of a run again with overrides, and say what was trained for it.
+    """Run the scenario of a run again with overrides, and report the jobs that were retrained.
 
-    `out`: None: a folder beside the run. `fresh`: train everything, whatever is known. Raises ConfigError or DataError.
+    `out`: None: a folder beside the run. `fresh`: train everything again. Raises ConfigError or DataError.
     """
     before = opened(folder)
     scenario = load_scenario(before.manifest["scenario"], overrides)
@@ -53,7 +53,12 @@ def replay_run(
     trains = scenario.backend.value.trains
     with made_anew(fresh):
         found += of_parts(scenario, check_all(scenario, common.load, common.build))
-        with _answers(before.folder.parent, fresh) if trains else nullcontext() as answers:
+        opening: AbstractContextManager[Answers | None] = nullcontext()
+        if trains:
+            from edgesim.execution import result_cache  # loads torch, which a timing-only run does not need
+
+            opening = closing(result_cache.Answers(before.folder.parent, reads=not fresh))
+        with opening as answers:
             after = simulate(
                 scenario, target, observer, answers=answers, overwrite=overwrite, command=sys.argv, load=common.load,
                 build=common.build, warnings=found,
@@ -66,14 +71,8 @@ def replay_run(
     report(after, as_json, quiet, resumable=False)
 
 
-def _answers(folder: Path, fresh: bool) -> AbstractContextManager[Answers]:
-    from edgesim.execution.result_cache import Answers  # loads torch, which a run that trains nothing does without
-
-    return closing(Answers(folder, reads=not fresh))
-
-
 def _trained(before: Run, after: Run, trains: bool) -> str:
-    """Return the number of jobs that were trained, and the reason. `trains`: else the run is timing-only."""
+    """Return the number of trained jobs and the reason in words. `trains`: False for a timing-only run."""
     known, why = after.manifest["known"], _first_difference(before, after)
     if not trains:
         return f"timing only: nothing was trained{why}"
@@ -84,7 +83,7 @@ def _trained(before: Run, after: Run, trains: bool) -> str:
 
 
 def _first_difference(before: Run, after: Run) -> str:
-    """Return in which round the two runs first aggregated other updates, and whose."""
+    """Return the first round in which the runs aggregated different updates, with a device, in words."""
     for number in range(min(len(before.rounds), len(after.rounds))):
         was, now = (_aggregated(run.jobs, number) for run in (before, after))
         others = sorted(was ^ now)

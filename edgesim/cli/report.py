@@ -1,4 +1,4 @@
-"""The `report` command: a study, or runs, as one HTML file that needs no network."""
+"""The `report` command: one offline HTML file about a study or runs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def report(
         list[Path], typer.Argument(metavar="STUDY|RUN...", help="A study file (TOML), or run folders and patterns.")
     ],
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
-    size: Annotated[str, typer.Option(metavar="quick|full", help="Which size of the study.")] = "quick",
+    size: Annotated[str, typer.Option(metavar="quick|full", help="Size of the study.")] = "quick",
     only: Annotated[
-        list[str] | None, typer.Option(metavar="CELL", help="Only cells such as method=fedavg; may be repeated.")
+        list[str] | None, typer.Option(metavar="CELL", help="Only cells such as method=fedavg. Repeatable.")
     ] = None,
     runs: Runs = None,
     baseline: Annotated[
-        str | None, typer.Option(metavar="LABELS", help="What the table compares with, such as method=fedavg.")
+        str | None, typer.Option(metavar="LABELS", help="The baseline of comparisons, such as method=fedavg.")
     ] = None,
-    title: Annotated[str, typer.Option(help="Instead of the study's name.")] = "",
-    question: Annotated[str, typer.Option(help="What the report answers; default: that of the study.")] = "",
+    title: Annotated[str, typer.Option(help="Title. Default: the name of the study.")] = "",
+    question: Annotated[str, typer.Option(help="The question to answer. Default: the question of the study.")] = "",
 ) -> None:
-    """Write a study or runs as one HTML file: the answer in words, charts, tables, how to reproduce."""
+    """Write one HTML file about a study or runs: the answer in words, charts, tables, commands to reproduce."""
     print(write(what, out, size, only, runs, baseline, title, question))
 
 
@@ -48,7 +48,7 @@ def write(
 ) -> Path:
     """Write the report of a study, or of run folders, and return its path.
 
-    Raises ConfigError for several studies, options that are not for runs, and if the file cannot be written.
+    Raises ConfigError for several studies, for options that do not fit runs, and if the file cannot be written.
     """
     from edgesim.cli.out import check_file
     from edgesim.reports.html.page import write_report
@@ -66,7 +66,7 @@ def write(
 
 
 def parse_labels(given: str | None) -> dict[str, str] | None:
-    """Return the labels of a text such as "method=fedavg,deadline=30_s". Raises ConfigError for another one."""
+    """Return the labels in a text such as "method=fedavg,deadline=30_s". Raises ConfigError for other texts."""
     if given is None:
         return None
     pairs = [word.partition("=") for word in given.split(",")]

@@ -1,4 +1,4 @@
-"""The `run` command: a scenario becomes a run folder, and what it reached is printed."""
+"""The `run` command: runs a scenario, writes a run folder, and prints the results."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def run_scenario(
     fresh: bool = False,
     live: bool = False,
 ) -> None:
-    """Run a scenario file and print what it reached; a run that did not finish ends with another exit code than 0.
+    """Run a scenario file and print the results. The exit code is 0 only if the run finished.
 
-    `workers`: None: the scenario's backend. `out`: None: a folder below `runs`. `checkpoint_s`: seconds of the host
-    between two savings of what was trained; None: none. `fresh`: read no answers of other runs. `live`: show fleet and
-    jobs too, where there is a terminal. Raises ConfigError or DataError.
+    `workers`: None: the scenario's backend. `out`: None: a folder below `runs`. `checkpoint_s`: host seconds between
+    checkpoints of the training; None: no checkpoints. `fresh`: do not read cached results of other runs. `live`: also
+    show fleet and jobs on a terminal. Raises ConfigError or DataError.
     """
     if live and quiet:
         raise ConfigError("--live, --quiet: give one of them")
@@ -86,7 +86,7 @@ def _observer(
 def _known(
     scenario: Scenario, folder: Path, checkpoint_s: float | None, fresh: bool
 ) -> tuple[Answers | None, Checkpoint | None]:
-    """Return what is known of a run that trains: answers of runs before it, and what was saved of itself."""
+    """Return the cached results of earlier runs and the checkpoint of this one; None if the run does not train."""
     if not scenario.backend.value.trains:
         return None, None
     from edgesim.execution.checkpoint import Checkpoint
@@ -99,7 +99,7 @@ def _known(
 
 
 def _pool(scenario: Scenario, workers: int) -> str:
-    """Return the override that trains on worker processes."""
+    """Return the override for training on worker processes."""
     if not scenario.backend.value.trains:
         raise ConfigError(f"--workers: backend {scenario.backend.name!r} trains nothing that could be shared out")
     torch_device = json.dumps(getattr(scenario.backend.value, "device", "cpu"))
@@ -107,7 +107,7 @@ def _pool(scenario: Scenario, workers: int) -> str:
 
 
 def report(finished: Run, as_json: bool, quiet: bool, resumable: bool) -> None:
-    """Print what a run reached; one that did not finish ends the command with its exit code."""
+    """Print the results of a run. If it did not finish, end the command with the matching exit code."""
     manifest = finished.manifest
     if as_json:
         sessions = {view.chosen: summary(view) for view in finished.views if view.chosen}

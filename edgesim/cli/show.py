@@ -1,4 +1,4 @@
-"""What the commands print: tables for people, JSON for programs."""
+"""Printed output of commands: tables on a terminal or for pages, and JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COSTS = {
 
 
 def print_runs(runs: Sequence[Run], style: str = "") -> None:
-    """Print a row a run, then a row for each run and target accuracy; for `style` see `print_table`."""
+    """Print a row for each run, then a row for each run and target. For `style` see `print_table`."""
     from edgesim.reports.stats import summary, targets_table  # load pandas, which few of these commands need
 
     names = unique_names(runs)
@@ -68,12 +68,12 @@ def print_runs(runs: Sequence[Run], style: str = "") -> None:
 
 
 def without_silent(headings: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the headings of columns without the joules of accounts that spent none in any row."""
+    """Return the headings without energy accounts that spent nothing in any row."""
     return {name: head for name, head in headings.items() if name not in _OTHERS or any(row[name] for row in rows)}
 
 
 def unique_names(runs: Sequence[Run]) -> list[str]:
-    """Return the names of runs; where two are alike, the paths of their folders."""
+    """Return the names of runs, or the paths of their folders where names repeat."""
     times = Counter(run.name for run in runs)
     return [run.name if times[run.name] == 1 else str(run.folder) for run in runs]
 
@@ -90,10 +90,10 @@ def print_table(
     keys: int = 1,
     style: str = "",
 ) -> None:
-    """Print the named columns of some rows under their headings; numbers to the right, missing values as a dash.
+    """Print the named columns of rows under their headings, numbers on the right and missing values as a dash.
 
-    `keys`: so many first columns tell rows apart; a table that is too wide for the terminal goes on below with them.
-    `style`: "markdown" or "latex" for pages, which get no title.
+    `keys`: number of first columns that identify a row. If a table is too wide for the terminal, they are repeated in
+    the next block. `style`: "markdown" or "latex" for pages, without a title.
     """
     cells = [[_cell(name, row[name]) for name in columns] for row in rows]
     if style:
@@ -106,7 +106,7 @@ def print_table(
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON value to stdout; infinities and NaN become strings, and no control codes get to a terminal."""
+    """Print one JSON value to stdout. Infinities and NaN become strings, and control codes are escaped."""
     from edgesim.records.manifest import plain_json
 
     print(
@@ -117,7 +117,7 @@ def print_json(value: Any) -> None:
 
 
 def print_note(line: str) -> None:
-    """Print a line to stderr, where it does not mix with results."""
+    """Print a line to stderr, apart from results."""
     print(line, file=sys.stderr)
 
 

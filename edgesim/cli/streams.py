@@ -1,4 +1,4 @@
-"""Standard output and error that may be closed, or on a full disk."""
+"""Standard output and error streams that may be closed, or on a full disk."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import Any
 
 from edgesim.files.reading import visible
 
-_SIGPIPE_EXIT = 141  # as a shell shows a program that SIGPIPE has ended
+_SIGPIPE_EXIT = 141  # exit code of a program that SIGPIPE has ended, as in a shell
 
 
 class OutputError(Exception):
-    """What was to be printed cannot be; not an OSError, which would be taken for one of the files of a run."""
+    """Standard output cannot be written. Not an OSError, which would look like an error of a run's files."""
 
     def __init__(self, reason: OSError) -> None:
         super().__init__(f"cannot write to standard output: {reason.strerror}")
-        self.is_unread = isinstance(reason, BrokenPipeError)  # as by `| head`, which has what it wants
+        self.is_unread = isinstance(reason, BrokenPipeError)  # as with `| head`, which needs no more
         self.exit_code = _SIGPIPE_EXIT if self.is_unread else 1
 
 
 class _Stream:
-    """A text stream whose failures are OutputErrors, or are passed over if there is nobody to hear of them.
+    """A text stream whose failures are OutputErrors, or are ignored if `silent`.
 
-    Printed text may come from somebody else's run folder: no control codes in it reach a terminal. Rich moves the
-    cursor itself; it writes to `rich_proxied_file`, as it calls that, a stream to the same place.
+    Printed text may come from a run folder of another user, so control codes in it do not reach a terminal. Rich moves
+    the cursor with control codes: it writes to `rich_proxied_file`, an unfiltered stream to the same file.
     """
 
     def __init__(self, stream: Any, silent: bool, for_rich: bool = False) -> None:
@@ -44,26 +44,35 @@ class _Stream:
         return len(text)
 
     def flush(self) -> None:
-        """Write what is held back."""
+        """Write buffered text."""
         self._do(self._stream.flush)
 
     def _do(self, action: Any) -> None:
         try:
             action()
         except OSError as error:
-            _discard_the_rest(self._stream)
+            with suppress(OSError, ValueError):  # the stream has no file descriptor
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self._stream.fileno())  # drops buffered text, or Python would fail at its exit
+                os.close(nowhere)
             if not self._silent:
                 raise OutputError(error) from error
 
 
 @contextmanager
 def careful_streams() -> Iterator[None]:
-    """Let nothing that is wrong with stdout or stderr look like a fault of what runs in the with-block.
+    """Context in which errors of stdout and stderr are kept apart from errors of the code inside.
 
-    Raises OutputError if stdout cannot be written; what cannot be written to stderr is lost. What was closed from the
-    start is /dev/null.
+    Raises OutputError if stdout cannot be written. Text that cannot be written to stderr is lost. Streams that are
+    closed at the start become /dev/null.
     """
-    _open_what_is_closed()
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:  # without this, the next opened file would get this number and all printed text
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+            if getattr(sys, name) is None:
+                setattr(sys, name, open(number, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _Stream(sys.stdout, silent=False), _Stream(sys.stderr, silent=True)
     try:
@@ -71,22 +80,3 @@ def careful_streams() -> Iterator[None]:
         sys.stdout.flush()
     finally:
         sys.stdout, sys.stderr = before
-
-
-def _open_what_is_closed() -> None:
-    """Take the numbers of closed streams, or the next file that is opened would get what is printed."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
-            if getattr(sys, name) is None:
-                setattr(sys, name, open(number, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
-
-
-def _discard_the_rest(stream: Any) -> None:
-    """Send what a stream still holds to /dev/null, so that Python's end does not trip over it."""
-    with suppress(OSError, ValueError):  # no stream of the system's
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)

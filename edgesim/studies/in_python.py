@@ -263,8 +263,10 @@ def make_study(
         usual = ["best_accuracy", *until, *_SPENT]
     given_axes: dict[str, Any] = {}
     for axis, values in (axes or {}).items():
-        by_label = isinstance(values, Mapping)
-        given_axes[axis] = {str(label): _texts(each) for label, each in values.items()} if by_label else list(values)
+        if isinstance(values, Mapping):
+            given_axes[axis] = {str(label): _texts(each) for label, each in values.items()}
+        else:
+            given_axes[axis] = list(values)
     table: dict[str, Any] = {
         "name": name,
         "base": str(scenario_file(base).absolute()) if isinstance(base, str | Path) else scenario.canonical(),

@@ -29,14 +29,7 @@ def ray_pool(planned: Sequence[Planned], workers: int, address: str | None) -> I
     with closing(RayCluster("--backend ray", workers, address)):
         folder = planned[0].folder.parent
         with _mark(folder) as mark, rows_here(folder) as rows:
-            import ray
-
-            scenarios = {text_of(each.scenario["data"]): each.scenario for each in planned}
-            data = {}
-            for name, scenario in scenarios.items():
-                with suppress(EdgesimError):  # the cell itself reports the error
-                    data[name] = ray.put(load_data(load_scenario(scenario)))
-            given = mark, data, rows
+            given = mark, _put_data(planned), rows
             with closing(RayPool("--backend ray", workers, start, given, name_of)) as pool:
                 pool.begin()
                 yield pool
@@ -55,6 +48,18 @@ def _mark(folder: Path) -> Iterator[Path]:
         yield mark
     finally:
         mark.unlink(missing_ok=True)
+
+
+def _put_data(planned: Sequence[Planned]) -> dict[str, Any]:
+    """Put the data sets of cells into the memory of the cluster, and return their references by key."""
+    import ray
+
+    scenarios = {text_of(each.scenario["data"]): each.scenario for each in planned}
+    found = {}
+    for name, scenario in scenarios.items():
+        with suppress(EdgesimError):  # the cell itself reports the error
+            found[name] = ray.put(load_data(load_scenario(scenario)))
+    return found
 
 
 # --- in a process of the cluster --------------------------------------------------------------------------------------
