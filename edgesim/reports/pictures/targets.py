@@ -68,10 +68,10 @@ def time_to_target(
         handles = []
         for name in marks:
             mark = _MARKS[name]
-            look: dict[str, Any] = {"linestyle": "-" if mark == "D" else "none", "markersize": 5}
+            mark_style: dict[str, Any] = {"linestyle": "-" if mark == "D" else "none", "markersize": 5}
             if mark == ">":
-                look["markerfacecolor"] = "none"
-            handles.append(Line2D([], [], color=INK, marker=mark, **look))
+                mark_style["markerfacecolor"] = "none"
+            handles.append(Line2D([], [], color=INK, marker=mark, **mark_style))
         legend_below(drawn, handles, marks)
     return drawn
 
