@@ -59,7 +59,7 @@ class RecordedRun:
 
     @property
     def views(self) -> tuple[Self, ...]:
-        """Return the sessions of the run as runs; only the run itself if it has one training or is a session."""
+        """Return the sessions of the run as runs. A run of one training, or a session, returns only itself."""
         return (self,) if self.chosen or len(self.sessions) == 1 else tuple(map(self.session, self.sessions))
 
     def session(self, name: str) -> Self:

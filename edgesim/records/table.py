@@ -49,7 +49,7 @@ class Table:
         return self._committed
 
     def append(self, row: tuple[Any, ...]) -> int:
-        """Add one row in the order of the schema; return its index.
+        """Add one row in the order of the schema. Return its index.
 
         To keep this call cheap, the row is checked only when its chunk is full or read. Then a wrong number of values
         raises ValueError, and a value that does not fit its column (a fraction as an integer, None) TypeError.

@@ -79,7 +79,7 @@ _Key = tuple[str, str]  # a table, or weights, and a column of it
 
 
 def diff(run_a: Run, run_b: Run, tolerances: Mapping[str, Tolerance] | None = None) -> pd.DataFrame:
-    """Return a row for each table column and weight tensor (flattened) that differs; no row if the runs are identical.
+    """Return a row for each table column and weight tensor (flattened) that differs between two runs.
 
     Columns: table, column, different (rows that differ or have no partner), first_row (the first of them, from 0), a
     and b (the values there), max_abs and max_rel (largest difference of numbers, the latter relative to the larger

@@ -38,10 +38,10 @@ class _Round(NamedTuple):
 
 
 def round_bars(run: Run, number: int) -> pd.DataFrame:
-    """Return the activities of each device in a round, one row per stretch of time; `number` is 1 for the first round.
+    """Return the activities of each device in a round, one row per stretch of time.
 
-    Columns: device, job, phase (download, compute, upload), start_s and end_s since the round's start, outcome. A phase
-    without length has no row. Raises ConfigError if the round did not close.
+    `number` is 1 for the first round. Columns: device, job, phase (download, compute, upload), start_s and end_s since
+    the round's start, outcome. A phase without length has no row. Raises ConfigError if the round did not close.
     """
     row = round_row(run.rounds, number)
     start_s, now_s = run.rounds["start_s"].iloc[row], run.rounds["now_s"].iloc[row]

@@ -25,13 +25,13 @@ def by_kind(jobs: pd.DataFrame, devices: pd.DataFrame) -> pd.DataFrame:
 
 
 def participation(run: RecordedRun, each: bool = False) -> pd.DataFrame:
-    """Return a row for each kind of device, or with `each` for each device, in the order of the fleet; no server.
+    """Return a row for each kind of device, or with `each` for each device, in the order of the fleet.
 
     Columns: kind, devices (with `each`: device instead), jobs, ok_jobs, late_jobs, failed_jobs (the three and the jobs
     at work when the run ended add up to jobs), late_share (of jobs), mean_down_s, mean_compute_s and mean_up_s (over
     jobs that delivered), took_part (the share of devices with a job; with `each` the share of closed rounds that asked
     the device), jobs_share (of all jobs), down_bytes, up_bytes, active_j (receiving, computing and sending) and idle_j
-    (sleep included). Shares and means of nothing are NaN.
+    (sleep included). The server has no row. Shares and means of nothing are NaN.
     """
     fleet = run.devices[run.devices["device"] >= 0]
     groups = ["device"] if each else ["kind"]

@@ -39,7 +39,7 @@ def plot_runs(
     title: str = "",
     metric: str = ACCURACY,
 ) -> list[Path]:
-    """Draw test accuracy, or another metric, against each of `against`, side by side; return the files written.
+    """Draw test accuracy, or another metric, against each of `against`, side by side. Return the files written.
 
     `out`: the file name, with or without an ending. `width_in`: inches of the whole figure. Each scenario has its own
     colour, dash and mark. Several seeds are drawn as their mean, with a band from the lowest to the highest, see
