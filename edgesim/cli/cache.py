@@ -1,4 +1,4 @@
-"""The `cache` command: what runs have kept for those after them, and how to get rid of it."""
+"""The `cache` command: shows or deletes cached results."""
 
 from __future__ import annotations
 

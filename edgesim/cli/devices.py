@@ -1,4 +1,4 @@
-"""What the `devices` command prints: who took part in a run, and what it took them."""
+"""The `devices` command: participation of devices in a run, and their times, bytes and energy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the `energy` command prints: sums of joules and their shares."""
+"""The `energy` command: sums of joules and their shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run goes that was given no folder."""
+"""Default run folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `model` prints, a cost profile: FLOPs of each layer, and of training when only the last layers learn."""
+"""The `model` command: FLOPs of each layer, and of training when only the last layers learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `show` prints of a scenario: the values in effect, where they come from, and what is probably not meant."""
+"""The `show` command: effective values of a scenario, their origins, and warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the scripts of `analysis/` are run."""
+"""Entry point of the scripts in `analysis/`."""
 
 from __future__ import annotations
 
