@@ -233,7 +233,7 @@ def estimate_of(parts: Assembly, speed: Callable[[Assembly], float] | None = Non
             scenario.server.idle * seconds, notes=(unknown,) if _has_batteries(parts) else (),
         )  # fmt: skip
         jobs = priced(parts, learner.plan(everyone))
-    totals = _totals(parts, typical, _rounds(scenario.stop, typical), speed)
+    totals = _totals(parts, typical, speed)
     return Estimate(by_block(parts, jobs), totals, typical.notes)
 
 
@@ -299,21 +299,15 @@ def _means(trial: Simulation, host_s: float, ratio: float) -> _Round:
     )  # fmt: skip
 
 
-def _rounds(stop: Stop, typical: _Round) -> int | None:
-    """Return the number of rounds that the limits allow, at least one; None if only an accuracy ends the run."""
-    if typical.of_run is not None:
-        return typical.of_run
-    joules = None if stop.energy is None else stop.energy - typical.flying_j
-    money = None if stop.cost is None else stop.cost.values[1]
-    each_j = typical.active_j + typical.idle_j
-    spent = ((stop.rounds, 1.0), (stop.sim_time, typical.seconds), (joules, each_j), (money, typical.cost))
-    allowed = [limit / each for limit, each in spent if limit is not None and each > 0]
-    return max(1, int(min(allowed))) if allowed else None
-
-
-def _totals(
-    parts: Assembly, typical: _Round, rounds: int | None, speed: Callable[[Assembly], float] | None
-) -> dict[str, Any]:
+def _totals(parts: Assembly, typical: _Round, speed: Callable[[Assembly], float] | None) -> dict[str, Any]:
+    rounds, stop = typical.of_run, parts.scenario.stop
+    if rounds is None:  # as many as the limits allow, at least one; None if only an accuracy ends the run
+        joules = None if stop.energy is None else stop.energy - typical.flying_j
+        money = None if stop.cost is None else stop.cost.values[1]
+        each_j = typical.active_j + typical.idle_j
+        spent = ((stop.rounds, 1.0), (stop.sim_time, typical.seconds), (joules, each_j), (money, typical.cost))
+        allowed = [limit / each for limit, each in spent if limit is not None and each > 0]
+        rounds = max(1, int(min(allowed))) if allowed else None
     memory_bytes = _memory_bytes(parts, typical.jobs)
     if rounds is None:
         unknown = dict.fromkeys(("rounds", "jobs", "flops", "host_minutes", "disk_bytes", "sim_time_s", *_SPLIT))

@@ -1,4 +1,4 @@
-"""Progress of a run: one line, a plain line every tenth of the run, or a live view of fleet, jobs and accuracy."""
+"""Progress of a run: one live line, a plain line per tenth of the run, or a live view of fleet, jobs and accuracy."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from edgesim.reports.format import divergence, text
 from edgesim.reports.load import Run
 from edgesim.reports.stats import curve
 
-_LINES = 10  # where there is no terminal, a log gets about this many lines
+_LINES = 10  # approximate number of lines in a log without a terminal
 
 
 class Left(NamedTuple):
-    """How much longer a run takes: by which limit, and about how long on the host and in simulated time."""
+    """Remaining time of a run: the limit that ends it, and approximate seconds on the host and simulated."""
 
     by: str
     host_s: float
@@ -33,7 +33,7 @@ class Left(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a run ends, whichever comes first; None: not there."""
+    """Limits of a run, of which the first one reached ends it; None: no such limit."""
 
     rounds: int | None = None
     accuracy: float | None = None
@@ -47,22 +47,25 @@ class Limits:
 
     @property
     def several(self) -> bool:
-        """Return whether there is more than one."""
+        """True if there is more than one limit."""
         return sum(value is not None for value in vars(self).values()) > 1
 
     def shares(self, done: Mapping[str, Any]) -> dict[str, float]:
-        """Return which share of the way to each limit is done. Accuracy is none of them: it does not grow steadily.
+        """Return the share of each limit that is reached, except accuracy, which does not grow steadily.
 
         Keys of `done` that are read: round, now_s, energy_j.
         """
-        keys = {"rounds": "round", "sim_time": "now_s", "energy": "energy_j"}
-        found = {name: (done.get(key, 0), getattr(self, name)) for name, key in keys.items()}
+        found = {
+            "rounds": (done.get("round", 0), self.rounds),
+            "sim_time": (done.get("now_s", 0), self.sim_time),
+            "energy": (done.get("energy_j", 0), self.energy),
+        }
         return {name: min(1.0, value / limit) for name, (value, limit) in found.items() if limit is not None}
 
     def left(self, done: Mapping[str, Any], host_s: float, start: Mapping[str, float] | None = None) -> Left | None:
-        """Return how much longer a run takes that has done so much in `host_s`; None if nothing can be said.
+        """Return the remaining time of a run that has done `done` in `host_s` seconds; None if it is unknown.
 
-        `start`: the shares that were done when these seconds began, none if not given.
+        `start`: the shares of limits that were reached before these seconds, by default none.
         """
         steps = {name: (share, share - (start or {}).get(name, 0.0)) for name, share in self.shares(done).items()}
         ends = {name: host_s * (1 - share) / step for name, (share, step) in steps.items() if step > 0}
@@ -73,7 +76,7 @@ class Limits:
         return Left(by, ends[by], done["now_s"] * (1 - share) / share)
 
     def in_words(self, left: Left | None) -> str:
-        """Return the host's time that is left, by which limit, and what may end the run sooner; "": nothing known."""
+        """Return the remaining host time, its limit, and an accuracy that may end the run sooner; "" if unknown."""
         sooner = f"accuracy {self.accuracy:g}" if self.accuracy is not None else ""
         if left is None:
             return f"until {sooner}" if sooner else ""
@@ -95,9 +98,9 @@ class ProgressLine:
         warnings: Sequence[str] = (),
         session: str = "",
     ) -> None:
-        """`clock_s`: a host clock, default rich's. `warnings`: of a scenario, told once it turns out that it runs.
+        """`clock_s`: a host clock, default rich's. `warnings`: of a scenario, printed once it runs.
 
-        `session`: whose rounds, if there are several; lines begin with it, and there is no live one.
+        `session`: name of the session if there are several; lines begin with it, and there is no live line.
         """
         self._session = f"{session}: " if session else ""
         self._warnings = warnings
@@ -109,7 +112,7 @@ class ProgressLine:
         self._task = self._bar.add_task("starting", total=1.0 if limits.shares({}) else None)
         self._accuracy: float | None = None
         self._before = 0
-        self._start: dict[str, float] = {}  # how far each limit was when this process began
+        self._start: dict[str, float] = {}  # share of each limit reached when this process began
         self._tenths = 0
         self._live = self._console.is_interactive and not session
         if self._live:
@@ -118,16 +121,22 @@ class ProgressLine:
     def round_closed(self, info: Mapping[str, Any]) -> None:
         """Show a closed round.
 
-        Keys of `info`: round (how many are done), accuracy (None if not evaluated), now_s, energy_j (of the fleet so
-        far), active_j (of it, what is above idle power), diverged (how, in the round in which training did), and in a
-        run that goes on from a checkpoint before (how many an earlier run did), warnings (so far; each is told once).
+        Keys of `info`: round (number of closed rounds), accuracy (None if not evaluated), now_s, energy_j (of the fleet
+        so far), active_j (its part above idle power), diverged (in the round in which training diverged), warnings (so
+        far; each is printed once), and in a run continued from a checkpoint before (rounds of the earlier run).
         """
         for line in (each for each in (*self._warnings, *info.get("warnings", ())) if each not in self._told):
             self._console.print(f"warning: {line}", soft_wrap=True)
             self._told.add(line)
         shares = self._limits.shares(info)
         if info.get("before", 0) > self._before:
-            self._go_on(info, shares)
+            # An earlier run's rounds took no time of this process. Its last round is known, its clock is not.
+            self._before = info["before"]
+            self._console.print(f"goes on after round {self._before}")
+            self._start = dict(shares)
+            if "rounds" in shares:
+                self._start["rounds"] = self._before / (self._limits.rounds or 1)
+            self._tenths = _tenths(self._start)
         if info.get("diverged"):
             self._console.print(f"{self._session}{divergence(info['diverged'])}", soft_wrap=True)
         if info["accuracy"] is not None:
@@ -139,18 +148,9 @@ class ProgressLine:
         self._tenths = _tenths(shares)
 
     def close(self) -> None:
-        """Take the live line away. May be called twice."""
+        """Remove the live line. May be called twice."""
         if self._live:
             self._bar.stop()
-
-    def _go_on(self, info: Mapping[str, Any], shares: dict[str, float]) -> None:
-        """Count from here: what an earlier run did took no time now. Its last round is known, its clock is not."""
-        self._before = info["before"]
-        self._console.print(f"goes on after round {self._before}")
-        self._start = dict(shares)
-        if "rounds" in shares:
-            self._start["rounds"] = self._before / (self._limits.rounds or 1)
-        self._tenths = _tenths(self._start)
 
     def _line(self, info: Mapping[str, Any]) -> str:
         done, limit = info["round"], self._limits.rounds
@@ -168,7 +168,7 @@ class ProgressOfSessions:
     """An observer of a run of several sessions: each has lines of its own."""
 
     def __init__(self, limits: Mapping[str, Limits], console: Console, warnings: Sequence[str] = ()) -> None:
-        """`limits`: of each session, by its name. `warnings`: as those of `ProgressLine`."""
+        """`limits`: of each session, by its name. `warnings`: as for `ProgressLine`."""
         first = next(iter(limits))
         self._lines = {
             name: ProgressLine(own, console, warnings=warnings if name == first else (), session=name)
@@ -180,7 +180,7 @@ class ProgressOfSessions:
         self._lines[info["session"]].round_closed(info)
 
     def close(self) -> None:
-        """Do nothing more; may be called twice."""
+        """Close the lines of all sessions. May be called twice."""
         for line in self._lines.values():
             line.close()
 
@@ -196,11 +196,11 @@ _FRAMES_A_SECOND = 4
 
 @dataclass(frozen=True)
 class Glance:
-    """What is seen of a run at one moment.
+    """Snapshot of a run for display.
 
-    `done`: round (how many are done), now_s, energy_j, active_j; empty before the first round. `fleet`: now_s, devices,
-    busy, away, running, as the run last said; empty if it did not. `accuracies`: of the evaluations so far. `host_s`:
-    of the host since the run began.
+    `done`: round (number of closed rounds), now_s, energy_j, active_j; empty before the first round. `fleet`: now_s,
+    devices, busy, away, running, as last reported; empty if never. `accuracies`: of the evaluations so far. `host_s`:
+    host time since the run began.
     """
 
     name: str
@@ -211,17 +211,17 @@ class Glance:
     fleet: Mapping[str, Any] = field(default_factory=dict)
     accuracies: Sequence[float] = ()
     host_s: float = 0.0
-    start: Mapping[str, float] = field(default_factory=dict)  # shares of limits that were done when host_s was 0
+    start: Mapping[str, float] = field(default_factory=dict)  # shares of limits reached when host_s was 0
 
     @property
     def rounds(self) -> str:
-        """Return how many rounds are done, of how many."""
+        """Number of closed rounds and of all rounds, such as "round 3/10"."""
         done, limit = self.done.get("round", 0), self.limits.rounds
         return f"round {done}/{limit}" if limit else f"round {done}"
 
 
 def glance_of(run: Run) -> Glance:
-    """Return what is seen of a run in its folder. Raises ConfigError as its tables do."""
+    """Return the snapshot of a run from its folder. Raises ConfigError as its tables do."""
     scenario = run.manifest["scenario"]
     stop = scenario.get("stop") or {}
     limits = Limits(*(stop.get(name) for name in ("rounds", "accuracy", "sim_time", "energy")))
@@ -273,7 +273,7 @@ def _left(glance: Glance) -> str:
 
 
 def panel_of(glance: Glance, ascii_only: bool = False) -> RenderableType:
-    """Return a glance as a panel for a terminal; `ascii_only`: one that cannot show a curve."""
+    """Return a glance as a panel for a terminal; `ascii_only`: for a terminal that cannot show a curve."""
     done, rows = glance.done, Table.grid(padding=(0, 2))
     rows.add_column(style="bold")
     rows.add_column()
@@ -313,15 +313,15 @@ def curve_of(values: Sequence[float]) -> str:
 
 
 class Display:
-    """Shows glances as they come: a panel on a terminal, which is drawn anew all the time; a line each elsewhere."""
+    """Shows glances as they arrive: as a panel on a terminal, which is redrawn regularly, and elsewhere as lines."""
 
     def __init__(self, console: Console, clock_s: Callable[[], float] = time.perf_counter) -> None:
-        """`clock_s`: of the host."""
+        """`clock_s`: a host clock."""
         self._console = console
         self._clock_s = clock_s
         self._glance: Glance | None = None
-        self._since_s = 0.0  # when the glance came
-        self._told: Mapping[str, Any] = {}  # what was done as the last line had it
+        self._since_s = 0.0  # arrival of the glance
+        self._told: Mapping[str, Any] = {}  # `done` of the last line
         self._live: Live | None = None
         if console.is_interactive:
             self._live = Live(
@@ -332,7 +332,7 @@ class Display:
     def show(self, glance: Glance) -> None:
         """Show a glance."""
         self._glance, self._since_s = glance, self._clock_s()
-        if self._live is None and glance.done != self._told:  # how long the rest takes is no news
+        if self._live is None and glance.done != self._told:  # a new estimate of the remaining time is no news
             self._console.print(line_of(glance), soft_wrap=True)  # a line of a log has no width
             self._told = dict(glance.done)
 
@@ -341,7 +341,7 @@ class Display:
         self._console.print(line, soft_wrap=True)
 
     def close(self) -> None:
-        """Take the panel away. May be called twice."""
+        """Remove the panel. May be called twice."""
         if self._live is not None:
             self._live.stop()
 
@@ -356,7 +356,7 @@ class LiveView:
     """An observer of a run that shows it on a terminal, on stderr, so that stdout stays free for results."""
 
     def __init__(self, first: Glance, display: Display, warnings: Sequence[str] = ()) -> None:
-        """`first`: before anything is done. `warnings`: of the scenario, told once it turns out that it runs."""
+        """`first`: the glance before the first round. `warnings`: of the scenario, printed once it runs."""
         self._glance = first
         self._display = display
         self._warnings = warnings
@@ -365,14 +365,14 @@ class LiveView:
         display.show(first)
 
     def round_closed(self, info: Mapping[str, Any]) -> None:
-        """Show a closed round: `info` as `ProgressLine.round_closed` takes it, and now, which asks the fleet."""
+        """Show a closed round; `info` as for `ProgressLine.round_closed`, with now, which returns the fleet's state."""
         for line in (each for each in (*self._warnings, *info.get("warnings", ())) if each not in self._told):
             self._display.tell(f"warning: {line}")
             self._told.add(line)
         glance = self._glance
         if info.get("before") and not glance.done:
             self._display.tell(f"goes on after round {info['before']}")
-            glance = replace(glance, start=glance.limits.shares(info))  # what an earlier run did took no time now
+            glance = replace(glance, start=glance.limits.shares(info))  # the earlier run took no time of this one
         if info.get("diverged"):
             self._display.tell(divergence(info["diverged"]))
         more = [] if info["accuracy"] is None else [info["accuracy"]]
@@ -386,10 +386,10 @@ class LiveView:
         self._display.show(self._glance)
 
     def close(self) -> None:
-        """Take the panel away. May be called twice."""
+        """Remove the panel. May be called twice."""
         self._display.close()
 
 
 def stderr_console() -> Console:
-    """Return a console on stderr that takes no text for markup."""
+    """Return a console on stderr without markup."""
     return Console(file=sys.stderr, markup=False, highlight=False)

@@ -143,23 +143,18 @@ class Releasing:
         return self._training.tables[name].committed - PART_ROWS * len(self._training.released.parts[name])
 
     def _release(self, name: str, folder: RunFolder) -> None:
+        training = self._training
         with suppress(ConfigError):  # such as a full disk: the rows stay here, and the last write raises the error
             if name in ("jobs", "rounds"):
-                training = self._training
                 training.released = training.released.with_rounds(training.tables)
                 training.tables["rounds"].release(training.released.rows("rounds"))
-            if name == "rounds":
-                self._release_rounds(folder)
-            else:
+            if name != "rounds":
                 self._release_rows(name, folder)
+            while name == "rounds" and (rounds := training.released.rounds) is not None and len(rounds) >= PART_ROWS:
+                part = self._part(folder, "rounds", rounds[:PART_ROWS])
+                training.released = training.released.without_rounds(part)
         held = self._held(name)
         self._due[name] = held + PART_ROWS // 4 if held >= PART_ROWS else PART_ROWS  # retry once there are more rows
-
-    def _release_rounds(self, folder: RunFolder) -> None:
-        training = self._training
-        while (rounds := training.released.rounds) is not None and len(rounds) >= PART_ROWS:
-            part = self._part(folder, "rounds", rounds[:PART_ROWS])
-            training.released = training.released.without_rounds(part)
 
     def _release_rows(self, name: str, folder: RunFolder) -> None:
         training, table, buffer = self._training, self._training.tables[name], self._training.session.server_buffer
