@@ -1,17 +1,17 @@
-"""The FedPMT paper's own count of a training step, as printed and with its slips put right.
+"""The FedPMT paper's own count of a training step, as printed and with its errors corrected.
 
 One operation is one multiplication with its addition, so a step costs about half of what PyTorch counts as FLOPs;
 speeds of a scenario are then operations per second. With a batch of B, n_l units in linear layer l and F_l
 multiply-adds of convolution l on one image, a step of the corrected count takes
 
     forward     B n_(l-1) n_l for a linear layer, B F_l for a convolution; in a network without convolutions also B n_l
-    error       2 B n_l for the output, B n_l for a hidden linear layer, and what the next layer's forward took
-                (the way back through its weights)
-    gradient    as many as forward without B n_l, for a trained layer
-    update      n_(l-1) n_l for a trained linear layer; the paper counts none for convolutions
+    error       2 B n_l for the output, B n_l for a hidden linear layer, and the forward operations of the next layer
+                (for the way back through its weights)
+    gradient    the same as forward without B n_l, for a trained layer
+    update      n_(l-1) n_l for a trained linear layer. The paper counts none for convolutions
 
 and an error is counted down to the first trained layer. Source: FedPMT paper, Table 5.2 in H. Wu, PhD thesis,
-York University (2023): its 23 numbers follow from these formulas and the slips marked in `_as_printed`.
+York University (2023): its 23 numbers follow from these formulas and the errors marked as slips in `_as_printed`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ import numpy as np
 
 from edgesim.core.arrays import Arr
 from edgesim.core.errors import ConfigError
-from edgesim.core.price_list import CostProfile, LayerCost
+from edgesim.core.price_list import CostProfile
 from edgesim.core.task import Pass, Submodel
 from edgesim.learning.cost_models.measured import Measured
 
 
 class CountedLayer(NamedTuple):
-    """What the paper's formulas need to know of a layer, after thinning unless said otherwise."""
+    """Quantities of a layer in the paper's formulas, after thinning unless stated otherwise."""
 
     name: str
     linear: bool  # else a convolution
     outputs: float  # units or channels
     products: float  # multiply-adds of its forward pass, per sample
-    misread: float  # height of its feature map / channels that enter it, of the whole model; 1 where never mixed up
+    misread: float  # height of its feature map / input channels, of the whole model. 1 where the paper is correct
 
 
 class _Terms(NamedTuple):
@@ -51,14 +51,14 @@ class _Terms(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FedPMTPaper:
-    """Operations of convolutions followed by linear layers as the FedPMT paper counts them; other models are refused.
+    """Operations of convolutions followed by linear layers, by the FedPMT paper's formulas. It refuses other models.
 
-    `count`: "published" gives the printed numbers, "corrected" those of the same formulas without slips. Where a method
-    keeps a share of the units, the printed numbers are those of fractions of units, cut to a whole number. Zeros of
-    masked layers cost like any number. Work that is no pass through the model is priced as by `measured`.
+    `count`: "published" gives the printed numbers, "corrected" the numbers of the same formulas without errors. If a
+    method keeps a share of the units, the printed numbers are for fractions of units, rounded down to a whole number.
+    Zeros of masked layers cost like any number. Work that is not a pass through the model is priced as by `measured`.
     """
 
-    count: Literal["published", "corrected"] = "published"  # what the paper's round times rest on
+    count: Literal["published", "corrected"] = "published"  # the basis of the paper's round times
 
     def check(self, widths: int) -> None:
         """Accept every method: any part has a price."""
@@ -66,8 +66,8 @@ class FedPMTPaper:
     def flops(self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Arr:
         """Return operations, shape (k,), of one pass over `samples` in `steps` SGD steps, both of shape (k,).
 
-        A pass over a number of samples of its own is one batch, without update. Raises ConfigError if the model is
-        no plain chain of convolutions and linear layers.
+        A pass over a number of samples of its own is one batch, without update. Raises ConfigError if the model is not
+        a plain chain of convolutions and linear layers.
         """
         if work.kind not in ("train", "forward"):
             return Measured().flops(cost_profile, work, submodel, samples, steps)
@@ -89,7 +89,7 @@ class FedPMTPaper:
     def operations(
         self, layers: Sequence[CountedLayer], frozen: frozenset[str], samples: Arr, steps: Arr, update: bool = True
     ) -> Arr:
-        """Return operations, shape (k,), of `steps` training steps over `samples` in all that leave `frozen` alone."""
+        """Return operations, shape (k,), of `steps` training steps over `samples` in total. `frozen`: not trained."""
         total, reached = np.zeros_like(samples), False
         for place, layer in enumerate(layers):
             terms = _corrected(layers, place, samples, steps)
@@ -116,55 +116,55 @@ def _corrected(layers: Sequence[CountedLayer], place: int, samples: Arr, steps: 
 
 
 def _as_printed(terms: _Terms, layers: Sequence[CountedLayer], place: int, samples: Arr, steps: Arr) -> _Terms:
-    """Return a layer's terms with the paper's slips, each read as a rule that fits all three of its networks."""
+    """Return a layer's terms with the paper's errors, each stated as a rule that fits all three of its networks."""
     layer, classes = layers[place], layers[-1].outputs
     if not layer.linear:
-        # Slip 1: one image a step instead of the batch. Slip 2: the height of the map for the channels that enter.
-        # Slip 5: the way back is charged where it leaves a convolution, not where it enters; so the first one's,
-        # which nobody needs, is counted and the first linear layer's is not.
+        # Slip 1: one image per step instead of the batch. Slip 2: the height of the map instead of the input channels.
+        # Slip 5: the way back is charged where it leaves a convolution, not where it enters. So the way back of the
+        # first one, which is not needed, is counted and the way back of the first linear layer is not.
         once = steps * layer.products * layer.misread
         return terms._replace(forward=once, error=once, gradient=once)
     if place == len(layers) - 1:
         return terms
     if place == 0:
-        # Slip 4: the inputs of the first layer for its units.
+        # Slip 4: the inputs of the first layer instead of its units.
         inputs = layer.products / layer.outputs
         return terms._replace(error=terms.error + samples * (inputs - layer.outputs))
     if not layers[0].linear:
-        # Slip 3, behind convolutions: the classes for the units of the next layer and, in every hidden linear layer
-        # but the first, also for the batch.
+        # Slip 3, behind convolutions: the classes instead of the units of the next layer and, in every hidden linear
+        # layer except the first, also instead of the batch.
         own_error = samples * layer.outputs if not layers[place - 1].linear else steps * classes * layer.outputs
         return terms._replace(error=own_error + samples * layer.outputs * classes)
     return terms
 
 
 def counted_layers(cost_profile: CostProfile, kept: Mapping[str, tuple[float, int]]) -> tuple[CountedLayer, ...]:
-    """Return the layers of a cost profile; `kept`: channel group -> units that stay, of how many.
+    """Return the layers of a cost profile. `kept`: channel group -> kept units and units of the group.
 
-    Units need not be whole, as the paper also counts 0.1 x 128. Raises ConfigError if the formulas do not cover them.
+    Kept units need not be whole, because the paper also counts 0.1 x 128. Raises ConfigError if the formulas do not
+    cover a layer.
     """
     if found := _misfit(cost_profile):
         raise ConfigError(
             "cost.name: 'fedpmt_paper' counts convolutions and then linear layers, in a row and each with a bias; "
             f"model {cost_profile.model} has {found}"
         )
-    channels = (
-        float(cost_profile.input_shape[0]),
-        *(float(layer.params - layer.weights) for layer in cost_profile.layers),
-    )
-    return tuple(_counted(layer, channels[place], place > 0, kept) for place, layer in enumerate(cost_profile.layers))
-
-
-def _counted(layer: LayerCost, channels: float, mixed_up: bool, kept: Mapping[str, tuple[float, int]]) -> CountedLayer:
-    linear, outputs, products = layer.kind == "Linear", float(layer.params - layer.weights), layer.forward_flops / 2
-    height = math.sqrt(products / layer.weights)  # the cost profile knows the pixels of a map: the side of a square one
-    return CountedLayer(
-        name=layer.name,
-        linear=linear,
-        outputs=_thinned(outputs, layer.rows, kept),
-        products=_thinned(_thinned(products, layer.rows, kept), layer.columns, kept),
-        misread=height / channels if mixed_up and not linear else 1.0,
-    )
+    found: list[CountedLayer] = []
+    channels = float(cost_profile.input_shape[0])  # of the layer's input, of the whole model
+    for layer in cost_profile.layers:
+        linear, outputs, products = layer.kind == "Linear", float(layer.params - layer.weights), layer.forward_flops / 2
+        height = math.sqrt(products / layer.weights)  # side of a square map, from its number of pixels
+        found.append(
+            CountedLayer(
+                name=layer.name,
+                linear=linear,
+                outputs=_thinned(outputs, layer.rows, kept),
+                products=_thinned(_thinned(products, layer.rows, kept), layer.columns, kept),
+                misread=height / channels if found and not linear else 1.0,
+            )
+        )
+        channels = outputs
+    return tuple(found)
 
 
 def _thinned(amount: float, group: str, kept: Mapping[str, tuple[float, int]]) -> float:
@@ -173,7 +173,7 @@ def _thinned(amount: float, group: str, kept: Mapping[str, tuple[float, int]]) -
 
 
 def _misfit(cost_profile: CostProfile) -> str | None:
-    """Return what keeps a model from being convolutions and then linear layers, in a row and each with a bias."""
+    """Return the first deviation of a model from a chain of convolutions and then linear layers, each with a bias."""
     before: list[str] = []
     kinds = ["Conv2d"]
     for layer in cost_profile.layers:

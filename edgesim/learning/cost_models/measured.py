@@ -1,4 +1,4 @@
-"""Cost models: how many floating-point operations a device's work takes."""
+"""Cost model by measured FLOPs: the floating-point operations of a device's work."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from edgesim.core.task import Pass, Submodel
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """FLOPs as PyTorch's own counter scores them, layer by layer; frozen and thinner parts really cost less.
+    """FLOPs by PyTorch's own counter, layer by layer, so that frozen and thinner parts cost less.
 
-    `include`: "counted", or "all" to add by formula what the counter scores as zero and the optimiser's update.
-    `sparse`: whether zeros of masked layers cost like any number ("dense") or nothing ("ideal").
+    `include`: "counted", or "all" to add by formula the operations that the counter scores as zero and the optimiser's
+    update. `sparse`: zeros of masked layers cost like any number ("dense") or nothing ("ideal").
     """
 
     include: Include = "counted"
-    sparse: Sparse = "dense"  # what today's hardware does
+    sparse: Sparse = "dense"  # as on today's hardware
 
     def check(self, widths: int) -> None:
         """Accept every method: any part has a measured price."""
@@ -31,7 +31,11 @@ class Measured:
         submodel = work.submodel or submodel
         match work.kind:
             case "train":
-                updates = steps * self._update_flops(cost_profile, work, submodel)
+                per_step = 0.0  # FLOPs of the optimiser. A pass over samples of its own updates nothing
+                if self.include != "counted" and work.samples is None:
+                    params = cost_profile.submodel_params(submodel, trained_only=True)
+                    per_step = work.updates * work.update_flops * params
+                updates = steps * per_step
                 of_samples = done * cost_profile.train_flops(submodel, self.include, self.sparse)
                 return work.times * (of_samples + batches * cost_profile.step_flops(submodel)) + updates
             case "forward":
@@ -46,10 +50,10 @@ class Measured:
     def amounts(
         self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr
     ) -> dict[str, Arr]:
-        """Return the amounts of all terms, each of shape (k,); see edgesim.core.cost_model.Itemised.
+        """Return the amounts of all terms, each of shape (k,). See edgesim.core.cost_model.Itemised.
 
-        Steps, layers and parameter bytes are those of the SGD steps of training on the samples of local SGD; of other
-        work only the FLOPs count.
+        Steps, layers and parameter bytes belong to the SGD steps of training on the samples of local SGD. Other work
+        has only FLOPs.
         """
         submodel = work.submodel or submodel
         flops, convolution_flops = self.flops(cost_profile, work, submodel, samples, steps), np.zeros_like(samples)
@@ -67,12 +71,6 @@ class Measured:
             "linear_flops": flops - convolution_flops,
             "parameter_bytes": taken * F32_BYTES * cost_profile.submodel_params(submodel),
         }
-
-    def _update_flops(self, cost_profile: CostProfile, work: Pass, submodel: Submodel) -> float:
-        """Return the optimiser's FLOPs of a step; a pass over other samples than those of local SGD updates nothing."""
-        if self.include == "counted" or work.samples is not None:
-            return 0.0
-        return work.updates * work.update_flops * cost_profile.submodel_params(submodel, trained_only=True)
 
 
 def _done(work: Pass, samples: Arr) -> Arr:

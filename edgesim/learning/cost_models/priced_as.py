@@ -1,4 +1,4 @@
-"""Prices of another network: a small one learns, a large one is charged for."""
+"""Prices of another network: a small network is trained, and a large one is charged."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ _Size: TypeAlias = Annotated[str, Field(examples=["3x224x224"])]
 
 @dataclass(frozen=True, kw_only=True)
 class As:
-    """FLOPs, bytes and memory are those of another network; what is learned is what the scenario's own one learns.
+    """FLOPs, bytes and memory of another network. The network of the scenario itself is trained.
 
-    A part costs the share of the other network that it has of the scenario's own: half the FLOPs, or bytes, of one are
-    half of those of the other. So the seconds, joules and costs of a large network can be had where it cannot be
-    trained. Samples, steps and rounds stay what they are: that a large network learns as fast is not said by this.
+    A part costs the same share of the other network as of the scenario's own: half the FLOPs, or bytes, of one network
+    are half the FLOPs, or bytes, of the other. So a run gives the seconds, joules and costs of a large network that
+    cannot be trained here. Samples, steps and rounds do not change: nothing is said about the learning speed of the
+    large network.
     """
 
     model: str | dict[str, Any]  # as in the section model, such as "torchvision:resnet50"
-    input: _Size | None = None  # such as "3x224x224"; None: what the network is known for, or that of the data set
+    input: _Size | None = None  # such as "3x224x224". None: the network's native input, or the input of the data set
     classes: Count | None = None  # None: likewise
-    payload_of: str | dict[str, Any] | None = None  # the network whose bytes travel, if that is a third one
+    payload_of: str | dict[str, Any] | None = None  # the network whose bytes are sent, if it is a third one
 
     def __post_init__(self) -> None:
         if self.input is not None and not _INPUT.fullmatch(self.input):
@@ -42,12 +43,12 @@ class As:
 
     @property
     def input_shape(self) -> tuple[int, ...] | None:
-        """Return the shape of an input; None: the network's own."""
+        """Shape of an input. None: the network's own."""
         return None if self.input is None else tuple(map(int, self.input.split("x")))
 
     @property
     def charged_as(self) -> str:
-        """Return what is charged for, in words."""
+        """Name of the charged network, with its input size if one is set."""
         model = self.model if isinstance(self.model, str) else str(self.model.get("name"))
         return model if self.input is None else f"{model} on {self.input}"
 
@@ -57,7 +58,7 @@ class As:
     def flops(self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr) -> Arr:
         """Return FLOPs, shape (k,), of one pass over `samples` in `steps` SGD steps, both of shape (k,)."""
         large = _large(cost_profile)
-        if work.kind == "flops":  # on numbers of the network, such as coding: in proportion to them
+        if work.kind == "flops":  # work on the numbers of the network, such as coding, in proportion to them
             return np.full_like(samples, work.times * large.params / cost_profile.params)
         whole = replace(work, submodel=Submodel())
         return _share(cost_profile, work, submodel) * Measured().flops(large, whole, Submodel(), samples, steps)
@@ -65,7 +66,7 @@ class As:
     def amounts(
         self, cost_profile: CostProfile, work: Pass, submodel: Submodel, samples: Arr, steps: Arr
     ) -> Mapping[str, Arr]:
-        """Return the amounts of all terms, each of shape (k,); see edgesim.core.cost_model.Itemised."""
+        """Return the amounts of all terms, each of shape (k,). See edgesim.core.cost_model.Itemised."""
         large, flops = _large(cost_profile), self.flops(cost_profile, work, submodel, samples, steps)
         whole = Measured().amounts(large, replace(work, submodel=Submodel()), Submodel(), samples, steps)
         share = 1.0 if work.kind == "flops" else _share(cost_profile, work, submodel)
@@ -75,9 +76,9 @@ class As:
 
 
 def charged(cost_profile: CostProfile, large: CostProfile, carried: CostProfile, batch: int) -> CostProfile:
-    """Return the cost profile of a network which is charged for as a large one, and whose bytes are those of `carried`.
+    """Return the cost profile of a network that is charged as `large` and sends the bytes of `carried`.
 
-    `batch`: samples of a training step, whose memory the two are compared by.
+    `batch`: samples of the training step in which the memory of the two networks is compared.
     """
     everything = Payload(collections=frozenset({"params", "buffers"}))
     memory = large.memory_bytes(Submodel(), batch).total / cost_profile.memory_bytes(Submodel(), batch).total
@@ -92,7 +93,7 @@ def _large(cost_profile: CostProfile) -> CostProfile:
 
 
 def _share(cost_profile: CostProfile, work: Pass, submodel: Submodel) -> float:
-    """Return the share of the whole network's cost that work on a part has, of a sample in a batch of many."""
+    """Return the cost of work on a part as a share of the whole network's cost, for one sample of a large batch."""
     part = Measured().flops(cost_profile, replace(work, samples=None, times=1.0), submodel, _ONE, _ONE)
     whole = replace(work, samples=None, times=1.0, submodel=Submodel())
     return float(part[0] / Measured().flops(cost_profile, whole, Submodel(), _ONE, _ONE)[0])

@@ -17,7 +17,7 @@ from edgesim.learning.cost_models.measured import Measured
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Training cost of width i = ratio i x the measured FLOPs of the full model; other work is measured."""
+    """Training cost of width i = ratio i x the measured FLOPs of the full model. Other work is measured."""
 
     ratios: Annotated[tuple[PositiveShare, ...], MinLen(1)]  # of the full model's training cost, by width
 

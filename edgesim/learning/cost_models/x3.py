@@ -1,4 +1,4 @@
-"""The reference work of papers that say only: backward is twice as much as forward."""
+"""Cost model of papers that only state that backward takes twice the FLOPs of forward."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from edgesim.learning.cost_models.measured import Measured
 
 @dataclass(frozen=True, kw_only=True)
 class X3:
-    """Training costs three times the forward FLOPs of the model that a device holds, thinner ones included.
+    """Training costs three times the forward FLOPs of the model that a device holds, whole or thinner.
 
-    Forward FLOPs are those that PyTorch's counter scores: 2 for each multiply-accumulate of convolutions and matrix
-    products, none for biases, normalisation, activations and pooling. All else is priced as by `measured`. The rule
-    knows only which model is held: a frozen layer costs as much as a trained one, and a first layer has an input
-    gradient too. `sparse`: as for `measured`.
+    Forward FLOPs come from PyTorch's counter: 2 for each multiply-accumulate of convolutions and matrix products, none
+    for biases, normalisation, activations and pooling. All other work is priced as by `measured`. The rule depends only
+    on the held model: a frozen layer costs as much as a trained one, and the first layer has an input gradient too.
+    `sparse`: as for `measured`.
     Source: "Efficient Federated Learning with Heterogeneous Data and Adaptive Dropout", arXiv 2507.10430.
     """
 

@@ -1,6 +1,6 @@
-"""What every model part shares, and the chain of convolutions and linear layers that most papers use.
+"""Base classes of models, and the chain of convolutions and linear layers that most papers use.
 
-A part is a description: torch is loaded when its network is built.
+A model plug-in is a description: torch is loaded when its network is built.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class ModelPlugin(ABC):
     """A network by name. `init_from`: safetensors file of a state dict to start from, instead of a random draw."""
 
     init_from: ScenarioPath | None = None
-    native_input_shape: ClassVar[tuple[int, ...]]  # what the source used it with; build() takes others too
+    native_input_shape: ClassVar[tuple[int, ...]]  # input shape in the source. build() takes others too
     native_classes: ClassVar[int] = 10
-    native_objective: ClassVar[Objective] = CLASSIFICATION  # what it is priced for where no scenario says another
+    native_objective: ClassVar[Objective] = CLASSIFICATION  # objective of its price where no scenario names another
 
     @abstractmethod
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
-        """Return a new network from (batch, *input_shape) to what its objective takes, such as logits (batch, classes).
+        """Return a new network from (batch, *input_shape) to outputs of its objective, such as logits (batch, classes).
 
-        `input_shape` is (channels, height, width), or (features,) where the network has no convolution.
-        Draws its weights from torch's global generator: `build_model` seeds that.
-        Raises ConfigError if an input of this shape does not fit.
+        `input_shape`: (channels, height, width), or (features,) if the network has no convolution. Its weights are
+        drawn from torch's global generator, which `build_model` seeds. Raises ConfigError if an input of this shape
+        does not fit.
         """
 
 
 class Conv(NamedTuple):
-    """One convolution and what follows it: normalisation, channel dropout, max-pooling, ReLU."""
+    """One convolution and the layers after it: normalisation, channel dropout, max-pooling, ReLU."""
 
     channels: int
     kernel: int
@@ -56,22 +56,22 @@ class Conv(NamedTuple):
     dropout: float = 0.0
 
     def size_out(self, size: int) -> int:
-        """Return the height or width that leaves, in pixels, for one that enters."""
+        """Return the output height or width, in pixels, for an input height or width."""
         return ((size + 2 * self.padding - self.kernel) // self.stride + 1) // self.pool
 
     def least_in(self, size: int) -> int:
-        """Return the least height or width that must enter for `size` to leave."""
+        """Return the least input height or width for an output of `size` pixels."""
         return max((size * self.pool - 1) * self.stride + self.kernel - 2 * self.padding, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectedPart(ModelPlugin):
-    """A network that can have MOON's projection head. `projection`: how many numbers it gives; unset: there is none."""
+    """A network that can have MOON's projection head. `projection`: number of its outputs. Unset: there is no head."""
 
     projection: Count | None = None
 
     def headed(self, last: nn.Module) -> nn.Module:
-        """Return the last linear layer of a network, or what takes its place: the head with a classifier behind it."""
+        """Return the last linear layer of a network, or the head and a classifier in its place."""
         from torch import nn
 
         if self.projection is None:
@@ -87,9 +87,9 @@ class ProjectedPart(ModelPlugin):
 
 @dataclass(frozen=True, kw_only=True)
 class ChainPart(ProjectedPart):
-    """Convolutions, then linear layers, each but the last followed by ReLU: conv1, conv2, ..., fc1, fc2, ...
+    """Convolutions, then linear layers, each except the last followed by ReLU: conv1, conv2, ..., fc1, fc2, ...
 
-    A projection head takes the place of the last linear layer or, if `head_on_convs`, of all of them.
+    A projection head replaces the last linear layer or, with `head_on_convs`, all linear layers.
     """
 
     convs: ClassVar[tuple[Conv, ...]] = ()
@@ -97,11 +97,11 @@ class ChainPart(ProjectedPart):
     head_on_convs: ClassVar[bool] = False
 
     def norm(self, channels: int) -> nn.Module | None:
-        """Return what normalises so many channels after a convolution; None: nothing does."""
+        """Return the normalisation of `channels` channels after a convolution, or None for no normalisation."""
         return None
 
     def build(self, input_shape: Sequence[int], classes: int) -> nn.Module:
-        """Return the network; see ModelPlugin.build."""
+        """Return the network, as ModelPlugin.build describes."""
         from torch import nn
 
         features = flat_features(type(self).__name__, input_shape, self.convs)
@@ -119,12 +119,8 @@ def sequential(*layers: Named) -> nn.Sequential:
     return nn.Sequential(OrderedDict(layers))
 
 
-def _no_norm(channels: int) -> None:
-    """Return no normalisation."""
-
-
-def conv_layers(channels: int, convs: Sequence[Conv], norm: Norm = _no_norm) -> Iterator[Named]:
-    """Yield named modules for inputs of so many channels.
+def conv_layers(channels: int, convs: Sequence[Conv], norm: Norm = lambda channels: None) -> Iterator[Named]:
+    """Yield named modules for inputs of `channels` channels.
 
     ReLU comes after max-pooling: both are monotone, so the function is the same and a pooled map is cheaper.
     """
@@ -143,7 +139,7 @@ def conv_layers(channels: int, convs: Sequence[Conv], norm: Norm = _no_norm) -> 
 
 
 def linear_layers(features: int, widths: Sequence[int], dropouts: Sequence[float] = ()) -> Iterator[Named]:
-    """Yield named modules; `dropouts` gives the probability before each linear layer, 0 where it ends early."""
+    """Yield named modules. `dropouts`: probability before each linear layer, 0 if it ends early."""
     from torch import nn
 
     for number, (width, dropout) in enumerate(zip_longest(widths, dropouts, fillvalue=0.0), start=1):
@@ -156,7 +152,7 @@ def linear_layers(features: int, widths: Sequence[int], dropouts: Sequence[float
 
 
 def flat_features(model: str, input_shape: Sequence[int], convs: Sequence[Conv]) -> int:
-    """Return how many numbers the convolutions leave of one input. Raises ConfigError if it is too small for them."""
+    """Return the number of outputs of the convolutions for one input. Raises ConfigError if the input is too small."""
     if not convs:
         return math.prod(input_shape)
     least = 1

@@ -1,4 +1,4 @@
-"""From the name of a model to a network with its starting weights, and from a network to the state that travels."""
+"""Building of networks with their initial weights, and the model state of a network."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from edgesim.learning.models.seeding import seeded
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.classification import CLASSIFICATION
 
-_QUICK = 1_000_000  # numbers of a network that is tried sooner than torch's compiler is loaded, a second
+_QUICK = 1_000_000  # numbers of a network up to which a trial run is faster than loading torch's compiler, a second
 _SHOWN = 3  # differences named in an error line
 
 
 class Foreign(Protocol):
-    """A user's own network: a class from outside and the arguments it is called with."""
+    """A user's own network: a class from outside and its arguments."""
 
     @property
     def cls(self) -> type[nn.Module]:
@@ -45,32 +45,43 @@ def build_model(
     priced: bool = False,
     objective: Objective = CLASSIFICATION,
 ) -> nn.Module:
-    """Return a new network in channels-last layout; equal keys give equal weights.
+    """Return a new network in channels-last layout. Equal keys give equal weights.
 
-    `input_shape` is that of one sample, without the batch. Raises ConfigError if the inputs do not fit the
-    network, if its output is not what the objective takes, (batch, classes) in classification, if it has nothing to
-    train or not in float32, or if `init_from` cannot be loaded into it. Parameters that their author froze become
-    buffers, which travel but are never trained.
-    `priced`: such a network has a price, so that it need not be tried, which takes longer than building it.
+    `input_shape`: shape of one sample, without the batch. Raises ConfigError if the inputs do not fit the network, if
+    its output does not fit the objective, (batch, classes) in classification, if it has no parameters to train or not
+    in float32, or if `init_from` cannot be loaded into it. Parameters that their author froze become buffers, which are
+    sent but never trained. `priced`: the network already has a price and is not tried, because a trial takes longer
+    than building it.
     """
     if isinstance(plugin, ModelPlugin) and not priced:
         _check_room(plugin, input_shape, classes)
     with seeded(key):
         module = plugin.build(input_shape, classes) if isinstance(plugin, ModelPlugin) else _call(plugin)
-    _keep_frozen(module)
+    frozen = {id(value): value.detach() for value in module.parameters() if not value.requires_grad}
+    owned = [(inner, name, own) for inner in module.modules() for name, own in own_tensors(inner)]
+    for inner, name, own in owned:
+        if id(own) in frozen:
+            delattr(inner, name)
+            inner.register_buffer(name, frozen[id(own)])
+            setattr(inner, name, frozen[id(own)])  # recurrent layers update a list of their own here
     if not priced:
         check_fits(module, input_shape, classes, objective)
-        _check_numbers(module)
+        for name, value in module.named_parameters():
+            if value.dtype != torch.float32:
+                raise ConfigError(
+                    f"model.name: parameters of {type(module).__name__} must be of torch.float32, "
+                    f"{name} is of {value.dtype}"
+                )
     if isinstance(plugin, ModelPlugin) and plugin.init_from is not None:
         _load(module, plugin.init_from)
     for tensor in (*module.parameters(), *module.buffers()):
-        if tensor.dim() == 4:  # PyTorch's own conversion of a module fails at tensors of five
+        if tensor.dim() == 4:  # PyTorch's own conversion of a module fails at tensors of five dimensions
             tensor.data = tensor.data.to(memory_format=torch.channels_last)
     return module
 
 
 def _check_room(plugin: ModelPlugin, input_shape: Sequence[int], classes: int) -> None:
-    """Raise ConfigError if a network and one copy of its weights would not fit into memory; none is allocated."""
+    """Raise ConfigError if a network and one copy of its weights would not fit into memory. None is allocated."""
     try:
         with torch.device("meta"):
             module = plugin.build(input_shape, classes)
@@ -84,9 +95,9 @@ def _check_room(plugin: ModelPlugin, input_shape: Sequence[int], classes: int) -
 def check_fits(
     module: nn.Module, input_shape: Sequence[int], classes: int, objective: Objective = CLASSIFICATION
 ) -> None:
-    """Raise ConfigError unless the network turns (2, *input_shape) into what the objective takes for two samples.
+    """Raise ConfigError unless the network maps (2, *input_shape) to outputs that the objective takes for two samples.
 
-    In classification that is (2, classes). No weight is changed.
+    In classification these are (2, classes). No weight changes.
     """
     wanted = (2, *objective.shapes(classes, input_shape))
     name, given = type(module).__name__, "x".join(map(str, input_shape))
@@ -94,7 +105,7 @@ def check_fits(
         raise ConfigError(f"model.name: {name} has no parameters to train; one at least must not be frozen")
     try:
         output = _tried(module, input_shape)
-    except Exception as error:  # whatever a user's own network raises
+    except Exception as error:  # any error of a user's own network
         raise ConfigError(f"model.name: {name} cannot take inputs of {given}: {reason_of(error)}") from error
     if not isinstance(output, Tensor):
         raise ConfigError(
@@ -107,7 +118,7 @@ def check_fits(
 
 
 def _tried(module: nn.Module, input_shape: Sequence[int]) -> Any:
-    """Return what a network gives for two inputs; a large one computes nothing, though that loads torch's compiler."""
+    """Run a network on two inputs. A large one only computes shapes, which loads torch's compiler."""
     named = (*module.named_parameters(), *module.named_buffers())
     numbers = max(sum(value.numel() for _, value in named), math.prod(input_shape))
     if numbers > _QUICK or any(value.device.type != "cpu" for _, value in named):
@@ -117,14 +128,14 @@ def _tried(module: nn.Module, input_shape: Sequence[int]) -> Any:
 
 
 def applied(module: nn.Module, weights: Mapping[str, Tensor], *x: Tensor) -> Any:
-    """Return what a network gives for `x` with other parameters and buffers, by name; those not named are its own.
+    """Return the output of a network for `x` with other parameters and buffers, by name. Others are its own.
 
     A tensor that the network has in several places is replaced in all of them.
     """
     named = (*module.named_parameters(), *module.named_buffers())
     instead = {id(own): weights[name] for name, own in named if name in weights}
     places: dict[str, Tensor] = {}
-    for path, inner in module.named_modules():  # each module once: what is replaced twice would not come back
+    for path, inner in module.named_modules():  # each module once: a tensor replaced twice would not be restored
         for name, own in own_tensors(inner):
             if id(own) in instead:
                 places[f"{path}.{name}" if path else name] = instead[id(own)]
@@ -132,7 +143,7 @@ def applied(module: nn.Module, weights: Mapping[str, Tensor], *x: Tensor) -> Any
 
 
 def on_meta(module: nn.Module) -> dict[str, Tensor]:
-    """Return stand-ins without data for all parameters, which require gradients, and buffers, by name."""
+    """Return tensors without data for all parameters, which require gradients, and all buffers, by name."""
     stand_ins: dict[str, Tensor] = {}
     for name, value in (*module.named_parameters(), *module.named_buffers()):
         trains = isinstance(value, nn.Parameter)
@@ -141,9 +152,9 @@ def on_meta(module: nn.Module) -> dict[str, Tensor]:
 
 
 def model_state_of(module: nn.Module) -> dict[str, dict[str, Tensor]]:
-    """Return copies of what travels: {"params": by name, "buffers": by name}.
+    """Return copies of the tensors that are sent: {"params": by name, "buffers": by name}.
 
-    Buffers are floating-point only. Integer ones (batch counters) are constants of the network and stay behind.
+    Buffers are floating-point only. Integer ones (batch counters) are constants of the network and are not sent.
     """
     floats = {name: value for name, value in module.named_buffers() if value.is_floating_point()}
     return {
@@ -153,41 +164,27 @@ def model_state_of(module: nn.Module) -> dict[str, dict[str, Tensor]]:
 
 
 def own_tensors(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the parameters and buffers of a module itself, under every name that they have there."""
+    """Yield the parameters and buffers of a module itself, under each of their names."""
     yield from layer.named_parameters(recurse=False, remove_duplicate=False)
     yield from layer.named_buffers(recurse=False, remove_duplicate=False)
 
 
-def _keep_frozen(module: nn.Module) -> None:
-    """Make buffers of the parameters that do not require gradients, as whoever wrote the network wants them to stay."""
-    fixed = {id(value): value.detach() for value in module.parameters() if not value.requires_grad}
-    for inner in module.modules():
-        for name, value in list(own_tensors(inner)):
-            if id(value) in fixed:
-                delattr(inner, name)
-                inner.register_buffer(name, fixed[id(value)])
-                setattr(inner, name, fixed[id(value)])  # recurrent layers keep a list of their own up to date
-
-
-def _check_numbers(module: nn.Module) -> None:
-    """Raise ConfigError if a parameter has other numbers than those that are priced and averaged."""
-    for name, value in module.named_parameters():
-        if value.dtype != torch.float32:
-            raise ConfigError(
-                f"model.name: parameters of {type(module).__name__} must be of torch.float32, "
-                f"{name} is of {value.dtype}"
-            )
-
-
 def _call(plugin: Foreign) -> nn.Module:
-    if not _makes_module(plugin.cls):  # before it is called: the name may be that of anything
+    """Call a user's own class, or a function that declares that it returns a network."""
+    made: Any = plugin.cls
+    if not isinstance(made, type):
+        try:
+            made = get_type_hints(made).get("return")
+        except Exception:  # hints may use names that only their author knows
+            made = None
+    if not isinstance(made, type) or not issubclass(made, nn.Module):  # before the call: it may be anything
         raise ConfigError(
             f"model.name: {plugin.cls.__name__} is not a torch.nn.Module, nor a function with the annotation "
             "-> nn.Module"
         )
     try:
         module = plugin.cls(**plugin.args)
-    except Exception as error:  # whatever a user's own class raises
+    except Exception as error:  # any error of a user's own class
         raise ConfigError(f"model: cannot make {plugin.cls.__name__}: {reason_of(error)}") from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model.name: {plugin.cls.__name__} gives no torch.nn.Module but {quoted(module)}")
@@ -195,20 +192,10 @@ def _call(plugin: Foreign) -> nn.Module:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of an error's message, shortened; its type if it has none."""
+    """Return the first line of an error's message, shortened, or its type if it has no message."""
     line = next(iter(str(error).splitlines()), "")
     line = in_short(line) if line else ""
     return f"{type(error).__name__} {line}".rstrip() if not line or isinstance(error, KeyError) else line
-
-
-def _makes_module(maker: Any) -> bool:
-    """Return whether calling this gives a network: a class of networks, or a function that says so."""
-    if not isinstance(maker, type):
-        try:
-            maker = get_type_hints(maker).get("return")
-        except Exception:  # of names that only its author knows
-            return False
-    return isinstance(maker, type) and issubclass(maker, nn.Module)
 
 
 def _load(module: nn.Module, path: Path) -> None:
@@ -216,17 +203,13 @@ def _load(module: nn.Module, path: Path) -> None:
     with reading(f"model.init_from: {path}", "safetensors file", ConfigError):
         found = load_file(path)
     state, once = module.state_dict(), {name for collection in model_state_of(module).values() for name in collection}
-    differences = _differences(found, {n: v for n, v in state.items() if n in once or n in found})
-    if differences:
-        more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
-        raise ConfigError(f"model.init_from: {path} does not fit: {'; '.join(differences[:_SHOWN])}{more}")
-    module.load_state_dict(found, strict=False)  # only batch counters and second names of a tensor may be absent
-
-
-def _differences(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[str]:
+    wanted = {n: v for n, v in state.items() if n in once or n in found}
     missing = [f"{name} is missing" for name in wanted if name not in found]
     unknown = [f"{name} is not in the model" for name in sorted(found) if name not in wanted]
     both = [name for name in wanted if name in found]
     shapes = [(name, tuple(found[name].shape), tuple(wanted[name].shape)) for name in both]
     wrong = [f"{name} is {have}, the model has {want}" for name, have, want in shapes if have != want]
-    return missing + unknown + wrong
+    if differences := missing + unknown + wrong:
+        more = f" and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+        raise ConfigError(f"model.init_from: {path} does not fit: {'; '.join(differences[:_SHOWN])}{more}")
+    module.load_state_dict(found, strict=False)  # only batch counters and second names of a tensor may be absent

@@ -11,9 +11,9 @@ from edgesim.learning.models.base import Conv, conv_layers, sequential
 
 
 class ChainWithExits(nn.Module):
-    """Layers block1, exit1, block2, exit2, ..., drawn in this order: shallower ones start from the same weights.
+    """Layers block1, exit1, block2, exit2, ..., drawn in this order: shallower networks start from the same weights.
 
-    `features`: how many numbers come out of each block.
+    `features`: number of outputs of each block.
     """
 
     def __init__(

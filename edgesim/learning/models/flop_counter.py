@@ -1,4 +1,4 @@
-"""PyTorch's FLOP counter, as all work is counted with it that is charged for."""
+"""PyTorch's FLOP counter, which counts all charged work."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 def flop_counter() -> FlopCounterMode:
-    """Return torch's FLOP counter with grouped convolutions counted right, whatever modules give each other.
+    """Return torch's FLOP counter with a correct count of grouped convolutions and without tracking of modules.
 
-    Differs: torch's own formula for the weight gradient ignores groups, fourteenfold the truth for a whole
-    EfficientNet-B0 step; and it follows modules backward, which fails where one is given a parameter or returns one.
+    Difference: torch's own formula for the weight gradient ignores groups, which gives fourteen times the true count
+    for a whole EfficientNet-B0 step. It also tracks modules in the backward pass, which fails if a module takes or
+    returns a parameter.
     """
-    from torch.utils.flop_counter import FlopCounterMode  # loads Triton where that is installed: 45 MiB
+    from torch.utils.flop_counter import FlopCounterMode  # loads Triton if it is installed: 45 MiB
 
     counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _conv_backward_flops})
     counter.mod_tracker = _NoModules()
@@ -27,14 +28,13 @@ def flop_counter() -> FlopCounterMode:
 
 
 class _NoModules(ModuleTracker):
-    """Watches no module, so that all FLOPs count to the whole."""
+    """A tracker that watches no module, so that all FLOPs belong to the whole network."""
 
     def __enter__(self) -> Self:
-        """Watch nothing."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave nothing behind."""
+        pass
 
 
 def _conv_backward_flops(
@@ -51,6 +51,6 @@ def _conv_backward_flops(
     output_mask: Sequence[bool],
     out_shape: object,
 ) -> int:
-    """Return FLOPs: for input and for weight as many as forward, two per weight, kernel position and sample."""
+    """Return FLOPs: each gradient, of input and of weight, takes two per weight, kernel position and sample."""
     positions = math.prod((x_shape if transposed else grad_shape)[2:])
     return 2 * x_shape[0] * positions * math.prod(w_shape) * sum(output_mask[:2])

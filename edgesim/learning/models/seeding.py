@@ -1,4 +1,4 @@
-"""The one place where torch's global generator is seeded, and put back afterwards."""
+"""Seeding of torch's global generator, and restoring it afterwards. No other module seeds it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from edgesim.core.rng import Key
 
 @contextmanager
 def seeded(key: Key) -> Iterator[None]:
-    """Run a block with torch's generator at the start of the stream `key`; afterwards it stands where it stood."""
+    """Run a block with torch's generator at the start of the stream `key`. Restore the generator afterwards."""
     stream = torch.default_generator
     before = stream.get_state()
     try:
         if _has_accelerator():
             torch.manual_seed(key.word())  # of all devices
         else:
-            stream.manual_seed(key.word())  # as much, in a hundredth of the time
+            stream.manual_seed(key.word())  # the same effect, in a hundredth of the time
         yield
     finally:
         stream.set_state(before)
 
 
 class Stream:
-    """The stream `key` of torch's generator, read in pieces: each goes on where the one before it ended.
+    """The stream `key` of torch's generator, read in pieces: each piece continues where the last one ended.
 
-    Threads take turns, as torch has one generator for all of them.
+    Threads take turns, because torch has one generator for all threads.
     """
 
     _turns = threading.Lock()
@@ -42,7 +42,7 @@ class Stream:
 
     @contextmanager
     def read(self) -> Iterator[None]:
-        """Run a block that draws from the stream; afterwards the generator stands where it stood."""
+        """Run a block that draws from the stream. Restore the generator afterwards."""
         with self._turns, seeded(self._key):
             if self._state is not None:
                 torch.set_rng_state(self._state)

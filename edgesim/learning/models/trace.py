@@ -1,6 +1,6 @@
-"""One training step without numbers, as autograd's graph: its operations, what each depends on, what each keeps.
+"""Graph of one training step without numbers: autograd's operations, their dependencies and their kept tensors.
 
-Only shapes and layouts are worked out, so any network takes moments.
+Only shapes and layouts are computed, so that any network takes moments.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from edgesim.learning.models.build import applied, on_meta
 from edgesim.learning.objectives.base import Objective
 from edgesim.learning.objectives.classification import CLASSIFICATION
 
-DATA = "\0data"  # stands for the data among owners; no module can have this name
+DATA = "\0data"  # represents the data among owners. No module can have this name
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 class NotMeasured(Exception):
-    """A network does what edgesim has no price for; the message says what."""
+    """Error for a network that does something without a price in edgesim. The message names it."""
 
 
 Owners: TypeAlias = frozenset[str]  # layers whose parameters something depends on
@@ -38,25 +38,34 @@ Node: TypeAlias = Any  # torch's graph nodes share no public type
 class Trace:
     """The graph of one step, before any backward pass through it. The data is a leaf like the parameters.
 
-    A parameter belongs to the first layer that has it, whoever else uses it too.
+    A parameter belongs to the first layer that has it, even if other layers use it too.
     """
 
     loss: Tensor
     batch: int
     data: Tensor
     weights: Mapping[str, Tensor]  # parameters and buffers by name
-    running_norms: Mapping[Node, str]  # batch normalisations that keep running statistics: their layer
+    running_norms: Mapping[Node, str]  # layer of each batch normalisation that keeps running statistics
     kept: Keeper
-    of_data: Collection[Node]  # results of functions that were given data, if only as indices
+    of_data: Collection[Node]  # results of functions with data among their arguments, even if only as indices
     nodes: list[Node] = field(default_factory=list)  # each after its operands
-    reach: dict[Node, Owners] = field(default_factory=dict)  # all that a node depends on, DATA included
+    reach: dict[Node, Owners] = field(default_factory=dict)  # everything that a node depends on, with DATA
     _leaves: dict[int, tuple[str, Owners]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """List the nodes and what lies behind each."""
+        """List the nodes and the owners behind each of them."""
         self._leaves = {id(value): (name, frozenset({layer_of(name)})) for name, value in self.weights.items()}
         self._leaves[id(self.data)] = ("", frozenset({DATA}))
-        self.nodes = _forward_order(self.loss.grad_fn)
+        seen: set[Node] = set()
+        stack: list[tuple[Node, bool]] = [(self.loss.grad_fn, False)]  # not recursive, because graphs are deep
+        while stack:
+            node, operands_done = stack.pop()
+            if operands_done:
+                self.nodes.append(node)
+            elif node not in seen:
+                seen.add(node)
+                stack.append((node, True))
+                stack.extend((operand, False) for operand, _ in reversed(operands(node)))
         for node in self.nodes:
             behind = (self.reach[operand] for operand, _ in operands(node))
             own = frozenset({DATA}) if node in self.of_data else frozenset[str]()
@@ -68,11 +77,11 @@ class Trace:
         return [value for value in (*self.weights.values(), self.data) if value.requires_grad]
 
     def behind(self, node: Node | None) -> Owners:
-        """Return the layers behind an operand; none behind a constant."""
+        """Return the layers behind an operand, and none behind a constant."""
         return self.reach.get(node, frozenset()) - {DATA}
 
     def parameter(self, node: Node | None) -> str:
-        """Return the name of the parameter that a node stands for; "" if it is something else."""
+        """Return the name of the parameter that a node represents, or "" for any other node."""
         return self._leaf(node)[0]
 
     def _leaf(self, node: Node | None) -> tuple[str, Owners]:
@@ -80,44 +89,45 @@ class Trace:
 
 
 class Keeper:
-    """Saved-tensor hooks that remember what a forward pass keeps for backward."""
+    """Saved-tensor hooks that record the tensors that a forward pass keeps for backward."""
 
     def __init__(self) -> None:
         self.tensors: list[Tensor] = []
         self._asked: list[int] = []
 
     def hooks(self) -> torch.autograd.graph.saved_tensors_hooks:
-        """Return the context under which to run forward."""
-        return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
+        """Return the context in which the forward pass must run."""
+
+        def pack(tensor: Tensor) -> int:
+            self.tensors.append(tensor)
+            return len(self.tensors) - 1
+
+        def unpack(place: int) -> Tensor:
+            self._asked.append(place)
+            return self.tensors[place]
+
+        return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
     def by_node(self, node: Node) -> Iterator[tuple[str, int]]:
-        """Yield what a node keeps as (its name there, place in `tensors`)."""
+        """Yield the kept tensors of a node as (its name in the node, place in `tensors`)."""
         for name in dir(node):
             if name.startswith("_saved_"):
                 self._asked.clear()
-                getattr(node, name)  # what is a tensor is unpacked now
+                getattr(node, name)  # if it is a tensor, it is unpacked now
                 yield from ((name.removeprefix("_saved_"), place) for place in self._asked)
-
-    def _pack(self, tensor: Tensor) -> int:
-        self.tensors.append(tensor)
-        return len(self.tensors) - 1
-
-    def _unpack(self, place: int) -> Tensor:
-        self._asked.append(place)
-        return self.tensors[place]
 
 
 class _Follower(TorchFunctionMode):
-    """Notes what depends on the data, also where no gradient goes that way, and that nobody else saves tensors."""
+    """Record of the results that depend on the data, even without a gradient. It refuses other saved-tensor hooks."""
 
     def __init__(self, data: Tensor) -> None:
         super().__init__()
         self.nodes: set[Node] = set()
-        self._found = {id(data): data}  # with the tensors, as an id means nothing once its tensor is gone
+        self._found = {id(data): data}  # the tensors are kept, because an id is reused once its tensor is gone
         self._hooks = _saving_hooks()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch; if it is given data, so is whoever gets its results."""
+        """Call a function of torch. If an argument depends on the data, the results depend on it too."""
         if _saving_hooks() != self._hooks:
             raise NotMeasured("it saves tensors in its own way, as torch.utils.checkpoint does; leave that out")
         result = func(*args, **(kwargs or {}))
@@ -136,7 +146,7 @@ def _saving_hooks() -> Any:
 def trace_step(
     module: nn.Module, input_shape: Sequence[int], batch: int, objective: Objective = CLASSIFICATION
 ) -> Trace:
-    """Return the graph of a step of a network in training mode, on its mean loss; its weights are not read."""
+    """Return the graph of a step of a network in training mode, with its mean loss. Its weights are not read."""
     data = torch.empty(batch, *input_shape, device="meta", requires_grad=True)
     return _trace(module, on_meta(module), data, objective)
 
@@ -144,8 +154,8 @@ def trace_step(
 def trace_on_cpu(
     module: nn.Module, input_shape: Sequence[int], batch: int, objective: Objective = CLASSIFICATION
 ) -> Trace:
-    """Return the same as `trace_step` with the kernels and memory layouts that a CPU would choose."""
-    with FakeTensorMode(allow_non_fake_inputs=True):  # constants that a network holds
+    """Return the same as `trace_step` with the kernels and memory layouts of a CPU."""
+    with FakeTensorMode(allow_non_fake_inputs=True):  # for constants that a network holds
         weights = {
             name: torch.empty_strided(
                 value.size(),
@@ -161,15 +171,15 @@ def trace_on_cpu(
 
 
 def loss_of(module: nn.Module, weights: Mapping[str, Tensor], data: Tensor, objective: Objective) -> Tensor:
-    """Return the mean loss of data with some labels."""
+    """Return the mean loss of data with arbitrary labels."""
     outputs = applied(module, weights, data)
     return objective.loss(outputs, objective.some_labels(outputs))
 
 
 def grown(trace: Trace, larger: Trace) -> Collection[Node]:
-    """Return the nodes of a trace whose results are larger in that of a larger batch.
+    """Return the nodes of a trace whose results are larger in the trace of a larger batch.
 
-    Raises NotMeasured if they are not traces of the same operations.
+    Raises NotMeasured if the two traces have different operations.
     """
     if [operation(node) for node in trace.nodes] != [operation(node) for node in larger.nodes]:
         raise NotMeasured("its operations are not the same in every pass and for every batch")
@@ -179,14 +189,14 @@ def grown(trace: Trace, larger: Trace) -> Collection[Node]:
 
 def _trace(module: nn.Module, weights: Mapping[str, Tensor], data: Tensor, objective: Objective) -> Trace:
     running_norms: dict[Node, str] = {}
+
+    def note(name: str, *called: Any) -> None:
+        running_norms[called[-1].grad_fn] = name
+
     norms = [(name, inner) for name, inner in module.named_modules() if isinstance(inner, BATCH_NORMS)]
-    hooks = [
-        norm.register_forward_hook(partial(_note, running_norms, name))
-        for name, norm in norms
-        if norm.track_running_stats
-    ]
+    hooks = [norm.register_forward_hook(partial(note, name)) for name, norm in norms if norm.track_running_stats]
     kept = Keeper()
-    given = data.clone()  # no leaf, so that a network may change it in place
+    given = data.clone()  # not a leaf, so that a network may change it in place
     try:
         with kept.hooks(), _Follower(given) as followed:
             loss = loss_of(module, weights, given, objective)
@@ -207,12 +217,12 @@ def operation(node: Node) -> str:
 
 
 def operands(node: Node) -> list[tuple[Node, int]]:
-    """Return the nodes a node reads, with which of their outputs; constants are left out."""
+    """Return the nodes that a node reads, with the places of the outputs read. Constants are left out."""
     return [(operand, place) for operand, place in node.next_functions if operand is not None]
 
 
 def operand(node: Node, place: int) -> Node | None:
-    """Return the node behind an argument; None for a constant."""
+    """Return the node behind an argument, or None for a constant."""
     found = node.next_functions
     return found[place][0] if place < len(found) else None
 
@@ -229,23 +239,3 @@ def shape_of(node: Node, place: int = 0) -> tuple[int, ...]:
 def numel(node: Node, place: int = 0) -> int:
     """Return the number of elements of an output of a node."""
     return math.prod(shape_of(node, place))
-
-
-def _note(found: dict[Node, str], name: str, *called: Any) -> None:
-    found[called[-1].grad_fn] = name
-
-
-def _forward_order(last: Node) -> list[Node]:
-    """Return all nodes behind `last`, each after its operands; deterministic. Not recursive: graphs are deep."""
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack = [(last, False)]
-    while stack:
-        node, operands_done = stack.pop()
-        if operands_done:
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            stack.extend((operand, False) for operand, _ in reversed(operands(node)))
-    return order

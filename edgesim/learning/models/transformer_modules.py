@@ -1,4 +1,4 @@
-"""The modules of a decoder-only transformer, whose attention is made of products that have a price each.
+"""Modules of a decoder-only transformer, whose attention consists of products that each have a price.
 
 Dimensions: B samples, P positions, E numbers of a token, H heads, D = E / H numbers of a head, V tokens.
 """
@@ -14,7 +14,7 @@ _DEVIATION = 0.02  # of the weights at the start; Radford et al., 2018
 
 
 class Positions(nn.Module):
-    """A learned vector for each position, added to that of the token there."""
+    """A learned vector for each position, added to the vector of its token."""
 
     def __init__(self, positions: int, width: int) -> None:
         super().__init__()
@@ -22,15 +22,15 @@ class Positions(nn.Module):
         nn.init.normal_(self.weight, std=_DEVIATION)
 
     def forward(self, x_BPE: Tensor) -> Tensor:
-        """Return the sum, (B, P, E); P may be less than there are vectors."""
+        """Return the sum, (B, P, E). P may be smaller than the number of vectors."""
         return x_BPE + self.weight[: x_BPE.shape[1]]
 
 
 class CausalAttention(nn.Module):
-    """Self-attention in which a position sees itself and those before it.
+    """Self-attention in which a position attends to itself and to earlier positions.
 
-    Scores of all pairs of positions are computed, and those of later ones then left out, as they are by the plain
-    products of `torch.nn.functional.scaled_dot_product_attention`; the price is that of these products.
+    Scores of all pairs of positions are computed, and scores of later positions are then masked, as in the plain
+    products of `torch.nn.functional.scaled_dot_product_attention`. The price is the price of these products.
     """
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
@@ -41,7 +41,7 @@ class CausalAttention(nn.Module):
         self.dropout = _dropout(dropout)
 
     def forward(self, x_BPE: Tensor, later_PP: Tensor) -> Tensor:
-        """Return what each position takes from those that it sees, (B, P, E); `later_PP`: true where it does not."""
+        """Return the attention output of each position, (B, P, E). `later_PP`: true where attention is masked."""
         q_BHPD, k_BHPD, v_BHPD = self.qkv(x_BPE).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         scores_BHPP = (q_BHPD / math.sqrt(q_BHPD.shape[3])) @ k_BHPD.mT
         shares_BHPP = self.dropout(scores_BHPP.masked_fill(later_PP, -math.inf).softmax(3))
@@ -50,7 +50,7 @@ class CausalAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then two linear layers with GELU between them; each reads what is normalised and adds to its input."""
+    """Attention, then two linear layers with GELU between them. Each part reads normalised inputs and adds to them."""
 
     def __init__(self, width: int, heads: int, expansion: int, dropout: float) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Block(nn.Module):
         self.dropout = _dropout(dropout)
 
     def forward(self, x_BPE: Tensor, later_PP: Tensor) -> Tensor:
-        """Return the numbers of each token after the block, (B, P, E)."""
+        """Return the vector of each token after the block, (B, P, E)."""
         x_BPE = x_BPE + self.dropout(self.attention(self.norm1(x_BPE), later_PP))
         return x_BPE + self.dropout(self.down(self.gelu(self.up(self.norm2(x_BPE)))))
 
@@ -83,10 +83,15 @@ class TransformerNetwork(nn.Module):
             self.add_module(f"block{number + 1}", Block(width, heads, expansion, dropout))
         self.norm = nn.LayerNorm(width)
         self.output = nn.Linear(width, tokens)
-        self._start()
+        for name, layer in self.named_modules():
+            adds = name.endswith((".attention.out", ".down"))  # layers that add to a block's input start smaller
+            if isinstance(layer, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(layer.weight, std=_DEVIATION / math.sqrt(2 * self.layers) if adds else _DEVIATION)
+            if isinstance(layer, nn.Linear):
+                nn.init.zeros_(layer.bias)
 
     def forward(self, x_BP: Tensor) -> Tensor:
-        """Return the logits of the token after each, (B, V, P)."""
+        """Return the logits of the token after each position, (B, V, P)."""
         positions = x_BP.shape[1]
         later_PP = torch.ones(positions, positions, dtype=torch.bool, device=x_BP.device).triu(1)
         x_BPE = self.dropout(self.positions(self.embedding(x_BP.to(torch.int64))))
@@ -95,16 +100,7 @@ class TransformerNetwork(nn.Module):
         logits: Tensor = self.output(self.norm(x_BPE))
         return logits.transpose(1, 2)
 
-    def _start(self) -> None:
-        """Draw the weights; where blocks add to their input they are smaller, the more of these places there are."""
-        for name, layer in self.named_modules():
-            adds = name.endswith((".attention.out", ".down"))
-            if isinstance(layer, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(layer.weight, std=_DEVIATION / math.sqrt(2 * self.layers) if adds else _DEVIATION)
-            if isinstance(layer, nn.Linear):
-                nn.init.zeros_(layer.bias)
-
 
 def _dropout(share: float) -> nn.Module:
-    """Return what drops this share in training; a network without it draws no random numbers."""
+    """Return a dropout layer, or an identity without dropout, so that such a network draws no random numbers."""
     return nn.Dropout(share) if share else nn.Identity()

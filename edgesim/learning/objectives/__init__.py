@@ -1,1 +1,1 @@
-"""What a network is trained for: the loss, what a label is, and by which metrics models are compared."""
+"""Objectives of training: the loss, the kind of labels, and the metrics that compare models."""

@@ -1,6 +1,6 @@
-"""The seam of objectives: the loss that devices descend, what a label is, and which metrics a model is told by.
+"""Base class of objectives: the loss that devices minimise, the kind of labels, and the metrics of a model.
 
-An objective is a description: torch is loaded when it is asked for a loss.
+An objective is a description: torch is loaded when a loss is computed.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 class Objective(ABC):
     """Base class of objectives: frozen dataclasses of settings and pure functions.
 
-    Outputs are what the network gives for a batch, shape (batch, outputs) or (batch, outputs, positions); labels are
-    those of its samples, see `LabelKind`. A loss is per sample, so that a batch, a device or a test set has its mean.
+    Outputs are the network's results for a batch, shape (batch, outputs) or (batch, outputs, positions). Labels belong
+    to its samples, see `LabelKind`. A loss is per sample, so that a batch, a device or a test set has a mean loss.
     """
 
     labels: ClassVar[LabelKind]
-    metrics: ClassVar[Mapping[str, Better]]  # that a scenario may name, beside the loss, and which way is better
-    usual: ClassVar[tuple[str, ...]] = ()  # those written with every evaluation, beside loss and accuracy
-    goal: ClassVar[str] = ACCURACY  # the metric by which the best model of a run is chosen
+    metrics: ClassVar[Mapping[str, Better]]  # metrics that a scenario may name, beside the loss, and their direction
+    usual: ClassVar[tuple[str, ...]] = ()  # metrics written with every evaluation, beside loss and accuracy
+    goal: ClassVar[str] = ACCURACY  # the metric that chooses the best model of a run
 
     @abstractmethod
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the loss of each sample, shape (batch,)."""
 
     def loss(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the mean loss of a batch, which devices descend, a scalar."""
+        """Return the mean loss of a batch, which devices minimise, a scalar."""
         return self.losses(outputs, y).mean()
 
     def summed(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -42,19 +42,19 @@ class Objective(ABC):
         return self.losses(outputs, y).sum()
 
     def slopes(self, outputs: Tensor, y: Tensor) -> Tensor | None:
-        """Return the gradient of each sample's loss by its outputs, shape as these; None: autograd has to find it."""
+        """Return the gradient of each sample's loss by its outputs, of their shape. None: autograd must compute it."""
         return None
 
     @abstractmethod
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return to which share each sample is right, shape (batch,), of booleans or float32; NaN: it cannot be."""
+        """Return the correct share of each sample, shape (batch,), boolean or float32. NaN: there is no accuracy."""
 
     def counts(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the numbers of each sample, float32, shape (batch, k), from whose sums metrics follow."""
+        """Return numbers of each sample, float32, shape (batch, k). Their sums decide the metrics."""
         return outputs.new_zeros(len(y), 0)
 
     def scores(self, loss: float, accuracy: float, sums: Sequence[float], samples: int) -> Mapping[str, float]:
-        """Return all metrics of the objective from mean loss, accuracy and the sums of `counts` over so many samples.
+        """Return all metrics of the objective from mean loss, accuracy and the sums of `counts` over `samples` samples.
 
         Accuracy and loss themselves may be left out.
         """
@@ -65,14 +65,14 @@ class Objective(ABC):
         """Return labels that fit these outputs, for a step without numbers, on their device."""
 
     def shapes(self, outputs: int, input_shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape that a network must give for one sample, where the data ask for so many outputs."""
+        """Return the required shape of a network's output for one sample, if the data need `outputs` outputs."""
         return (outputs,)
 
 
 def f1_scores(sums: Sequence[float], every_class: bool) -> dict[str, float]:
-    """Return f1_macro and f1_micro from true positives, false positives and false negatives: k of each in a row.
+    """Return f1_macro and f1_micro from k true positives, then k false positives, then k false negatives.
 
-    F1 of a class is 2 TP / (2 TP + FP + FN), and 0 where that is 0 / 0: such a class counts if `every_class`.
+    F1 of a class is 2 TP / (2 TP + FP + FN), and 0 if this is 0 / 0. Such a class counts only with `every_class`.
     """
     classes = len(sums) // 3
     rows = list(zip(sums[:classes], sums[classes : 2 * classes], sums[2 * classes :], strict=True))

@@ -1,4 +1,4 @@
-"""One of several classes for each sample, by cross-entropy: what a scenario trains for unless it says otherwise."""
+"""Classification by cross-entropy: one of several classes for each sample. This is the default objective."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Classification(Objective):
-    """Cross-entropy of logits (batch, classes) with a class a sample. A sample is right if its logit is the largest.
+    """Cross-entropy of logits (batch, classes) with one class per sample. The largest logit is the prediction.
 
-    Classes that neither occur nor are predicted do not count in f1_macro; f1_micro is the accuracy.
+    Classes that neither occur nor are predicted do not count in f1_macro. f1_micro is the accuracy.
     """
 
     labels = "classes"
@@ -42,18 +42,18 @@ class Classification(Objective):
         return F.cross_entropy(outputs, y, reduction="sum")
 
     def slopes(self, outputs: Tensor, y: Tensor) -> Tensor | None:
-        """Return softmax less one-hot: for small batches that takes half the time of a backward pass, or less."""
+        """Return softmax minus one-hot. For small batches it takes at most half the time of a backward pass."""
         if type(self).losses is not Classification.losses:  # a subclass has another loss
             return None
         found = outputs.detach().softmax(1)
         return found.scatter_add_(1, y[:, None], found.new_full((len(y), 1), -1.0))
 
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return whether the largest logit of each sample is that of its class, booleans (batch,)."""
+        """Return true for each sample whose class has the largest logit, booleans (batch,)."""
         return outputs.argmax(1) == y
 
     def counts(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return what F1 follows from, see `outcomes`."""
+        """Return the outcomes that F1 is computed from, see `outcomes`."""
         import torch.nn.functional as F
 
         classes = outputs.shape[1]

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class MultiLabel(Objective):
-    """Binary cross-entropy of logits (batch, labels) with 0 or 1 for each label, its mean over labels.
+    """Mean binary cross-entropy over labels, of logits (batch, labels) with 0 or 1 for each label.
 
-    A label is predicted whose logit means more than `threshold`. accuracy: the share of samples all of whose labels
-    are right. f1_macro: the mean over labels of F1, 0 for one that neither occurs nor is predicted; f1_micro: F1 of
-    all labels' outcomes together.
+    A label is predicted if its probability is above `threshold`. accuracy: the share of samples whose labels are all
+    correct. f1_macro: the mean of F1 over labels, with 0 for a label that neither occurs nor is predicted. f1_micro: F1
+    of the outcomes of all labels together.
     """
 
     labels = "flags"
@@ -30,7 +30,7 @@ class MultiLabel(Objective):
     usual = ("f1_macro", "f1_micro")
     goal = "f1_macro"
 
-    threshold: Annotated[float, Gt(0), Lt(1)] = 0.5  # probability beyond which a label is predicted
+    threshold: Annotated[float, Gt(0), Lt(1)] = 0.5  # probability above which a label is predicted
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return each sample's mean binary cross-entropy over its labels in nats, shape (batch,)."""
@@ -39,11 +39,11 @@ class MultiLabel(Objective):
         return F.binary_cross_entropy_with_logits(outputs, y, reduction="none").mean(1)
 
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return whether all labels of each sample are right, booleans (batch,)."""
+        """Return true for each sample whose labels are all correct, booleans (batch,)."""
         return (self._predicted(outputs) == y.bool()).all(1)
 
     def counts(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return what F1 follows from, see `outcomes`."""
+        """Return the outcomes that F1 is computed from, see `outcomes`."""
         return outcomes(self._predicted(outputs), y.bool())
 
     def scores(self, loss: float, accuracy: float, sums: Sequence[float], samples: int) -> Mapping[str, float]:

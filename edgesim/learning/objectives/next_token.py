@@ -1,4 +1,4 @@
-"""The next token at every place of a text, by cross-entropy; models are told by their perplexity."""
+"""Prediction of the next token at every position of a text, by cross-entropy. Perplexity compares models."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NextToken(Objective):
-    """Cross-entropy of logits (batch, tokens, positions) with the token that follows each position, its mean over them.
+    """Mean cross-entropy over positions, of logits (batch, tokens, positions) with the token after each position.
 
-    perplexity: exp of the mean cross-entropy in nats, over all positions of the test set; accuracy: the share of
-    positions whose largest logit is that of the token. Source: McMahan et al., "Communication-Efficient Learning of
+    perplexity: exp of the mean cross-entropy in nats, over all positions of the test set. accuracy: the share of
+    positions at which the token has the largest logit. Source: McMahan et al., "Communication-Efficient Learning of
     Deep Networks from Decentralized Data" (AISTATS 2017), the Shakespeare task, for a loss at every position.
     """
 
@@ -45,7 +45,7 @@ class NextToken(Objective):
         return (outputs.argmax(1) == y).float().mean(1)
 
     def scores(self, loss: float, accuracy: float, sums: Sequence[float], samples: int) -> Mapping[str, float]:
-        """Return the perplexity; infinity where it is beyond what a number can hold."""
+        """Return the perplexity, or infinity if it exceeds the range of a float."""
         return {"perplexity": math.exp(loss) if loss < math.log(1e300) else loss * math.inf}
 
     def some_labels(self, outputs: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class NextToken(Objective):
         return torch.empty(len(outputs), *outputs.shape[2:], dtype=torch.int64, device=outputs.device)
 
     def shapes(self, outputs: int, input_shape: Sequence[int]) -> tuple[int, ...]:
-        """Return (tokens, positions): as many positions as a sample has tokens."""
+        """Return (tokens, positions), with one position for each token of a sample."""
         return (outputs, *input_shape[:1])
 
 

@@ -24,7 +24,7 @@ class Regression(Objective):
     metrics = {name: METRICS[name] for name in ("mse", "mae")}
     usual = ("mse", "mae")
 
-    error: Literal["squared", "absolute"] = "squared"  # whose mean is the loss that devices descend
+    error: Literal["squared", "absolute"] = "squared"  # the loss that devices minimise is its mean
 
     @property
     def goal(self) -> str:  # type: ignore[override]
@@ -39,7 +39,7 @@ class Regression(Objective):
         return distance(outputs, y, reduction="none").mean(1)
 
     def hits(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return NaN for each sample, as no number is right or wrong."""
+        """Return NaN for each sample, because a number is neither right nor wrong."""
         return outputs.new_full((len(y),), float("nan"))
 
     def counts(self, outputs: Tensor, y: Tensor) -> Tensor:

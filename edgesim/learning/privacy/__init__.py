@@ -1,1 +1,1 @@
-"""Differential privacy: what is known of devices from what a server publishes."""
+"""Differential privacy: bounds on the information about devices in the results that a server publishes."""

@@ -1,8 +1,9 @@
-"""How much privacy rounds with noise have spent, and how much noise a budget asks for: the accountants of opacus.
+"""Privacy spent by rounds with noise, and the noise that a privacy budget needs, by the accountants of opacus.
 
 Both accountants are for the Gaussian mechanism on a Poisson sample: each device takes part in a round with the same
-probability, whoever else does, and what is published differs by at most one *sensitivity*, the length of the largest
-contribution, if a device were not there. The noise multiplier is the noise's standard deviation by that sensitivity.
+probability, independently of the others. Without one device, the published result would differ by at most one
+*sensitivity*, the norm of the largest contribution. The noise multiplier is the noise's standard deviation divided by
+the sensitivity.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from edgesim.core.errors import ConfigError
 
 Accountant: TypeAlias = Literal["rdp", "prv"]
-"""Renyi differential privacy, or privacy loss as a random variable, whose bound is tighter and takes longer.
+"""Renyi differential privacy, or privacy loss as a random variable, which has a tighter bound and takes longer.
 
 Source: Mironov, Talwar and Zhang, "Renyi Differential Privacy of the Sampled Gaussian Mechanism" (2019); Gopi, Lee and
 Wutschitz, "Numerical Composition of Differential Privacy" (NeurIPS 2021).
@@ -27,23 +28,27 @@ Wutschitz, "Numerical Composition of Differential Privacy" (NeurIPS 2021).
 
 
 def check_installed(key: str) -> None:
-    """Raise ConfigError, which names the `key` that asks for it, where opacus is not installed. It is not loaded."""
+    """Raise ConfigError that names the `key` which needs opacus if it is not installed. Opacus is not loaded."""
     spec = find_spec("opacus")
-    if spec is None or spec.origin is None:  # a folder of that name is no module
+    if spec is None or spec.origin is None:  # a folder of this name is not a module
         raise ConfigError(f'{key}: opacus is not installed; pip install "edgesim[privacy]", or use "none"')
 
 
 @lru_cache(maxsize=4096)
 def epsilon_spent(accountant: Accountant, noise_multiplier: float, rate: float, releases: int, delta: float) -> float:
-    """Return epsilon at this delta after so many releases, in each of which a device is with probability `rate`."""
+    """Return epsilon at this delta after `releases` releases, each of which has a device with probability `rate`."""
     with _quiet():
-        return float(_with_history(accountant, noise_multiplier, rate, releases).get_epsilon(delta=delta))
+        from opacus.accountants import create_accountant  # takes seconds
+
+        made: Any = create_accountant(mechanism=accountant)
+        made.history = [(noise_multiplier, rate, releases)]
+        return float(made.get_epsilon(delta=delta))
 
 
 def noise_for(accountant: Accountant, epsilon: float, rate: float, releases: int, delta: float) -> float:
-    """Return a noise multiplier with which so many releases spend `epsilon`, or up to 0.01 less.
+    """Return a noise multiplier with which `releases` releases spend `epsilon`, or up to 0.01 less.
 
-    Raises ConfigError, which names method.epsilon, if no noise is enough.
+    Raises ConfigError that names method.epsilon if no noise is enough.
     """
     from opacus.accountants.utils import get_noise_multiplier
 
@@ -57,7 +62,7 @@ def noise_for(accountant: Accountant, epsilon: float, rate: float, releases: int
                 accountant=accountant,
                 epsilon_tolerance=min(0.01, 0.01 * epsilon),
             )
-    except ValueError as error:  # its noise multipliers end at 10^6
+    except ValueError as error:  # opacus tries noise multipliers up to 10^6
         raise ConfigError(
             f"method.epsilon: accountant {accountant} finds no noise for {epsilon:g} at delta {delta:g} in {releases} "
             f"rounds that ask a device with probability {rate:g}; ask for more"
@@ -65,17 +70,9 @@ def noise_for(accountant: Accountant, epsilon: float, rate: float, releases: int
     return float(found)
 
 
-def _with_history(accountant: Accountant, noise_multiplier: float, rate: float, releases: int) -> Any:
-    from opacus.accountants import create_accountant  # takes seconds
-
-    made: Any = create_accountant(mechanism=accountant)
-    made.history = [(noise_multiplier, rate, releases)]
-    return made
-
-
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back remarks that change no bound: orders at the end of those tried, logarithms of 0 in a density."""
+    """Suppress warnings that change no bound: orders at the end of the tried range, logarithms of 0 in a density."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.filterwarnings("ignore", message="Optimal order is the")
         yield

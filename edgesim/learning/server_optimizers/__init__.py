@@ -1,1 +1,1 @@
-"""What a server makes of an aggregation's move: optimisers that a scenario names as `server_optimizer`."""
+"""Server optimisers, which turn the move of an aggregation into a step. A scenario names one as `server_optimizer`."""

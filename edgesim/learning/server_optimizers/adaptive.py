@@ -1,4 +1,4 @@
-"""Adaptive server optimisers: each parameter's step is divided by the root of what its moves' squares were.
+"""Adaptive server optimisers: each parameter's step is divided by the root of a mean of its squared moves.
 
 Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 2.
 """
@@ -24,25 +24,25 @@ _STEP_FLOPS = 7.0  # the move, its square; the root, tau, the quotient, the lear
 class Adaptive(ServerOptimizer):
     """Base class: x <- x + lr m / (sqrt(v) + tau) with m <- beta1 m + (1 - beta1) move, and v a mean of squared moves.
 
-    m begins at 0 and v at tau^2. Neither is corrected for where it began, as algorithm 2 does not.
+    m begins at 0 and v at tau^2. As in algorithm 2, neither has a bias correction.
     Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 2.
     """
 
     lr: PositiveFactor = 0.1  # learning rate of the server
-    """Reddi et al. search for it, task by task, over powers of ten; Flower's implementation begins at 0.1."""
-    beta1: Annotated[float, Ge(0), Lt(1)] = 0.9  # what the first moment keeps of itself
+    """Reddi et al. tune it for each task over powers of ten. Flower's implementation has 0.1."""
+    beta1: Annotated[float, Ge(0), Lt(1)] = 0.9  # decay of the first moment
     """Reddi et al. (section 5) have 0.9."""
-    tau: PositiveFactor = 1e-3  # how adaptive the step is: the less, the more
+    tau: PositiveFactor = 1e-3  # adaptivity: a smaller value gives a more adaptive step
     """Reddi et al. (section 5) find that 10^-3 is good throughout."""
-    second_flops: ClassVar[float]  # of the second moment, the square aside
+    second_flops: ClassVar[float]  # FLOPs of the second moment, without the square
 
     @property
     def flops_per_parameter(self) -> float:
-        """The first moment 3 where there is one, the second one, and the step 7."""
+        """FLOPs per parameter: 3 for the first moment if there is one, those of the second one, and 7 for the step."""
         return _STEP_FLOPS + 3.0 * (self.beta1 > 0) + self.second_flops
 
     def second(self, before: Tensor, square: Tensor) -> Tensor:
-        """Return the second moment after a move, from what it was and the move's square."""
+        """Return the second moment after a move, from its old value and the square of the move."""
         raise NotImplementedError
 
     def step(self, kept: Mapping[str, Tensor], move: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
@@ -63,8 +63,8 @@ class Adagrad(Adaptive):
     Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 2, line of FedAdagrad.
     """
 
-    beta1: Annotated[float, Ge(0), Lt(1)] = 0.0  # what the first moment keeps of itself
-    """Algorithm 2 has it for all three; Flower's implementation of FedAdagrad has 0, as Adagrad has no first moment."""
+    beta1: Annotated[float, Ge(0), Lt(1)] = 0.0  # decay of the first moment
+    """Algorithm 2 has it for all three. Flower's FedAdagrad has 0, because Adagrad has no first moment."""
     second_flops: ClassVar[float] = 1.0
 
     def second(self, before: Tensor, square: Tensor) -> Tensor:
@@ -74,12 +74,12 @@ class Adagrad(Adaptive):
 
 @dataclass(frozen=True, kw_only=True)
 class Adam(Adaptive):
-    """v goes the share 1 - beta2 of the way to each squared move.
+    """v moves towards each squared move by a share 1 - beta2 of the distance.
 
     Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 2, line of FedAdam.
     """
 
-    beta2: Annotated[float, Ge(0), Lt(1)] = 0.99  # what the second moment keeps of itself
+    beta2: Annotated[float, Ge(0), Lt(1)] = 0.99  # decay of the second moment
     """Reddi et al. (section 5) have 0.99."""
     second_flops: ClassVar[float] = 3.0
 
@@ -90,12 +90,12 @@ class Adam(Adaptive):
 
 @dataclass(frozen=True, kw_only=True)
 class Yogi(Adaptive):
-    """v goes towards each squared move by the share 1 - beta2 of that square, however far away it is.
+    """v moves towards each squared move by a share 1 - beta2 of the square, whatever the distance.
 
     Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 2, line of FedYogi.
     """
 
-    beta2: Annotated[float, Ge(0), Lt(1)] = 0.99  # 1 less the share of a squared move that v goes
+    beta2: Annotated[float, Ge(0), Lt(1)] = 0.99  # 1 minus the share of a squared move by which v moves
     """Reddi et al. (section 5) have 0.99."""
     second_flops: ClassVar[float] = 4.0
 

@@ -1,4 +1,4 @@
-"""The seam of server optimisers: how far the server goes where an aggregation would take it."""
+"""Base class of server optimisers: the step of the server, given the move of an aggregation."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ _PARAMS = Payload(collections=frozenset({"params"}))
 class ServerOptimizer:
     """Base class of server optimisers: frozen dataclasses of hyper-parameters and pure functions.
 
-    The *move* of a parameter is its value after the aggregation less the one before it: the negative of what the
-    optimiser takes for a gradient. Moves, moments and steps are float64.
+    The *move* of a parameter is its value after the aggregation minus its value before it. The optimiser takes the
+    negative move as the gradient. Moves, moments and steps are float64.
     Source: Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), algorithm 1.
     """
 
     @property
     def is_identity(self) -> bool:
-        """Whether every step is the move itself, so that nothing has to be computed."""
+        """True if every step is the move itself, so that nothing is computed."""
         return False
 
     @property
     def flops_per_parameter(self) -> float:
-        """FLOPs of a step for each parameter: its products, quotients, sums and roots, one each."""
+        """FLOPs of a step per parameter: one for each product, quotient, sum and root."""
         raise NotImplementedError
 
     def step(self, kept: Mapping[str, Tensor], move: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
-        """Return the new moments of a parameter and how far it goes, of the move's shape; `kept`: empty at first."""
+        """Return the new moments of a parameter and its step, of the move's shape. `kept`: moments, empty at first."""
         raise NotImplementedError
 
 
 def stepped(
     optimizer: ServerOptimizer, moments: Moments, old: ModelState, new: ModelState
 ) -> tuple[Moments, ModelState]:
-    """Return the new moments, and the model to which the optimiser goes from the old one along the way to the new one.
+    """Return the new moments, and the model after a step of the optimiser from the old model towards the new one.
 
-    Parameters go as the optimiser says; buffers and a method's own collections are those of the new model.
+    The optimiser moves parameters. Buffers and a method's own collections are taken from the new model.
     """
     if optimizer.is_identity:
         return moments, new
@@ -60,7 +60,7 @@ def stepped(
 
 
 def step_flops(optimizer: ServerOptimizer, setting: Setting) -> float:
-    """Return the FLOPs of a step of the whole model, as the cost profile prices it."""
+    """Return the FLOPs of a step of the whole model, by its cost profile."""
     if optimizer.is_identity:
         return 0.0
     return optimizer.flops_per_parameter * float(setting.cost_profile.numbers(_PARAMS))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Sgd(ServerOptimizer):
-    """x <- x + lr v with v <- momentum v + the move; at lr = 1 without momentum, the model of the method itself.
+    """x <- x + lr v with v <- momentum v + move. With lr = 1 and no momentum it is the model of the method itself.
 
     Source: Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
     Classification" (2019), section 4.2.
@@ -25,17 +25,17 @@ class Sgd(ServerOptimizer):
 
     lr: PositiveFactor = 1.0  # learning rate of the server
     """Hsu et al. have no learning rate of the server, which is 1."""
-    momentum: Annotated[float, Ge(0), Lt(1)] = 0.9  # of the server; 0: none
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.9  # of the server. 0: none
     """Hsu et al. (section 4.2) report 0.9."""
 
     @property
     def is_identity(self) -> bool:
-        """Whether the server takes the method's model as it is."""
+        """True if the server uses the method's model unchanged."""
         return self.lr == 1.0 and not self.momentum
 
     @property
     def flops_per_parameter(self) -> float:
-        """The move 1, momentum 2, the step 2."""
+        """FLOPs per parameter: the move 1, momentum 2, the step 2."""
         return 3.0 + 2.0 * (self.momentum > 0)
 
     def step(self, kept: Mapping[str, Tensor], move: Tensor) -> tuple[Mapping[str, Tensor], Tensor]:
