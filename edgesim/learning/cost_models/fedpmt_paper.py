@@ -144,10 +144,10 @@ def counted_layers(cost_profile: CostProfile, kept: Mapping[str, tuple[float, in
     Kept units need not be whole, because the paper also counts 0.1 x 128. Raises ConfigError if the formulas do not
     cover a layer.
     """
-    if found := _misfit(cost_profile):
+    if misfit := _misfit(cost_profile):
         raise ConfigError(
             "cost.name: 'fedpmt_paper' counts convolutions and then linear layers, in a row and each with a bias; "
-            f"model {cost_profile.model} has {found}"
+            f"model {cost_profile.model} has {misfit}"
         )
     found: list[CountedLayer] = []
     channels = float(cost_profile.input_shape[0])  # of the layer's input, of the whole model

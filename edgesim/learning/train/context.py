@@ -241,11 +241,12 @@ class Context:
 def copy_for(module: nn.Module, model_state: ModelState) -> ModelState:
     """Return a copy of a model state on the network's device, laid out in memory as the network wants it."""
     like: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+    def copied(name: str, tensor: Tensor) -> Tensor:
+        return torch.empty_like(like.get(name, tensor), requires_grad=False).copy_(tensor, non_blocking=True)
+
     return {
-        collection: {
-            name: torch.empty_like(like.get(name, t), requires_grad=False).copy_(t, non_blocking=True)
-            for name, t in tensors.items()
-        }
+        collection: {name: copied(name, tensor) for name, tensor in tensors.items()}
         for collection, tensors in model_state.items()
     }
 

@@ -385,10 +385,9 @@ def run_stacked_sgd(jobs: Sequence[StackedJob], place: int, network: StackedNetw
         grads = network.gradients(logits, output_gradients(objective, logits, y, batches.shares(step)))
         each = list(zip(jobs[:active], phases[:active], strict=True)) if hooked else []
         for row, (job, phase) in enumerate(each):
-            if phase.adjust_gradients:
-                own = [g[row] for g in grads]
-                for g, new in zip(own, _call(phase.adjust_gradients, job, own), strict=True):
-                    g.copy_(new)
+            own = [g[row] for g in grads] if phase.adjust_gradients else []
+            for g, new in zip(own, _call(phase.adjust_gradients, job, own) or [], strict=True):
+                g.copy_(new)
         with torch.no_grad():
             stack.descend(grads)
             for job, phase in each:
