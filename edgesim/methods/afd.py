@@ -39,14 +39,15 @@ class AFD(MeanByEntry):
 
     Adaptive federated dropout: a share `rate` of the units of every hidden layer stays on the server. In its first turn
     a device gets random units. If its training loss was lower than the time before, it keeps its units, and their
-    scores grow by the relative gain. If not, new units are drawn without replacement, with probabilities proportional
-    to score + `eps`. `variant`: every device has its own scores ("multi"), or all devices share the scores, the thinner
-    network of a round and its mean loss, by data size ("single"). `score`: the gain is added to a score or replaces it
-    ("assign"). `channels`: those that one layer makes ("inner"), or also those that several layers make and add to each
-    other ("all"). The model's inputs and outputs stay. `absent`: a parameter is averaged over the devices that had it
-    ("average_over_holders"), or devices without it count with the old one ("include_absent"). The training loss of a
-    round is the mean over the samples of all local steps, each taken before its step. The metrics hold every device's
-    `train_loss` and `repeats`, the number of devices that will keep their units.
+    scores grow by the relative gain. If the loss was not lower, new units are drawn without replacement, with
+    probabilities proportional to score + `eps`. `variant`: every device has its own scores ("multi"), or all devices
+    share the scores, the thinner network of a round and its mean loss, by data size ("single"). `score`: the gain is
+    added to a score or replaces it ("assign"). `channels`: those that one layer makes ("inner"), or also those that
+    several layers make and add to each other ("all"). The model's inputs and outputs stay. `absent`: a parameter is
+    averaged over the devices that had it ("average_over_holders"), or devices without it count with the old one
+    ("include_absent"). The training loss of a round is the mean over the samples of all local steps, each taken before
+    its step. The metrics hold every device's `train_loss` and `repeats`, the number of devices that will keep their
+    units.
 
     The paper does not specify the mean over devices for `"single"`. Here it goes by data size.
     """

@@ -39,7 +39,7 @@ class APFL(FedAvg):
 
     A device trains w for all and v for itself. In each step, from the same batch, w <- w - lr g(w) and
     v <- v - lr alpha g(alpha v + (1 - alpha) w), with w before the step. v stays on the device and starts from the
-    first model of the run. `alpha` is the share of v. If `adaptive`, it is the initial share of each device, which
+    first model of the run. `alpha` is the share of v. If `adaptive`, `alpha` is the initial share of each device, which
     moves once a job, before the first step: alpha <- alpha - lr <v - w, g(alpha v + (1 - alpha) w)>, kept within 0 and
     1. A device uses the mixture of its v with the newest global model and its own running statistics, which
     `evaluation.personal` tests. Until its first turn it uses the global model. The global model is FedAvg's, bit for

@@ -54,17 +54,17 @@ class AugFL(Method):
 
     Each device takes one step a round, and duals hold the devices to one model (ADMM). A device divides its n samples:
     a share `support` is for adaptation, the rest is the query. The `split` is "fixed" or "redrawn" in every round. From
-    the received model th: phi = th - `alpha` grad L_support(th), g = grad L_query(phi), H g =
-    (grad L_support(th + d g) - grad L_support(th - d g)) / 2d with d = 1 / (10 k + 100) in its k-th step. Its model is
-    th_i = th - (y_i + w_i (g - alpha H g)) / `rho`, with w_i its share of all samples, and its dual y_i grows by
-    rho (th_i - th). It sends th_i + y_i / rho. The new model is the mean of the sent ones minus `lam` grad R / (rho
-    times their number). `absent` devices count with the last model that they sent. Devices that never sent any count
-    with the first model ("all") or not at all ("seen"). With "none" only the devices of the round count. R is
-    T^2 KL(teacher, model) at `temperature` T on `server_samples` training samples of the server's own, equally many of
-    each class. The teacher is a network of the name `teacher`. SGD trains it on these samples before the first merge,
-    as part of the time of that merge. With `lam` = 0 there is neither a teacher nor a server set.
-    `evaluation.personal` tests phi of a device's last turn with its running statistics, or the global model if it had
-    no turn. Running statistics are averaged by data size.
+    the received model th: phi = th - `alpha` grad L_support(th), g = grad L_query(phi), H g = (grad L_support(th + d g)
+    - grad L_support(th - d g)) / 2d with d = 1 / (10 k + 100) in its k-th step. Its model is th_i = th - (y_i + w_i (g
+    - alpha H g)) / `rho`, with w_i its share of all samples, and its dual y_i grows by rho (th_i - th). It sends th_i +
+    y_i / rho. The new model is the mean of the sent ones minus `lam` grad R / (rho times their number). `absent`:
+    absent devices count with the last model that they sent, and those that never sent any with the first model ("all")
+    or not at all ("seen"); with "none" only the devices of the round count. R is T^2 KL(teacher, model) at
+    `temperature` T on `server_samples` training samples of the server's own, equally many of each class. The teacher is
+    a network of the name `teacher`. SGD trains it on these samples before the first merge, as part of the time of that
+    merge. With `lam` = 0 there is neither a teacher nor a server set. `evaluation.personal` tests phi of a device's
+    last turn with its running statistics, or the global model if it had no turn. Running statistics are averaged by
+    data size.
 
     Experimental: without a pretrained model the teacher is a surrogate, and the FedDHAD paper does not specify its own.
 

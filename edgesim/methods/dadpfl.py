@@ -63,18 +63,17 @@ class DADPFL(Method):
     """Sparse peers that wait for fresh models of earlier peers in the round, and vote on when to prune permanently.
 
     Mixing, training and moving masks: see DisPFL. A device waits for `reuse` neighbours that come before it in the
-    round's random order, chosen by `wait_select`; unset: for all. With "step_down" it waits for one fewer in each of
-    `reuse` + 1 equal parts of the `end_round` rounds. It waits without limit or, once nothing else is missing, for
-    `wait_timeout` times its own training time for each training in the longest chain of waits before it. After a
-    timeout or a failure of the neighbour it continues without that model ("drop"), or takes the neighbour's model of
-    the start of the round, which it has fetched as well ("stale"). With "first_finish" it has fetched those of all
-    neighbours anyway.
-    A device votes for pruning if its `distance` to its first model changed by less than `change_below` of the change in
-    its first round. After the round in which a share `majority` of the votes is for it, devices prune in the rounds of
-    the `clock`, which depends on `b` and `c`, at most `max_prunings` times and until a share `target_sparsity` is zero.
-    The PQ index with `p`, `q`, `gamma`, `eta` and `beta` says how many weights each layer can spare. In such a round
-    a device `sends` the "pruned" model or the "trained" one. The `preset` sets the keys that are left out. The metrics
-    hold the means of `sparsity`, `change` and `vote`.
+    round's random order, chosen by `wait_select`; unset: for all. With `wait_schedule` "step_down" it waits for one
+    fewer in each of `reuse` + 1 equal parts of the `end_round` rounds. It waits without limit or, once nothing else is
+    missing, for `wait_timeout` times its own training time for each training in the longest chain of waits before it.
+    After a timeout or a failure of the neighbour it continues without that model ("drop"), or takes the neighbour's
+    model of the start of the round, which it has fetched as well ("stale"). With "first_finish" it has fetched those of
+    all neighbours anyway. A device votes for pruning if its `distance` to its first model changed by less than
+    `change_below` of the change in its first round. After the round in which a share `majority` of the votes is for it,
+    devices prune in the rounds of the `clock`, which depends on `b` and `c`, at most `max_prunings` times and until a
+    share `target_sparsity` is zero. The PQ index with `p`, `q`, `gamma`, `eta` and `beta` says how many weights each
+    layer can spare. In such a round a device `sends` the "pruned" model or the "trained" one. The `preset` sets the
+    keys that are left out. The metrics hold the means of `sparsity`, `change` and `vote`.
 
     Three values below are for the presets `paper`, `paper_literal` and `authors`. All else is as for `dispfl`; with
     `reuse = 0` and `max_prunings = 0` every bit is. Votes, one byte to every device, travel free of charge. Prices
@@ -98,7 +97,7 @@ class DADPFL(Method):
     """"The N fastest". In the code these are the first in the order. In the paper each device has an order of its own,
     with which two devices could wait for each other. Here, as in the code, there is one order for all.
     """
-    wait_schedule: Schedule | None = None  # wait for the same number in all rounds, or for ever fewer
+    wait_schedule: Schedule | None = None  # wait for equally many in all rounds, or for fewer and fewer
     """`"constant"` / the same / `"step_down"`: as run, the code lowers N to 0 in equal blocks of rounds."""
     wait_timeout: PositiveFactor | None = None
     """The paper does not specify this. Unset, a device waits for a model without limit, and a neighbour that fails

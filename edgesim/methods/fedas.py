@@ -43,17 +43,17 @@ class FedAS(Method):
 
     A device keeps its whole model. In its next turn it takes from this old model the mean features of each class, which
     are the inputs of the head, and trains the received base towards them: `align_epochs` epochs of plain SGD with
-    `align_batch` and `align_lr`. The `align_loss` is a mean squared difference. "sample" compares the samples of a
-    batch with the means of their classes. "class" does so for each class and adds up the classes. "class_mean" compares
-    the batch's mean of each class instead, and adds up the classes. Then the device trains base and head together as
-    usual. In one more epoch it adds up over the batches the squared gradient of the mean loss, as in a test: the trace
-    of its Fisher information. The server averages bases by trace, or equally if all traces are zero. `global_head`, the
-    head of the global model: the mean of the devices' heads by data size ("average") or by trace ("fisher"), for which
-    devices send their heads. With "none" the head keeps its initial weights and is never sent. `first_old`, the old
-    base of a device that has none: the "initial" base of the run or the one "received". Its head is always the initial
-    one. A model that diverged is discarded, and the device keeps the one before. `evaluation.personal` tests a
-    device's own model, or the global model if it has none yet. A device that stops early misses training steps, not the
-    alignment. The metrics hold every device's `trace` and weight `q`.
+    `align_batch` and `align_lr`. `align_loss`, a mean squared difference: "sample" compares the samples of a batch with
+    the means of their classes, "class" does so for each class and adds up the classes, and "class_mean" compares the
+    batch's mean of each class instead and adds up the classes. Then the device trains base and head together as usual.
+    In one more epoch it adds up over the batches the squared gradient of the mean loss, as in a test: the trace of its
+    Fisher information. The server averages bases by trace, or equally if all traces are zero. `global_head`, the head
+    of the global model: the mean of the devices' heads by data size ("average") or by trace ("fisher"), for which
+    devices send their heads. With `global_head` "none" the head keeps its initial weights and is never sent.
+    `first_old`, the old base of a device that has none: the "initial" base of the run or the one "received". Its head
+    is always the initial one. A model that diverged is discarded, and the device keeps the one before.
+    `evaluation.personal` tests a device's own model, or the global model if it has none yet. A device that stops early
+    misses training steps, not the alignment. The metrics hold every device's `trace` and weight `q`.
 
     Experimental: the FedDHAD paper does not specify which head it compared, see `global_head`.
 

@@ -45,14 +45,15 @@ _PAPER = {
 class FedDrop(MeanByEntry):
     """For fleets of unequal speed: new random units for every device and round, fewer for slower devices.
 
-    `keep`: the share of units that stay, in (0, 1]; a number for all, or one for each capability level. "paper" has
-    the shares of Table 5.2 for its networks. "match_measured" gives level i the least thousandth, from 0.1 on, with
-    which a training step costs as many FLOPs as one of FedPMT's width i; `widths` are FedPMT's, by default one per
-    layer. `channels`: the hidden linear layers are thinned, or also the channels of convolutions; inputs and outputs
-    stay. `draw`: "exact" keeps floor(share n + 1/2) of n units, "bernoulli" draws each unit independently; at least
-    one stays. `scaling`: in training "inverted" multiplies the outputs of kept channels by the inverse of their share.
+    `keep`: the share of units that stay, in (0, 1]; a number for all, or one for each capability level. "paper" has the
+    shares of Table 5.2 for its networks. "match_measured" gives level i the least thousandth, from 0.1 on, with which a
+    training step costs as many FLOPs as one of FedPMT's width i; `widths` are FedPMT's, by default one per layer.
+    `channels`: the hidden linear layers are thinned, or also the channels of convolutions; inputs and outputs stay.
+    `draw`: "exact" keeps floor(share n + 1/2) of n units, "bernoulli" draws each unit independently; at least one
+    stays. `scaling`: in training "inverted" multiplies the outputs of kept channels by the inverse of their share.
     Tests use all channels. `absent`: a parameter is averaged over the devices that had it ("average_over_holders"), or
-    devices without it count with the old one ("include_absent"). `zero_padded`: they count with 0 instead.
+    devices without it count with the old one ("include_absent"). `zero_padded`: devices without a parameter count with
+    0 instead.
     """
 
     keep: Literal["paper", "match_measured"] | float | tuple[float, ...] = "match_measured"

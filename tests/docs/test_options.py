@@ -66,8 +66,8 @@ def test_every_key_says_where_it_comes_from(method: str) -> None:
 
 
 SAME_MEANING = {  # texts that are true of each of these keys as they stand: where a default comes from, or a heading
-    "Both.": {"b", "p"},
-    "The paper's.": {"average", "batch", "lr", "temperature"},
+    "Paper and code.": {"b", "p"},
+    "As in the paper.": {"batch", "lr", "temperature"},
     "The authors' earlier code.": {"hessian_samples", "lanczos_starts"},
     "Published code.": {
         "align_lr", "alpha", "decay", "generated", "generator_steps", "server_epochs", "temperature"
@@ -76,7 +76,6 @@ SAME_MEANING = {  # texts that are true of each of these keys as they stand: whe
     "Published settings.": {"diversity", "generator_weight_decay"},
     "As in the authors' code and in Adam.": {"beta1", "beta2"},
     "Of both splits together.": {"samples_per_device", "samples_per_user"},
-    "Of the teacher's training.": {"teacher_batch", "teacher_epochs", "teacher_lr", "teacher_momentum"},
 }  # fmt: skip
 
 

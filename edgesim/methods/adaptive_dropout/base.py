@@ -80,9 +80,9 @@ class AdaptiveDropout(Method):
 
     The probability that a unit is left out is proportional to exp(-importance), over all channels and over all neurons,
     and at most `drop_cap`. With `rescale` the outputs of kept channels are multiplied by 1 / (1 - probability) in
-    training. With `fold` the weights that read them are multiplied instead, once before training, and divided after it.
-    In each layer the most important unit stays if no other does. With `exact_k` the expected number of units stays.
-    `channels`: as for AFD.
+    training. With `fold` the weights that read kept channels are multiplied instead, once before training, and divided
+    after it. In each layer the most important unit stays if no other does. With `exact_k` the expected number of units
+    stays. `channels`: as for AFD.
 
     The metrics of a check are `delta` and `fired`. The metrics of an update are every device's `rho`, 1 or 0 for the
     use of the `fallback` and for a `gap` in its eigenvalues, and `et_max_s`. Every round has the mean probability
