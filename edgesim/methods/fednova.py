@@ -66,7 +66,7 @@ class FedNova(Method):
     def combine(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Apply the normalised mean of the moves of devices that took a step; without any the model stays."""
+        """Apply the normalised mean of the moves of devices that took a step. Without such devices the model stays."""
         moved = [update for update in updates if update.steps]
         if not moved:
             return Aggregate(state, global_model)

@@ -66,9 +66,9 @@ class FedPMT(MeanByEntry):
             if setting.deadline_s == math.inf:
                 raise ConfigError("method.rule: 'deadline' needs a protocol with a deadline")
             best = np.ones(len(setting.samples), dtype=np.int64)  # width 1 if none is in time
-            everybody = np.arange(len(best))
+            devices = np.arange(len(best))
             for width in range(1, len(depths) + 1):
-                seconds = expected_s(self._task(width, setting, 0), setting, everybody)
+                seconds = expected_s(self._task(width, setting, 0), setting, devices)
                 best[seconds <= setting.deadline_s + 1e-9] = width
             return {"width": self._within_memory(best, setting)}
         highest = setting.of_members().level.max()
@@ -87,7 +87,7 @@ class FedPMT(MeanByEntry):
     def aggregate(
         self, state: Any, global_model: ModelState, updates: Sequence[Update], server: ServerContext, key: Key
     ) -> Aggregate:
-        """Average each layer over the devices that trained it, by data size; other layers stay.
+        """Average each layer over the devices that trained it, by data size. Other layers stay.
 
         Source: FedPMT paper, aggregation in the per-device form A_k[l] = D_k f_k[l] / sum_j D_j f_j[l].
         """

@@ -71,13 +71,13 @@ class FedPNS(OptimalAggregation):
         new["selected"][arrived] += 1
         new["labelled"][labelled] += 1
         share = new["labelled"][labelled] / new["selected"][labelled]
-        everybody = server.setting.ids
+        members = server.setting.ids
         probability = lowered(
-            state["probability"][everybody],
-            np.searchsorted(everybody, labelled),
+            state["probability"][members],
+            np.searchsorted(members, labelled),
             np.minimum((share + self.beta) ** self.alpha, 1.0),
         )
-        metrics = {**merged.metrics, "probability": dict(zip(everybody.tolist(), probability.tolist(), strict=True))}
+        metrics = {**merged.metrics, "probability": dict(zip(members.tolist(), probability.tolist(), strict=True))}
         return merged._replace(state={"probability": server.setting.by_device(probability), **new}, metrics=metrics)
 
 

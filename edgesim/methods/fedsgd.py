@@ -63,7 +63,7 @@ class FedSGD(Method):
         return Plan.by_kind(chosen, batches, task_of)
 
     def local(self, task: Task) -> LocalRule:
-        """Return the rule of a step; an encoded update has the exact move, not the difference of rounded models."""
+        """Return the rule of a step. An encoded update has the exact move, not the difference of rounded models."""
         if task.name == _GRADIENT:
             return LocalRule((LocalPhase(adjust_gradients=keep_gradient),), on_finish=_moved)
         return super().local(task)

@@ -60,7 +60,7 @@ class IFCA(Method):
         return {"seed": key.exact_word()}
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices to choose a model and train it; those with equally many samples share a task."""
+        """Ask the selected devices to choose a model and train it. Devices with equally many samples share a task."""
         if self.clusters == 1:
             return super().plan(state, view, key)
         usual, seed, cost_profile = self.task(view), state["seed"], view.setting.cost_profile

@@ -34,12 +34,12 @@ _SIGNS = Encoding(values="sign", scale="root_mean_square")
 _GRADIENT = Payload(collections=frozenset({"gradient", "buffers"}))
 _MOMENTUM = Payload(collections=frozenset({"momentum", "buffers"}), encoding=replace(_SIGNS, error_feedback=True))
 _COMPRESSED = "compressed"  # the name of tasks after the warm-up
-_ADAM_FLOPS, _STEP_FLOPS, _SIGN_FLOPS = 7.0, 5.0, 3.0  # of moments; a step; the scale of signs and what they leave
+_ADAM_FLOPS, _STEP_FLOPS, _SIGN_FLOPS = 7.0, 5.0, 3.0  # FLOPs of moments, of a step, of the signs' scale and error
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneBitAdam(FedSGD):
-    """Adam on the server whose second moment is frozen after `warm_up` rounds; then devices send signs of momenta.
+    """Adam on the server with a second moment frozen after `warm_up` rounds, so that devices send signs of momenta.
 
     m <- `beta1` m + (1 - `beta1`) g, x <- x - lr m / (sqrt(v) + `eps`).
     Each device computes one gradient a round, with batches and weights of devices as in `fedsgd`. In the warm-up

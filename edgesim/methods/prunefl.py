@@ -264,7 +264,7 @@ def _summed(grads: list[Tensor], local: LocalState, context: Context) -> list[Te
 
 
 def _finish(local: LocalState, context: Context) -> Finished:
-    """Return the model to send and the squares to keep: none once they are sent; after a divergence the old ones."""
+    """Return the model to send and the squares to keep: none after they are sent, the old ones after a divergence."""
     samples, before = float(local.scratch.samples), (context.device_state or {}).get(_SQUARES, {})
     squares = {name: (total.square() * samples).cpu() for name, total in local.scratch.sums.items()}
     squares = {name: square + before[name] if before else square for name, square in squares.items()}

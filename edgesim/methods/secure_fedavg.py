@@ -39,10 +39,11 @@ class SecureFedAvg(Method):
     The new model is w + clip x sum_k q_k / sum_k c_k. q_k are the moves of device k as integers: cut off at `clip`,
     times n_k by the largest n in the fleet, rounded to `bits` bits. c_k is n_k in the same unit. The integers are
     summed modulo 2^R with R = bits + ceil(log2 n), n being the number of devices that send them. Every round has four
-    exchanges. The first asks n devices, each later one the devices that answered the one before:
-    two public keys of each device; the keys of all others, and shares of two secrets for each of them; the model and
-    the shares, training, and the masked integers; the list of senders, and shares that unmask the sum.
-    Each exchange takes latency, bytes and FLOPs. Masks are not drawn, because any masks cancel exactly.
+    exchanges. The first asks n devices, each later one the devices that answered the one before. (1) Each device sends
+    two public keys. (2) It receives the keys of all others, and sends shares of two secrets for each of them. (3) It
+    receives the model and its shares, trains, and sends the masked integers. (4) It receives the list of senders, and
+    sends shares that unmask the sum. Each exchange takes latency, bytes and FLOPs. Masks are not drawn, because any
+    masks cancel exactly.
     With fewer than t = floor(threshold x n) + 1 answers in any exchange the round brings no new model. Devices
     whose numbers are not finite send zeros and count as if they had no data. Weights of updates above 1 count as 1.
     Metrics: `aborted` (1 or 0), `survivors` (devices whose moves are in the sum), `field_bits` = R, and `clipped`, the
@@ -89,7 +90,7 @@ class SecureFedAvg(Method):
     # --- exchanges ------------------------------------------------------------------------------------------------
 
     def plan(self, state: Any, view: View, key: Key) -> Plan:
-        """Ask the selected devices for keys, then the devices that answered for more; none if they are too few."""
+        """Ask the selected devices for keys, then the devices that answered for more. Too few devices end the round."""
         if not view.exchange:  # round 0 of the paper: two key pairs, whose public keys go up
             devices = view.choose(key).tolist()
             asked = len(devices)

@@ -1,7 +1,8 @@
 """Universally slimmable networks: on devices every step trains the widest, the narrowest and some random widths.
 
 Source: J. Yu and T. Huang, "Universally Slimmable Networks and Improved Training Techniques" (ICCV 2019): sandwich rule
-and in-place distillation, algorithm 1, and the authors' published code; federated, with FjORD's slices and mean, by us.
+and in-place distillation, algorithm 1, and the authors' published code. The federated form, with FjORD's slices and
+mean, is chosen here.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class FirstMasks(NamedTuple):
         return {n: shape for n, shape in shapes.items() if everything or _SHORTCUTS.isdisjoint(n.split("."))}
 
 
-@lru_cache(maxsize=128)  # in a first round every neighbour of a device asks; packed, a weight takes 1/8 byte
+@lru_cache(maxsize=128)  # in a first round every neighbour of a device asks. Packed, a weight takes 1/8 byte
 def _drawn(
     first: FirstMasks, shapes: tuple[tuple[str, tuple[int, ...]], ...], device: int | None, seed: int
 ) -> Mapping[str, Tensor]:
@@ -92,7 +92,7 @@ def config_of(seed: int, share: float) -> dict[str, float]:
 
 
 def share_at(alpha: float, t: int, end: int) -> float:
-    """Return the share of weights that move in round `t`, counted from 1; none after round `end`."""
+    """Return the share of weights that move in round `t`, counted from 1. After round `end` it is 0."""
     return masks.annealed(alpha, t - 1, end) if t <= end else 0.0
 
 

@@ -102,7 +102,7 @@ class PublicAnswers(Method):
         return LocalRule((LocalPhase(),), on_start=self._start, on_finish=self._finish)
 
     def own_model(self, context: Context) -> LocalState:
-        """Return the model that a device has kept; before its first job the common first model."""
+        """Return the model that a device has kept, or the common first model before its first job."""
         return LocalState(context.copy(context.device_state or context.first))
 
     def _start(self, context: Context) -> LocalState:
@@ -129,7 +129,7 @@ class PublicAnswers(Method):
         return Finished({TENSORS: {ANSWERS: said}}, local.weights, own_model=local.weights)
 
     def personal_model(self, global_model: ModelState, device_state: ModelState | None) -> ModelState:
-        """Return the device's own model; before its first job the global model."""
+        """Return the device's own model, or the global model before its first job."""
         return device_state or global_model
 
 

@@ -39,10 +39,10 @@ class DropsAdverse(Method):
     greater loss on samples of the server. Then the rest are examined again, down to `min_keep`.
     `mode`: "sum" uses this value. "mean" omits its factor n and labels an update whenever updates differ.
     `v`: the share of the updates that always stays. `min_keep`, if given, replaces it by a number of updates.
-    `check_set`: the test samples on which losses are computed. "first": always the first; "random": drawn anew each
-    round; "reserved": as "first", and test accuracies leave them out. `check_samples`: their number (default 2000, 128
-    if "random"), at most all, at most half if reserved. For every device whose update arrived, the metrics hold
-    `selected` = 1, and `labelled` and `excluded`, 1 or 0.
+    `check_set`: the test samples on which losses are computed. "first" takes always the first samples, "random" draws
+    them anew each round, and "reserved" is as "first" but test accuracies leave these samples out. `check_samples`:
+    their number (default 2000, 128 if "random"), at most all, at most half if reserved. For every device whose update
+    arrived, the metrics hold `selected` = 1, and `labelled` and `excluded`, 1 or 0.
     """
 
     mode: Mode = "sum"
