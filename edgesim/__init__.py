@@ -21,7 +21,7 @@ __all__ = ["ConfigError", "DataError", "EdgesimError", "Scenario", "load", "open
 
 
 def __getattr__(name: str) -> Any:
-    """Return what is loaded when it is first asked for, as it takes a while that some commands need not wait."""
+    """Load `Scenario` on first use, because it takes time that some commands do not need to spend."""
     if name == "Scenario":
         from edgesim.config.scenario import Scenario
 

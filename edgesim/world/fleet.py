@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -49,12 +49,12 @@ class Block:
 
     @property
     def steady(self) -> bool:
-        """Whether transfers and computations take as long at any time and for every job."""
+        """True if transfers and computations take equally long at any time and for every job."""
         return self.links.steady and self.slowdown.steady
 
     @property
     def impaired_links(self) -> ImpairedLinks | None:
-        """The links, if their latency varies or packets get lost; those from outside do not say."""
+        """The links, if their latency varies or packets get lost. A user's own links do not tell."""
         return self.links if isinstance(self.links, ImpairedLinks) and self.links.impaired else None
 
     def cycles(self, rows: Ids, flops: Arr, items: Mapping[str, Arr] | None) -> Arr:
@@ -187,7 +187,10 @@ def build_fleet(scenario: Scenario) -> Fleet:
         block, columns = _block(scenario, given, index, first, key.at(index))
         blocks.append(block)
         tables.append(columns)
-    joined: dict[str, Any] = {name: _joined([table[name] for table in tables]) for name in tables[0]}
+    joined: dict[str, Any] = {}
+    for name in tables[0]:
+        parts = [table[name] for table in tables]
+        joined[name] = compact(parts[0] if len(parts) == 1 else np.concatenate(parts))
     return Fleet(
         kinds=tuple(block.name for block in scenario.fleet),
         blocks=tuple(blocks),
@@ -249,12 +252,8 @@ def _batteries(given: FleetBlock, idle_w: Arr, key: Key, path: str) -> Callable[
     return build
 
 
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return compact(parts[0] if len(parts) == 1 else np.concatenate(parts))
-
-
 def compact(column: np.ndarray) -> np.ndarray:
-    """Return a read-only column; a value common to all devices takes the memory of one."""
+    """Return a read-only column. A value common to all devices takes the memory of one value."""
     if (column == column[0]).all():
         return np.broadcast_to(column[0], column.shape)
     column.setflags(write=False)
@@ -280,7 +279,7 @@ def _cpu_columns(cpu: Cpu, n: int, key: Key, path: str) -> Mapping[str, Arr]:
 
 
 def _seconds_per(cpu: Cpu, flops_per_s: Arr, key: Key, path: str) -> Mapping[str, Arr] | None:
-    """Return what a unit of each term takes, each of shape (n,), or None if it is FLOPs at one rate alone."""
+    """Return the seconds per unit of each term, each of shape (n,), or None if FLOPs at one rate are the only term."""
     n, found = len(flops_per_s), {}
     for place, (term, quantity) in enumerate([("steps", WHOLE_STEP["steps"]), *LAYER_KINDS.items()]):
         if (value := getattr(cpu, quantity)) is not None:
@@ -293,7 +292,7 @@ def _seconds_per(cpu: Cpu, flops_per_s: Arr, key: Key, path: str) -> Mapping[str
 
 
 def _cpu_arrays(given: Cpu, cpu: Mapping[str, Arr], powers: Mapping[str, Arr], path: str) -> CpuArrays:
-    """Return what governors know; an unknown frequency counts as 1 Hz, which nobody can change.
+    """Return the CPUs as governors know them. An unknown frequency counts as 1 Hz, which cannot be changed.
 
     Raises ConfigError if the lowest frequency is above the highest of a device.
     """

@@ -24,7 +24,7 @@ from edgesim.world.availability.bernoulli import Bernoulli
 from edgesim.world.availability.diurnal import Diurnal
 from edgesim.world.availability.lifetime import Lifetime
 from edgesim.world.availability.sessions import Groups, Sessions
-from edgesim.world.availability.trace import Intervals, Trace
+from edgesim.world.availability.trace import AvailabilityTrace, Intervals
 from edgesim.world.processes.on_off import OnOff, cell_of
 from tests.sizes import examples
 
@@ -344,7 +344,7 @@ def test_ten_thousand_questions_to_a_trace_equal_a_scan(tmp_path, ending):
         edges = np.cumsum(generator.integers(0, 40, size=60) + [0, 1] * 30)  # an end may be the next start
         rows += [(device, int(s), int(e)) for s, e in zip(edges[::2], edges[1::2], strict=True)]
     generator.shuffle(rows)
-    there = built(Trace, 30, file=written(tmp_path / f"trace.{ending}", rows))
+    there = built(AvailabilityTrace, 30, file=written(tmp_path / f"trace.{ending}", rows))
     ids = generator.integers(0, 30, size=10_000)
     times_s = generator.choice([0.0, 0.25], size=10_000) + generator.integers(0, 1300, size=10_000)
     spans = {device: sorted((s, e) for d, s, e in rows if d == device) for device in range(30)}
@@ -384,11 +384,11 @@ def test_bad_rows_are_refused_by_file_and_line(tmp_path, row, fault):
     """Row 4 of a parquet file; line 5 of a CSV file, blank lines counted."""
     file = written(tmp_path / "trace.parquet", [(0, 1, 2), (1, 10, 12), (1, 2, 6), row])
     with pytest.raises(DataError, match=rf"trace\.parquet row 4: {fault}".replace(r"\w+ 3", "row 3")):
-        built(Trace, 4, file=file)
+        built(AvailabilityTrace, 4, file=file)
     text = "device,start,end\n0,1,2\n\n1,2,6\n" + ",".join("" if v is None else str(v) for v in row) + "\n\n"
     (tmp_path / "trace.csv").write_text(text)
     with pytest.raises(DataError, match=rf"trace\.csv line 5: {fault}".replace(r"\w+ 3", "line 4")):
-        built(Trace, 4, file=tmp_path / "trace.csv")
+        built(AvailabilityTrace, 4, file=tmp_path / "trace.csv")
 
 
 BAD_FILES = [
@@ -410,20 +410,20 @@ def test_bad_files_are_refused(tmp_path, content, fault):
     file = tmp_path / "trace.csv"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(DataError, match=rf"^\S*trace\.csv:? {fault}"):
-        built(Trace, file=file)
+        built(AvailabilityTrace, file=file)
 
 
 def test_files_that_are_not_there_or_something_else(tmp_path):
     """A missing file, a folder, and parquet that is none, or of dates."""
     for name in ("missing.csv", "missing.parquet", "."):
         with pytest.raises(DataError, match="cannot be read"):
-            built(Trace, file=tmp_path / name)
+            built(AvailabilityTrace, file=tmp_path / name)
     (tmp_path / "text.parquet").write_text("device,start,end\n")
     with pytest.raises(DataError, match=r"text\.parquet: not a readable parquet file, truncated or damaged: "):
-        built(Trace, file=tmp_path / "text.parquet")
+        built(AvailabilityTrace, file=tmp_path / "text.parquet")
     dates = written(tmp_path / "dates.parquet", [(0, 1.0, pd.Timestamp("2024-01-01"))])
     with pytest.raises(DataError, match=r"dates\.parquet: column end is timestamp\[us\], numbers are needed"):
-        built(Trace, file=dates)
+        built(AvailabilityTrace, file=dates)
 
 
 # --- several at once --------------------------------------------------------------------------------------
@@ -507,7 +507,7 @@ def test_a_list_of_one_is_that_one_and_an_empty_list_is_refused():
         (Groups, {"size": 0, "on": 1, "off": 1}), (Groups, {"size": 1.5, "on": 1, "off": 1}),
         (Diurnal, {"mean": 0}), (Diurnal, {"mean": 1.1}), (Diurnal, {"amplitude": -0.1}), (Diurnal, {"amplitude": 2}),
         (Diurnal, {"zones": 0}), (Diurnal, {"slot": 0}), (Diurnal, {"period": "0 s"}),
-        (Lifetime, {"join": -1}), (Lifetime, {"leave": 0}), (Trace, {}),
+        (Lifetime, {"join": -1}), (Lifetime, {"leave": 0}), (AvailabilityTrace, {}),
     ],
     ids=str,
 )  # fmt: skip

@@ -22,7 +22,7 @@ from edgesim.world.contention.network import shared_network
 from edgesim.world.fleet import build_fleet
 from edgesim.world.links.analytic import Fixed
 from edgesim.world.links.shared import Shared
-from edgesim.world.links.trace import Trace
+from edgesim.world.links.trace import LinkTrace
 from edgesim.world.links.wireless import Wireless
 from tests.conftest import frames, simulate_null, timing_scenario
 from tests.sizes import examples
@@ -172,7 +172,7 @@ def test_a_message_crosses_both_ends_and_what_either_loses_is_sent_again(fresh):
 def test_a_trace_of_one_rate_is_a_fixed_link(tmp_path):
     """Same draws, same seconds; a trace waits for the bits sent again at the rates it has then."""
     (tmp_path / "rates.csv").write_text("time_s,up_bps,down_bps\n0,1e6,4e6\n")
-    trace = part(Trace, file=tmp_path / "rates.csv", latency="0.1 s", **ROUGH).build(50, KEY, "network")
+    trace = part(LinkTrace, file=tmp_path / "rates.csv", latency="0.1 s", **ROUGH).build(50, KEY, "network")
     fixed = part(Fixed, **LINK, **ROUGH).build(50, KEY, "network")
     nbytes = np.linspace(0, 1e6, 50)
     for up in (True, False):
@@ -180,7 +180,7 @@ def test_a_trace_of_one_rate_is_a_fixed_link(tmp_path):
         of_fixed = fixed.transfer(np.arange(50), nbytes, up, 7.0, draws(50))
         assert np.array(of_trace) == pytest.approx(np.array(of_fixed), rel=1e-9)
     (tmp_path / "steps.csv").write_text("time_s,up_bps,down_bps\n0,8,8\n10,80,8\n20,80,8\n")
-    steps = part(Trace, file=tmp_path / "steps.csv", loss=0.9, repeat=False).build(1, KEY, "network")
+    steps = part(LinkTrace, file=tmp_path / "steps.csv", loss=0.9, repeat=False).build(1, KEY, "network")
     sendings = steps.sendings(np.array([0]), np.array([30.0]), True, draws(1))[0]
     assert sendings >= 2
     bits = 8 * 30 * sendings  # 80 of them by 10 s, the others at 80 bit/s

@@ -19,7 +19,7 @@ from edgesim.core.rng import Draws, Key
 from edgesim.world.links.analytic import Fixed, Ideal
 from edgesim.world.links.base import Links, retransmissions
 from edgesim.world.links.shared import Shared
-from edgesim.world.links.trace import Trace
+from edgesim.world.links.trace import LinkTrace
 from edgesim.world.links.wireless import Wireless
 from edgesim.world.processes.time_series import RateSeries, rate_series
 from tests.conftest import timing_scenario
@@ -147,7 +147,7 @@ def test_transfers_of_many_are_those_of_each(name, up, tmp_path):
     file = tmp_path / "rates.csv"
     file.write_text("time_s,up_bps,down_bps,device\n0,8e5,9e5,0\n0,7e5,5e5,1\n60,0,1e5,0\n3,1e5,2e6,1\n")
     maker = {"fixed": lambda: fixed(**NETWORKS["fixed"]), "wireless": lambda: plugin(Wireless, **NETWORKS["wireless"])}
-    network = maker.get(name, lambda: plugin(Trace, file=file, **NETWORKS["trace"]))()
+    network = maker.get(name, lambda: plugin(LinkTrace, file=file, **NETWORKS["trace"]))()
     links = network.build(20, KEY, "network")
     rows, nbytes = np.array([3, 19, 0, 7, 8]), np.array([1e4, 2e6, 30.0, 1e5, 0.0])
     now_s = np.array([0.0, 3.0, 70.0, 1e5, 2.0])
@@ -170,7 +170,7 @@ def test_transfers_of_many_are_those_of_each(name, up, tmp_path):
 def trace(tmp_path: Path, text: str, n: int = 1, **fields: Any) -> Links:
     file = tmp_path / "rates.csv"
     file.write_text(text)
-    return plugin(Trace, file=file, **fields).build(n, KEY, "network")
+    return plugin(LinkTrace, file=file, **fields).build(n, KEY, "network")
 
 
 def test_a_trace_by_hand(tmp_path):
@@ -216,7 +216,7 @@ def test_devices_follow_their_own_series_in_turn(tmp_path):
     links = trace(tmp_path, text, 4)
     assert sent(links, [4, 4, 4, 4])[0].tolist() == [3.0, 2.0, 3.0, 2.0]
     pd.read_csv(tmp_path / "rates.csv").to_parquet(tmp_path / "rates.parquet")
-    again = plugin(Trace, file=tmp_path / "rates.parquet").build(4, KEY, "network")
+    again = plugin(LinkTrace, file=tmp_path / "rates.parquet").build(4, KEY, "network")
     assert sent(again, [4, 4, 4, 4])[0].tolist() == [3.0, 2.0, 3.0, 2.0]
 
 
@@ -328,18 +328,18 @@ def test_other_trace_files_are_refused(tmp_path):
     with pytest.raises(DataError, match="line 3: up_bps is 0 for ever"):
         trace(tmp_path, "time_s,up_bps,down_bps\n0,1,1\n2,0,1\n", repeat=False)
     with pytest.raises(DataError, match=r"no\.csv: cannot be read"):
-        plugin(Trace, file=tmp_path / "no.csv").build(1, KEY, "network")
+        plugin(LinkTrace, file=tmp_path / "no.csv").build(1, KEY, "network")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 and nothing else")
     with pytest.raises(DataError, match=r"bad\.parquet: "):
-        plugin(Trace, file=tmp_path / "bad.parquet").build(1, KEY, "network")
+        plugin(LinkTrace, file=tmp_path / "bad.parquet").build(1, KEY, "network")
     gap = pd.DataFrame({"time_s": [0.0, 1.0], "up_bps": [1.0, None], "down_bps": [1.0, 1.0]})
     gap.to_parquet(tmp_path / "gap.parquet")
     with pytest.raises(DataError, match=r"gap\.parquet row 2: up_bps must be a finite number"):
-        plugin(Trace, file=tmp_path / "gap.parquet").build(1, KEY, "network")
+        plugin(LinkTrace, file=tmp_path / "gap.parquet").build(1, KEY, "network")
     words = pd.DataFrame({"time_s": [0.0], "up_bps": ["fast"], "down_bps": [1.0]})
     words.to_parquet(tmp_path / "words.parquet")
     with pytest.raises(DataError, match=r"words\.parquet: "):
-        plugin(Trace, file=tmp_path / "words.parquet").build(1, KEY, "network")
+        plugin(LinkTrace, file=tmp_path / "words.parquet").build(1, KEY, "network")
 
 
 # --- what all links say of themselves -----------------------------------------------------------------------
@@ -378,7 +378,7 @@ def test_every_network_but_the_ideal_one_may_take_energy_for_a_bit(tmp_path):
         (Fixed, {"up": 1e6, "down": 1e6}),
         (Shared, {"up": 1e6, "down": 1e6}),
         (Wireless, {"bandwidth": 1e6, "distance_m": 500}),
-        (Trace, {"file": tmp_path / "rates.csv"}),
+        (LinkTrace, {"file": tmp_path / "rates.csv"}),
     ]
     for cls, fields in networks:
         metered = plugin(cls, **fields, energy_per_bit="50 nJ/bit").build(2, KEY, "network")

@@ -19,7 +19,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.peer_graph import PeerGraph, awaited, cliques, from_edges, priors, reuse_order
 from edgesim.core.rng import Key
 from edgesim.world.peers.drawn import GossipMatch, Random
-from edgesim.world.peers.listed import File
+from edgesim.world.peers.listed import ListedPeers
 from edgesim.world.peers.regular import Expander, Exponential, Full, Ring, StarOfStars
 from tests.sizes import examples
 
@@ -272,10 +272,10 @@ def test_pairs() -> None:
 # --- graphs of a file -------------------------------------------------------------------------------------------
 
 
-def from_text(folder: Path, text: str) -> File:
+def from_text(folder: Path, text: str) -> ListedPeers:
     """Return the part that reads this text."""
     (folder / "peers.csv").write_text(text, encoding="utf-8")
-    return TypeAdapter(File).validate_python({"file": folder / "peers.csv"})
+    return TypeAdapter(ListedPeers).validate_python({"file": folder / "peers.csv"})
 
 
 def test_file(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_bad_file(tmp_path: Path, text: str, message: str) -> None:
 
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.csv: cannot be read: .*No such file"):
-        File(file=tmp_path / "none.csv").check(3)
+        ListedPeers(file=tmp_path / "none.csv").check(3)
 
 
 # --- reuse within a round ---------------------------------------------------------------------------------------

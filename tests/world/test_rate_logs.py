@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from edgesim.core.errors import ConfigError, DataError
 from edgesim.core.rng import Draws, Key
 from edgesim.world.links.base import Links
-from edgesim.world.links.trace import Trace
+from edgesim.world.links.trace import LinkTrace
 from tests.conftest import timing_scenario
 
 LOG = Path(__file__).parent / "data" / "traces" / "lte_log.csv"
@@ -23,7 +23,7 @@ LTE = {"columns": NAMES, "rate_unit": "kbit/s", "time": DATES}
 
 def links(file: Path, n: int = 1, **fields: Any) -> Links:
     """Return the links that follow a log."""
-    return TypeAdapter(Trace).validate_python({"file": file, **fields}).build(n, Key(1), "network")
+    return TypeAdapter(LinkTrace).validate_python({"file": file, **fields}).build(n, Key(1), "network")
 
 
 def seconds(log: Links, nbytes: float, up: bool = True, now_s: float = 0.0, row: int = 0) -> float:

@@ -14,7 +14,7 @@ from scipy import stats
 from edgesim.config.units import reason
 from edgesim.core.errors import ConfigError, DataError
 from edgesim.core.rng import Draws, Key
-from edgesim.world.compute.slowdowns.background import BackgroundLoad, Markov
+from edgesim.world.compute.slowdowns.background import BackgroundLoad, MarkovLoad
 from edgesim.world.compute.slowdowns.per_job import LogNormal, NoSlowdown, Pareto, ShiftedExponential
 from edgesim.world.compute.slowdowns.replay import Replay
 from edgesim.world.fleet import build_fleet
@@ -77,7 +77,7 @@ def test_parameters_may_differ_by_device():
 
 
 def markov(n: int, **fields: Any) -> BackgroundLoad:
-    load: BackgroundLoad = plugin(Markov, **{"idle": 3, "busy": 1, "factor": 4, **fields}).build(n, KEY, "slowdown")
+    load: BackgroundLoad = plugin(MarkovLoad, **{"idle": 3, "busy": 1, "factor": 4, **fields}).build(n, KEY, "slowdown")
     return load
 
 
@@ -186,7 +186,7 @@ def test_replayed_speeds_by_hand(tmp_path):
         (plugin(LogNormal, sigma=0.5), False),
         (plugin(ShiftedExponential, scale=0.5), False),
         (plugin(Pareto, alpha=3.0), False),
-        (plugin(Markov, idle="5 s", busy="5 s", factor=3.0), False),
+        (plugin(MarkovLoad, idle="5 s", busy="5 s", factor=3.0), False),
     ],
     ids=str,
 )
@@ -219,8 +219,8 @@ def test_a_fleet_is_steady_if_all_of_it_is():
         (LogNormal, {"sigma": -1}, "must be greater than or equal to 0"),
         (ShiftedExponential, {"scale": -0.1}, "must be greater than or equal to 0"),
         (Pareto, {"alpha": 1.0}, "must be greater than 1"),
-        (Markov, {"idle": 0, "busy": 1, "factor": 2}, "must be above 0 s"),
-        (Markov, {"idle": 1, "busy": 1, "factor": 0.5}, "must be greater than or equal to 1"),
+        (MarkovLoad, {"idle": 0, "busy": 1, "factor": 2}, "must be above 0 s"),
+        (MarkovLoad, {"idle": 1, "busy": 1, "factor": 0.5}, "must be greater than or equal to 1"),
     ],
 )
 def test_impossible_slowdowns_are_refused(cls, fields, fault):
@@ -233,5 +233,5 @@ def test_impossible_slowdowns_are_refused(cls, fields, fault):
 def test_impossible_draws_name_their_key():
     """A distribution that leaves its range says so when the fleet is built."""
     with pytest.raises(ConfigError, match=r"^fleet\.0\.slowdown\.factor: .* set `min`$"):
-        markov_part = plugin(Markov, idle=1, busy=1, factor={"normal": [1.5, 3]})
+        markov_part = plugin(MarkovLoad, idle=1, busy=1, factor={"normal": [1.5, 3]})
         markov_part.build(50, KEY, "fleet.0.slowdown")

@@ -1,4 +1,4 @@
-"""Who can be reached when: what an availability answers, and several of them at once."""
+"""Interface of availabilities, which tell when each device can be reached, and combinations of several."""
 
 from __future__ import annotations
 

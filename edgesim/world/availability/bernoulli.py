@@ -15,7 +15,7 @@ from edgesim.world.availability.base import Availability
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Answers(Availability):
+class ChanceAnswers(Availability):
     """Devices that answer at an occasion or do not, and then stay as long as they have a job."""
 
     key: Key
@@ -43,7 +43,7 @@ class Answers(Availability):
 class Bernoulli:
     """A device can be reached with probability `p` whenever the server looks for devices, independently each time.
 
-    It breaks no jobs. If nobody can be reached, the server looks again after `retry`.
+    It breaks no jobs. If no device can be reached, the server looks again after `retry`.
     """
 
     p: PerDevice[PositiveShare]
@@ -53,7 +53,7 @@ class Bernoulli:
         """Return when n devices can be reached. Raises ConfigError if hardly ever one of them can."""
         p = draw(self.p, n, key.at(0).numpy(), f"{path}.p")
         check_steps(f"{path}.p", 1.0 / float(p.sum()), "looking again until some device answers", MOST_LOOKS)
-        return Answers(n=n, retry_s=self.retry, key=key.at(1), p=p)
+        return ChanceAnswers(n=n, retry_s=self.retry, key=key.at(1), p=p)
 
 
 PLUGINS = {"bernoulli": Bernoulli}

@@ -77,11 +77,11 @@ class Diurnal:
     time zones, equally spaced, with equal probabilities.
     """
 
-    mean: PositiveShare = 0.5  # with the amplitude: everybody at the peak, nobody half a period later
-    amplitude: Share = 0.5  # of the probability over a day
-    period: Seconds = 86400.0  # a day
-    zones: Count = 1  # a fleet at one place; in many zones the ups and downs of the fleet cancel out
-    slot: Seconds = 900.0  # as fine as phones are usually logged
+    mean: PositiveShare = 0.5  # mean probability; with the default amplitude it reaches 1 at the peak and 0 at the low
+    amplitude: Share = 0.5  # amplitude of the probability over a period
+    period: Seconds = 86400.0  # period of the probability, a day by default
+    zones: Count = 1  # number of time zones of the fleet; with many zones its ups and downs cancel out
+    slot: Seconds = 900.0  # length of a slot; phones are usually logged as finely as the default
 
     def build(self, n: int, key: Key, path: str) -> Availability:
         """Return when n devices can be reached."""

@@ -10,7 +10,7 @@ import numpy as np
 from edgesim.config.toml_file import ScenarioPath
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.rng import Key
-from edgesim.files.tables import Rows, read_rows
+from edgesim.files.tables import read_rows
 from edgesim.world.availability.base import Availability
 
 _COLUMNS = ("device", "start", "end")
@@ -53,7 +53,7 @@ def _sortable(device: Ids, time_s: Arr | float) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class AvailabilityTrace:
     """Intervals from a CSV or parquet file with the columns device, start, end: on in [start, end), else off.
 
     Devices are numbered from 0, times are seconds since the start of the run. Rows may have any order. A device without
@@ -65,8 +65,12 @@ class Trace:
     def build(self, n: int, key: Key, path: str) -> Availability:
         """Return when n devices can be reached. Raises DataError naming file and line (of a parquet file: row)."""
         rows = read_rows(self.file.expanduser(), _COLUMNS)
-        _check(rows, n)
         device, start_s, end_s = (rows.columns[name] for name in _COLUMNS)
+        known = (device >= 0) & (device < n) & (device == np.floor(device))
+        rows.require(known, "device", f"a number from 0 to {n - 1}")
+        for name, time_s in (("start", start_s), ("end", end_s)):
+            rows.require(np.isfinite(time_s) & (time_s >= 0), name, "a finite number of seconds of at least 0")
+        rows.require(end_s > start_s, "end", "after start")
         order = np.lexsort((start_s, device))
         device, start_s, end_s = device[order], start_s[order], end_s[order]
         after = np.flatnonzero((device[1:] == device[:-1]) & (start_s[1:] < end_s[:-1]))
@@ -84,13 +88,4 @@ class Trace:
         )
 
 
-def _check(rows: Rows, n: int) -> None:
-    device, start_s, end_s = (rows.columns[name] for name in _COLUMNS)
-    rows.require((device >= 0) & (device < n) & (device == np.floor(device)), "device", f"a number from 0 to {n - 1}")
-    for name in ("start", "end"):
-        time_s = rows.columns[name]
-        rows.require(np.isfinite(time_s) & (time_s >= 0), name, "a finite number of seconds of at least 0")
-    rows.require(end_s > start_s, "end", "after start")
-
-
-PLUGINS = {"trace": Trace}
+PLUGINS = {"trace": AvailabilityTrace}

@@ -1,1 +1,1 @@
-"""How long a computation takes: frequency governors and slow-downs."""
+"""Computing time of devices: frequency governors and slow-downs."""

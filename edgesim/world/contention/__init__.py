@@ -1,1 +1,1 @@
-"""How transfers share links: one module a discipline, listed in its PLUGINS; what they give is in base.py."""
+"""Disciplines by which transfers share links: one module each, listed in its PLUGINS; base.py has their interface."""

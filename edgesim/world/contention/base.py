@@ -1,4 +1,4 @@
-"""How transfers share links: what a discipline gives the event loop, and the checks that all of them make.
+"""Interface of disciplines by which transfers share links, and the checks that all of them make.
 
 A discipline is a dataclass with `links`, listed in the PLUGINS of a module of this package, or named from outside as
 "module:Class". It gives a state machine that owns no clock: transfers are admitted, dropped and finished at times that
@@ -17,7 +17,7 @@ Link: TypeAlias = Hashable
 
 
 class SharedLinks(Protocol):
-    """What the event loop sees of shared links, whatever the discipline. Seconds are absolute and never go back."""
+    """Shared links of any discipline, as the event loop sees them. Seconds are absolute and never go back."""
 
     @property
     def busy(self) -> int:

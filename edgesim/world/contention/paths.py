@@ -21,9 +21,9 @@ GRAINS = 2**64
 
 
 class Entrant(Protocol):
-    """Who can stand in an agenda, once."""
+    """An owner of at most one valid entry in an agenda."""
 
-    stamp: int  # that of the entry which counts; -1: none does
+    stamp: int  # stamp of the valid entry; -1: no entry is valid
 
 
 class Agenda:
@@ -139,7 +139,7 @@ class SharedPath:
             self.capped_grains -= flow.cap_grains
 
     def is_capped(self, flow: Flow) -> bool:
-        """Return whether a member runs at its own cap."""
+        """Return True if a member runs at its own cap."""
         return self.capped == len(self.members) or (flow.cap_bps, flow.id) < self.members[self.capped][:2]
 
     def cap(self, level_bps: float) -> int:

@@ -30,9 +30,9 @@ class NoEnergy:
 
 @dataclass(frozen=True, kw_only=True)
 class Radio:
-    """What the models share: idle power, and what transmitting and receiving add to it.
+    """Common powers of the models: idle power, and the powers that transmitting and receiving add to it.
 
-    `sleep`: what a device draws instead of idle power while it is not to be reached; None: as idle.
+    `sleep`: power of a device that cannot be reached, instead of idle power. None: idle power.
     """
 
     idle: PerDevice[Watts] = 0.0  # drawn all the time
@@ -52,12 +52,12 @@ class Radio:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cpu(Radio):
+class CpuEnergy(Radio):
     """Dynamic energy of a CPU: capacitance x f^2 joules per cycle and busy core, on top of idle power.
 
     Cycles are busy seconds x f, so computing adds capacitance x f^3 x cores watts.
     Source: the usual model of mobile-edge computing; 1e-28 J s^2 is its most common effective capacitance.
-    `static`: what the CPU draws while it computes, whatever its frequency.
+    `static`: power of the CPU while it computes, independent of its frequency.
     """
 
     capacitance: PositiveNumber = 1e-28  # J s^2
@@ -86,4 +86,4 @@ class Power(Radio):
         return {**shared, "capacitance": np.zeros(n), "static_w": static_w}
 
 
-PLUGINS = {"none": NoEnergy, "cpu": Cpu, "power": Power}
+PLUGINS = {"none": NoEnergy, "cpu": CpuEnergy, "power": Power}

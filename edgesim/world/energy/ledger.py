@@ -30,7 +30,7 @@ class Joules(NamedTuple):
 
 
 class EdgePower(NamedTuple):
-    """How many edge servers there are, and the watts of each: all the time, and while it computes."""
+    """Number of edge servers, and the watts of each: at all times, and while it computes."""
 
     edges: int
     idle_w: float
@@ -83,7 +83,7 @@ class EnergyLedger:
 
     @property
     def rests_unevenly(self) -> bool:
-        """Whether devices are off or asleep at times: idle joules do not follow from the time alone."""
+        """True if devices are off or asleep at times, so that idle joules do not follow from the time alone."""
         return self._off_s is not None or self._asleep_s is not None
 
     @property

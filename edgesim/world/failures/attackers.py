@@ -25,7 +25,7 @@ class Attacks(Failure):
     by: Mapping[int, Attack] = field(default_factory=dict)
 
     def attacks(self) -> Mapping[int, Attack]:
-        """Return what each attacker does, by device."""
+        """Return the attack of each attacker, by device."""
         return self.by
 
 
@@ -42,13 +42,13 @@ class Attackers:
     """
 
     probability: PerDevice[Share] = 0.0
-    devices: tuple[CountOrZero, ...] = ()  # ids, from 0 in the order of the fleet
+    devices: tuple[CountOrZero, ...] = ()  # device ids, from 0 in the order of the fleet
     labels: Labels = "kept"  # mirrored: C - 1 - y of C classes; next: y + 1, and 0 for the last
     factor: FiniteFloat = 1.0  # -1: the update is turned round
 
     @property
     def among_peers(self) -> bool:
-        """Whether it holds without a server: among peers there is no model received that a move is seen from."""
+        """True if it also works without a server. Peers have no received model from which a change could be scaled."""
         return self.factor == 1.0
 
     def build(self, n: int, key: Key, path: str) -> Failure:

@@ -1,4 +1,4 @@
-"""What breaks in mid-job: devices that crash or stop early, links that go down, a server that restarts."""
+"""Interface of failures: devices that crash or stop early, links that go down, a server that restarts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Failure:
     links: OnOff | None = None
 
     def strikes(self, draws: Draws, phases_s: np.ndarray) -> tuple[Ids, Arr]:
-        """Return in which phase each of k jobs crashes, and how many seconds after the phase began; inf: never.
+        """Return the phase in which each of k jobs crashes, and the seconds from the start of the phase; inf: never.
 
         `phases_s`: seconds of download, computation and upload of the undisturbed jobs, shape (3, k). Phases are
         their rows, or SENT.
@@ -37,18 +37,18 @@ class Failure:
         return np.full(len(draws.ids), SENT), np.full(len(draws.ids), np.inf)
 
     def work_share(self, draws: Draws) -> Arr:
-        """Return which share of its local steps each of k jobs takes before it returns what it has, in (0, 1]."""
+        """Return the share of its local steps that each of k jobs takes before it returns its model, in (0, 1]."""
         return np.ones(len(draws.ids))
 
     def next_restart_s(self, now_s: float) -> float:
-        """Return the first instant after `now_s` at which the server restarts and loses what it has not merged.
+        """Return the first instant after `now_s` at which the server restarts and loses updates that are not merged.
 
-        inf: it never does again.
+        inf: no restart follows.
         """
         return np.inf
 
     def attacks(self) -> Mapping[int, Attack]:
-        """Return what devices do that want to do harm, by device; others are honest."""
+        """Return the attacks of malicious devices, by device. Other devices are honest."""
         return {}
 
 
@@ -67,7 +67,7 @@ def phase_starts_s(phases_s: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Several(Failure):
-    """Whatever fails first."""
+    """Several failures at once, of which the first one counts."""
 
     parts: Sequence[Failure]
 
@@ -96,7 +96,7 @@ class _Several(Failure):
 
 
 def combine(failures: Sequence[Failure]) -> Failure:
-    """Return what fails if all of these may: of strikes and restarts the first, of the work the smallest share.
+    """Return the combination of failures: the first strike, the first restart and the smallest share of the work.
 
     Which of two strikes is first is decided as in the undisturbed job; of equal ones the part listed first has it.
     Raises ConfigError if links are cut by more than one of them.

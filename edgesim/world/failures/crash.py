@@ -92,8 +92,8 @@ class Crash:
     among_peers: ClassVar[bool] = True  # it strikes them too
     probability: PerDevice[Share] | None = None
     mean_time: PerDevice[Seconds] | None = None
-    phase: Literal["any", "download", "training", "upload"] = "any"  # a device may crash whatever it does
-    share: Share = 1.0  # nobody is immune unless the scenario says so
+    phase: Literal["any", "download", "training", "upload"] = "any"  # phase of the job in which it crashes
+    share: Share = 1.0  # share of the devices that may crash
 
     def __post_init__(self) -> None:
         """Raise ConfigError unless there is one law of crashes."""
@@ -104,7 +104,9 @@ class Crash:
 
     def build(self, n: int, key: Key, path: str) -> Failure:
         """Return the crashes of n devices. Raises ConfigError that names a key below `path`."""
-        prone = _prone(self.share, n, key.at(_PRONE))
+        prone = np.zeros(n, dtype=bool)
+        # ranks of draws, not a permutation: as a fleet grows, hardly any of the earlier devices change sides
+        prone[np.argsort(key.at(_PRONE).numpy().random(n))[: round(self.share * n)]] = True
         jobs = key.at(_JOBS)
         if self.mean_time is not None:
             mean_s = draw(self.mean_time, n, key.at(_MEAN_TIME).numpy(), f"{path}.mean_time")
@@ -112,14 +114,6 @@ class Crash:
         assert self.probability is not None  # by __post_init__
         probability = draw(self.probability, n, key.at(_PROBABILITY).numpy(), f"{path}.probability")
         return ChanceCrashes(key=jobs, probability=np.where(prone, probability, 0.0), moment=_MOMENTS[self.phase])
-
-
-def _prone(share: float, n: int, key: Key) -> np.ndarray:
-    """Return which devices can crash, bool, shape (n,): exactly round(share n) of them."""
-    prone = np.zeros(n, dtype=bool)
-    # ranks of draws, not a permutation: as a fleet grows, hardly any of the earlier devices change sides
-    prone[np.argsort(key.numpy().random(n))[: round(share * n)]] = True
-    return prone
 
 
 PLUGINS = {"crash": Crash}

@@ -16,8 +16,8 @@ from edgesim.core.rng import Key
 from edgesim.world.links.base import Links, SteadyLinks
 
 
-class Network(ABC):
-    """What networks share."""
+class NetworkPart(ABC):
+    """Base class of networks."""
 
     @abstractmethod
     def build(self, n: int, key: Key, path: str) -> Links:
@@ -28,7 +28,7 @@ class Network(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Metered(Network):
+class Metered(NetworkPart):
     """Networks that spend energy of their own, not the devices': `energy_per_bit` of what crosses a device's link."""
 
     energy_per_bit: PerDevice[JoulesPerBit] = 0.0
@@ -83,7 +83,7 @@ class Impaired(Metered):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ideal(Network):
+class Ideal(NetworkPart):
     """Transfers take no time and no energy; bytes are counted."""
 
     def build(self, n: int, key: Key, path: str) -> Links:

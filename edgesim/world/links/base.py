@@ -1,4 +1,4 @@
-"""What a link answers: how long a transfer takes. The parts in networks/ build links for a block of devices."""
+"""Interface of links, which tell the seconds of a transfer. The parts of this package build links for fleet blocks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Links(Protocol):
 
     @property
     def steady(self) -> bool:
-        """Whether transfers take as long at any time and for every job."""
+        """True if transfers take equally long at any time and for every job."""
 
     def transfer(self, rows: Ids, nbytes: Arr, up: bool, now_s: Arr | float, draws: Draws) -> tuple[Arr, Arr]:
         """Return seconds of whole transfers that start at `now_s`, and those with the radio on, both of shape (k,).
@@ -69,7 +69,7 @@ class ImpairedLinks:
 
     @property
     def impaired(self) -> bool:
-        """Whether latency or the number of sendings is drawn for every transfer."""
+        """True if latency or the number of sendings is drawn for every transfer."""
         return self.jitter_s is not None or self.loss is not None
 
     def delay_s(self, rows: Ids, up: bool, draws: Draws) -> Arr:
@@ -77,7 +77,11 @@ class ImpairedLinks:
         latency_s: Arr = self.latency_s[rows]
         if self.jitter_s is None:
             return latency_s
-        return _jittered(latency_s, self.jitter_s[rows], self._one_way(draws, up).normal(_JITTER))
+        # log-normal, with the latency as mean (above 0) and the jitter as standard deviation
+        variance = np.log1p((self.jitter_s[rows] / latency_s) ** 2)
+        normal = self._one_way(draws, up).normal(_JITTER)
+        jittered_s: Arr = latency_s * np.exp(np.sqrt(variance) * normal - variance / 2.0)
+        return jittered_s
 
     def sendings(self, rows: Ids, nbytes: Arr, up: bool, draws: Draws) -> Arr:
         """Return how often a byte of each transfer is sent on average, at least 1, shape (k,).
@@ -101,7 +105,7 @@ class SteadyLinks(ImpairedLinks):
 
     @property
     def steady(self) -> bool:
-        """Whether neither latency nor packets vary."""
+        """True if neither latency nor packets vary."""
         return not self.impaired
 
     def transfer(self, rows: Ids, nbytes: Arr, up: bool, now_s: Arr | float, draws: Draws) -> tuple[Arr, Arr]:
@@ -115,13 +119,6 @@ class SteadyLinks(ImpairedLinks):
 def directed(draws: Draws, up: bool) -> Draws:
     """Return the draws of one direction of a job."""
     return replace(draws, key=draws.key.at(_UP if up else _DOWN))
-
-
-def _jittered(mean_s: Arr, deviation_s: Arr, normal: Arr) -> Arr:
-    """Return log-normal latencies of given mean (above 0) and standard deviation, all of shape (k,)."""
-    variance = np.log1p((deviation_s / mean_s) ** 2)
-    latency_s: Arr = mean_s * np.exp(np.sqrt(variance) * normal - variance / 2.0)
-    return latency_s
 
 
 # --- loss -------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ _ENVIRONMENT_M = 1.0  # effective height of what is built around, for devices up
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What path loss depends on besides the distance on the ground."""
+    """Inputs of path loss besides the distance on the ground."""
 
     carrier_hz: float
     server_height_m: float

@@ -57,7 +57,7 @@ class TraceLinks(ImpairedLinks):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace(Impaired):
+class LinkTrace(Impaired):
     """Rates from a CSV or parquet file with the columns time_s, up_bps, down_bps and optionally device.
 
     Time counts from the start of the run and starts at 0 in the file; a rate holds until the next row. Device i of
@@ -95,4 +95,4 @@ class Trace(Impaired):
         )
 
 
-PLUGINS = {"trace": Trace}
+PLUGINS = {"trace": LinkTrace}

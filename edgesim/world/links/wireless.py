@@ -76,7 +76,7 @@ class WirelessLinks(ImpairedLinks):
 
     @property
     def steady(self) -> bool:
-        """Whether nothing fades, varies or gets lost."""
+        """True if no transfer fades, varies or loses packets."""
         return self.gain is _unfaded and not self.impaired
 
     def transfer(self, rows: Ids, nbytes: Arr, up: bool, now_s: Arr | float, draws: Draws) -> tuple[Arr, Arr]:
@@ -130,7 +130,18 @@ class Wireless(Impaired):
 
         Raises ConfigError naming `path` for a distance that the path loss is not made for or that no signal crosses.
         """
-        gain = 10.0 ** (-self._loss_db(n, key, path) / 10.0)
+        distance_m = draw(self.distance_m, n, key.at(4).numpy(), f"{path}.distance_m")
+        model = MODELS[self.path_loss]
+        outside = (distance_m < model.nearest_m) | (distance_m > model.farthest_m)
+        if outside.any():
+            allowed = f"from {model.nearest_m:g} m to {model.farthest_m:g} m"
+            found = f"found {distance_m[outside][0]:g} m"
+            raise ConfigError(f"{path}.distance_m: {self.path_loss} holds {allowed}, {found}; set `min` and `max`")
+        site = Site(self.carrier, self.server_height_m, self.device_height_m, self.exponent, self.reference_m)
+        loss_db = model.loss_db(distance_m, site)
+        if self.shadowing_db:
+            loss_db = loss_db + self.shadowing_db * key.at(5).numpy().standard_normal(n)
+        gain = 10.0 ** (-loss_db / 10.0)
         up_hz = draw(self.bandwidth, n, key.at(0).numpy(), f"{path}.bandwidth")
         down_hz = up_hz
         if self.down_bandwidth is not None:
@@ -151,20 +162,6 @@ class Wireless(Impaired):
             gain=_FADING[self.fading],
             **self.impairments(n, key, path),
         )
-
-    def _loss_db(self, n: int, key: Key, path: str) -> Arr:
-        distance_m = draw(self.distance_m, n, key.at(4).numpy(), f"{path}.distance_m")
-        model = MODELS[self.path_loss]
-        outside = (distance_m < model.nearest_m) | (distance_m > model.farthest_m)
-        if outside.any():
-            allowed = f"from {model.nearest_m:g} m to {model.farthest_m:g} m"
-            found = f"found {distance_m[outside][0]:g} m"
-            raise ConfigError(f"{path}.distance_m: {self.path_loss} holds {allowed}, {found}; set `min` and `max`")
-        site = Site(self.carrier, self.server_height_m, self.device_height_m, self.exponent, self.reference_m)
-        loss_db = model.loss_db(distance_m, site)
-        if self.shadowing_db:
-            loss_db = loss_db + self.shadowing_db * key.at(5).numpy().standard_normal(n)
-        return loss_db
 
 
 PLUGINS = {"wireless": Wireless}

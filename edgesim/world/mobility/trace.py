@@ -17,7 +17,7 @@ _COLUMNS = ("time", "device", "edge")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class MobilityTrace:
     """Moves from a CSV or parquet file with the columns time, device, edge: from then on the device is with this edge.
 
     Devices and edge servers are numbered from 0, times are seconds since the start of the run. Rows may have any order.
@@ -41,4 +41,4 @@ class Trace:
         return (Move(*row) for row in zip(*columns, strict=True))
 
 
-PLUGINS = {"trace": Trace}
+PLUGINS = {"trace": MobilityTrace}

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from edgesim.config.toml_file import ScenarioPath
-from edgesim.core.arrays import Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.peer_graph import PeerGraph, from_edges
 from edgesim.core.rng import Key
@@ -23,7 +20,7 @@ _DEVICE = re.compile(r"\s*[0-9]{1,18}\s*")  # what an int64 holds
 
 
 @dataclass(frozen=True, kw_only=True)
-class File:
+class ListedPeers:
     """A CSV file with the columns source,target, device numbers from 0: the target hears the source.
 
     For both ways, a pair of devices needs two lines.
@@ -44,42 +41,30 @@ class File:
 
     def graph(self, online: np.ndarray, round: int, key: Key) -> PeerGraph:
         """Return the graph of a round; directed, and symmetric if the file is."""
-        sources, targets = self._edges
+        sources, targets = np.array(list(self._lines), dtype=np.int64).reshape(-1, 2).T
         return from_edges(len(online), sources, targets).among(online)
 
     @cached_property
-    def _edges(self) -> Ids:
-        return np.array(list(self._lines), dtype=np.int64).reshape(-1, 2).T
-
-    @cached_property
     def _lines(self) -> dict[tuple[int, int], int]:
-        """The line of every edge. The file is read once, as graphs are asked for in every round."""
-        return _read(self.file)
+        """Line of every edge. The file is read once, because a run needs a graph in every round."""
+        lines: dict[tuple[int, int], int] = {}
+        rows = csv_rows(self.file, ConfigError)
+        _, header = next(rows, (1, list[str]()))
+        if header != _HEADER:
+            found = quoted(",".join(header))
+            raise ConfigError(f"{self.file}, line 1: the header must be {','.join(_HEADER)}, got {found}")
+        for line, row in rows:
+            where = f"{self.file}, line {line}"
+            if len(row) != len(_HEADER) or not all(_DEVICE.fullmatch(cell) for cell in row):
+                raise ConfigError(f"{where}: must be two device numbers, got {quoted(','.join(row))}")
+            source, target = (int(cell) for cell in row)
+            if source == target:
+                raise ConfigError(f"{where}: source and target are one device, got {source}")
+            if (source, target) in lines:
+                before = lines[source, target]
+                raise ConfigError(f"{where}: source {source}, target {target} stands in line {before} already")
+            lines[source, target] = line
+        return lines
 
 
-def _read(file: Path) -> dict[tuple[int, int], int]:
-    lines: dict[tuple[int, int], int] = {}
-    rows = csv_rows(file, ConfigError)
-    _, header = next(rows, (1, list[str]()))
-    if header != _HEADER:
-        found = quoted(",".join(header))
-        raise ConfigError(f"{file}, line 1: the header must be {','.join(_HEADER)}, got {found}")
-    for line, row in rows:
-        _add(lines, row, line, file)
-    return lines
-
-
-def _add(lines: dict[tuple[int, int], int], row: Sequence[str], line: int, file: Path) -> None:
-    """Add the edge of a row. Raises ConfigError unless it is a new one between two devices."""
-    where = f"{file}, line {line}"
-    if len(row) != len(_HEADER) or not all(_DEVICE.fullmatch(cell) for cell in row):
-        raise ConfigError(f"{where}: must be two device numbers, got {quoted(','.join(row))}")
-    source, target = (int(cell) for cell in row)
-    if source == target:
-        raise ConfigError(f"{where}: source and target are one device, got {source}")
-    if (source, target) in lines:
-        raise ConfigError(f"{where}: source {source}, target {target} stands in line {lines[source, target]} already")
-    lines[source, target] = line
-
-
-PLUGINS = {"file": File}
+PLUGINS = {"file": ListedPeers}

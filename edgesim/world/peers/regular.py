@@ -33,7 +33,7 @@ class Ring:
 
 @dataclass(frozen=True, kw_only=True)
 class Full:
-    """Everybody hears everybody."""
+    """Every device hears every other device."""
 
     redrawn: ClassVar[bool] = False
 
@@ -80,7 +80,7 @@ class Exponential:
 
     @property
     def redrawn(self) -> bool:
-        """Whether the graph changes from round to round."""
+        """True if the graph changes from round to round."""
         return self.one_peer
 
     def check(self, n: int) -> None:

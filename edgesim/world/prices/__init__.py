@@ -1,1 +1,1 @@
-"""What a run costs in money and in carbon: prices by zone and hour, and the ledger of both."""
+"""Costs of a run in money and carbon: prices by zone and hour, and the ledger of both."""

@@ -22,7 +22,7 @@ _MOST_CHANGES = 1_000_000  # of prices, in a run in which idle devices have to b
 
 
 class Charge(NamedTuple):
-    """What something costs: whose it is, one of ITEMS by its place, and the cost, shape (6,)."""
+    """A cost: the device, the place of the item in ITEMS, and the cost, shape (6,)."""
 
     device: int
     item: int
@@ -30,7 +30,7 @@ class Charge(NamedTuple):
 
 
 class Use(NamedTuple):
-    """What a device spent on a job, or on sending to a peer, as `CostLedger.charges` prices it."""
+    """Resources that a device spent on a job, or on sending to a peer, as `CostLedger.charges` prices them."""
 
     device: int
     joules: Sequence[tuple[int, float, float, float]]  # item, joules, and from when to when they were spent, s
@@ -50,7 +50,7 @@ class ServerUse(NamedTuple):
 
 
 class CostLedger:
-    """What a run has cost so far. The joules of an activity are spread evenly over its seconds.
+    """Costs of a run so far. The joules of an activity are spread evenly over its seconds.
 
     Idle and sleeping power is that of the energy ledger. Where devices are off or asleep at times it is looked at
     whenever a price changes, so `price_changed` has to be called then.
@@ -73,7 +73,7 @@ class CostLedger:
 
     @property
     def looks_at_changes(self) -> bool:
-        """Whether `price_changed` has to be called: idle joules do not follow from the time alone."""
+        """True if `price_changed` has to be called, because idle joules do not follow from the time alone."""
         return not self._steady and self._energy.rests_unevenly
 
     def next_change_s(self, now_s: float) -> float:
@@ -98,7 +98,7 @@ class CostLedger:
     # --- what is charged ----------------------------------------------------------------------------------------
 
     def charges(self, use: Use) -> Iterator[Charge]:
-        """Yield what a use costs; nothing is booked."""
+        """Yield the costs of a use without booking them."""
         market, device = self._market, use.device
         zone = market.zones[market.zone[device]]
         for item, joules, from_s, to_s in use.joules:
@@ -150,16 +150,16 @@ class CostLedger:
         return items
 
     def devices(self, now_s: float) -> Cost:
-        """Return what each device has cost by `now_s`, without jobs that still run, shape (devices, 6)."""
+        """Return the cost of each device by `now_s`, without jobs that still run, shape (devices, 6)."""
         return self._devices + sum(self._resting(item, now_s)[0] for item in (IDLE, SLEEP))
 
     def server(self, now_s: float) -> Cost:
-        """Return what the server has cost by `now_s`, shape (6,)."""
+        """Return the cost of the server by `now_s`, shape (6,)."""
         cost: Cost = self._server + self._server_idle(now_s) + now_s * self._market.server_per_s
         return cost
 
     def edges(self, now_s: float) -> Cost:
-        """Return what each edge server has cost by `now_s`, at the prices of the server's zone, shape (edges, 6)."""
+        """Return the cost of each edge server by `now_s`, at the prices of the server's zone, shape (edges, 6)."""
         cost: Cost = self._edges + self._edges_idle(now_s)
         return cost
 
@@ -172,7 +172,7 @@ class CostLedger:
         return cost
 
     def _resting_total(self, item: int, now_s: float) -> Cost:
-        """Return what idle or sleeping devices have cost together, shape (6,)."""
+        """Return the joint cost of idle or sleeping devices, shape (6,)."""
         if self._energy.rests_unevenly:
             total: Cost = self._resting(item, now_s)[0].sum(axis=0)
             return total
@@ -184,7 +184,7 @@ class CostLedger:
         return together
 
     def _resting(self, item: int, now_s: float) -> tuple[Cost, Arr]:
-        """Return what each idle or sleeping device has cost by `now_s`, (devices, 6), and its joules, (devices,)."""
+        """Return the idle or sleeping cost of each device by `now_s`, (devices, 6), and its joules, (devices,)."""
         joules = self._energy.idle_j(now_s) if item == IDLE else self._energy.sleep_j(now_s)
         means = np.array([zone.mean(self._known_s, now_s) for zone in self._market.zones])
         since_j = (joules - self._known_j[item])[:, np.newaxis]

@@ -1,4 +1,4 @@
-"""The prices of a scenario as its fleet meets them: whose joules, bytes, hours and jobs cost what, and when."""
+"""Prices of a scenario for its fleet: the prices of joules, bytes, hours and jobs of each device over time."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ COLUMNS = ("cost_low", "cost", "cost_high", "co2e_low_g", "co2e_g", "co2e_high_g
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Zone:
-    """What electricity costs at a place over time, in money and carbon, a joule."""
+    """Price of a joule of electricity at a place over time, in money and carbon."""
 
     money: Steps
     carbon: Steps
 
     @property
     def steady(self) -> bool:
-        """Whether neither ever changes."""
+        """True if neither ever changes."""
         return len(self.money.values) == len(self.carbon.values) == 1
 
     def mean(self, from_s: float, to_s: float) -> Cost:
@@ -47,7 +47,7 @@ class Zone:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Market:
-    """What everything costs. `zone`, `link` and `kind` of each device, shape (devices,), are places in the others."""
+    """All prices. `zone`, `link` and `kind` of each device, shape (devices,), are indices into the other fields."""
 
     zones: Sequence[Zone]
     zone: Ids
@@ -61,7 +61,7 @@ class Market:
 
 
 def market_of(scenario: Scenario, fleet: Fleet) -> Market | None:
-    """Return what everything costs in a scenario; None: it gives no prices.
+    """Return all prices of a scenario, None if it gives no prices.
 
     Raises ConfigError that names the key if a zone, a kind of link or of device has no price where others have one or
     a price is of something that no block has, and ConfigError or DataError if a tariff cannot be.
@@ -74,9 +74,12 @@ def market_of(scenario: Scenario, fleet: Fleet) -> Market | None:
     of_links = [block.link or (block.network or scenario.network).name for block in blocks]
     kinds = [block.name for block in blocks]
     zones = list(dict.fromkeys(of_zones))
-    server = _server_zone(prices.server_zone, zones)
+    if prices.server_zone is None and len(zones) > 1:
+        raise ConfigError(f"prices.server_zone: is missing; the fleet is in several zones, {', '.join(zones)}")
+    server = zones[0] if prices.server_zone is None else prices.server_zone
     zones = list(dict.fromkeys([*zones, server]))
-    money, carbon = (_tariffs(getattr(prices, key), zones, key) for key in ("electricity", "carbon"))
+    money = _tariffs(prices.electricity, zones, "electricity")
+    carbon = _tariffs(prices.carbon, zones, "carbon")
     links = list(dict.fromkeys(of_links))
     found = [Zone(*pair) for pair in zip(money, carbon, strict=True)]
     return Market(
@@ -90,14 +93,6 @@ def market_of(scenario: Scenario, fleet: Fleet) -> Market | None:
         per_job=_costs(prices.payments, {}, kinds, "prices.payments"),
         server_per_s=np.concatenate([_values(prices.server_hours), _values(prices.server_embodied)]),
     )
-
-
-def _server_zone(given: str | None, zones: Sequence[str]) -> str:
-    if given is not None:
-        return given
-    if len(zones) > 1:
-        raise ConfigError(f"prices.server_zone: is missing; the fleet is in several zones, {', '.join(zones)}")
-    return zones[0]
 
 
 def _tariffs(given: Mapping[str, Chosen], zones: Sequence[str], key: str) -> list[Steps]:
@@ -122,7 +117,7 @@ def _costs(
     carbon_key: str = "",
     what: str = "fleet block",
 ) -> Cost:
-    """Return what a unit costs for each label, shape (labels, 6)."""
+    """Return the price of a unit for each label, shape (labels, 6)."""
     _check_labels(money, labels, key, what)
     _check_labels(carbon, labels, carbon_key, what)
     both = [[_values(given.get(label, given.get(ANY))) for given in (money, carbon)] for label in labels]

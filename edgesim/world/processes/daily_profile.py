@@ -74,7 +74,7 @@ def _seconds_after_a_day(store: Arr, lengths_s: Arr, net_w: Arr, capacity: Arr) 
 
 
 def stored_after(seconds: Arr, store: Arr, lengths_s: Arr, net_w: Arr, capacity: Arr) -> Arr:
-    """Return what is stored after `seconds`, shape (k,), given that the store is not empty before."""
+    """Return the stored amount after `seconds`, shape (k,), given that the store is not empty before."""
     days, rest_s = np.divmod(seconds, DAY_S)
     if days.any():
         daily = (lengths_s * net_w).sum(axis=1)

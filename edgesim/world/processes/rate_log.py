@@ -1,4 +1,4 @@
-"""Logs of rates as others write them: which of their columns is what, and in which units."""
+"""Logs of rates in formats of other tools, with the meanings and units of their columns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIME_UNITS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 @dataclass(frozen=True)
 class LogFormat:
-    """What a log's columns are: the name of each of NEEDED and OPTIONAL, the unit of rates, and that of times.
+    """Format of a log: the column names of NEEDED and OPTIONAL, the unit of rates and the unit of times.
 
     `time`: one of TIME_UNITS, or a format of dates as strptime has them.
     """
@@ -32,7 +32,7 @@ class LogFormat:
 
     @property
     def dated(self) -> bool:
-        """Whether times are dates."""
+        """True if times are dates."""
         return self.time not in TIME_UNITS
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,17 +85,13 @@ def rate_series(starts_s: Sequence[Arr], rates: Sequence[Arr], repeat: bool) -> 
     first = np.concatenate([[0], np.cumsum([len(s) for s in starts_s])])
     start_s, rate = np.concatenate(starts_s), np.concatenate(rates)
     before = np.concatenate(
-        [np.concatenate([[0.0], np.cumsum(np.diff(s) * r[:-1])]) for s, r in _pairs(starts_s, rates)]
+        [np.concatenate([[0.0], np.cumsum(np.diff(s) * r[:-1])]) for s, r in zip(starts_s, rates, strict=True)]
     )
     end_s = _end_s(start_s, first) if repeat else np.full(len(starts_s), _ENDLESS)
     last = first[1:] - 1
     length_s = end_s - start_s[last]
     per_period = before[last] + length_s * rate[last] if repeat else end_s
     return RateSeries(first, start_s, rate, before, end_s, per_period)
-
-
-def _pairs(starts_s: Sequence[Arr], rates: Sequence[Arr]) -> Iterator[tuple[Arr, Arr]]:
-    return zip(starts_s, rates, strict=True)
 
 
 def _end_s(start_s: Arr, first: Ids) -> Arr:
@@ -121,7 +117,9 @@ def read_series(path: Path, names: Sequence[str], repeat: bool) -> list[RateSeri
 def series_of(rows: Rows, names: Sequence[str], repeat: bool) -> list[RateSeries]:
     """Return for each of the columns `names` the series of its devices, and raise DataError, as `read_series`."""
     device = rows.columns.get("device", np.zeros(len(rows.numbers)))
-    _check_values(rows, names)
+    for name, values in rows.columns.items():
+        bound, least = (" of at least 0", 0.0) if name in names else ("", -np.inf)
+        rows.require(np.isfinite(values) & (values >= least), name, f"a finite number{bound}")
     groups = [np.flatnonzero(device == label) for label in np.unique(device)]
     starts_s = [rows.columns["time_s"][group] for group in groups]
     for group, start_s in zip(groups, starts_s, strict=True):
@@ -134,12 +132,6 @@ def series_of(rows: Rows, names: Sequence[str], repeat: bool) -> list[RateSeries
                 raise rows.refuse(group[-1], f"{name} is 0 for ever after, so that nothing would end")
         series.append(rate_series(starts_s, values, repeat))
     return series
-
-
-def _check_values(rows: Rows, names: Sequence[str]) -> None:
-    for name, values in rows.columns.items():
-        bound, least = (" of at least 0", 0.0) if name in names else ("", -np.inf)
-        rows.require(np.isfinite(values) & (values >= least), name, f"a finite number{bound}")
 
 
 def _check_times(rows: Rows, group: Ids, start_s: Arr) -> None:

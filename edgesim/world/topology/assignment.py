@@ -1,4 +1,4 @@
-"""Which edge server each device hangs on."""
+"""Assignment of devices to edge servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,11 @@ def assigned(scenario: Scenario, edges: int, samples: Ids, labels: np.ndarray | 
     given, devices = scenario.edges, len(samples)
     assert given is not None
     if given.assignment == "column":
-        places = _by_column(scenario, edges)
+        for index, block in enumerate(scenario.fleet):
+            if block.edge is None or block.edge >= edges:
+                found = "nothing" if block.edge is None else block.edge
+                raise ConfigError(f"fleet.{index}.edge: must be an edge server from 0 to {edges - 1}, got {found}")
+        places = np.repeat([block.edge or 0 for block in scenario.fleet], [block.count for block in scenario.fleet])
     elif given.assignment == "nearest":
         places = _nearest(scenario, given, edges, key)
     elif given.assignment == "balanced":
@@ -41,14 +45,6 @@ def assigned(scenario: Scenario, edges: int, samples: Ids, labels: np.ndarray | 
             "every one needs a device"
         )
     return np.asarray(places, dtype=np.int64)
-
-
-def _by_column(scenario: Scenario, edges: int) -> Ids:
-    for index, block in enumerate(scenario.fleet):
-        if block.edge is None or block.edge >= edges:
-            found = "nothing" if block.edge is None else block.edge
-            raise ConfigError(f"fleet.{index}.edge: must be an edge server from 0 to {edges - 1}, got {found}")
-    return np.repeat([block.edge or 0 for block in scenario.fleet], [block.count for block in scenario.fleet])
 
 
 def _nearest(scenario: Scenario, given: Edges, edges: int, key: Key) -> Ids:

@@ -1,7 +1,7 @@
-"""Who is wired to whom: links between nodes, their speeds, and the path from one node to another.
+"""Topologies: links between nodes, their speeds, and the path from one node to another.
 
-Node 0 is the server and node 1 + i is device i; what only forwards (hub, edge servers) has the numbers above. A link is
-the pair of its nodes in the direction of the transfer: (3, 0) is what node 3 sends straight to the server.
+Node 0 is the server and node 1 + i is device i. Nodes that only forward (hub, edge servers) have higher numbers. A link
+is the pair of its nodes in the direction of the transfer: (3, 0) carries data of node 3 straight to the server.
 """
 
 from __future__ import annotations
@@ -308,7 +308,16 @@ def read_graph(file: Path, devices: int, key: str = "topology") -> GraphPaths:
     import networkx
 
     graph: Any = networkx.DiGraph()
-    for line, edge in _edges(file):
+    header, records = csv_records(file, ConfigError)
+    if tuple(header) != _COLUMNS:
+        found = quoted(",".join(header))
+        raise ConfigError(f"{file}, line 1: the header must be {','.join(_COLUMNS)}, got {found}")
+    for line, record in records:
+        try:
+            edge = _EDGE.validate_python({name: _number(text) for name, text in record.items()})
+        except ValidationError as error:
+            fault = in_short(reason(error))
+            raise ConfigError(f"{file}, line {line}: {error.errors()[0]['loc'][0]} {fault}") from error
         if edge.a == edge.b or graph.has_edge(edge.a, edge.b):
             fault = "are one node" if edge.a == edge.b else "are wired already"
             raise ConfigError(f"{file}, line {line}: a and b {fault}, got {edge.a} and {edge.b}")
@@ -317,24 +326,8 @@ def read_graph(file: Path, devices: int, key: str = "topology") -> GraphPaths:
     return GraphPaths(graph, devices, key)
 
 
-def _edges(file: Path) -> Iterator[tuple[int, _Edge]]:
-    header, records = csv_records(file, ConfigError)
-    if tuple(header) != _COLUMNS:
-        found = quoted(",".join(header))
-        raise ConfigError(f"{file}, line 1: the header must be {','.join(_COLUMNS)}, got {found}")
-    for line, record in records:
-        yield line, _edge(record, f"{file}, line {line}")
-
-
-def _edge(record: Mapping[str, str], where: str) -> _Edge:
-    try:
-        return _EDGE.validate_python({name: _number(text) for name, text in record.items()})
-    except ValidationError as error:
-        raise ConfigError(f"{where}: {error.errors()[0]['loc'][0]} {in_short(reason(error))}") from error
-
-
 def _number(text: str) -> float | str:
-    """Return a number without a unit as such; what has a unit is read later."""
+    """Return a number without a unit as a float, other texts unchanged."""
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Who is wired to whom beyond the devices' own access. With links of their own, devices see only the star."""
+"""Topologies beyond the devices' own access. Devices with links of their own see only the star."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _WithServer:
 
     server_up: BitsPerSecondOrInf = _ENDLESS
     server_down: BitsPerSecondOrInf = _ENDLESS
-    server_latency: Delay = 0.0  # of the server's own link, in each direction
+    server_latency: Delay = 0.0  # latency of the server's own link, in each direction
 
     def wire(self) -> Wire:
         """Return the server's connection."""
@@ -43,7 +43,7 @@ class Star(_WithServer):
 
     @property
     def only_access(self) -> bool:
-        """Whether there is no limit but the devices' own access."""
+        """True if the devices' own access is the only limit."""
         return self.wire() == Wire()
 
     def paths(self, access: Access, key: Key) -> Paths:
@@ -52,14 +52,14 @@ class Star(_WithServer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tree(_WithServer):
+class TreeTopology(_WithServer):
     """Devices hang on edge servers, neighbours together, and each edge server has a link towards the server."""
 
     only_access: ClassVar[bool] = False
-    edge_servers: Count  # how many
-    edge_up: BitsPerSecondOrInf = _ENDLESS  # of each edge server, towards the server
+    edge_servers: Count  # number of edge servers
+    edge_up: BitsPerSecondOrInf = _ENDLESS  # rate of an edge server's link, towards the server
     edge_down: BitsPerSecondOrInf = _ENDLESS  # rate of an edge server's link, from the server
-    edge_latency: Delay = 0.0  # of an edge server's link, in each direction
+    edge_latency: Delay = 0.0  # latency of an edge server's link, in each direction
 
     def paths(self, access: Access, key: Key) -> Paths:
         """Return the links and paths of this topology."""
@@ -68,8 +68,8 @@ class Tree(_WithServer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ring(_WithServer):
-    """Devices and server in a circle; what is far away crosses the links of those between."""
+class RingTopology(_WithServer):
+    """Devices and server in a circle. Transfers to distant nodes cross the links of the nodes between."""
 
     only_access: ClassVar[bool] = False
 
@@ -80,7 +80,7 @@ class Ring(_WithServer):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRegular(_WithServer):
-    """A random connected graph of devices and server in which everybody has `degree` neighbours."""
+    """A random connected graph of devices and server in which every node has `degree` neighbours."""
 
     only_access: ClassVar[bool] = False
     degree: Count
@@ -91,7 +91,7 @@ class RandomRegular(_WithServer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class File:
+class FileTopology:
     """A CSV file of links, columns a,b,bps_ab,bps_ba,latency_s; node 0 is the server and 1 + i device i.
 
     These are all links that there are: rates and latency of the devices' `network` are told to methods, no more.
@@ -112,4 +112,10 @@ class File:
         return paths
 
 
-PLUGINS = {"star": Star, "tree": Tree, "ring": Ring, "random_regular": RandomRegular, "file": File}
+PLUGINS = {
+    "star": Star,
+    "tree": TreeTopology,
+    "ring": RingTopology,
+    "random_regular": RandomRegular,
+    "file": FileTopology,
+}

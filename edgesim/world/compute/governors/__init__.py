@@ -1,1 +1,1 @@
-"""Who chooses the frequency of a CPU: one module a family of governors, listed in its PLUGINS."""
+"""Governors of CPU frequencies: one module for each family, listed in its PLUGINS."""

@@ -1,4 +1,4 @@
-"""What a governor knows: the CPUs of the devices it chooses a frequency for."""
+"""CPUs of the devices for which a governor chooses a frequency."""
 
 from __future__ import annotations
 

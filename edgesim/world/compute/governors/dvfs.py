@@ -42,10 +42,10 @@ class Max(Governor):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fixed(Governor):
+class FixedFrequency(Governor):
     """One frequency for all."""
 
-    frequency: Hertz  # at most that of the device
+    frequency: Hertz  # at most the highest frequency of each device
 
     def check(self, cpu: CpuArrays, path: str) -> None:
         """Raise ConfigError if some CPU cannot run at the frequency."""
@@ -100,4 +100,4 @@ def _check_capacitance(cpu: CpuArrays, path: str) -> None:
         raise ConfigError(f"{path}.name: needs an energy model with a capacitance above 0 in every block, {found}")
 
 
-PLUGINS = {"max": Max, "fixed": Fixed, "energy_optimal": EnergyOptimal, "just_in_time": JustInTime}
+PLUGINS = {"max": Max, "fixed": FixedFrequency, "energy_optimal": EnergyOptimal, "just_in_time": JustInTime}

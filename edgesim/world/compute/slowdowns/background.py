@@ -124,8 +124,8 @@ class BackgroundLoad:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Markov:
-    """A background load that comes and goes: a job takes `factor` times as long while it is there.
+class MarkovLoad:
+    """A background load that comes and goes: a job takes `factor` times as long under load.
 
     Times without and with load are exponential with the means `idle` and `busy`; at the start a device is under load
     with probability busy / (idle + busy).
@@ -144,4 +144,4 @@ class Markov:
         return BackgroundLoad(key.at(3), _MEAN_COUNT / refresh_hz, busy_s / (idle_s + busy_s), factor, path)
 
 
-PLUGINS = {"markov": Markov}
+PLUGINS = {"markov": MarkovLoad}

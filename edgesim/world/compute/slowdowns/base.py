@@ -1,4 +1,4 @@
-"""What a slow-down answers."""
+"""Interface of slow-downs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Slowdown(Protocol):
 
     @property
     def steady(self) -> bool:
-        """Whether computing takes as long at any time and for every job."""
+        """True if computing takes equally long at any time and for every job."""
 
     def stretch(self, rows: Ids, busy_s: Arr, now_s: Arr | float, draws: Draws) -> Arr:
         """Return seconds, shape (k,), that `busy_s` of undisturbed computing take when they start at `now_s`.

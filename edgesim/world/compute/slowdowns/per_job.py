@@ -52,21 +52,21 @@ class NoSlowdown:
 
 @dataclass(frozen=True, kw_only=True)
 class LogNormal:
-    """Factor exp(sigma z - sigma^2 / 2), above or below 1: its mean is 1, so that a device is as fast as it is said.
+    """Factor exp(sigma z - sigma^2 / 2), above or below 1, with mean 1, so that devices keep their mean speed.
 
-    z is standard normal; the median of the factor is exp(-sigma^2 / 2).
+    z is standard normal, so that the median of the factor is exp(-sigma^2 / 2).
     """
 
-    sigma: PerDevice[NonNegativeNumber]  # of the factor's logarithm
+    sigma: PerDevice[NonNegativeNumber]  # standard deviation of the factor's logarithm
 
     def build(self, n: int, key: Key, path: str) -> Slowdown:
         """Return the slow-downs of n devices."""
-        return Factors(draw(self.sigma, n, key.at(0).numpy(), f"{path}.sigma"), _log_normal)
 
+        def factor(sigma: Arr, draws: Draws) -> Arr:
+            stretch: Arr = np.exp(sigma * draws.normal(0) - sigma**2 / 2.0)
+            return stretch
 
-def _log_normal(sigma: Arr, draws: Draws) -> Arr:
-    factor: Arr = np.exp(sigma * draws.normal(0) - sigma**2 / 2.0)
-    return factor
+        return Factors(draw(self.sigma, n, key.at(0).numpy(), f"{path}.sigma"), factor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,16 +76,16 @@ class ShiftedExponential:
     Source: Lee et al., "Speeding Up Distributed Machine Learning Using Codes", IEEE Trans. Inf. Theory 64 (2018).
     """
 
-    scale: PerDevice[NonNegativeNumber]  # mean of what is added to 1
+    scale: PerDevice[NonNegativeNumber]  # mean of the factor above 1
 
     def build(self, n: int, key: Key, path: str) -> Slowdown:
         """Return the slow-downs of n devices."""
-        return Factors(draw(self.scale, n, key.at(0).numpy(), f"{path}.scale"), _shifted_exponential)
 
+        def factor(scale: Arr, draws: Draws) -> Arr:
+            stretch: Arr = 1.0 - scale * np.log(draws.uniform(0))
+            return stretch
 
-def _shifted_exponential(scale: Arr, draws: Draws) -> Arr:
-    factor: Arr = 1.0 - scale * np.log(draws.uniform(0))
-    return factor
+        return Factors(draw(self.scale, n, key.at(0).numpy(), f"{path}.scale"), factor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +100,12 @@ class Pareto:
 
     def build(self, n: int, key: Key, path: str) -> Slowdown:
         """Return the slow-downs of n devices."""
-        return Factors(draw(self.alpha, n, key.at(0).numpy(), f"{path}.alpha"), _pareto)
 
+        def factor(alpha: Arr, draws: Draws) -> Arr:
+            stretch: Arr = draws.uniform(0) ** (-1.0 / alpha)
+            return stretch
 
-def _pareto(alpha: Arr, draws: Draws) -> Arr:
-    factor: Arr = draws.uniform(0) ** (-1.0 / alpha)
-    return factor
+        return Factors(draw(self.alpha, n, key.at(0).numpy(), f"{path}.alpha"), factor)
 
 
 PLUGINS = {"none": NoSlowdown, "log_normal": LogNormal, "shifted_exponential": ShiftedExponential, "pareto": Pareto}

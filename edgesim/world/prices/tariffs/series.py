@@ -8,8 +8,7 @@ import numpy as np
 
 from edgesim.config.prices import PerEnergy
 from edgesim.config.toml_file import ScenarioPath
-from edgesim.core.arrays import Arr
-from edgesim.files.tables import Rows, read_rows
+from edgesim.files.tables import read_rows
 from edgesim.world.prices.base import Steps
 
 _BANDS = ("low", "high")
@@ -25,7 +24,7 @@ class Series:
     """
 
     file: ScenarioPath  # CSV or parquet
-    of: PerEnergy  # what a price of 1 in the file is, such as "1 EUR/MWh"
+    of: PerEnergy  # price that 1 in the file stands for, such as "1 EUR/MWh"
     repeat: bool = True
 
     @property
@@ -39,19 +38,15 @@ class Series:
         for name, values in rows.columns.items():
             rows.require(np.isfinite(values), name, "a finite number")
         start_s, typical = rows.columns["time_s"], rows.columns["price"]
-        _check_times(rows, start_s)
+        if start_s[0] != 0:
+            raise rows.refuse(0, f"the first time_s must be 0, got {start_s[0]:g}")
+        rows.require(np.append(True, np.diff(start_s) > 0), "time_s", "later than the one before")
         low, high = (rows.columns.get(name, typical) for name in _BANDS)
         rows.require(low <= typical, "low" if "low" in rows.columns else "price", "at most price")
         rows.require(typical <= high, "high" if "high" in rows.columns else "price", "at least price")
         last_s = start_s[-1] - start_s[-2] if len(start_s) > 1 else np.inf
         values = np.column_stack([low, typical, high]) * np.array(self.of.values)
         return Steps(start_s, values, float(start_s[-1] + last_s) if self.repeat else np.inf)
-
-
-def _check_times(rows: Rows, start_s: Arr) -> None:
-    if start_s[0] != 0:
-        raise rows.refuse(0, f"the first time_s must be 0, got {start_s[0]:g}")
-    rows.require(np.append(True, np.diff(start_s) > 0), "time_s", "later than the one before")
 
 
 PLUGINS = {"series": Series}
