@@ -148,10 +148,12 @@ class Stop(StrictTable):
         return self
 
 
-LocalTraining: TypeAlias = Annotated[
-    Training,
-    BeforeValidator(lambda given: given if isinstance(given, Training) else read_dataclass(Training, given)[0]),
-]
+def _read_training(given: Any) -> Training:
+    value: Training = given if isinstance(given, Training) else read_dataclass(Training, given)[0]
+    return value
+
+
+LocalTraining: TypeAlias = Annotated[Training, BeforeValidator(_read_training)]
 
 
 Assignment: TypeAlias = Literal["neighbours", "column", "nearest", "balanced", "labels"]

@@ -164,7 +164,7 @@ class Unit:
         return number
 
     def _has(self, unit: str) -> bool:
-        """Return whether a unit is one of this kind."""
+        """Return True if a unit measures the same kind of quantity."""
         try:
             _registry().Quantity(Decimal(1), _unit(unit)).to(_unit(self.symbol))
         except pint.PintError:

@@ -195,9 +195,7 @@ class Encoding:
     flops_per_number: Annotated[float, Ge(0), Lt(inf)] = 0.0  # FLOPs of a device for each number sent or received
     update: bool = False  # encode the change of the weights; all keys below and "sign" imply it
     sparsify: Sparsify = "none"  # choice of the weights to send
-    share: Annotated[float, Gt(0), Lt(1)] | None = (
-        None  # share of the weights for top_k and rand_k, at least one
-    )
+    share: Annotated[float, Gt(0), Lt(1)] | None = None  # share of the weights for top_k and rand_k, at least one
     scale: Scale = "mean"  # magnitude of a layer's weights for "sign"
     indices: Indices = "golomb"  # indices of top_k: Golomb's code of their gaps, or 4 bytes for each
     rotate: bool = False  # rotate each layer by a random Hadamard matrix, so that its weights are of similar size

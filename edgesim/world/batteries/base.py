@@ -92,7 +92,7 @@ class Batteries:
         return self._at(ids, now_s).off_s
 
     def condition(self, ids: Ids, now_s: float) -> Condition:
-        """Return whether devices are on, and until when and since when, and what their batteries hold."""
+        """Return the conditions of devices at `now_s`, with their battery levels."""
         state = self._at(ids, now_s)
         change_s = now_s + self._change_after(ids, state, np.full(len(ids), now_s), 0.0)
         since_s, then = self._start(ids, now_s)

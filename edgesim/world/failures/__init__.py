@@ -1,1 +1,1 @@
-"""What may fail during a run: one module a family, listed in its PLUGINS. A scenario may have several."""
+"""Failures during a run: one module for each family, listed in its PLUGINS. A scenario may have several."""

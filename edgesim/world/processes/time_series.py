@@ -117,9 +117,9 @@ def read_series(path: Path, names: Sequence[str], repeat: bool) -> list[RateSeri
 def series_of(rows: Rows, names: Sequence[str], repeat: bool) -> list[RateSeries]:
     """Return for each of the columns `names` the series of its devices, and raise DataError, as `read_series`."""
     device = rows.columns.get("device", np.zeros(len(rows.numbers)))
-    for name, values in rows.columns.items():
+    for name, column in rows.columns.items():
         bound, least = (" of at least 0", 0.0) if name in names else ("", -np.inf)
-        rows.require(np.isfinite(values) & (values >= least), name, f"a finite number{bound}")
+        rows.require(np.isfinite(column) & (column >= least), name, f"a finite number{bound}")
     groups = [np.flatnonzero(device == label) for label in np.unique(device)]
     starts_s = [rows.columns["time_s"][group] for group in groups]
     for group, start_s in zip(groups, starts_s, strict=True):
