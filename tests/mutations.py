@@ -160,8 +160,8 @@ MUTATIONS = (
     ),
     Mutation(
         "weight decay takes the place of momentum",
-        "torch._foreach_mul_(momenta, local_sgd.momentum)",
-        "torch._foreach_mul_(momenta, local_sgd.weight_decay)",
+        "torch._foreach_mul_(kept, local_sgd.momentum)",
+        "torch._foreach_mul_(kept, local_sgd.weight_decay)",
         LEARNED,
     ),
     # prices
