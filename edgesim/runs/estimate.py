@@ -20,115 +20,20 @@ from torch import Tensor, nn
 from edgesim.config.scenario import Scenario, Stop
 from edgesim.core.backend import Assignment, Backend
 from edgesim.core.errors import ConfigError
-from edgesim.core.job import DELIVERED, ON_TIME_S
 from edgesim.core.limits import PROCESS_BYTES
 from edgesim.core.local_sgd import LocalSGD
 from edgesim.core.price_list import F32_BYTES, CostProfile
-from edgesim.core.rng import Draws, Key, Purpose
-from edgesim.core.task import Plan, Submodel, Task
-from edgesim.engine.pricing import Pricer
-from edgesim.engine.reachability import Presence
-from edgesim.engine.rounds import Observer
-from edgesim.engine.selection.rules import All
-from edgesim.engine.view import FleetView
-from edgesim.execution.backends.null import NullBackend
+from edgesim.core.rng import Key, Purpose
+from edgesim.core.task import Submodel, Task
 from edgesim.execution.backends.serial import Serial
 from edgesim.learning.models.build import applied, model_state_of, on_meta
 from edgesim.learning.train.torch_settings import plain_torch
 from edgesim.learning.train.trainer import CHUNK
 from edgesim.methods.fedavg import FedAvg
 from edgesim.runs.assembly import Assembly, assemble
+from edgesim.runs.job_sample import by_block, of_everybody, of_peers, priced, timed
 from edgesim.runs.simulate import Silent, Simulation
 from edgesim.runs.training import refuse_sessions
-from edgesim.world.availability.always import Always
-
-_DEVICES = 2_000  # sampled devices of a fleet block, enough for means
-_DRAWS, _SAMPLED_JOBS = 20, 20_000  # most sampled jobs of a device and in total, where jobs of a device differ
-_MEANS = ["flops", "down_bytes", "up_bytes", "seconds", "joules", "link_j"]
-
-
-def timed(parts: Assembly, observer: Observer | None = None) -> Simulation:
-    """Return a simulation of these parts without training, not started."""
-    return Simulation(parts, NullBackend(), observer or Silent())
-
-
-def of_everybody(start: Simulation) -> FleetView:
-    """Return the view of a method in which exactly the sampled devices are reachable and idle, and all are selected.
-
-    The sample is the first _DEVICES devices of each block that the training may ask.
-    """
-    parts = start.parts
-    own, sampled = parts.setting.ids, np.zeros(len(parts.fleet), dtype=bool)
-    for block in parts.fleet.blocks:
-        first, beyond = np.searchsorted(own, [block.first, block.first + block.count])
-        sampled[own[first : min(first + _DEVICES, beyond)]] = True
-    others = ~sampled
-    there = Presence(Always().build(len(others), Key(0), "availability"), None)
-    view = start.trainings[0].asks_devices.view()
-    at_work = int(others.sum())
-    return replace(view, presence=there, busy=others, at_work=at_work, selection=All(), history=None, members=None)
-
-
-def priced(parts: Assembly, plan: Plan) -> pd.DataFrame:
-    """Return the prices of a plan, one row per job: device, submodel, flops, bytes, seconds, joules and link_j.
-
-    `link_j`: joules of the network. Where jobs of a device differ, each job has one row per draw. Over shared links
-    the prices hold for a job that has the links to itself.
-    """
-    ids = np.array([order.device for order in plan.orders], dtype=np.int64)
-    pricer, key = Pricer(parts.fleet, parts.setting), Key(parts.scenario.seed).at(Purpose.CHANNEL)
-    draws = 1 if parts.fleet.steady else max(1, min(_DRAWS, _SAMPLED_JOBS // max(1, len(ids))))
-    of_draws = [pricer.prices(plan.orders, 0.0, Draws(key, ids, np.full_like(ids, nth))) for nth in range(draws)]
-    prices = pd.concat([pd.DataFrame(each._asdict()) for each in of_draws], ignore_index=True)
-    devices = np.tile(ids, draws)
-    return prices.assign(
-        device=devices,
-        submodel=[order.task.submodel.shape_id for order in plan.orders] * draws,
-        seconds=prices[["down_s", "compute_s", "up_s"]].sum(axis=1),
-        joules=prices[["down_j", "compute_j", "up_j"]].sum(axis=1),
-        link_j=8.0 * parts.fleet.j_per_bit[devices] * (prices["down_bytes"] + prices["up_bytes"]),
-    )
-
-
-def of_peers(trial: Simulation) -> pd.DataFrame:
-    """Return the same columns for the first round of a trial among peers.
-
-    Only a trial shows which messages peers exchange and how long they wait. up_bytes and joules include the messages
-    that peers sent to a job.
-    """
-    jobs = trial.tables["jobs"].frame()
-    first: pd.DataFrame = jobs[(jobs["round"] == 0) & jobs["outcome"].isin(DELIVERED)]
-    return first.assign(
-        seconds=first["end_s"] - first["sent_s"],
-        up_bytes=first["up_bytes"] + first["peer_bytes"],
-        joules=first[["down_j", "compute_j", "up_j", "peer_j"]].sum(axis=1),
-    )
-
-
-def by_block(parts: Assembly, jobs: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each fleet block and part of the model: kind, level, devices, submodel, late_share and means.
-
-    late_share: the share of jobs that take longer than a fixed deadline; NaN without a deadline.
-    """
-    kind = parts.fleet.kind[jobs["device"]]
-    limit_s = parts.setting.deadline_s
-    late = jobs["seconds"] > limit_s + ON_TIME_S
-    groups = jobs.assign(block=kind, late_share=late.astype(float)).groupby(["block", "submodel"])
-    means = groups[[*_MEANS, "late_share"]].mean()
-    block = means.index.get_level_values("block")
-    seen = jobs.groupby(kind)["device"].nunique().reindex(block).to_numpy()
-    devices: pd.Series = groups["device"].nunique() * np.bincount(parts.fleet.kind[parts.setting.ids])[block] / seen
-    found = pd.DataFrame(
-        {
-            "kind": [parts.fleet.kinds[each] for each in block],
-            "level": [parts.scenario.fleet[each].level for each in block],
-            "devices": np.rint(devices.to_numpy()).astype(np.int64),
-            "submodel": means.index.get_level_values("submodel"),
-        }
-    )
-    found = found.join(means.reset_index(drop=True))
-    return found if np.isfinite(limit_s) else found.assign(late_share=np.nan)
-
 
 _SPLIT = ("energy_j", "active_j", "idle_j", "energy_network_j", "energy_server_j")
 _JOB_JOULES = ["down_j", "compute_j", "up_j", "peer_j"]

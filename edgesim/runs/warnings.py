@@ -124,7 +124,7 @@ def effective(scenario: Scenario) -> tuple[list[dict[str, Any]], dict[tuple[str,
 
 def of_parts(scenario: Scenario, of_each: Sequence[Any]) -> list[str]:
     """Return the warnings that follow from the jobs of the first exchange of each training of an assembled scenario."""
-    from edgesim.runs.estimate import of_everybody, timed  # loads torch, which `of_text` does without
+    from edgesim.runs.job_sample import of_everybody, timed
 
     lines = []
     for place, parts in enumerate(of_each):
@@ -221,7 +221,7 @@ def _one_part(parts: Any, plan: Any) -> Iterator[str]:
 def _deadline(parts: Any, plan: Any) -> Iterator[str]:
     """Warn about a fixed deadline that no job can meet, or that all jobs certainly meet."""
     from edgesim.core.job import ON_TIME_S
-    from edgesim.runs.estimate import of_everybody, priced, timed
+    from edgesim.runs.job_sample import of_everybody, priced, timed
     from edgesim.runs.tree import protocol_of_devices
 
     limit_s, (key, _) = parts.setting.deadline_s, protocol_of_devices(parts.scenario)

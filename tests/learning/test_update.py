@@ -12,8 +12,9 @@ import torch
 from scipy.linalg import block_diag, hadamard
 from torch import Tensor
 
+from edgesim.core import golomb
 from edgesim.core.backend import Assignment
-from edgesim.core.encoding import Encoding, read, written
+from edgesim.core.encoding import Encoding
 from edgesim.core.errors import ConfigError
 from edgesim.core.method import Finished
 from edgesim.core.rng import JobStream, Key
@@ -224,7 +225,11 @@ def message(move: np.ndarray, biases: int, encoding: Encoding, seed: int) -> byt
     """Return a message of one layer as bytes: the seed, the code of the indices, the values and all other numbers."""
     count = math.ceil(encoding.share * move.size) if encoding.share else move.size
     chosen = np.sort(np.argsort(-np.abs(move))[:count])
-    code = written(chosen, move.size, KEY.at(seed)) if encoding.indices == "golomb" else chosen.astype("<u4").tobytes()
+    code = (
+        golomb.written(chosen, move.size, KEY.at(seed))
+        if encoding.indices == "golomb"
+        else chosen.astype("<u4").tobytes()
+    )
     values = move[chosen].astype("<f4").tobytes()
     if encoding.values == "sign":
         values = np.float32(np.abs(move[chosen]).mean()).tobytes() + np.packbits(move[chosen] >= 0).tobytes()
@@ -243,7 +248,7 @@ def test_a_price_is_the_mean_length_of_a_message(values: Any, indices: Any) -> N
     assert price == (pytest.approx(np.mean(lengths), abs=2) if indices == "golomb" else lengths[0])
     assert max(lengths) - min(lengths) < 0.03 * price
     if indices == "golomb":
-        places = read(messages[0][8:], 200, 20000, KEY.at(0))
+        places = golomb.read(messages[0][8:], 200, 20000, KEY.at(0))
         got, _ = crossed(
             {"params": {"a.weight": torch.from_numpy(move).view(200, 100)}},
             {"params": {"a.weight": torch.zeros(200, 100)}},
