@@ -1,7 +1,7 @@
 """Print measures of the package that say how much a reader has to hold in mind: `python -m tests.conventions.measures`.
 
-docs/explanation/architecture.md names the aims. Lines of code are lines with a token other than a comment or a
-docstring, and lines of docstrings are counted apart.
+`test_measures.py` has limits for some of them. Lines of code are lines with a token other than a comment or a docstring,
+and lines of docstrings are counted apart.
 """
 
 from __future__ import annotations
@@ -149,6 +149,7 @@ def headless_docstrings() -> list[str]:
     return found
 
 
+@cache
 def measures() -> dict[str, float | int | str]:
     """Return every measure by its name."""
     code = {source.module: len(lines_of(source)[0]) for source in sources()}
