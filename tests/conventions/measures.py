@@ -1,7 +1,7 @@
 """Print measures of the package that say how much a reader has to hold in mind: `python -m tests.conventions.measures`.
 
-`test_measures.py` has limits for some of them. Lines of code are lines with a token other than a comment or a docstring,
-and lines of docstrings are counted apart.
+`test_measures.py` has limits for some of them. A line of code has a token other than a comment or a docstring; lines of
+docstrings are counted apart.
 """
 
 from __future__ import annotations
