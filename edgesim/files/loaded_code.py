@@ -135,7 +135,7 @@ def check_same(theirs: LoadedCode) -> None:
         if name in sys.modules and theirs.digests.get(name, loaded.digest) != loaded.digest
     ]
     script = file_of(SCRIPTS[0])
-    if script is not None and script.stat().st_ctime > theirs.since_s - _SLACK_S:
+    if script is not None and script.stat().st_ctime > theirs.since_s + _SLACK_S:  # a script may be new when it is run
         files.append(script)
     if files:
         raise EdgesimError(f"{files[0]}: has changed since the run began; start the run again")

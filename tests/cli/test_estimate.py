@@ -92,7 +92,7 @@ def test_nobody_knows_when_an_accuracy_is_reached(digits):
 
 
 def test_large_blocks_are_sampled(timing, monkeypatch):
-    monkeypatch.setattr(edgesim.runs.estimate, "_DEVICES", 10)
+    monkeypatch.setattr(edgesim.runs.job_sample, "_DEVICES", 10)
     cpu = {"flops_per_s": PSI}
     fleet = [{"count": 30, "level": 1, "cpu": cpu}, {"count": 7, "level": 2, "cpu": cpu}]
     found = estimate(timing(fleet=fleet)).blocks
