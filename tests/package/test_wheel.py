@@ -22,9 +22,7 @@ from tests.conventions.source_tree import PACKAGE, ROOT
 
 pytestmark = pytest.mark.full
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-LEFT_OUT = shutil.ignore_patterns(
-    ".git", ".venv", "runs", "build", "dist", "site", "__pycache__", "*.egg-info", ".*_cache"
-)
+NOT_COPIED = {".git", ".venv", "runs", "build", "dist", "site"}  # folders beside the package
 SCENARIO = """
 seed = 1
 partition = { name = "sizes", samples_per_device = 100 }
@@ -53,7 +51,12 @@ def done(*words: object, cwd: Path | None = None, env: dict[str, str] | None = N
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the source distribution and the wheel that is built from it, without a network."""
     folder = tmp_path_factory.mktemp("built")
-    shutil.copytree(ROOT, folder / "copy", ignore=LEFT_OUT)
+    by_name = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*_cache")
+
+    def left_out(path: str, names: list[str]) -> set[str]:
+        return by_name(path, names) | (NOT_COPIED if Path(path) == ROOT else set())
+
+    shutil.copytree(ROOT, folder / "copy", ignore=left_out)
     done(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", folder / "copy")
     return folder / "dist"
 
