@@ -1,7 +1,7 @@
 """Durations of tests by file: `make durations` runs the short tests and writes tests/durations.csv.
 
-One row a file of tests, the longest first, with its slowest test. Seconds include set-up and teardown. They are of two
-processes on two idle cores.
+One row a file of tests, the longest first, with its slowest test. Seconds include set-up and teardown. They depend on
+the machine and its load; the order of files hardly does.
 """
 
 from __future__ import annotations
