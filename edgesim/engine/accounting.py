@@ -80,7 +80,7 @@ def _passed_s(elapsed_s: float, start_s: float, length_s: float) -> float:
 
 
 def _share(elapsed_s: float, start_s: float, length_s: float) -> float:
-    """Return which share of a phase is over, from 0 to 1; a phase without length is over once it has begun."""
+    """Share of a phase that is over, from 0 to 1; a phase without length is over once it has begun."""
     if elapsed_s >= start_s + length_s:
         return 1.0
     return max(0.0, elapsed_s - start_s) / length_s if length_s > 0 else 0.0

@@ -71,19 +71,19 @@ class FleetBatteries:
         return any(block.first <= device < block.first + block.count for _, block in self._blocks)
 
     def on(self, now_s: float) -> np.ndarray:
-        """Return which devices are on, bool, shape (devices,), read-only; `now_s` never goes back."""
+        """Mask of devices that are on, bool, shape (devices,), read-only; `now_s` never goes back."""
         if now_s >= self._holds_until_s:
             self.look(np.flatnonzero(self._until_s <= now_s), now_s)
         return self._on
 
     def is_on(self, device: int, now_s: float) -> bool:
-        """Return whether a device is on, without looking at others. `now_s` never goes back."""
+        """True if a device is on, without looking at others. `now_s` never goes back."""
         if now_s >= self._one_until_s[device]:
             self.look(np.array([device]), now_s)
         return bool(self._on[device])
 
     def devices_on(self, now_s: float, enough: int) -> int:
-        """Return how many devices are on, or a smaller number that is at least `enough`; `now_s` never goes back."""
+        """Number of devices that are on, or a smaller number of at least `enough`; `now_s` never goes back."""
         if now_s >= self._surely_until_s or self._surely_on < enough:
             until_s = self._until_s[self.on(now_s)]
             spare = min(len(until_s) // _SPARE, len(until_s) - enough)  # devices that may go off before the next count
@@ -129,7 +129,7 @@ class FleetBatteries:
         return stored_j, capacity_j
 
     def outlasts(self, device: int, joules: float, seconds: float, now_s: float) -> bool:
-        """Return whether a battery surely lasts for so many joules above idle power; False: look at it to know."""
+        """True if a battery surely lasts for `joules` above idle power; False: only `look` can tell."""
         need_j = (1.0 + _SLACK) * joules + self._one_idle_w[device] * (now_s + seconds)
         return bool(self._one_reserve_j[device] > need_j)
 

@@ -23,7 +23,7 @@ from edgesim.core.workload import full_speed_s
 from edgesim.engine.world import World
 from edgesim.world.fleet import Fleet
 
-_MOST_CLOSED = 64  # rounds that wait until somebody chooses
+_MOST_CLOSED = 64  # rounds that wait for the next choice of devices
 
 
 class _Now(NamedTuple):
@@ -71,7 +71,7 @@ class History:
     def close_round(self, round_: int, completions: Sequence[Completion], reports: Answer[Reports]) -> None:
         """Take note of a round that is being closed; its reports are asked for when a choice depends on them."""
         self._closed.append(_Closed(self._moment(round_ + 1), round_, completions, reports))
-        if len(self._closed) > _MOST_CLOSED:  # nobody chooses: plans are looked up
+        if len(self._closed) > _MOST_CLOSED:  # no rule chooses: plans are looked up
             self._learn(self._closed.popleft())
 
     def choose(self, idle: Ids, round_: int, key: Key) -> Ids:

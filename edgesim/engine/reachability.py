@@ -31,20 +31,20 @@ class Presence:
         self._occasion += 1
 
     def reachable(self, now_s: float) -> np.ndarray:
-        """Return which devices can be reached, bool, shape (devices,), not to be written to."""
+        """Mask of devices that can be reached, bool, shape (devices,), not to be written to."""
         if self._availability.unbroken:
             return self._batteries.on(now_s) if self._batteries else self._everyone
         there = self._availability.on(now_s, self._occasion)
         return there & self._batteries.on(now_s) if self._batteries else there
 
     def is_there(self, device: int, now_s: float) -> bool:
-        """Return whether a device can be reached, if the availability is unbroken."""
+        """True if a device can be reached. Call it only if the availability is unbroken."""
         return not self._batteries or self._batteries.is_on(device, now_s)
 
     def count(self, now_s: float, enough: int) -> int:
-        """Return how many devices can be reached, or a smaller number that is at least `enough`.
+        """Number of devices that can be reached, or a smaller number of at least `enough`.
 
-        It is to be asked if the availability is unbroken.
+        Call it only if the availability is unbroken.
         """
         return self._batteries.devices_on(now_s, enough) if self._batteries else self._availability.n
 

@@ -97,7 +97,7 @@ class ServerBuffer:
         self._rows: dict[int, tuple[int, float]] = {}  # job -> row, and when its update arrived
         self.losses = 0  # restarts of the server so far
         self._lost: set[int] = set()
-        self._armed = False  # a restart lies ahead that somebody waits for
+        self._armed = False  # a timer for the next restart is set
 
     @property
     def first_row(self) -> int | None:

@@ -168,13 +168,13 @@ def travel_as_arrays() -> None:
     """
     from ray.util import register_serializer
 
-    register_serializer(Tensor, serializer=lambda tensor: tensor.detach().cpu().numpy(), deserializer=_tensor)
+    register_serializer(
+        Tensor,
+        serializer=lambda tensor: tensor.detach().cpu().numpy(),
+        deserializer=lambda array: torch.from_numpy(array.copy(order="K")),
+    )
     # not as the name of a file, which other machines do not have
     register_serializer(Numbers, serializer=lambda sent: (sent.array, sent.digest), deserializer=_numbers)
-
-
-def _tensor(array: np.ndarray) -> Tensor:
-    return torch.from_numpy(array.copy(order="K"))
 
 
 def _numbers(sent: tuple[np.ndarray, str]) -> Numbers:

@@ -26,9 +26,9 @@ class FedCS(Informed):
 
     Seconds are those that the server expects of an undisturbed job. With "sequential" `uploads` the model is sent to
     all at the pace of the slowest, devices compute side by side, and send one after the other, as in the paper; with
-    "parallel" ones each device has a link of its own and does all by itself, so that whoever is done by the deadline
-    is asked. No more than `count` are asked, of `candidates` drawn at random (all idle ones unless given), and if not
-    even one fits, the quickest.
+    "parallel" ones each device has a link of its own and does all by itself, so that every device that can finish by
+    the deadline is asked. At most `count` are asked, of `candidates` drawn at random (by default all idle devices). If
+    no device fits, the quickest is asked.
     The deadline is what the server plans with; what happens to the late is the protocol's to say.
     """
 
