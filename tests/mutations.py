@@ -111,8 +111,8 @@ MUTATIONS = (
     Mutation("lost packets are sent again once at most", "packets * loss / (1.0 - loss)", "packets * loss"),
     Mutation(
         "peers mix when the first message is there, not the last",
-        "max(peer_job.fetched_s, flow.ends_s)",
-        "min(peer_job.fetched_s, flow.ends_s)",
+        "max(self.fetched_s, flow.ends_s)",
+        "min(self.fetched_s, flow.ends_s)",
     ),
     # protocols
     Mutation("sessions draw alike", "_WORD * session_word", "_WORD * 0", ("engine",)),

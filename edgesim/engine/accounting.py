@@ -10,7 +10,7 @@ import numpy as np
 
 from edgesim.core.arrays import Ids
 from edgesim.core.job import Job
-from edgesim.engine.transport.flows import Flow
+from edgesim.engine.flows import Flow
 from edgesim.world.energy.ledger import EnergyLedger
 from edgesim.world.fleet import Fleet
 from edgesim.world.prices.ledger import COMPUTE, NETWORK, RECEIVE, TRANSMIT, CostLedger, Use

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from edgesim.core.arrays import Arr
 from edgesim.core.job import ON_TIME_S, Job, Prices
 from edgesim.engine.accounting import Accounting, Cost
-from edgesim.engine.transport.router import Router
+from edgesim.engine.legs import Driver, Trip
 from edgesim.world.fleet import Fleet
 from edgesim.world.prices.ledger import Use
 
@@ -28,14 +28,6 @@ class _Columns(NamedTuple):
     lengths_s: Arr
     amounts: Arr  # bytes, FLOPs and bytes
     joules: Arr
-
-
-class Running(Protocol):
-    """A job at work."""
-
-    @property
-    def job(self) -> Job:
-        """Return the job."""
 
 
 class Spent(NamedTuple):
@@ -59,24 +51,24 @@ class Spent(NamedTuple):
 class InFlight:
     """Sums what the jobs that run have spent: what they would be charged with if they were broken off now."""
 
-    def __init__(self, fleet: Fleet, accounting: Accounting, router: Router, priced: bool) -> None:
+    def __init__(self, fleet: Fleet, accounting: Accounting, driver: Driver, priced: bool) -> None:
         """`priced`: what a job of the server has spent at any instant follows from its prices."""
         self._fleet = fleet
         self._accounting = accounting
-        self._router = router
+        self._driver = driver
         self._priced = priced
         # the jobs of the last question, most of which are there at the next, ascending
         self._ids = np.zeros(0, dtype=np.int64)
         one, three = np.zeros(0), np.zeros((3, 0))
         self._kept = _Columns(one, one, one, three, three, three, three)
 
-    def spent(self, running: Mapping[int, Running], now_s: float) -> Spent:
+    def spent(self, running: Mapping[int, Trip], now_s: float) -> Spent:
         """Return the sums over jobs at `now_s`; `running`: all jobs that run now, by id, ascending."""
         ids = np.fromiter(running, np.int64, len(running))
         seen = int(np.searchsorted(ids, self._ids[-1], side="right")) if len(self._ids) else 0
         new = [each.job for each in islice(running.values(), seen, None)]
         if len(running) <= _FEW or not self._priced or any(job.task.start == "device" for job in new):
-            return self._one_by_one([each.job for each in running.values()])
+            return self._one_by_one(running.values())
         still = np.searchsorted(self._ids, ids[:seen])
         # sums depend on the order in memory, so that of the columns is always the same
         kept = (
@@ -86,11 +78,11 @@ class InFlight:
         self._ids, self._kept = ids, _Columns(*kept)
         return self._at_once(now_s)
 
-    def uses(self, running: Mapping[int, Running]) -> list[Use]:
+    def uses(self, running: Mapping[int, Trip]) -> list[Use]:
         """Return the use of devices by running jobs, for the ledger of money and carbon."""
         found: list[Use] = []
         for each in running.values():
-            usage = self._router.so_far(each.job)
+            usage = self._driver.so_far(each)
             found += self._accounting.uses(each.job, usage, self._accounting.cost(each.job, usage), delivered=False)
         return found
 
@@ -127,12 +119,12 @@ class InFlight:
         joules = float((shares * kept.joules).sum())
         return Spent(float(flops.sum()), int(down_bytes.sum()), int(up_bytes.sum()), joules, link_j)
 
-    def _one_by_one(self, jobs: Sequence[Job]) -> Spent:
+    def _one_by_one(self, trips: Iterable[Trip]) -> Spent:
         """Return the same of any jobs."""
         flops = joules = link_j = 0.0
         down_bytes = up_bytes = 0
-        for job in jobs:
-            cost = self._accounting.cost(job, self._router.so_far(job))
+        for trip in trips:
+            cost = self._accounting.cost(trip.job, self._driver.so_far(trip))
             flops += cost.flops
             down_bytes += cost.received_bytes
             up_bytes += cost.up_bytes + cost.peer_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import simpy
@@ -23,7 +23,7 @@ from edgesim.core.view import Setting
 from edgesim.engine.accounting import Cost, Totals, Usage, lacked_s
 from edgesim.engine.dispatcher import Dispatcher
 from edgesim.engine.history import History
-from edgesim.engine.in_flight import InFlight, Running, Spent
+from edgesim.engine.in_flight import InFlight, Spent
 from edgesim.engine.inbox import Inbox
 from edgesim.engine.pricing import TrainedModels
 from edgesim.engine.reachability import Presence
@@ -61,12 +61,6 @@ def dispatcher_of(world: World, setting: Setting, session_word: int = 0) -> Disp
         due_known=world.due_known,
         session_word=session_word,
     )
-
-
-class _AtWork(NamedTuple):
-    """A job at work."""
-
-    job: Job
 
 
 class Session:
@@ -196,7 +190,7 @@ class Session:
         totals = self.world.totals(costs)
         if self._alone:
             return totals
-        running: dict[int, Running] = {id_: _AtWork(job) for id_, job in self.running.items()}
+        running = {id_: self.world.running[id_] for id_ in self.running}
         spent = self._in_flight.spent(running, self.world.env.now)
         return totals._replace(
             flops=self._ended.flops + spent.flops,

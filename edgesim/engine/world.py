@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from math import inf, isfinite
-from typing import NamedTuple, Protocol
 
 import numpy as np
 import simpy
@@ -17,43 +16,24 @@ from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ContractError, LedgerError
 from edgesim.core.job import DELIVERED, ON_TIME_S, Completion, Job, Outcome
 from edgesim.core.rng import Key, Purpose
-from edgesim.engine.accounting import NO_USAGE, Accounting, Cost, Totals, Usage
+from edgesim.engine.accounting import NO_USAGE, Accounting, Totals
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.dispatcher import JobCounter, PricedJobs
+from edgesim.engine.flows import DedicatedFlows, Flows, SharedFlows, Transfers
 from edgesim.engine.in_flight import InFlight
 from edgesim.engine.inbox import Inbox
+from edgesim.engine.legs import Computation, Driver, JobOwner, Transfer, Trip
+from edgesim.engine.meetings import Meetings
+from edgesim.engine.peers import PeerExchange
 from edgesim.engine.reachability import Presence
 from edgesim.engine.server_queue import Merge, spans, worked_s
-from edgesim.engine.transport.router import Router
-from edgesim.engine.transport.transfers import Transfers
 from edgesim.world.availability.base import Availability
 from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.energy.ledger import EnergyLedger
-from edgesim.world.failures.base import Failure
+from edgesim.world.failures.base import DOWNLOAD, UPLOAD, Failure
 from edgesim.world.fleet import Fleet
 from edgesim.world.prices.ledger import NETWORK, SERVER, CostLedger, ServerUse
 from edgesim.world.prices.market import COLUMNS
-
-
-class JobOwner(Protocol):
-    """Sender of a job, which is told how the job ends."""
-
-    def price_compute(self, job: Job, start_s: float) -> None:
-        """Set what a job's computation takes if it starts at `start_s`, where that depends on the time."""
-
-    def there_until_s(self, device: int) -> float:
-        """Return until when a device can be reached, asked now; -inf: it cannot."""
-
-    def job_ended(self, job: Job, outcome: Outcome, usage: Usage, cost: Cost) -> Completion:
-        """Take note of the end of a job, which has been charged; return its completion."""
-
-
-class _Running(NamedTuple):
-    """Running job, its sender, and the inbox of its completion."""
-
-    job: Job
-    owner: JobOwner
-    inbox: Inbox
 
 
 class World:
@@ -85,7 +65,7 @@ class World:
         self.accounting = Accounting(fleet, ledger, costs)
         self.counter = JobCounter(len(fleet))
         self.busy = np.zeros(len(fleet), dtype=bool)
-        self.running: dict[int, _Running] = {}  # by job id, ascending
+        self.running: dict[int, Trip] = {}  # by job id, ascending
         self.due_known = shared is None  # the end of a job of the server follows from its prices
         self.job_key = key.at(Purpose.CHANNEL)  # of all that chance decides about a job
         self.backhaul: list[
@@ -95,18 +75,15 @@ class World:
         self.asks = 0  # times that sessions with rivals have asked devices
         self._next_end: simpy.Event | None = None
         self.shared = shared
-        self._router = Router(
-            env=self.env,
-            fleet=fleet,
-            batteries=batteries,
-            shared=shared,
-            links_up=links_up,
-            key=key.at(Purpose.PEERS),
-            price_compute=lambda job, start_s: self.running[job.id].owner.price_compute(job, start_s),
-            owner_of=lambda job: self.running[job.id].owner,
-            arrive=self._finish,
-            fail=self._fail,
-        )
+        self._driver = Driver(self.env, fleet, batteries, links_up, shared, self._finish, self._fail)
+        peers_key, loads, transfers = key.at(Purpose.PEERS), self._driver.loads, self._driver.transfers
+        flows: Flows
+        if shared is None or transfers is None:
+            flows = DedicatedFlows(self.env, fleet, peers_key, loads, links_up)
+        else:
+            flows = SharedFlows(self.env, shared, transfers, fleet, peers_key, loads, links_up)
+        self._peers = PeerExchange(self._driver, flows)
+        self._meetings = Meetings(self._driver, flows)
         if costs is not None and costs.looks_at_changes:
             self.env.process(self._watch_prices(costs))
         self._steady_links = shared is None and links_up is None
@@ -115,7 +92,7 @@ class World:
     @property
     def transfers(self) -> Transfers | None:
         """Transfers over shared links; None: there are none."""
-        return self._router.transfers
+        return self._driver.transfers
 
     @property
     def now_s(self) -> float:
@@ -128,7 +105,7 @@ class World:
 
     def new_in_flight(self) -> InFlight:
         """Return a cached accumulator of the cost of running jobs."""
-        return InFlight(self.fleet, self.accounting, self._router, self._steady_links)
+        return InFlight(self.fleet, self.accounting, self._driver, self._steady_links)
 
     def totals(self, costs: Arr | None = None) -> Totals:
         """Return the totals up to now, work in progress included, without side effects.
@@ -223,13 +200,32 @@ class World:
 
     def start(self, priced: PricedJobs, owner: JobOwner, to: Inbox) -> None:
         """Send jobs off now; their completions go to `to`. Devices without enough memory are refused at once."""
-        for job in priced.jobs:
-            self.running[job.id] = _Running(job, owner, to)
-        self._router.start(priced)
-        if not all(priced.fits):
-            for job, fits in zip(priced.jobs, priced.fits, strict=True):
-                if not fits:
-                    self._fail(job, "no_memory")
+        among_peers, refused = list[Trip](), list[Trip]()
+        for place, (job, fits) in enumerate(zip(priced.jobs, priced.fits, strict=True)):
+            trip = self.running[job.id] = Trip(job, owner, to)
+            if not fits:
+                refused.append(trip)
+                continue
+            if priced.interruptions is not None:
+                trip.interruption = priced.interruptions[place]
+            if job.task.own_clock == "trade":
+                self._meetings.start(trip)
+            elif job.task.start == "device":
+                among_peers.append(trip)
+            elif self.due_known:
+                self._driver.start_known(trip, inf if priced.battery_s is None else priced.battery_s[place])
+            else:
+                driver = self._driver
+                trip.legs = (
+                    Transfer(driver, trip, DOWNLOAD),
+                    Computation(driver, trip),
+                    Transfer(driver, trip, UPLOAD),
+                )
+                driver.start(trip)
+        if among_peers:
+            self._peers.start(among_peers, [trip.job.device for trip in refused])
+        for trip in refused:
+            self._fail(trip, "no_memory")
 
     def abort(self, jobs: Sequence[Job], why: Outcome) -> list[Completion]:
         """End the jobs of `jobs` that still run, charged up to now; return their completions.
@@ -237,39 +233,39 @@ class World:
         A job that ends within ON_TIME_S of now is in time: it goes to its inbox instead.
         """
         aborted = []
-        self._router.settle(ON_TIME_S)
+        self._driver.settle()
         for job in jobs:
             if job.ended:
                 continue
             if job.due_s - self.now_s <= ON_TIME_S:
-                self._finish(job)
+                self._finish(self.running[job.id])
             else:
-                aborted.append(self._end(job, why))
+                aborted.append(self._end(self.running[job.id], why))
         return aborted
 
     def fail(self, job: Job, outcome: Outcome) -> None:
         """End a job before its time, charged up to now; its completion goes to its inbox."""
-        self._fail(job, outcome)
+        self._fail(self.running[job.id], outcome)
 
-    def _finish(self, job: Job) -> None:
+    def _finish(self, trip: Trip) -> None:
         """End a job that got through."""
-        inbox = self.running[job.id].inbox
-        inbox.put(self._end(job, "ok" if job.steps is None else "partial"))
+        trip.inbox.put(self._end(trip, "ok" if trip.job.steps is None else "partial"))
 
-    def _fail(self, job: Job, outcome: Outcome) -> None:
+    def _fail(self, trip: Trip, outcome: Outcome) -> None:
         """End a job before its time, charged up to now."""
-        inbox = self.running[job.id].inbox
-        inbox.put(self._end(job, outcome))
+        trip.inbox.put(self._end(trip, outcome))
 
-    def _end(self, job: Job, outcome: Outcome) -> Completion:
+    def _end(self, trip: Trip, outcome: Outcome) -> Completion:
         """End a job once: free the device, charge what it spent, tell its owner."""
+        job = trip.job
         if job.ended:
             raise ContractError(f"job {job.id} ended twice")
         job.ended = True
-        owner = self.running.pop(job.id).owner
+        del self.running[job.id]
         self.busy[job.device] = False
         if self._next_end is not None:
             self._next_end.succeed()
             self._next_end = None
-        usage = NO_USAGE if outcome == "no_memory" else self._router.end(job, outcome in DELIVERED)
-        return owner.job_ended(job, outcome, usage, self.accounting.charge(job, usage, outcome in DELIVERED))
+        delivered = outcome in DELIVERED
+        usage = NO_USAGE if outcome == "no_memory" else self._driver.end(trip, delivered)
+        return trip.owner.job_ended(job, outcome, usage, self.accounting.charge(job, usage, delivered))

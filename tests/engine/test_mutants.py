@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +41,7 @@ class DoubleEnd(World):
         completions = super().abort(jobs, why)
         for job in [completion.job for completion in completions]:
             job.ended = False
-            self.running[job.id] = sent[job.id]._replace(inbox=Inbox(self.env))
+            self.running[job.id] = replace(sent[job.id], inbox=Inbox(self.env))
             sent[job.id].owner.running[job.id] = job
         return completions
 
@@ -56,13 +57,13 @@ class LostCancel(World):
 class UnchargedAbort(World):
     """Ends an aborted job as if it had spent nothing."""
 
-    def _end(self, job, outcome):
+    def _end(self, trip, outcome):
         if outcome != "ok":
-            self._router.end = lambda job, through: NO_USAGE
+            self._driver.end = lambda trip, through: NO_USAGE
         try:
-            return super()._end(job, outcome)
+            return super()._end(trip, outcome)
         finally:
-            vars(self._router).pop("end", None)
+            vars(self._driver).pop("end", None)
 
 
 class StaleTimeout(World):
@@ -70,12 +71,12 @@ class StaleTimeout(World):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._router._server._arrived = self._arrived
+        self._driver._arrived = self._arrived
 
     def _arrived(self, event):
-        for job in [each.job for each in self.running.values()]:
-            if job.device == event.value.device:
-                self._finish(job)
+        for trip in list(self.running.values()):
+            if trip.job.device == event.value.job.device:
+                self._finish(trip)
 
 
 class TieByCreation(Inbox):

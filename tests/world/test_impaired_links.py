@@ -15,9 +15,8 @@ from scipy import stats
 from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Draws, Key
 from edgesim.engine.batteries import FleetBatteries
-from edgesim.engine.transport.battery_load import BatteryLoads
-from edgesim.engine.transport.flows import SharedFlows
-from edgesim.engine.transport.transfers import Transfers
+from edgesim.engine.battery_loads import BatteryLoads
+from edgesim.engine.flows import SharedFlows, Transfers
 from edgesim.world.contention.network import shared_network
 from edgesim.world.fleet import build_fleet
 from edgesim.world.links.analytic import Fixed

@@ -22,9 +22,9 @@ from edgesim.core.update import SERVER, ModelRef
 from edgesim.core.view import Setting
 from edgesim.engine.accounting import Totals
 from edgesim.engine.dispatcher import JobCounter, PricedJobs
+from edgesim.engine.flows import unless_whole
 from edgesim.engine.inbox import Inbox
 from edgesim.engine.server_queue import Merge
-from edgesim.engine.transport.transfers import unless_whole
 from edgesim.engine.world import World
 from edgesim.world.prices.ledger import NETWORK, ServerUse
 

@@ -1,11 +1,11 @@
-"""Messages between devices: over links of their own, where their end is known at once, or over shared links.
+"""Bytes on links: transfers over shared links, and messages between devices over these or over links of their own.
 
 A message stands still while the link of its sender or of its receiver is down. While bits flow both radios are on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -18,15 +18,74 @@ from edgesim.core.arrays import Arr, Ids
 from edgesim.core.errors import ConfigError
 from edgesim.core.limits import check_steps
 from edgesim.core.rng import Draws, Key
-from edgesim.engine.transport.battery_load import BatteryLoads
-from edgesim.engine.transport.transfers import Transfers, unless_whole
+from edgesim.engine.battery_loads import BatteryLoads
+from edgesim.world.contention.base import SharedLinks
 from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.failures.base import stretched_s
 from edgesim.world.fleet import Fleet
 from edgesim.world.processes.on_off import BothOn, OnOff
+from edgesim.world.topology.base import Hop
 
 There: TypeAlias = Callable[["Flow"], None]
 _FETCHED, _AWAITED, _SENDER, _RECEIVER = 1, 2, 0, 1  # streams; never renumber
+_WHOLE = 1e-9  # what is missing from a transfer by less than this share of its bytes is what rounding leaves
+
+
+def unless_whole(moved_bytes: float, nbytes: float) -> float:
+    """Return the bytes of a transfer that have moved: all of them if what is missing is due to rounding."""
+    return nbytes if nbytes - moved_bytes <= _WHOLE * nbytes else moved_bytes
+
+
+class Transfers:
+    """Starts and ends transfers and keeps the clock informed of the next one to end."""
+
+    def __init__(self, env: simpy.Environment, links: SharedLinks) -> None:
+        self._env = env
+        self._links = links
+        self._done: dict[int, Callable[[], None]] = {}  # flows on the links
+        self._armed: tuple[float, int] | None = None
+
+    def start(self, flow: int, path: Sequence[Hop], nbytes: float, on_done: Callable[[], None]) -> None:
+        """Begin a transfer now; `on_done` is called at its end unless it is dropped before."""
+        self._done[flow] = on_done
+        self._links.admit(flow, path, nbytes, self._env.now)
+        self._arm()
+
+    def drop(self, flow: int) -> float:
+        """Break off a transfer now; return the bytes it moved, 0 if it was not on a link."""
+        if self._done.pop(flow, None) is None:
+            return 0.0
+        moved_bytes = self._links.drop(flow, self._env.now)
+        self._arm()
+        return moved_bytes
+
+    def moved_bytes(self, flow: int) -> float:
+        """Return the bytes that a transfer has moved so far, 0 if it is not on a link; asking changes nothing."""
+        return self._links.moved_bytes(flow, self._env.now) if flow in self._done else 0.0
+
+    def settle(self, within_s: float) -> None:
+        """End now the transfers that would end within `within_s` seconds."""
+        while (due := self._links.next_done()) is not None and due[0] <= self._env.now + within_s:
+            self._end(due[1])
+
+    def _arm(self) -> None:
+        due = self._links.next_done()
+        if due is not None and due == self._armed:
+            return
+        self._armed = due
+        if due is None:
+            if self._done:  # what is under way moves, but no float can hold when it ends
+                raise ConfigError("network, topology: a transfer over shared links takes inf s, must be finite")
+            return
+        timer = self._env.timeout(max(0.0, due[0] - self._env.now))
+        timer.callbacks.append(lambda _: self._end(due[1]) if self._armed is due else None)
+
+    def _end(self, flow: int) -> None:
+        self._armed = None
+        self._links.finish(flow, self._env.now)
+        on_done = self._done.pop(flow)
+        self._arm()
+        on_done()
 
 
 @dataclass(slots=True, eq=False)
@@ -174,7 +233,7 @@ class DedicatedFlows:
         check_steps("failures.up", float(spans.max(initial=0.0)), "a message over links that are up for so short")
         lasts_s = stretched_s(self._links_up, pairs, air_s, begins_s)
         if not np.isfinite(lasts_s).all():
-            raise _too_short(self._env.now)
+            raise link_outage_is_too_short(self._env.now)
         return lasts_s
 
     # --- batteries ----------------------------------------------------------------------------------------------
@@ -310,7 +369,7 @@ class SharedFlows:
         if changes_s < inf:
             self._env.timeout(changes_s - now_s).callbacks.append(lambda _: self._look(flow, there))
         elif not up:
-            raise _too_short(now_s)
+            raise link_outage_is_too_short(now_s)
         return up
 
     def _go_on(self, flow: Flow, there: There) -> None:
@@ -339,7 +398,8 @@ class SharedFlows:
         flow.down_air_s += self._receiving.each_s(flow.target, -1)
 
 
-def _too_short(now_s: float) -> ConfigError:
+def link_outage_is_too_short(now_s: float) -> ConfigError:
+    """Return the error of links that are down for less time than a float can hold."""
     return ConfigError(f"failures.down: is too short to be told from nothing after {now_s:g} s")
 
 
