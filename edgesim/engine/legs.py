@@ -17,7 +17,7 @@ import numpy as np
 import simpy
 
 from edgesim.core.job import ON_TIME_S, Completion, Job, Outcome
-from edgesim.engine.accounting import Cost, Usage, dedicated_usage, joules_of
+from edgesim.engine.accounting import Usage, dedicated_usage, joules_of
 from edgesim.engine.batteries import FleetBatteries
 from edgesim.engine.battery_loads import BatteryLoads
 from edgesim.engine.flows import Flow, Transfers, link_outage_is_too_short, unless_whole
@@ -38,8 +38,18 @@ class JobOwner(Protocol):
     def there_until_s(self, device: int) -> float:
         """Return until when a device can be reached, asked now; -inf: it cannot."""
 
-    def job_ended(self, job: Job, outcome: Outcome, usage: Usage, cost: Cost) -> Completion:
-        """Take note of the end of a job, which has been charged; return its completion."""
+    def job_ended(self, job: Job, outcome: Outcome, usage: Usage) -> Completion:
+        """Charge a job that has just ended; return its completion."""
+
+
+class JobEnds(Protocol):
+    """Ends jobs, and puts their completions into their inboxes."""
+
+    def finish(self, trip: Trip) -> None:
+        """End a job that got through."""
+
+    def fail(self, trip: Trip, outcome: Outcome) -> None:
+        """End a job before its time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +59,7 @@ class Trip:
     job: Job
     owner: JobOwner
     inbox: Inbox  # of its completion
+    ends: JobEnds
     interruption: Interruption = UNINTERRUPTED
     legs: Sequence[Leg] = ()  # none: all lengths are known and nothing changes them, so one timeout ends the job
     at: int = 0
@@ -114,6 +125,10 @@ class Leg(ABC):
         """Come to the end now if that is due at this very instant."""
         return
 
+    def left(self) -> None:
+        """Take note that the leg ran to its end."""
+        return
+
     def close(self, through: bool) -> None:
         """Release what serves the leg, as the job ends now; `through`: it is complete."""
         return
@@ -124,7 +139,7 @@ class Leg(ABC):
 
 
 class Driver:
-    """Takes jobs through their legs; calls `finish` when one is through and `fail` when one ends before its time."""
+    """Takes jobs through their legs."""
 
     def __init__(
         self,
@@ -133,8 +148,6 @@ class Driver:
         batteries: FleetBatteries,
         links_up: OnOff | None,
         shared: SharedNetwork | None,
-        finish: Callable[[Trip], None],
-        fail: Callable[[Trip, Outcome], None],
     ) -> None:
         """`links_up`: of each device; None: links never fail. `shared`: None: links are dedicated."""
         self.env = env
@@ -146,9 +159,7 @@ class Driver:
         self.transfers = None if shared is None else Transfers(env, shared.links)
         self.cut_off: Callable[[int], None] = lambda device: None  # ends the messages that a device still sends
         self._draws = bool(batteries)
-        self._finish = finish
-        self._fail = fail
-        self._of_device: dict[int, Trip] = {}  # those with legs
+        self._of_device: dict[int, Trip] = {}  # those with legs, if batteries are watched
 
     # --- a job of known lengths ----------------------------------------------------------------------------------
 
@@ -168,12 +179,12 @@ class Driver:
     def _arrived(self, event: simpy.Event) -> None:
         trip = cast(Trip, event.value)
         if not trip.job.ended:  # an aborted job's timeout stays in SimPy's heap and means nothing any more
-            self._finish(trip)
+            trip.ends.finish(trip)
 
     def _cut_short(self, event: simpy.Event) -> None:
         trip, outcome = cast(tuple[Trip, Outcome], event.value)
         if not trip.job.ended:
-            self._fail(trip, outcome)
+            trip.ends.fail(trip, outcome)
 
     def _known_usage(self, job: Job) -> Usage:
         """Return the usage of a job of known lengths up to now: nothing flows while its link is down."""
@@ -200,7 +211,6 @@ class Driver:
     def start(self, trip: Trip) -> None:
         """Start a job with its first leg."""
         interruption = trip.interruption
-        self._of_device[trip.job.device] = trip
         if interruption.leaves_s < inf:
             leaves = self.env.timeout(max(0.0, interruption.leaves_s - self.env.now))
             leaves.callbacks.append(lambda _: self._leave(trip, "offline"))
@@ -213,12 +223,13 @@ class Driver:
     def over(self, leg: Leg) -> None:
         """Go on to the next leg, as this one is over now."""
         trip, leg.until_s = leg.trip, self.env.now
+        leg.left()
         following = trip.legs[trip.at + 1] if trip.at + 1 < len(trip.legs) else None
         crash, uploads = trip.interruption, following is not None and following.can_crash
         if leg.phase == COMPUTATION and not uploads and crash.phase == UPLOAD and crash.crashes_s < inf:
-            self._fail(trip, "crashed")  # before any other device could have its model
+            trip.ends.fail(trip, "crashed")  # before any other device could have its model
         elif following is None:
-            self._finish(trip)
+            trip.ends.finish(trip)
         else:
             self._enter(trip, trip.at + 1)
 
@@ -239,6 +250,7 @@ class Driver:
     def draw(self, trip: Trip, watts: float) -> None:
         """Let the job's device draw these watts above idle power from now on."""
         if self._draws:
+            self._of_device[trip.job.device] = trip
             self.loads.begin(trip.job.device, trip.job, watts)
 
     def end(self, trip: Trip, through: bool) -> Usage:
@@ -249,11 +261,11 @@ class Driver:
             if self.batteries:
                 self.batteries.draw_job(job, usage, joules_of(job, usage, self.fleet))
             return usage
-        del self._of_device[job.device]
         for leg in trip.legs:
             leg.close(through)
         usage = _sum(trip)
-        if self._draws:
+        if self._of_device.get(job.device) is trip:
+            del self._of_device[job.device]
             self.loads.end(job.device, job)
         for leg in trip.legs:
             leg.job_ended(through)
@@ -286,7 +298,7 @@ class Driver:
 
         def crash(_: simpy.Event) -> None:
             if not trip.job.ended and (leg is None or leg.until_s == inf):
-                self._fail(trip, "crashed")
+                trip.ends.fail(trip, "crashed")
 
         self.env.timeout(max(0.0, seconds)).callbacks.append(crash)
 
@@ -299,7 +311,7 @@ class Driver:
         if trip.job.ended:
             self.cut_off(trip.job.device)
         else:
-            self._fail(trip, outcome)
+            trip.ends.fail(trip, outcome)
 
     def _battery_empty(self, device: int) -> None:
         trip = self._of_device.get(device)
@@ -355,66 +367,30 @@ class Computation(Leg):
 
 
 class Transfer(Leg):
-    """A model over links that transfers contend for: a latency, and then its bytes.
-
-    It stands still while the link of the job's device is down.
-    """
+    """A model between two nodes over links that transfers contend for: a latency, and then its bytes."""
 
     can_crash = True
-    __slots__ = ("_down_s", "_down_since_s", "_latency_s", "_moved_bytes", "_network", "_transfers", "_used", "phase")
+    __slots__ = ("_latency_s", "_network", "_transfers", "_used", "node", "phase")
 
-    def __init__(self, driver: Driver, trip: Trip, phase: int) -> None:
-        """`phase`: DOWNLOAD or UPLOAD."""
+    def __init__(self, driver: Driver, trip: Trip, phase: int, node: int) -> None:
+        """`phase`: DOWNLOAD or UPLOAD; `node`: of the topology, at the end away from the job's owner."""
         super().__init__(driver, trip)
         assert driver.network is not None and driver.transfers is not None
         self.phase = phase
+        self.node = node
         self._network = driver.network
         self._transfers = driver.transfers
         self._latency_s = 0.0
-        self._moved_bytes = 0.0  # before the link was last down
-        self._down_s = 0.0  # with the link down
-        self._down_since_s = inf
         self._used: tuple[float, float, float] | None = None  # as of the end of the job
 
     def begin(self) -> None:
-        """Let the latency of the path pass, with the drawn latency of the device's access link."""
-        job, fleet = self.trip.job, self.driver.fleet
-        self.driver.draw(self.trip, 0.0)
-        latency_s = self._network.paths.latency_s(*self._ends())
-        if fleet.impaired:
-            drawn_s = job.prices.down_latency_s if self.phase == DOWNLOAD else job.prices.up_latency_s
-            latency_s = max(0.0, latency_s + drawn_s - float(fleet.latency_s[job.device]))
-        self._latency_s = latency_s
-        self.driver.after(latency_s, self, self._send)
+        """Let the latency of the path pass."""
+        self._latency_s = self._network.paths.latency_s(*self.nodes)
+        self.driver.after(self._latency_s, self, lambda: self._send(self.air_bytes))
 
-    def _send(self) -> None:
-        """Put the remaining bytes on the links, now or as soon as the device's own link is up."""
-        driver, device, now_s = self.driver, self.trip.job.device, self.driver.env.now
-        if self._down_since_s < inf:
-            self._down_s += now_s - self._down_since_s
-            self._down_since_s = inf
-        if driver.links_up is not None:
-            row = np.array([device])
-            changes_s = float(driver.links_up.next_change_s(row, now_s)[0])
-            if not driver.links_up.on(row, now_s)[0]:
-                self._down_since_s = now_s
-                driver.draw(self.trip, 0.0)
-                if changes_s == inf:
-                    raise link_outage_is_too_short(now_s)
-                driver.after(changes_s - now_s, self, self._send)
-                return
-            if changes_s < inf:
-                driver.after(changes_s - now_s, self, self._pause)
-        powers_w = driver.fleet.receive_w if self.phase == DOWNLOAD else driver.fleet.transmit_w
-        driver.draw(self.trip, float(powers_w[device]))
-        left_bytes = max(0.0, self._air_bytes - self._moved_bytes)  # rounding must not make it negative
-        path = self._network.limits(*self._ends())
-        self._transfers.start(self._number, path, left_bytes, lambda: driver.over(self))
-
-    def _pause(self) -> None:
-        """Take the bytes off the links, as the device's own is down."""
-        self._moved_bytes += self._transfers.drop(self._number)
-        self._send()
+    def _send(self, nbytes: float) -> None:
+        path = self._network.limits(*self.nodes)
+        self._transfers.start(self.number, path, nbytes, lambda: self.driver.over(self))
 
     def add(self, total: LegSum) -> None:
         """Add the seconds so far, the share that has moved, and the seconds on air."""
@@ -425,42 +401,103 @@ class Transfer(Leg):
         else:
             total.up_air_s = air_s
         if self._used is not None:
-            alone_bps = self._network.alone_bps(*self._ends())
-            total.alone_s.append(8.0 * share * self._air_bytes / alone_bps)
-            total.rest_s.append(8.0 * (1.0 - share) * self._air_bytes / alone_bps)
+            alone_bps = self._network.alone_bps(*self.nodes)
+            total.alone_s.append(8.0 * share * self.air_bytes / alone_bps)
+            total.rest_s.append(8.0 * (1.0 - share) * self.air_bytes / alone_bps)
 
     def _so_far(self) -> tuple[float, float, float]:
         """Return the seconds, the share that has moved, and the seconds on air."""
         if self.since_s == inf:
             return 0.0, 0.0, 0.0
-        now_s = min(self.until_s, self.driver.env.now)
-        seconds, share, down_s = now_s - self.since_s, 1.0, self._down_s
+        seconds, share = min(self.until_s, self.driver.env.now) - self.since_s, 1.0
         if self.until_s == inf:
-            moved_bytes = self._moved_bytes + self._transfers.moved_bytes(self._number)
-            share = unless_whole(moved_bytes, self._air_bytes) / self._air_bytes if self._air_bytes else 0.0
-            if self._down_since_s < inf:
-                down_s += now_s - self._down_since_s
-        return seconds, share, max(0.0, seconds - self._latency_s - down_s)
+            share = unless_whole(self.moved_bytes(), self.air_bytes) / self.air_bytes if self.air_bytes else 0.0
+        return seconds, share, max(0.0, seconds - self._latency_s - self._down_so_far_s())
+
+    def moved_bytes(self) -> float:
+        """Return the bytes that have crossed the links so far."""
+        return self._transfers.moved_bytes(self.number)
+
+    def _down_so_far_s(self) -> float:
+        """Return the seconds for which it has stood still."""
+        return 0.0
 
     def close(self, through: bool) -> None:
         """Take the transfer off the links."""
         self._used = self._so_far()
         if self.since_s < inf and self.until_s == inf:
-            self._transfers.drop(self._number)
+            self._transfers.drop(self.number)
 
     @property
-    def _number(self) -> int:
-        """Its number on the links, which is not negative."""
+    def number(self) -> int:
+        """Its number on the links, which tells it from all others."""
         return 2 * self.trip.job.id + (self.phase == UPLOAD)
 
     @property
-    def _air_bytes(self) -> float:
+    def air_bytes(self) -> float:
         """Bytes on the links, those that are sent again among them."""
         prices = self.trip.job.prices
         return prices.down_air_bytes if self.phase == DOWNLOAD else prices.up_air_bytes
 
-    def _ends(self) -> tuple[int, int]:
-        """Return the nodes of the topology from which and to which it goes."""
+    @property
+    def nodes(self) -> tuple[int, int]:
+        """The nodes of the topology from which and to which it goes."""
         job = self.trip.job
-        server, device = job.base.owner, 1 + job.device
-        return (server, device) if self.phase == DOWNLOAD else (device, server if job.to is None else job.to)
+        if self.phase == DOWNLOAD:
+            return job.base.owner, self.node
+        return self.node, job.base.owner if job.to is None else job.to
+
+
+class AccessTransfer(Transfer):
+    """A model to or from a device, which draws power; it stands still while the device's own link is down."""
+
+    __slots__ = ("_down_s", "_down_since_s", "_moved_bytes")
+
+    def __init__(self, driver: Driver, trip: Trip, phase: int) -> None:
+        super().__init__(driver, trip, phase, 1 + trip.job.device)
+        self._moved_bytes = 0.0  # before the link was last down
+        self._down_s = 0.0  # with the link down
+        self._down_since_s = inf
+
+    def begin(self) -> None:
+        """Let the latency of the path pass, with the drawn latency of the device's access link."""
+        job, fleet = self.trip.job, self.driver.fleet
+        self.driver.draw(self.trip, 0.0)
+        latency_s = self._network.paths.latency_s(*self.nodes)
+        if fleet.impaired:
+            drawn_s = job.prices.down_latency_s if self.phase == DOWNLOAD else job.prices.up_latency_s
+            latency_s = max(0.0, latency_s + drawn_s - float(fleet.latency_s[job.device]))
+        self._latency_s = latency_s
+        self.driver.after(latency_s, self, self._go_on)
+
+    def _go_on(self) -> None:
+        """Put the remaining bytes on the links, now or as soon as the device's own link is up."""
+        driver, device, now_s = self.driver, self.trip.job.device, self.driver.env.now
+        self._down_s, self._down_since_s = self._down_so_far_s(), inf
+        if driver.links_up is not None:
+            row = np.array([device])
+            changes_s = float(driver.links_up.next_change_s(row, now_s)[0])
+            if not driver.links_up.on(row, now_s)[0]:
+                self._down_since_s = now_s
+                driver.draw(self.trip, 0.0)
+                if changes_s == inf:
+                    raise link_outage_is_too_short(now_s)
+                driver.after(changes_s - now_s, self, self._go_on)
+                return
+            if changes_s < inf:
+                driver.after(changes_s - now_s, self, self._pause)
+        powers_w = driver.fleet.receive_w if self.phase == DOWNLOAD else driver.fleet.transmit_w
+        driver.draw(self.trip, float(powers_w[device]))
+        self._send(max(0.0, self.air_bytes - self._moved_bytes))  # rounding must not make it negative
+
+    def _pause(self) -> None:
+        """Take the bytes off the links, as the device's own is down."""
+        self._moved_bytes += self._transfers.drop(self.number)
+        self._go_on()
+
+    def moved_bytes(self) -> float:
+        """Return the bytes that have crossed the links so far, those before the link was down among them."""
+        return self._moved_bytes + self._transfers.moved_bytes(self.number)
+
+    def _down_so_far_s(self) -> float:
+        return self._down_s + (self.driver.env.now - self._down_since_s if self._down_since_s < inf else 0.0)

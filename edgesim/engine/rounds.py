@@ -55,15 +55,6 @@ class _Closed(NamedTuple):
     spent: Mapping[str, Arr] | None  # by the devices until then; None: it is settled at once
 
 
-class Tally(NamedTuple):
-    """Jobs of devices that ended in a round; of them those merged and those late; mean staleness of the merged."""
-
-    asked: int
-    used: int
-    late: int
-    staleness_mean: float
-
-
 class Rounds:
     """Closes rounds and decides when a run has ended.
 
@@ -184,7 +175,7 @@ class Rounds:
         closed_by: str,
         deadline_s: float,
     ) -> None:
-        session, tally = self.session, self._tally(completions)
+        session, tally = self.session, self.session.tally(completions)
         spent = totals.since(self._before)
         self._tables["rounds"].append(
             RoundRow(
@@ -222,12 +213,6 @@ class Rounds:
         )
         self._before = totals
         self._start_s = session.now_s
-
-    def _tally(self, completions: Sequence[Completion]) -> Tally:
-        """Return how many jobs of devices ended in a round."""
-        used = [each for each in completions if each.outcome in DELIVERED]
-        staleness = sum(each.staleness for each in used) / len(used) if used else 0.0
-        return Tally(len(completions), len(used), sum(each.outcome == "late" for each in completions), staleness)
 
     def write_rest_of_costs(self) -> None:
         """Write what was spent after the last closed round, once the run has ended."""

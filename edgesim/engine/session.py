@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import simpy
@@ -20,17 +20,19 @@ from edgesim.core.selection import Informed
 from edgesim.core.task import Plan
 from edgesim.core.update import FIRST_MODEL, ModelRef
 from edgesim.core.view import Setting
-from edgesim.engine.accounting import Cost, Totals, Usage, lacked_s
+from edgesim.engine.accounting import Totals, Usage, lacked_s
 from edgesim.engine.dispatcher import Dispatcher
+from edgesim.engine.edges.edge_servers import EdgeServers, OrderPrices, Report
 from edgesim.engine.history import History
 from edgesim.engine.in_flight import InFlight, Spent
 from edgesim.engine.inbox import Inbox
+from edgesim.engine.participants import Devices
 from edgesim.engine.pricing import TrainedModels
 from edgesim.engine.reachability import Presence
 from edgesim.engine.server_queue import ServerBuffer
 from edgesim.engine.view import FleetView, PeerGraphs
 from edgesim.engine.world import World
-from edgesim.records.table import JobRow, Table
+from edgesim.records.table import EdgeJobRow, JobRow, Table
 from edgesim.world.failures.base import Failure
 
 
@@ -56,11 +58,20 @@ def dispatcher_of(world: World, setting: Setting, session_word: int = 0) -> Disp
         availability=world.availability,
         failures=world.failures,
         batteries=world.batteries,
-        counter=world.counter,
+        counter=world.devices.counter,
         key=world.job_key,
         due_known=world.due_known,
         session_word=session_word,
     )
+
+
+class Tally(NamedTuple):
+    """Jobs of devices that ended in a round; of them those merged and those late; mean staleness of the merged."""
+
+    asked: int
+    used: int
+    late: int
+    staleness_mean: float
 
 
 class Session:
@@ -68,8 +79,6 @@ class Session:
 
     Others may share the world.
     """
-
-    held_in = "jobs"  # the table with the rows of updates that the aggregator holds
 
     def __init__(
         self,
@@ -81,15 +90,18 @@ class Session:
         selection: Any,
         peers: Any,
         key: Key,
+        dispatcher: Dispatcher | OrderPrices,
         edge: Edge | None = None,
-        dispatcher: Any = None,
+        below: EdgeServers | None = None,
         alone: bool = True,
     ) -> None:
         """`peers`: the scenario's graph of peers; None: devices have none. `edge`: None: this is the server's.
 
-        `dispatcher`: what prices the orders; None: one for jobs of devices. `alone`: no other shares the world.
+        `dispatcher`: prices the orders. `below`: the edge servers that it asks; None: it asks devices. `alone`: no
+        other session shares the world.
         """
         self.world = world
+        self.below: Devices | EdgeServers = below or world.devices
         self.edge = edge
         self.learner = learner
         self.setting = setting
@@ -100,12 +112,11 @@ class Session:
         self.last: Sequence[Completion] = ()
         self.visitors: list[Completion] = []  # with updates of devices that came from other edge servers
         self.running: dict[int, Job] = {}  # of this session, by id, ascending
-        self.presence: Presence = world.new_presence(setting.members) if edge is None else edge.presence
+        self.presence = self.below.new_presence(setting.members) if edge is None else edge.presence
         self.nobody_fits = False  # the last plan asked for more memory than any device has
         self.trained = TrainedModels(setting) if edge is None else edge.trained
-        self.server_buffer = ServerBuffer(
-            world.env, tables[self.held_in], world.failures if edge is None else edge.failures
-        )
+        self.rows = tables["jobs" if below is None else "edges"]  # of its jobs
+        self.server_buffer = ServerBuffer(world.env, self.rows, world.failures if edge is None else edge.failures)
         self.members: np.ndarray | None = None  # devices that may be asked, bool, shape (devices,); None: all
         if edge is not None:
             self.members = edge.members
@@ -114,10 +125,10 @@ class Session:
         self._selection = selection
         self._weights: dict[int, float] = {}  # of running jobs whose updates do not count 1, by id
         self._graphs = PeerGraphs(peers, key.at(Purpose.PEERS), setting.members)
-        self._dispatcher = dispatcher or dispatcher_of(world, setting)
+        self._dispatcher = dispatcher
         self._history: History | None = None  # None: the selection does not look at it
-        if isinstance(selection, Informed):
-            self._history = History(selection, world, setting, self._dispatcher.draws_of_device)
+        if isinstance(selection, Informed) and isinstance(dispatcher, Dispatcher):
+            self._history = History(selection, world, setting, dispatcher.draws_of_device)
         self.rivals: list[Session] = []  # that may ask some of its devices too
         self.wants_devices = False  # and waits for one
         self._asked = 0  # asks of all sessions when it asked last; 0: it never did
@@ -150,8 +161,8 @@ class Session:
             self.exchange,
             self.last,
             self.presence,
-            world.busy,
-            len(world.running),
+            self.below.busy,
+            len(self.below.running),
             self._selection,
             self._graphs,
             places,
@@ -166,7 +177,7 @@ class Session:
         """True if devices that this session may ask have jobs of other sessions, which will end."""
         if self._alone:
             return False
-        busy = self.world.busy if self.members is None else self.world.busy & self.members
+        busy = self.below.busy if self.members is None else self.below.busy & self.members
         return int(busy.sum()) > len(self.running)
 
     def turn(self) -> Iterator[simpy.Event]:
@@ -190,7 +201,7 @@ class Session:
         totals = self.world.totals(costs)
         if self._alone:
             return totals
-        running = {id_: self.world.running[id_] for id_ in self.running}
+        running = {id_: self.below.running[id_] for id_ in self.running}
         spent = self._in_flight.spent(running, self.world.env.now)
         return totals._replace(
             flops=self._ended.flops + spent.flops,
@@ -230,26 +241,25 @@ class Session:
         if weights:
             self._weights |= {job.id: weights[job.device] for job in priced.jobs if job.device in weights}
         self.nobody_fits = priced.nobody_fits
-        self.world.start(priced, self, to)
+        self.below.start(priced, self, to)
         return priced.jobs
 
     def abort(self, jobs: Sequence[Job], why: Outcome) -> list[Completion]:
-        """End the jobs of `jobs` that still run, charged up to now; return their completions; see `World.abort`."""
-        return self.world.abort(jobs, why)
+        """End the jobs of `jobs` that still run, charged up to now; return their completions.
+
+        See `Participants.abort`.
+        """
+        return self.below.abort(jobs, why)
 
     def price_compute(self, job: Job, start_s: float) -> None:
         """Set what a job's computation takes if it starts at `start_s`, where that depends on the time."""
         self._dispatcher.price_compute(job, start_s)
 
-    def job_ended(self, job: Job, outcome: Outcome, usage: Usage, cost: Cost) -> Completion:
-        """Write the row of a job that has just ended and hold its update; return its completion."""
+    def job_ended(self, job: Job, outcome: Outcome, usage: Usage) -> Completion:
+        """Charge a job that has just ended, write its row and hold its update; return its completion."""
         del self.running[job.id]
-        if not self._alone:
-            self._ended = self._ended.with_job(cost)
+        row = self.rows.append(self._charged(job, outcome, usage))
         delivered = outcome in DELIVERED
-        if outcome != "no_memory":
-            self.trained.add(job)
-        row = self.tables["jobs"].append(self._row(job, outcome, usage, cost))
         if delivered:
             self.server_buffer.add(job, row)
         weight = self._weights.pop(job.id, 1.0) if self._weights else 1.0
@@ -282,7 +292,7 @@ class Session:
         """Mark the devices of a plan as busy."""
         if not plan.orders:
             raise ContractError(f"round {self.round}: the method asked no device")
-        busy = self.world.busy
+        busy = self.below.busy
         for order in plan.orders:
             if not 0 <= order.device < len(busy):
                 raise ContractError(
@@ -298,7 +308,15 @@ class Session:
                 )
             busy[order.device] = True
 
-    def _row(self, job: Job, outcome: Outcome, usage: Usage, cost: Cost) -> JobRow:
+    def _charged(self, job: Job, outcome: Outcome, usage: Usage) -> JobRow | EdgeJobRow:
+        """Charge what a job of a device spent, and return its row; an order charges its transfers itself."""
+        if isinstance(self.below, EdgeServers):
+            return self._order_row(job, outcome, usage, self.below.reports.setdefault(job.id, Report()))
+        cost = self.world.accounting.charge(job, usage, outcome in DELIVERED)
+        if not self._alone:
+            self._ended = self._ended.with_job(cost)
+        if outcome != "no_memory":
+            self.trained.add(job)
         task = job.task
         down_s, compute_s, up_s = usage.seconds
         lacks_s = 0.0 if outcome in DELIVERED else lacked_s(job, usage)
@@ -310,3 +328,45 @@ class Session:
             cost.flops, cost.down_bytes, cost.up_bytes, cost.peer_bytes,
             cost.down_j, cost.compute_j, cost.up_j, cost.peer_j, cost.link_j, edge,
         )  # fmt: skip
+
+    def _order_row(self, job: Job, outcome: Outcome, usage: Usage, report: Report) -> EdgeJobRow:
+        assert isinstance(self.below, EdgeServers)
+        down_s, work_s, up_s = usage.seconds
+        down_bytes, up_bytes = int(usage.shares[0] * job.prices.down_bytes), int(usage.shares[2] * job.prices.up_bytes)
+        return EdgeJobRow(
+            order=job.id,
+            edge=job.device,
+            round=job.round,
+            base_version=job.base.version,
+            sent_s=job.sent_s,
+            down_s=down_s,
+            work_s=work_s,
+            up_s=up_s,
+            link_wait_s=usage.link_wait_s,
+            end_s=self.now_s,
+            outcome=outcome,
+            rounds=report.rounds,
+            asked=report.asked,
+            used=report.used,
+            late=report.late,
+            samples=report.samples,
+            server_s=report.server_s,
+            down_bytes=down_bytes,
+            up_bytes=up_bytes,
+            link_j=8.0 * self.below.j_per_bit * down_bytes + 8.0 * self.below.j_per_bit * up_bytes,
+        )
+
+    def tally(self, completions: Sequence[Completion]) -> Tally:
+        """Return how many jobs of devices ended in a round; of late orders to edge servers none was merged."""
+        used = [each for each in completions if each.outcome in DELIVERED]
+        if isinstance(self.below, EdgeServers):
+            reports = {each.job.id: self.below.reports.pop(each.job.id) for each in completions}
+            merged = [reports[each.job.id] for each in used]
+            asked, late = sum(each.asked for each in reports.values()), sum(each.late for each in reports.values())
+            return _tally(asked, sum(each.used for each in merged), late, sum(each.staleness for each in merged))
+        late = sum(each.outcome == "late" for each in completions)
+        return _tally(len(completions), len(used), late, sum(each.staleness for each in used))
+
+
+def _tally(asked: int, used: int, late: int, staleness: float) -> Tally:
+    return Tally(asked, used, late, staleness / used if used else 0.0)

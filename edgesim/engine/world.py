@@ -12,25 +12,20 @@ from math import inf, isfinite
 import numpy as np
 import simpy
 
-from edgesim.core.arrays import Arr, Ids
-from edgesim.core.errors import ContractError, LedgerError
-from edgesim.core.job import DELIVERED, ON_TIME_S, Completion, Job, Outcome
+from edgesim.core.arrays import Arr
+from edgesim.core.errors import LedgerError
 from edgesim.core.rng import Key, Purpose
-from edgesim.engine.accounting import NO_USAGE, Accounting, Totals
+from edgesim.engine.accounting import Accounting, Totals
 from edgesim.engine.batteries import FleetBatteries
-from edgesim.engine.dispatcher import JobCounter, PricedJobs
-from edgesim.engine.flows import DedicatedFlows, Flows, SharedFlows, Transfers
+from edgesim.engine.flows import DedicatedFlows, Flows, SharedFlows
 from edgesim.engine.in_flight import InFlight
-from edgesim.engine.inbox import Inbox
-from edgesim.engine.legs import Computation, Driver, JobOwner, Transfer, Trip
-from edgesim.engine.meetings import Meetings
-from edgesim.engine.peers import PeerExchange
-from edgesim.engine.reachability import Presence
+from edgesim.engine.legs import Driver
+from edgesim.engine.participants import Devices
 from edgesim.engine.server_queue import Merge, spans, worked_s
 from edgesim.world.availability.base import Availability
 from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.energy.ledger import EnergyLedger
-from edgesim.world.failures.base import DOWNLOAD, UPLOAD, Failure
+from edgesim.world.failures.base import Failure
 from edgesim.world.fleet import Fleet
 from edgesim.world.prices.ledger import NETWORK, SERVER, CostLedger, ServerUse
 from edgesim.world.prices.market import COLUMNS
@@ -63,9 +58,6 @@ class World:
         self.batteries = batteries
         self.failures = failures
         self.accounting = Accounting(fleet, ledger, costs)
-        self.counter = JobCounter(len(fleet))
-        self.busy = np.zeros(len(fleet), dtype=bool)
-        self.running: dict[int, Trip] = {}  # by job id, ascending
         self.due_known = shared is None  # the end of a job of the server follows from its prices
         self.job_key = key.at(Purpose.CHANNEL)  # of all that chance decides about a job
         self.backhaul: list[
@@ -73,39 +65,28 @@ class World:
         ] = []  # give what transfers of edge servers under way took
         self._merges: list[Merge] = []  # at work
         self.asks = 0  # times that sessions with rivals have asked devices
-        self._next_end: simpy.Event | None = None
         self.shared = shared
-        self._driver = Driver(self.env, fleet, batteries, links_up, shared, self._finish, self._fail)
-        peers_key, loads, transfers = key.at(Purpose.PEERS), self._driver.loads, self._driver.transfers
+        self.driver = Driver(self.env, fleet, batteries, links_up, shared)
+        peers_key, loads, transfers = key.at(Purpose.PEERS), self.driver.loads, self.driver.transfers
         flows: Flows
         if shared is None or transfers is None:
             flows = DedicatedFlows(self.env, fleet, peers_key, loads, links_up)
         else:
             flows = SharedFlows(self.env, shared, transfers, fleet, peers_key, loads, links_up)
-        self._peers = PeerExchange(self._driver, flows)
-        self._meetings = Meetings(self._driver, flows)
+        self.devices = Devices(self.driver, flows, availability)
         if costs is not None and costs.looks_at_changes:
             self.env.process(self._watch_prices(costs))
         self._steady_links = shared is None and links_up is None
         self._in_flight = self.new_in_flight()
 
     @property
-    def transfers(self) -> Transfers | None:
-        """Transfers over shared links; None: there are none."""
-        return self._driver.transfers
-
-    @property
     def now_s(self) -> float:
         """Simulated seconds since the start."""
         return self.env.now
 
-    def new_presence(self, members: Ids | None) -> Presence:
-        """Return the reachability for a caller with occasions of its own; `members`: as for `Presence`."""
-        return Presence(self.availability, self.batteries, members)
-
     def new_in_flight(self) -> InFlight:
         """Return a cached accumulator of the cost of running jobs."""
-        return InFlight(self.fleet, self.accounting, self._driver, self._steady_links)
+        return InFlight(self.fleet, self.accounting, self.driver, self._steady_links)
 
     def totals(self, costs: Arr | None = None) -> Totals:
         """Return the totals up to now, work in progress included, without side effects.
@@ -114,11 +95,11 @@ class World:
         not a number.
         """
         booked = self.accounting
-        running = self._in_flight.spent(self.running, self.now_s)
+        running = self._in_flight.spent(self.devices.running, self.now_s)
         at_servers = self._at_servers()
         network_j, server_j = (sum(use.joules for use in at_servers if use.item == item) for item in (NETWORK, SERVER))
         joules = self.ledger.joules(
-            self.now_s, self.counter.asked, running.joules, running.network_j + network_j, server_j
+            self.now_s, self.devices.counter.asked, running.joules, running.network_j + network_j, server_j
         )
         costs = self.costs_by_item() if costs is None else costs
         totals = Totals(
@@ -142,7 +123,7 @@ class World:
         costs = self.accounting.costs
         if costs is None:
             return np.zeros((0, len(COLUMNS)))
-        return costs.items(self.now_s, self._in_flight.uses(self.running), self._at_servers())
+        return costs.items(self.now_s, self._in_flight.uses(self.devices.running), self._at_servers())
 
     def begin_merge(self, workers_s: Sequence[float], edge: int | None = None) -> Merge:
         """Let workers of the server, or of an edge server, begin a merge now that takes each of them so many seconds.
@@ -192,80 +173,3 @@ class World:
             yield self.env.timeout(max(0.0, at_s - self.now_s))
             costs.price_changed(at_s)
             at_s = costs.next_change_s(at_s)
-
-    def any_end(self) -> simpy.Event:
-        """Return an event that fires when the next job ends."""
-        self._next_end = self._next_end or self.env.event()
-        return self._next_end
-
-    def start(self, priced: PricedJobs, owner: JobOwner, to: Inbox) -> None:
-        """Send jobs off now; their completions go to `to`. Devices without enough memory are refused at once."""
-        among_peers, refused = list[Trip](), list[Trip]()
-        for place, (job, fits) in enumerate(zip(priced.jobs, priced.fits, strict=True)):
-            trip = self.running[job.id] = Trip(job, owner, to)
-            if not fits:
-                refused.append(trip)
-                continue
-            if priced.interruptions is not None:
-                trip.interruption = priced.interruptions[place]
-            if job.task.own_clock == "trade":
-                self._meetings.start(trip)
-            elif job.task.start == "device":
-                among_peers.append(trip)
-            elif self.due_known:
-                self._driver.start_known(trip, inf if priced.battery_s is None else priced.battery_s[place])
-            else:
-                driver = self._driver
-                trip.legs = (
-                    Transfer(driver, trip, DOWNLOAD),
-                    Computation(driver, trip),
-                    Transfer(driver, trip, UPLOAD),
-                )
-                driver.start(trip)
-        if among_peers:
-            self._peers.start(among_peers, [trip.job.device for trip in refused])
-        for trip in refused:
-            self._fail(trip, "no_memory")
-
-    def abort(self, jobs: Sequence[Job], why: Outcome) -> list[Completion]:
-        """End the jobs of `jobs` that still run, charged up to now; return their completions.
-
-        A job that ends within ON_TIME_S of now is in time: it goes to its inbox instead.
-        """
-        aborted = []
-        self._driver.settle()
-        for job in jobs:
-            if job.ended:
-                continue
-            if job.due_s - self.now_s <= ON_TIME_S:
-                self._finish(self.running[job.id])
-            else:
-                aborted.append(self._end(self.running[job.id], why))
-        return aborted
-
-    def fail(self, job: Job, outcome: Outcome) -> None:
-        """End a job before its time, charged up to now; its completion goes to its inbox."""
-        self._fail(self.running[job.id], outcome)
-
-    def _finish(self, trip: Trip) -> None:
-        """End a job that got through."""
-        trip.inbox.put(self._end(trip, "ok" if trip.job.steps is None else "partial"))
-
-    def _fail(self, trip: Trip, outcome: Outcome) -> None:
-        """End a job before its time, charged up to now."""
-        trip.inbox.put(self._end(trip, outcome))
-
-    def _end(self, trip: Trip, outcome: Outcome) -> Completion:
-        """End a job once: free the device, charge what it spent, tell its owner."""
-        job = trip.job
-        if job.ended:
-            raise ContractError(f"job {job.id} ended twice")
-        job.ended = True
-        del self.running[job.id]
-        self.busy[job.device] = False
-        if self._next_end is not None:
-            self._next_end.succeed()
-            self._next_end = None
-        delivered = outcome in DELIVERED
-        usage = NO_USAGE if outcome == "no_memory" else self._driver.end(trip, delivered)
-        return trip.owner.job_ended(job, outcome, usage, self.accounting.charge(job, usage, delivered))

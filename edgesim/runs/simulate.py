@@ -184,10 +184,16 @@ class Simulation:
         Keys: now_s, devices, busy, away (idle and not reachable), running (jobs).
         """
         world, presence = self.world, self.trainings[0].asks_devices.presence
-        idle = ~world.busy
+        idle = ~world.devices.busy
         away = 0 if presence.everybody else int((idle & ~presence.seen(world.now_s)).sum())
-        devices, busy = len(self.parts.fleet), int(world.busy.sum())
-        return {"now_s": world.now_s, "devices": devices, "busy": busy, "away": away, "running": len(world.running)}
+        devices, busy = len(self.parts.fleet), int(world.devices.busy.sum())
+        return {
+            "now_s": world.now_s,
+            "devices": devices,
+            "busy": busy,
+            "away": away,
+            "running": len(world.devices.running),
+        }
 
     def _spent(self) -> Mapping[str, Arr]:
         """Return the spending columns of the devices table so far, the server last."""

@@ -161,7 +161,7 @@ class Releasing:
         amendable = None  # first row that may still change
         if name == "jobs":
             amendable = (training.tree or buffer).first_row
-        elif name == training.session.held_in:
+        elif table is training.session.rows:
             amendable = buffer.first_row
         final = table.committed if amendable is None else min(table.committed, amendable)
         while final - (since := training.released.rows(name)) >= PART_ROWS:

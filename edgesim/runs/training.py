@@ -18,7 +18,6 @@ from edgesim.core.arrays import Arr
 from edgesim.core.backend import Backend
 from edgesim.core.errors import ConfigError, EdgesimError
 from edgesim.engine.batteries import FleetBatteries
-from edgesim.engine.edges.cloud import CloudRounds
 from edgesim.engine.rounds import Observer, Rounds
 from edgesim.engine.session import Session, dispatcher_of
 from edgesim.engine.sessions import SessionProcess
@@ -171,7 +170,7 @@ class Training:
             )
         named: Observer = _Named(observer, self.name) if scenario.session else observer
         self.releasing = Releasing(self, NewRounds(named, self.learner.memo))
-        self.rounds = (CloudRounds if self.tree else Rounds)(
+        self.rounds = Rounds(
             self.session,
             stop=scenario.stop,
             evaluation=scenario.evaluation,

@@ -15,10 +15,9 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key, Purpose
 from edgesim.core.selection import Informed
 from edgesim.core.view import Setting
-from edgesim.engine.edges.cloud import CloudSession
 from edgesim.engine.edges.edge_server import EdgeServer
+from edgesim.engine.edges.edge_servers import EdgeServers, OrderPrices
 from edgesim.engine.edges.moving import Moving
-from edgesim.engine.edges.tier import EdgeTier, OrderPrices
 from edgesim.engine.pricing import TrainedModels
 from edgesim.engine.session import Edge, Session, dispatcher_of
 from edgesim.engine.world import World
@@ -87,7 +86,7 @@ class Tree:
         held: list[int] = np.bincount(self._place, weights=setting.samples, minlength=count).astype(np.int64).tolist()
         learner.set_up(scenario.protocol.value.protocol != "buffered", held)
         self.sessions: list[Session] = []
-        presence = world.new_presence(None)
+        presence = world.devices.new_presence(None)
         self._moving = Moving(world, self.sessions, self._place, self._given.handover)
         for index in range(count):
             edge = Edge(
@@ -116,16 +115,15 @@ class Tree:
                 flops_per_s=self._given.flops_per_s,
                 workers=self._given.workers,
                 stopped=lambda: self._rounds is not None and self._rounds.stopped,
-                gives_up=lambda index: self.tier.give_up(index),
+                gives_up=lambda index: self._below.give_up(index),
             )
             for session in self.sessions
         ]
-        self.tier = EdgeTier(world, self._servers, self._given.energy_per_bit)
+        self._below = EdgeServers(world, [*self._servers], self._given.energy_per_bit)
         of_edges = replace(setting, level=np.ones(count, dtype=np.int64))
-        self.session = CloudSession(
-            self.tier,  # type: ignore[arg-type]  # it has the attributes that a session uses of its world
-            learner=learner, setting=of_edges, tables=tables, selection=self._given.asked.value, peers=None,
-            key=Key(scenario.seed), dispatcher=OrderPrices(setting, self.tier.counter),
+        self.session = Session(
+            world, learner=learner, setting=of_edges, tables=tables, selection=self._given.asked.value, peers=None,
+            key=Key(scenario.seed), dispatcher=OrderPrices(setting, self._below.counter), below=self._below,
         )  # fmt: skip
         self.session.trained = trained
         self._rounds: Rounds | None = None

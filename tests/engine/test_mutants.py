@@ -13,7 +13,7 @@ import pytest
 from edgesim.core.job import Completion
 from edgesim.engine.accounting import NO_USAGE
 from edgesim.engine.inbox import Inbox
-from edgesim.engine.world import World
+from edgesim.engine.participants import Devices
 from edgesim.execution.backends.null import NullBackend
 from edgesim.runs.assembly import assemble
 from edgesim.runs.simulate import Silent, Simulation
@@ -32,7 +32,7 @@ class Observed(NamedTuple):
 # --- faults -------------------------------------------------------------------------------------------------
 
 
-class DoubleEnd(World):
+class DoubleEnd(Devices):
     """Forgets that an aborted job has ended, so its timeout ends it again."""
 
     def abort(self, jobs, why):
@@ -41,12 +41,12 @@ class DoubleEnd(World):
         completions = super().abort(jobs, why)
         for job in [completion.job for completion in completions]:
             job.ended = False
-            self.running[job.id] = replace(sent[job.id], inbox=Inbox(self.env))
+            self.running[job.id] = replace(sent[job.id], inbox=Inbox(self._driver.env))
             sent[job.id].owner.running[job.id] = job
         return completions
 
 
-class LostCancel(World):
+class LostCancel(Devices):
     """Loses the order to cancel, so late jobs run on into the next rounds."""
 
     def abort(self, jobs, why):
@@ -54,7 +54,7 @@ class LostCancel(World):
         return []
 
 
-class UnchargedAbort(World):
+class UnchargedAbort(Devices):
     """Ends an aborted job as if it had spent nothing."""
 
     def _end(self, trip, outcome):
@@ -66,7 +66,7 @@ class UnchargedAbort(World):
             vars(self._driver).pop("end", None)
 
 
-class StaleTimeout(World):
+class StaleTimeout(Devices):
     """Takes any timeout of a device as the end of the job that it runs now."""
 
     def __init__(self, *args, **kwargs):
@@ -76,7 +76,7 @@ class StaleTimeout(World):
     def _arrived(self, event):
         for trip in list(self.running.values()):
             if trip.job.device == event.value.job.device:
-                self._finish(trip)
+                self.finish(trip)
 
 
 class TieByCreation(Inbox):
@@ -102,7 +102,7 @@ FAULTS: dict[type, str] = {
 def every_job_ends_once(run: Observed) -> bool:
     """Every job made has exactly one row, and nothing runs on."""
     world = run.simulation.world
-    return sorted(run.jobs["job"]) == list(range(world.counter.jobs)) and not world.running
+    return sorted(run.jobs["job"]) == list(range(world.devices.counter.jobs)) and not world.devices.running
 
 
 def rounds_leave_nobody_behind(run: Observed) -> bool:
@@ -195,8 +195,8 @@ def test_the_engine_passes_every_check():
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_every_fault_is_caught(fault, monkeypatch):
     """A fault of the engine fails the check that is about it."""
-    if issubclass(fault, World):
-        monkeypatch.setattr("edgesim.runs.simulate.World", fault)
+    if issubclass(fault, Devices):
+        monkeypatch.setattr("edgesim.engine.world.Devices", fault)
     else:
         monkeypatch.setattr("edgesim.engine.session.Inbox", fault)
     assert FAULTS[fault] in failed(observe())

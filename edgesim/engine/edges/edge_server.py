@@ -11,7 +11,7 @@ import simpy
 from edgesim.core.job import DELIVERED, Completion, Job
 from edgesim.core.learner import Learner, ServerStep
 from edgesim.core.update import ModelRef
-from edgesim.engine.edges.tier import Report
+from edgesim.engine.edges.edge_servers import Report
 from edgesim.engine.rounds import check_closed_by
 from edgesim.engine.server_queue import Merge, merge_s
 from edgesim.engine.session import Session
@@ -73,7 +73,7 @@ class EdgeServer:
     # --- orders -----------------------------------------------------------------------------------------------------
 
     def take(self, job: Job, done: Callable[[], None]) -> None:
-        """Begin with an order as soon as the round at hand is closed; see edgesim.engine.edges.tier.Worker."""
+        """Begin with an order as soon as the round at hand is closed; see edgesim.engine.edges.edge_servers.Worker."""
         self._next = job, done
         if self._asked is not None:
             asked, self._asked = self._asked, None

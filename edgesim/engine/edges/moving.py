@@ -50,10 +50,10 @@ class Moving:
         assert old is not None and new is not None
         self._place[device] = move.edge
         old.members[device], new.members[device] = False, True
-        if not self._world.busy[device]:
+        if not self._world.devices.busy[device]:
             return
-        job = next(each.job for each in self._world.running.values() if each.job.device == device)
+        trip = next(each for each in self._world.devices.running.values() if each.job.device == device)
         if self._handover == "lost":
-            self._world.fail(job, "moved")
+            self._world.devices.fail(trip, "moved")
         elif self._handover == "new":
-            job.to = None if new.node == job.base.owner else new.node
+            trip.job.to = None if new.node == trip.job.base.owner else new.node

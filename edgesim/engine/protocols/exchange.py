@@ -108,11 +108,11 @@ def _wait_for_a_device(session: Session, rounds: Rounds, watchdog: Watchdog) -> 
 
 def _next_change(session: Session) -> simpy.Event | None:
     """Return an event that fires when a job ends or a device arrives, or None if neither will ever happen."""
-    world = session.world
+    below = session.below
     wait_s = session.presence.wait_s(session.now_s)
     if wait_s < inf:
-        return world.env.any_of([world.env.timeout(wait_s), world.any_end()])
-    return world.any_end() if session.running or session.others_at_work else None
+        return session.env.any_of([session.env.timeout(wait_s), below.any_end()])
+    return below.any_end() if session.running or session.others_at_work else None
 
 
 def _exchange(
@@ -139,7 +139,7 @@ def _exchange(
     extended = False
     while of_both.updates(session) < needed and not all(job.ended for job in of_both.jobs):
         extended = True
-        yield session.world.any_end()
+        yield session.below.any_end()
     goes_on = policy.late_weight > 0 and not plan.more
     cancelled = session.abort([j for j in jobs if not goes_on or j.due_s - session.now_s <= ON_TIME_S], "late")
     if goes_on:

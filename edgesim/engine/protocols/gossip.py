@@ -101,7 +101,7 @@ class _Run(WithoutRounds):
         session = self.session
         session.presence.new_occasion()
         there = session.presence.reachable(session.now_s)
-        for device in np.flatnonzero(there & self._may_ask & ~session.world.busy & ~self._failed_at_once).tolist():
+        for device in np.flatnonzero(there & self._may_ask & ~session.below.busy & ~self._failed_at_once).tolist():
             neighbours = self._graph.of(device)
             if not session.presence.everybody:
                 neighbours = neighbours[there[neighbours]]

@@ -41,7 +41,7 @@ class WithoutRounds:
             return None
         if others:
             session.wants_devices = True
-            ends = session.world.any_end()  # of jobs of this session, too
+            ends = session.below.any_end()  # of jobs of this session, too
             return ends if arrives_s == inf else session.env.any_of([session.env.timeout(arrives_s), ends])
         if running or arrives_s < inf:
             return self.inbox.until(1, within_s=arrives_s)
