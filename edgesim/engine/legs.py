@@ -157,7 +157,7 @@ class Driver:
         self.links_up = links_up
         self.network = shared
         self.transfers = None if shared is None else Transfers(env, shared.links)
-        self.cut_off: Callable[[int], None] = lambda device: None  # ends the messages that a device still sends
+        self.when_gone: list[Callable[[int], None]] = []  # told of a device that is gone, though it has no job
         self._draws = bool(batteries)
         self._of_device: dict[int, Trip] = {}  # those with legs, if batteries are watched
 
@@ -309,14 +309,18 @@ class Driver:
         if not trip.job.ended:
             trip.legs[trip.at].settle()
         if trip.job.ended:
-            self.cut_off(trip.job.device)
+            self._gone(trip.job.device)
         else:
             trip.ends.fail(trip, outcome)
+
+    def _gone(self, device: int) -> None:
+        for tell in self.when_gone:
+            tell(device)
 
     def _battery_empty(self, device: int) -> None:
         trip = self._of_device.get(device)
         if trip is None:  # it was sending what it made before
-            self.cut_off(device)
+            self._gone(device)
         else:
             self._leave(trip, "battery")
 

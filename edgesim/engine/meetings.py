@@ -31,6 +31,7 @@ class Meeting(Leg):
 
     def begin(self) -> None:
         """Wait for a trade with the peer."""
+        self.driver.draw(self.trip, 0.0)
         if self.peer is None:
             self.driver.over(self)
         else:
@@ -77,6 +78,7 @@ class Meetings:
     def __init__(self, driver: Driver, flows: Flows) -> None:
         self.flows = flows
         self._driver = driver
+        driver.when_gone.append(self._gone)
         self._waiting: list[Meeting] = []  # for their peers or for themselves to be free, the first to ask first
         self._trading: dict[int, Meeting] = {}  # by both of their devices
 
@@ -110,12 +112,17 @@ class Meetings:
                 del self._trading[device]
 
     def job_ended(self, meeting: Meeting, through: bool) -> None:
-        """Let the peer of a device that fails go on without it, and devices that waited for one begin their trades."""
+        """Let the peer of a device that fails go on without it, and devices that waited begin their trades."""
         job, owner = meeting.trip.job, meeting.trip.owner
-        if not through and (other := self._trading.get(job.device)) is not None:
-            self._at(self._driver.env.now, lambda: self._go_on_without(other))  # unless the run ends here
+        if not through:
+            self._gone(job.device)
         if self._waiting:
             self._at(self._driver.env.now, lambda: self._begin_trades(owner))
+
+    def _gone(self, device: int) -> None:
+        """Let the peer of a device that fails or leaves go on without it, unless the run ends at this instant."""
+        if (other := self._trading.get(device)) is not None:
+            self._at(self._driver.env.now, lambda: self._go_on_without(other))
 
     def _begin_trades(self, owner: JobOwner) -> None:
         """Begin the waiting trades of a training in the order of asking, where both devices are free."""

@@ -130,7 +130,7 @@ class PeerExchange:
         self._driver = driver
         self._jobs: dict[int, Gathering] = {}  # by device
         self._waiters: dict[int, list[Gathering]] = {}  # by the device waited for
-        driver.cut_off = self.cut_off
+        driver.when_gone.append(self.cut_off)
 
     def start(self, trips: Sequence[Trip], refused: Collection[int] = ()) -> None:
         """Start all jobs of a round now; `refused`: devices that were asked too but cannot do their job.

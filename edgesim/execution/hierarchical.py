@@ -32,9 +32,20 @@ class EdgeLearner(FederatedLearner):
 
     def __init__(self, cloud: CloudLearner, index: int, node: int) -> None:
         """`index`: its place among edge servers; the first one draws the same random numbers as a single server."""
-        self.__dict__.update(cloud.__dict__)  # stores are shared; `_begin` replaces the aggregator's own attributes
+        key = cloud._key
+        super().__init__(
+            cloud.method,
+            cloud.backend,
+            cloud._setting,
+            key,
+            None,
+            cloud._tools,
+            above=cloud,
+            owner=node,
+            decides=key.at(Purpose.EDGES, index) if index else key,
+        )
         self.facts: list[Node] = []  # of its aggregations since the last aggregation of the server
-        self._begin(node, cloud._key.at(Purpose.EDGES, index) if index else cloud._key)
+        self._cloud = cloud
 
     def adopt(self, model: ModelRef) -> None:
         """Replace its model by the server's."""
@@ -58,6 +69,7 @@ class EdgeLearner(FederatedLearner):
     def _look_up_values(self, newest: Node) -> None:
         """Note the facts of the aggregation, which the server's aggregation will report."""
         self.facts.append(self.graph.computed(self.memo.name("facts", newest.id), lambda made: made.step, newest))
+        self._cloud._look_up_values(newest)
 
 
 class CloudLearner(FederatedLearner):
@@ -82,9 +94,6 @@ class CloudLearner(FederatedLearner):
         """Create the learner of an edge server; calls must be in the order of `index`."""
         self._edges.append(EdgeLearner(self, index, node))
         return self._edges[-1]
-
-    def save(self, settle: Callable[[], Any]) -> None:
-        """Save nothing: runs with edge servers start again, with cached answers of earlier runs."""
 
     def plan(self, view: View) -> Plan:
         """Return orders to the edge servers that the scenario's selection chooses."""
@@ -145,8 +154,14 @@ class CloudLearner(FederatedLearner):
             self._models.put(self.model, made)
         for completion in came:
             self._models.release(completion.job.base)
+        self._look_up_values(facts)
         step.then(lambda _: self._report(made))
         return ServerStep(self.model, self._answer(step))
+
+    def _nodes(self) -> list[Node]:
+        handed = [node for each in self._handed.values() for node in (each.model, each.base) if node is not None]
+        of_edges = [node for edge in self._edges for node in (edge._state, *edge.facts)]
+        return [*super()._nodes(), *handed, *of_edges]
 
     def _mean(self, used: Sequence[tuple[Completion, _Handed]], old: Node, view: View) -> Node:
         if not used:

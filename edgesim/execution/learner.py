@@ -52,39 +52,48 @@ class FederatedLearner:
         first: ModelState | None,
         tools: Any = None,
         memo: Memo | None = None,
+        *,
+        above: FederatedLearner | None = None,
+        owner: int = SERVER,
+        decides: Key | None = None,
     ) -> None:
-        """`memo`: cached answers and values of earlier runs; None: nothing is looked up or stored."""
+        """`memo`: cached answers and values of earlier runs; None: nothing is looked up or stored.
+
+        `above`: the aggregator above, which shares its graph and stores; `owner`: of the models of this one; `decides`:
+        key of its random decisions; None: `key`.
+        """
         self.method = method
         self.backend = backend
         self.trains = backend.trains
-        self.memo = memo or Memo()
-        self.graph = Graph(lambda: self.backend)
         self._setting = setting
         self._key = key
         self._tools = tools
-        self._first = self.graph.given(first, self.memo.name("first"))
-        self._kept: dict[int, Node] = {}  # state kept on each device: a model state, or None
-        self._best: tuple[float, Node] = (-inf, self._first)  # highest rank in a test, and the first model with it
-        self._models = ModelStore()
-        self._messages: dict[ModelRef, Node] = {}  # updates that peers can fetch
         self._among_peers = method.needs.peers is not None
-        self._reports = ReportNodes(self.graph, self.memo)
-        self._pending = Pending(keeps=method.needs.device_state != "none")
-        self._begin(SERVER, key)
-        if first is not None and self._among_peers:
-            self._models.pin(FIRST_MODEL)  # the start of devices that have not trained yet
-
-    def _begin(self, owner: int, key: Key) -> None:
-        """Start as an aggregator with the first model; `owner`: of its models, `key`: of its random decisions."""
+        self._messages: dict[ModelRef, Node] = {}  # updates that peers can fetch
+        if above is None:
+            self.memo = memo or Memo()
+            self.graph = Graph(lambda: self.backend)
+            self._first = self.graph.given(first, self.memo.name("first"))
+            self._kept: dict[int, Node] = {}  # state kept on each device: a model state, or None
+            self._models = ModelStore()
+            self._reports = ReportNodes(self.graph, self.memo)
+            self._pending = Pending(keeps=method.needs.device_state != "none")
+        else:
+            self.memo, self.graph, self._first = above.memo, above.graph, above._first
+            self._kept, self._models = above._kept, above._models
+            self._reports, self._pending = above._reports, above._pending
+        self._best: tuple[float, Node] = (-inf, self._first)  # highest rank in a test, and the first model with it
         self.model = ModelRef(owner, 0)
-        self._decides = key
-        self._plans_from = self.method.init(self._setting, key.at(Purpose.INIT, 1))  # without feedback, in all rounds
+        self._decides = decides or key
+        self._plans_from = method.init(setting, self._decides.at(Purpose.INIT, 1))  # without feedback, in all rounds
         self._state = self.graph.given(self._plans_from, self.memo.name("state", self._plans_from))
         self._reported = self._first  # the newest model for whose aggregation the answer has been asked
         self._newest: bytes | None = None  # identity of the newest aggregation
         self._round = 0  # of the newest aggregation
         if self.graph.value(self._first) is not None:
             self._models.put(self.model, self._first)
+            if self._among_peers:
+                self._models.pin(FIRST_MODEL)  # the start of devices that have not trained yet
 
     # --- what a run reports ---------------------------------------------------------------------------------------
 
@@ -190,13 +199,13 @@ class FederatedLearner:
         newest = {ref.owner: ref for ref in sorted(self._messages)}
         needed = self._pending.received() | set(newest.values())
         self._messages = {ref: message for ref, message in self._messages.items() if ref in needed}
-        self._newest = node.id
         self._look_up_values(node)
         step.then(lambda _: self._report(model))
         return ServerStep(self.model, self._answer(step), self._reports.ask(reports, view.round, self.rounds_ahead))
 
     def _look_up_values(self, newest: Node) -> None:
         """Let nodes read values that earlier runs stored after this aggregation."""
+        self._newest = newest.id
         self.memo.reuse(newest.id, self._nodes, self.method)
 
     def evaluate(self, model: ModelRef) -> Answer[Mapping[str, Score]]:

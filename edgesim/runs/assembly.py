@@ -307,15 +307,6 @@ def _check_protocol(scenario: Scenario, fleet: Fleet, members: Ids | None) -> No
         for i, plugin in enumerate(scenario.failures):
             if not getattr(plugin.value, "among_peers", True):
                 raise ConfigError(f"failures.{i}.name: {plugin.name} needs a server, found peers")
-    if getattr(protocol.value, "own_clocks", False):
-        assert peers is not None
-        if peers.value.redrawn:
-            raise ConfigError(
-                f"peers.name: {peers.name} is drawn anew every round, and peers on protocol "
-                f"{protocol.name} have no rounds; use a fixed one, such as ring or expander"
-            )
-        if has_batteries:
-            raise ConfigError(f"fleet.battery: batteries do not work on protocol {protocol.name}")
     if has_batteries and (fleet.sleep_w != fleet.idle_w).any():
         raise ConfigError("energy.sleep: a device with a battery draws idle power while it is on; leave sleep out")
 

@@ -273,8 +273,6 @@ def simulate(
     Raises FolderBusy if another process is writing the folder. Raises ConfigError or DataError before anything is
     written, except for errors of writing itself.
     """
-    if checkpoint is not None and scenario.edges is not None:
-        raise ConfigError("edges: a run with edge servers cannot be saved on the way; leave --checkpoint out")
     if is_loading_main():
         sys.exit(1)  # the parent process reports the reason
     if out is None:

@@ -13,6 +13,7 @@ import edgesim
 from edgesim.core.errors import ConfigError
 from edgesim.execution.checkpoint import Checkpoint
 from edgesim.execution.result_cache import Answers
+from edgesim.learning.train.trainer import Trainer
 from edgesim.reports.energy import attribute_energy, split_energy
 from edgesim.reports.load import Run
 from edgesim.runs.assembly import assemble
@@ -417,11 +418,45 @@ def test_bad_sections_are_refused_in_a_line(changed: dict[str, Any], says: str) 
     assert line.startswith(says) and "\n" not in line
 
 
-def test_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path / "saved", 1.0, {})
-    with pytest.raises(ConfigError, match="edges: a run with edge servers cannot be saved on the way"):
-        simulate(edgesim.load(tree({}, 2)), tmp_path / "run", checkpoint=checkpoint)
-    assert not (tmp_path / "run").exists()
+class Cut(Exception):
+    """What cuts a run off."""
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [{"rounds": 2}, {"rounds": 2, "protocol": {"name": "buffered", "concurrency": 2, "buffer": 1}}],
+    ids=["rounds", "buffered"],
+)
+def test_a_run_that_is_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edges: dict[str, Any]) -> None:
+    """It ends as one that was left alone; what was trained before its checkpoint is not trained again."""
+    method = "fedbuff" if "protocol" in edges else "fedavg"
+    busy = {"flops_per_s": 1e6} | edges
+    scenario = edgesim.load(tree(busy, 2, method=method, stop={"rounds": 3}))
+    really_run, trained = Trainer.run, list[int]()
+
+    def counted(self: Trainer, given: Any) -> Any:
+        if len(trained) == most:
+            raise Cut
+        trained.append(1)
+        return really_run(self, given)
+
+    monkeypatch.setattr(Trainer, "run", counted)
+    most = -1
+    alone = simulate(scenario, tmp_path / "alone")
+    every, most = len(trained), 2 * len(trained) // 3
+    trained.clear()
+    checkpoint = Checkpoint(tmp_path / "saved", 0.0, {})
+    with pytest.raises(Cut):
+        simulate(scenario, tmp_path / "run", checkpoint=checkpoint)
+    assert checkpoint.file.exists()
+    trained.clear()
+    most = -1
+    run = simulate(scenario, tmp_path / "run", checkpoint=checkpoint)
+    assert 0 < len(trained) < every
+    for name in ("jobs", "rounds", "evals", "edges", "metrics"):
+        pd.testing.assert_frame_equal(getattr(run, name), getattr(alone, name), check_exact=True)
+    run_weights, alone_weights = (tmp_path / name / "final.safetensors" for name in ("run", "alone"))
+    assert run_weights.read_bytes() == alone_weights.read_bytes()
 
 
 @pytest.mark.parametrize("rule", [{"name": "oort", "count": 2}, {"name": "round_robin", "count": 2}])

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import edgesim
+from edgesim.core.task import Order
+from edgesim.core.view import Turn
+from edgesim.execution.backends.null import NullBackend
+from edgesim.runs.assembly import assemble
+from edgesim.runs.simulate import Silent, Simulation
 from edgesim.world.failures.base import COMPUTATION, SENT, UPLOAD
 from tests.conftest import frames, simulate_null
 from tests.engine.test_peers import struck
-from tests.methods.test_adpsgd import schedule
-from tests.plugins.one_number import numbers, scenario
+from tests.methods.test_adpsgd import LINKS, schedule
+from tests.plugins.one_number import JOB_FLOPS, numbers, scenario
 from tests.sizes import full
 
 STRAGGLER = Path(__file__).parents[2] / "scenarios/straggler_peers.toml"
@@ -51,6 +57,43 @@ def test_a_device_that_crashes(phase, after_s, ends_s, nbytes, computed_j):
     assert first["compute_j"] == pytest.approx(computed_j)
     assert first["peer_j"] == pytest.approx(nbytes / 4 * (1 + 0.25))
     assert 0 not in simulation.learner.memory or float(simulation.learner.memory[0]["params"]["layer.weight"]) == 0.0
+
+
+@pytest.mark.parametrize(("name", "receive_w"), [("fixed", 0.25), ("shared", 0.5)])
+def test_a_battery_that_empties_in_mid_trade(name, receive_w):
+    """The trade with device 1 is on air from 1.5 s on, and ends at 2 s; device 1 has computed then, and trades with 2.
+
+    Device 0 has 2 W idle, 3 W more to compute for 1 s, and 1 W more to send; its receiver is faster than the sender,
+    so that it is on half the time over links of its own.
+    """
+    fleet = [{"cpu": {"flops_per_s": JOB_FLOPS / seconds}} for seconds in (1.0, 2.0, 5.0)]
+    fleet[0] |= {"battery": {"capacity": 2 * 2 + 3 * 1 + 0.5 * (1 + receive_w)}}
+    given = {"network": {**LINKS, "name": name}, "fleet": fleet, "protocol": {"name": "gossip", "every": 1}}
+    simulation, _ = numbers(schedule(**given))
+    jobs = frames(simulation)["jobs"]
+    first, second = (jobs[jobs["device"] == device].iloc[0] for device in (0, 1))
+    assert (first["outcome"], first["end_s"]) == ("battery", pytest.approx(2.0))
+    assert first["up_j"] + first["down_j"] == pytest.approx(0.5 * (1 + receive_w))
+    assert (second["outcome"], second["end_s"]) == ("ok", pytest.approx(3.5))
+
+
+def test_a_graph_that_is_drawn_anew_every_round():
+    """Pairs of four devices: a job has the neighbours of the round in which it begins, and these change."""
+    settings = {"peers": {"name": "gossip_match", "mode": "pair"}, "stop": {"rounds": 30}}
+    given = scenario([1.0, 1.1, 1.7, 2.0], method="adpsgd", protocol="gossip", **settings)
+    simulation = Simulation(assemble(given), NullBackend(), Silent())
+    really_order, turns = simulation.learner.next_order, list[Turn]()
+
+    def next_order(turn: Turn) -> Order:
+        turns.append(turn)
+        return really_order(turn)
+
+    simulation.learner.next_order = next_order
+    simulation.run()
+    graphs, everyone = simulation.session.view().graphs, np.ones(4, dtype=bool)
+    for turn in turns:
+        assert turn.neighbours.tolist() == graphs.of_round(everyone, turn.round).of(turn.device).tolist()
+    assert len({(turn.device, *turn.neighbours.tolist()) for turn in turns}) == 12
 
 
 def test_everybody_crashes_at_once():

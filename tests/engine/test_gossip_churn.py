@@ -24,12 +24,10 @@ pytestmark = pytest.mark.usefixtures("few_tries")
 def gossips(draw: st.DrawFn) -> dict[str, Any]:
     """Draw a run without a server in which each device goes on as soon as it is done."""
     given = draw(settings_of(server=False))
-    for block in given["fleet"]:
-        block.pop("battery", None)
     given["failures"] = draw(st.lists(FAILURE, max_size=2))
     stop = {"rounds": draw(st.integers(1, 5)), "sim_time": draw(st.sampled_from([20, 60, 400]))}
     own = {
-        "peers": st.one_of(plugin("ring"), plugin("full")),
+        "peers": st.one_of(plugin("ring"), plugin("full"), plugin("gossip_match", mode=["pair"])),
         "method": st.sampled_from(["adpsgd", "aedfl"]),
         "protocol": st.one_of(plugin("gossip"), plugin("gossip", every=[1, 3])),
     }

@@ -216,7 +216,6 @@ def test_partners_depend_on_device_and_count_alone():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"peers": {"name": "gossip_match", "size": 2}}, "peers.name: gossip_match is drawn anew every round"),
         ({"encoding": {"up": {"values": "int8"}}}, "encoding.up: adpsgd averages models as they are"),
         ({"protocol": "sync"}, "protocol.name: adpsgd runs on gossip, found sync"),
         ({"method": "dpsgd", "protocol": "gossip"}, "protocol.name: dpsgd runs on sync, found gossip"),

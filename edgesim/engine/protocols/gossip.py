@@ -27,9 +27,10 @@ class Gossip:
     A round closes at the instant of its last update. Devices do not notice, except for a learning rate that
     changes from round to round. The evaluated model is what the method makes of the models of all devices at that
     instant. The staleness of an update is the number of times that other devices have changed its device's model, by
-    trades, while the update was computed. Neighbours are fixed, and devices that cannot be reached are left out. Jobs
-    that end at one instant take effect in the order of their devices, before any job begins. A device that fails at
-    the very instant of beginning is left alone until the round closes.
+    trades, while the update was computed. Neighbours are those of the graph of the round, without devices that cannot
+    be reached. A graph that is drawn anew every round is drawn among all devices; it holds for jobs that begin in the
+    round. Jobs that end at one instant take effect in the order of their devices, before any job begins. A device that
+    fails at the very instant of beginning is left alone until the round closes.
     Source: Lian et al., "Asynchronous Decentralized Parallel Stochastic Gradient Descent" (ICML 2018), algorithm 1.
     """
 
@@ -67,7 +68,8 @@ class _Run(WithoutRounds):
         self._changes_before: dict[int, int] = {}  # by job: the same when it began
         self._failed_at_once = np.zeros(devices, dtype=bool)
         self._may_ask = np.ones(devices, dtype=bool) if session.members is None else session.members
-        self._graph = session.view().graphs.of_round(np.ones(devices, dtype=bool), 0)
+        self._graphs = session.view().graphs
+        self._drawn_in = -1  # the round of the newest graph
 
     def run(self) -> Generator[Any, Any, None]:
         """Let ended jobs take effect, begin the jobs that can begin, and wait; until stopped."""
@@ -99,6 +101,9 @@ class _Run(WithoutRounds):
     def _begin_jobs(self) -> None:
         """Let all reachable devices without a job begin one."""
         session = self.session
+        if self._drawn_in < 0 or (self._graphs.peers.redrawn and self._drawn_in < session.round):
+            self._drawn_in = session.round
+            self._graph = self._graphs.of_round(np.ones(len(self._nth), dtype=bool), session.round)
         session.presence.new_occasion()
         there = session.presence.reachable(session.now_s)
         for device in np.flatnonzero(there & self._may_ask & ~session.below.busy & ~self._failed_at_once).tolist():
