@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from edgesim.core import backend, learner, rng, task, update
 from edgesim.core.errors import ConfigError, DataError
 from edgesim.core.method import Method
 from edgesim.execution.serialization import Records, check_tree, read_tree, records_in, write_tree
-from edgesim.files.atomic import checkpoint_of, remove_checkpoint, whole_file
+from edgesim.files.atomic import checkpoint_of, checkpoint_of_session, remove_checkpoint, whole_file
 from edgesim.files.reading import in_short
 from edgesim.learning.codec import packed
 
@@ -51,6 +51,10 @@ class Checkpoint:
     def beside(cls, folder: Path, every_s: float, stamp: Mapping[str, Any]) -> Checkpoint:
         """Return the checkpoint of a run folder: a hidden file beside it."""
         return cls(checkpoint_of(folder), every_s, stamp)
+
+    def of_session(self, name: str) -> Checkpoint:
+        """Return the checkpoint of a further session of the same run."""
+        return replace(self, file=checkpoint_of_session(self.file, name))
 
     def is_outdated(self) -> bool:
         """Return True if a file exists that was written for another stamp or version of torch.
@@ -103,7 +107,7 @@ class Checkpoint:
             raise ConfigError(f"{self.file}: cannot be written: {error}") from error
 
     def remove(self) -> None:
-        """Remove the file if it exists, and a partly written one."""
+        """Remove the file if it exists, those of further sessions, and partly written ones."""
         remove_checkpoint(self.file)
 
     def _content(self, records: Records, *names: str) -> list[Any]:

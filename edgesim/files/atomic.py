@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,13 @@ def checkpoint_of(folder: Path) -> Path:
     return folder.parent / f".{folder.name}.checkpoint"
 
 
+def checkpoint_of_session(file: Path, session: str) -> Path:
+    """Return the checkpoint of a further session of a run, beside the run's own."""
+    return file.with_name(f"{file.name}.{session}")
+
+
 def remove_checkpoint(file: Path) -> None:
-    """Remove a checkpoint if it exists, and a partly written one."""
-    for each in file, growing_file(file):
+    """Remove a checkpoint if it exists, those of further sessions, and partly written ones."""
+    of_sessions = file.parent.glob(f"{glob.escape(file.name)}.*")
+    for each in file, growing_file(file), *(more for own in of_sessions for more in (own, growing_file(own))):
         each.unlink(missing_ok=True)

@@ -40,7 +40,7 @@ from edgesim.reports.load import Run, open_run
 from edgesim.runs.assembly import Assembly, Build, Load, build_network, load_data
 from edgesim.runs.recording import Recording, provenance
 from edgesim.runs.table_spill import JobCounts, Released
-from edgesim.runs.training import Training, assemble_all, open_backends, refuse_sessions
+from edgesim.runs.training import Training, assemble_all, open_backends
 from edgesim.runs.tree import edge_power
 from edgesim.world.energy.ledger import EnergyLedger
 from edgesim.world.failures.base import COMPUTATION, DOWNLOAD, UPLOAD
@@ -133,7 +133,12 @@ class Simulation:
         )  # fmt: skip
         alone = not others
         first = Training(self.world, parts, backend, observer, self._spent, checkpoint, answers, alone=alone)
-        more = [Training(self.world, *each, observer, self._spent, None, answers, alone=alone) for each in others]
+        more = []
+        for its_parts, its_backend in others:
+            saved = checkpoint and checkpoint.of_session(its_parts.scenario.session_name)
+            more.append(
+                Training(self.world, its_parts, its_backend, observer, self._spent, saved, answers, alone=alone)
+            )
         self.trainings = (first, *more)
         introduce([each.session for each in self.trainings])
         self.learner, self.session, self.rounds = first.learner, first.session, first.rounds
@@ -158,7 +163,7 @@ class Simulation:
     @property
     def repeats(self) -> bool:
         """True while a run continued from a checkpoint still repeats the part that the checkpoint holds."""
-        return self.learner.memo.repeats
+        return any(each.learner.memo.repeats for each in self.trainings)
 
     def devices(self, finished: bool = True) -> Mapping[str, Any]:
         """Return the columns of the devices table, the server last.
@@ -285,8 +290,6 @@ def simulate(
             raise
         weakref.finalize(run, remove)
         return run
-    if checkpoint is not None:
-        refuse_sessions(scenario, "session: a checkpoint")
     observer = observer or Silent()
     goes_on = checkpoint is not None and _goes_on(scenario, out, checkpoint, overwrite)
     settings = plain_torch() if scenario.backend.value.trains else plain_where_loaded()

@@ -14,7 +14,9 @@ from edgesim.core.errors import ConfigError, ContractError
 from edgesim.core.task import Order, Plan, Task
 from edgesim.engine.session import Session
 from edgesim.execution.backends.null import NullBackend
+from edgesim.execution.checkpoint import Checkpoint
 from edgesim.execution.result_cache import Answers
+from edgesim.learning.train.trainer import Trainer
 from edgesim.reports.stats import JOULES
 from edgesim.runs.simulate import Silent, Simulation, simulate
 from edgesim.runs.training import assemble_all
@@ -132,6 +134,39 @@ def test_halves_learn_what_they_learn_alone(tmp_path):
         weights, as_alone = one.weights(), alone.weights()
         assert all(np.array_equal(weights[tensor], as_alone[tensor]) for tensor in as_alone)
         assert one.method == alone.method
+
+
+def test_sessions_that_are_cut_off_go_on(tmp_path, monkeypatch):
+    """Each ends as if it had been left alone, and what was trained before its checkpoint is not trained again."""
+    sessions = [{"name": "a"}, {"name": "b", "method": "scaffold"}]
+    scenario = digits_scenario(session=sessions, selection={"name": "uniform", "count": 3})
+    really_run, trained, most = Trainer.run, [], None
+
+    def counted(self, given):
+        if len(trained) == most:
+            raise ZeroDivisionError
+        trained.append(1)
+        return really_run(self, given)
+
+    monkeypatch.setattr(Trainer, "run", counted)
+    alone = simulate(scenario, tmp_path / "alone")
+    every = len(trained)
+    checkpoint = Checkpoint(tmp_path / "saved", 0.0, {})
+    trained.clear()
+    most = 3 * every // 4
+    with pytest.raises(ZeroDivisionError):
+        simulate(scenario, tmp_path / "run", checkpoint=checkpoint)
+    assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved", "saved.b"]
+    trained.clear()
+    most = None
+    run = simulate(scenario, tmp_path / "run", checkpoint=checkpoint)
+    assert 0 < len(trained) < every / 2
+    for name in ("jobs", "rounds", "evals"):
+        pd.testing.assert_frame_equal(run.table(name), alone.table(name), check_exact=True)
+    for path in (tmp_path / "alone").glob("*.safetensors"):
+        assert (tmp_path / "run" / path.name).read_bytes() == path.read_bytes()
+    checkpoint.remove()
+    assert not list(tmp_path.glob("saved*"))
 
 
 def test_sessions_of_two_names_draw_apart():
