@@ -172,7 +172,7 @@ MUTATIONS = (
         ("learning", "world", "core", "contracts", "methods"),
     ),
     Mutation(
-        "a bitmap lacks its last byte", "-(-held.masked // 8)", "held.masked // 8", ("core", "learning", "methods")
+        "a bitmap lacks its last byte", "-(-self.masked // 8)", "self.masked // 8", ("core", "learning", "methods")
     ),
     Mutation(
         "the scale of a layer is not sent",

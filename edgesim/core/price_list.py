@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 from pydantic import PlainSerializer, TypeAdapter, ValidationError
 
-from edgesim.core.encoding import FLOAT32, Contents, Encoding
+from edgesim.core.encoding import FLOAT32, Codec, Contents
 from edgesim.core.errors import ConfigError, demand_of
 from edgesim.core.task import Payload, Submodel
 
@@ -272,7 +272,7 @@ class CostProfile:
             raise ValueError(f"{self.model} has {len(self.layers)} layers; asked for the last {count}")
         return frozenset(self.layer_names[:-count])
 
-    def nbytes(self, payload: Payload, submodel: Submodel = WHOLE, usual: Encoding = FLOAT32) -> int:
+    def nbytes(self, payload: Payload, submodel: Submodel = WHOLE, usual: Codec = FLOAT32) -> int:
         """Return the bytes of a payload: its numbers as its encoding writes them, and its extra bytes.
 
         `submodel`: only the units that it keeps are sent, and its `nnz` gives the weights that a mask keeps. `usual`:

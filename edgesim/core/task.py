@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeVar
 
-from edgesim.core.encoding import Encoding
+from edgesim.core.encoding import Codec
 from edgesim.core.local_sgd import LocalSGD
 
 Kind = TypeVar("Kind")
@@ -65,7 +65,7 @@ class Payload:
     collections: frozenset[str] = frozenset({"params", "buffers"})
     layers: frozenset[str] | None = None  # None = every layer
     extra_bytes: int = 0  # signals, seeds
-    encoding: Encoding | None = None  # None: the scenario's for this direction
+    encoding: Codec | None = None  # None: the scenario's for this direction
     weights_only: bool = False  # only tensors of two dimensions or more: no biases, normalisation or statistics
     tensors: tuple[TensorSpec, ...] = ()  # of the method's own, beside the model's
 

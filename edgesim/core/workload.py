@@ -12,6 +12,7 @@ import numpy as np
 
 from edgesim.core.arrays import Arr, Ids
 from edgesim.core.cost_model import Itemised
+from edgesim.core.encoding import Contents
 from edgesim.core.price_list import profile_of
 from edgesim.core.task import Pass, Task
 from edgesim.core.view import Setting
@@ -103,7 +104,8 @@ def _passes(task: Task, setting: Setting) -> list[Pass]:
         payloads.append((task.down, task.down.encoding or setting.encoding_down))
     profile, coding_flops = profile_of(setting.cost_profile, task.submodel), 0.0
     for payload, encoding in payloads:
-        own = encoding.flops_per_number * sum(spec.numbers for spec in payload.tensors)
+        tensors = Contents(0, 0, 0, 0, 0, vectors=sum(spec.numbers for spec in payload.tensors))
+        own = encoding.of_others.coding_flops(tensors)
         contents = profile.contents(payload, task.submodel)
         coding_flops += float(profile.numbers_scale * encoding.coding_flops(contents) + own)
     return [*passes, Pass("flops", coding_flops)] if coding_flops else passes

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError
 
-from edgesim.core import backend, learner, rng, task, update
+from edgesim.core import backend, encoding, learner, rng, task, update
 from edgesim.core.errors import ConfigError, DataError
 from edgesim.core.method import Method
 from edgesim.execution.serialization import Records, check_tree, read_tree, records_in, write_tree
@@ -25,7 +25,7 @@ from edgesim.files.reading import in_short
 from edgesim.learning.codec import packed
 
 # Modules of the classes of plans, messages and packed tensors, imported here because a reader may have loaded none.
-_MODULES = tuple(module.__name__ for module in (task, update, backend, learner, rng, packed))
+_MODULES = tuple(module.__name__ for module in (task, encoding, update, backend, learner, rng, packed))
 
 
 class Saved(NamedTuple):

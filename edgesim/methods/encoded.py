@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgesim.core.encoding import Encoding
+from edgesim.core.encoding import Codec, Encoding
 from edgesim.core.method import Needs
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Plan, Submodel, Task
@@ -68,6 +68,6 @@ class Encoded(Wrapped):
         return self.method.personal_model(global_model, Kept.of(device_state).own)
 
 
-def _decoding_flops(encoding: Encoding, setting: Setting) -> float:
+def _decoding_flops(encoding: Codec, setting: Setting) -> float:
     profile = setting.cost_profile
     return float(profile.numbers_scale * encoding.decoding_flops(profile.contents(_PARAMS, Submodel())))

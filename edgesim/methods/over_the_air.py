@@ -8,7 +8,7 @@ Fading Channels" (same journal, 2020), without their sparsification and projecti
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -19,7 +19,7 @@ from scipy.special import exp1
 from torch import Tensor
 
 from edgesim.core.arrays import Arr
-from edgesim.core.encoding import Analog
+from edgesim.core.encoding import Chain, Contents, EncodingStep
 from edgesim.core.method import Aggregate, Method, ServerContext
 from edgesim.core.rng import Draws, Key, PlanStream
 from edgesim.core.task import Order, Pass, Payload, Plan, Task
@@ -30,6 +30,17 @@ from edgesim.methods.fedsgd import FedSGD
 _SCALE_BYTES = 4  # a device's mean square, and the common scale
 _SCALING_FLOPS = 4.0  # FLOPs for each number: the difference, its square and the sum of squares, the product
 _NOTHING = Payload(collections=frozenset())
+
+
+@dataclass(frozen=True)
+class Amplitudes(EncodingStep):
+    """Numbers as amplitudes of a signal: exact, and priced by the time on air. The method models noise and fading."""
+
+    symbol_bits: float  # bits that the link carries in the time of one number
+
+    def nbytes(self, held: Contents, rest: Callable[[Contents], int]) -> int:
+        """Return the bytes that the link would carry in the time of these numbers."""
+        return math.ceil(held.numbers * self.symbol_bits / 8.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +76,7 @@ class OverTheAir(Method):
         speak = self.gains([order.device for order in plan.orders], key) >= self.cutoff
         scaling = Pass("flops", times=_SCALING_FLOPS * numbers)
         down = Payload(extra_bytes=_SCALE_BYTES)
-        up = Payload(extra_bytes=_SCALE_BYTES, encoding=Analog(symbol_bits=self.symbol_bits))
+        up = Payload(extra_bytes=_SCALE_BYTES, encoding=Chain((Amplitudes(self.symbol_bits),)))
         tasks: dict[tuple[int, bool], Task] = {}
         orders = []
         for order, speaks in zip(plan.orders, speak.tolist(), strict=True):

@@ -8,7 +8,7 @@ check.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -16,7 +16,7 @@ import torch
 from annotated_types import Ge, Le, Lt
 from torch import Tensor
 
-from edgesim.core.encoding import Masked
+from edgesim.core.encoding import Chain, Contents, EncodingStep
 from edgesim.core.errors import ConfigError
 from edgesim.core.job import DELIVERED
 from edgesim.core.limits import Count, CountOrZero, NonNegativeFactor, PositiveFactor
@@ -30,6 +30,17 @@ from edgesim.learning.privacy.field import field_bits, field_sum, levels, quanti
 _QUANTISING_FLOPS = 6.0  # of a number: the difference, two comparisons, the product, the random number's sum, rounding
 _DEQUANTISING_FLOPS = 2.0  # of a number: the product, the sum with the old model
 _KEYS, _SHARES, _MASKED, _UNMASK = "keys", "shares", "masked", "unmask"
+
+
+@dataclass(frozen=True)
+class FieldNumbers(EncodingStep):
+    """Numbers of a finite field under masks that hide them. The method models rounding."""
+
+    bits: int  # of a number
+
+    def nbytes(self, held: Contents, rest: Callable[[Contents], int]) -> int:
+        """Return the bytes of these numbers."""
+        return math.ceil(held.numbers * self.bits / 8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +139,7 @@ class SecureFedAvg(Method):
                 training,
                 name=_MASKED,
                 down=Payload(extra_bytes=(n - 1) * message_bytes),
-                up=Payload(encoding=Masked(field_bits=bits), extra_bytes=-(-bits // 8)),  # the extra number is c_k
+                up=Payload(encoding=Chain((FieldNumbers(bits),)), extra_bytes=-(-bits // 8)),  # the extra number is c_k
                 passes=(*training.passes, Pass("flops", times=flops)),
                 config={"least": float(least)},
             )

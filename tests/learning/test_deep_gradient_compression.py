@@ -16,7 +16,7 @@ from edgesim.core.errors import ConfigError
 from edgesim.core.rng import Key
 from edgesim.core.task import Payload, Submodel, Task
 from edgesim.core.update import ModelState
-from edgesim.learning.codec.update import update_uplinked
+from edgesim.learning.codec.encode import update_uplinked
 from edgesim.runs.assembly import assemble
 from tests.contracts.support import COORDINATORS, mixed_scenario, results_of, run
 from tests.contracts.whole_runs import check_whole_runs

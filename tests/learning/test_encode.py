@@ -20,7 +20,8 @@ from edgesim.core.rng import Key
 from edgesim.core.task import Order, Payload, Plan, Submodel, Task
 from edgesim.core.update import ModelState
 from edgesim.core.view import View
-from edgesim.learning.codec.encode import downlinked, sent, stochastic, uplinked
+from edgesim.learning.codec.encode import downlinked, uplinked
+from edgesim.learning.codec.steps import rounded, stochastic
 from edgesim.learning.models.build import model_state_of
 from edgesim.learning.train.context import Context
 from edgesim.learning.train.rules import PLAIN_SGD
@@ -43,6 +44,11 @@ def generator(*path: int) -> torch.Generator:
 def normal(count: int, *path: int) -> Tensor:
     """Return standard normal numbers, float32."""
     return torch.from_numpy(KEY.at(*path).numpy().standard_normal(count)).float()
+
+
+def sent(tensor: Tensor, encoding: Encoding, generator: torch.Generator) -> Tensor:
+    """Return a tensor as the receiver decodes it."""
+    return rounded(encoding.steps[-1], tensor, generator)  # type: ignore[arg-type]
 
 
 def tau(d: int, bits: int) -> float:

@@ -15,8 +15,8 @@ from edgesim.core.encoding import Contents, Encoding
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Payload, Submodel, Task
 from edgesim.core.update import ModelState
-from edgesim.learning.codec.low_rank import factors, orthonormal, warm
-from edgesim.learning.codec.update import update_uplinked
+from edgesim.learning.codec.encode import update_uplinked
+from edgesim.learning.codec.steps import factors, orthonormal, warm
 from tests.contracts.support import COORDINATORS, mixed_scenario, results_of, run
 from tests.contracts.whole_runs import check_whole_runs
 from tests.learning.test_card import cost_profile_of

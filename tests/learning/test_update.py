@@ -20,10 +20,9 @@ from edgesim.core.method import Finished
 from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import Payload, Submodel, Task
 from edgesim.core.update import ModelState
-from edgesim.learning.codec.encode import uplinked
-from edgesim.learning.codec.kept import RESIDUAL, Kept
-from edgesim.learning.codec.rotation import rotated, turned_back
-from edgesim.learning.codec.update import largest, update_uplinked
+from edgesim.learning.codec.encode import update_uplinked, uplinked
+from edgesim.learning.codec.kept import Kept, state_name
+from edgesim.learning.codec.steps import largest, rotated, turned_back
 from edgesim.learning.models.build import model_state_of
 from edgesim.methods.encoded import Encoded
 from edgesim.methods.fedavg import FedAvg
@@ -45,9 +44,9 @@ def crossed(
 ) -> tuple[ModelState, ModelState]:
     """Return what arrives of a body, and its residual."""
     task = Task(up=Payload(frozenset(body)))
-    before = {RESIDUAL + kind: tensors for kind, tensors in (residual or {}).items()}
+    before = {state_name("residual", kind): tensors for kind, tensors in (residual or {}).items()}
     got, left = update_uplinked(body, received, before, Assignment(0, 0, task, key, received, None), encoding)
-    return got, {kind.removeprefix(RESIDUAL): tensors for kind, tensors in left.items()}
+    return got, {kind.removeprefix("residual of "): tensors for kind, tensors in left.items()}
 
 
 def one_layer(*weights: float, bias: float = 0.0) -> dict[str, dict[str, Tensor]]:
@@ -289,7 +288,7 @@ def test_bytes_on_paper(encoding: Encoding, nbytes: int) -> None:
     ],
 )  # fmt: skip
 def test_flops_of_a_device_on_paper(encoding: Encoding, flops: float) -> None:
-    """1024 weights and ten biases: see `Encoding.coding_flops`."""
+    """1024 weights and ten biases: see the steps of `edgesim.core.encoding`."""
     held = cost_profile((1024, 10)).contents(Payload(frozenset({"params"})), Submodel())
     assert encoding.coding_flops(held) == flops
 
@@ -364,7 +363,7 @@ def test_what_earlier_updates_left_stays_beside_what_a_method_keeps() -> None:
     up = {"sparsify": "top_k", "share": 0.1, "error_feedback": True}
     parts = assemble(mixed_scenario(encoding={"up": up}))
     trainer, task = parts.make_trainer("cpu"), Task(local_sgd=(parts.setting.training.local_sgd(0),))
-    residual, base = {RESIDUAL + "params": {"w": torch.ones(1)}}, model_state_of(parts.module)
+    residual, base = {state_name("residual", "params"): {"w": torch.ones(1)}}, model_state_of(parts.module)
     assignment = Assignment(0, 0, task, KEY, base, residual)
     context = trainer.context(assignment, parts.module)
     body = {**base, "params": {name: tensor + math.inf for name, tensor in base["params"].items()}}

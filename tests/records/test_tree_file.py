@@ -19,7 +19,7 @@ from edgesim.core.update import ModelRef
 from edgesim.execution.checkpoint import Checkpoint, Saved
 from edgesim.execution.serialization import read_tree, records_in, write_tree
 
-RECORDS = records_in("edgesim.core.update", "edgesim.core.backend", "edgesim.core.task")
+RECORDS = records_in("edgesim.core.update", "edgesim.core.backend", "edgesim.core.task", "edgesim.core.encoding")
 
 
 def there_and_back(path: Path, value: Any) -> Any:

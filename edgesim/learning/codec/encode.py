@@ -1,29 +1,33 @@
-"""Encoding of model states: the receiver's copy of the collections and layers that a payload carries.
+"""Messages as they arrive: what a payload carries of a model state, through the steps of its encoding.
 
-The trainer passes every message through here, so that methods need not encode anything themselves.
+The trainer passes every message through here, so that methods need not encode anything themselves. Updates are encoded
+as the change of the weights from those received, and leave state on the device.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from edgesim.core.encoding import FLOAT32, Encoding, Scale
+from edgesim.core.backend import Assignment
+from edgesim.core.encoding import Codec
 from edgesim.core.errors import ContractError
+from edgesim.core.price_list import CostProfile
 from edgesim.core.rng import JobStream, Key
-from edgesim.core.task import TENSORS, Payload, Task
-from edgesim.core.update import ModelState
+from edgesim.core.task import TENSORS, Payload, Submodel, Task
+from edgesim.core.update import AVERAGED, ModelState
+from edgesim.learning.aggregate.mean import is_finite
+from edgesim.learning.codec.kept import state_name, stateful, step_of
+from edgesim.learning.codec.steps import Message, Tensors
 from edgesim.learning.codec.transfer import on_cpu
 from edgesim.learning.models.trace import layer_of
+from edgesim.learning.submodel.slicing import Cut
 
-_NOTHING = 1e-10  # norm below which gsgd's authors send numbers unchanged
 
-
-def uplinked(body: ModelState, task: Task, usual: Encoding, key: Key) -> ModelState:
+def uplinked(body: ModelState, task: Task, usual: Codec, key: Key) -> ModelState:
     """Return the message of a job as its receivers decode it, on the CPU. `key`: of the job's assignment.
 
     Equal arguments give equal results, so a method whose devices must know the decoded message may call it too.
@@ -34,7 +38,7 @@ def uplinked(body: ModelState, task: Task, usual: Encoding, key: Key) -> ModelSt
     return _crossed(carried, task, task.up.encoding or usual, key.at(JobStream.UPLINK))
 
 
-def downlinked(base: ModelState, task: Task, usual: Encoding, key: Key) -> ModelState:
+def downlinked(base: ModelState, task: Task, usual: Codec, key: Key) -> ModelState:
     """Return the model as a device decodes it from the server's message. `key`: of the job's assignment.
 
     Tensors that the payload does not carry stay unchanged. `usual`, and weights under a mask: as for `uplinked`.
@@ -43,74 +47,6 @@ def downlinked(base: ModelState, task: Task, usual: Encoding, key: Key) -> Model
         return base
     got = _crossed(carried_by(base, task.down), task, task.down.encoding or usual, key.at(JobStream.DOWNLINK))
     return {collection: {**tensors, **got.get(collection, {})} for collection, tensors in base.items()}
-
-
-def sent(tensor: Tensor, encoding: Encoding, generator: torch.Generator) -> Tensor:
-    """Return a floating-point tensor as the receiver decodes it. If the encoding has a scale, one scale is used.
-
-    Infinite and undefined numbers stay infinite or undefined, or make all others undefined.
-    """
-    match encoding.values:
-        case "float32":
-            return tensor
-        case "float16":
-            return tensor.half().to(tensor.dtype)
-        case "int8":
-            return _nearest_int8(tensor)
-        case "sign":
-            return _signs(tensor, encoding.scale)
-        case _:
-            assert encoding.bits is not None
-            u = torch.rand(tensor.shape, generator=generator, dtype=torch.float32)
-            return stochastic(tensor, encoding.bits, u, shrunk=encoding.values == "gsgd")
-
-
-def stochastic(tensor: Tensor, bits: int, u: Tensor, shrunk: bool) -> Tensor:
-    """Return sign(x) norm / (tau levels) floor(levels |x| / norm + u) with levels = 2^(bits - 1).
-
-    `u`: uniform in [0, 1), float32, of the tensor's shape. `shrunk`: tau = 1 + min(d / levels^2, sqrt(d) / levels) for
-    d numbers, so that the mean error is smaller than x. Otherwise tau = 1 and the mean is x. A tensor of almost zero
-    norm stays unchanged. Computed in double precision, in which no sum is rounded up to a level beyond the last.
-    Source: Alistarh et al., "QSGD" (2017). With tau: Zhao et al., "BEER" (2022), gsgd.
-    """
-    exact, levels = tensor.double(), 2.0 ** (bits - 1)
-    norm = torch.linalg.vector_norm(exact)
-    if norm < _NOTHING:
-        return tensor
-    d = tensor.numel()
-    tau = 1.0 + min(d / levels**2, math.sqrt(d) / levels) if shrunk else 1.0
-    multiples = exact.sign() * torch.floor(levels * exact.abs() / norm + u)
-    return _times(multiples, norm / (tau * levels), tensor)
-
-
-def _nearest_int8(tensor: Tensor) -> Tensor:
-    """Round to the nearest multiples of a scale: 1/127 of the largest magnitude, in the tensor's own precision."""
-    exact_scale = tensor.abs().max().double() / 127.0
-    scale = exact_scale.to(tensor.dtype)
-    # A subnormal scale has few digits. Rounded down, it would be 0 or could not represent the largest number.
-    if scale < torch.finfo(tensor.dtype).tiny and scale.double() < exact_scale:
-        scale = torch.nextafter(scale, torch.ones_like(scale))
-    return tensor if scale == 0 else _times(torch.round(tensor.double() / scale.double()), scale, tensor)
-
-
-def _signs(tensor: Tensor, scale: Scale) -> Tensor:
-    """Return one magnitude with each number's sign, where 0 counts as positive.
-
-    The magnitude is the mean |x| (Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression
-    Schemes", 2019, section 4), or the norm of x over the root of the number of entries (Tang et al., "1-bit Adam",
-    2021, where the signs have the norm of x).
-    """
-    if scale == "mean":
-        magnitude = tensor.abs().mean(dtype=torch.float64).to(tensor.dtype)
-    else:
-        norm = torch.linalg.vector_norm(tensor, dtype=torch.float64)
-        magnitude = (norm / math.sqrt(tensor.numel())).to(tensor.dtype)
-    return torch.where(tensor < 0, -magnitude, magnitude)
-
-
-def _times(multiples: Tensor, scale: Tensor, like: Tensor) -> Tensor:
-    """Return multiples of a scale that is sent in the precision of the tensor."""
-    return multiples.to(like.dtype) * scale.to(like.dtype)
 
 
 def carried_by(model_state: ModelState, payload: Payload) -> dict[str, dict[str, Tensor]]:
@@ -145,7 +81,7 @@ def carried_by(model_state: ModelState, payload: Payload) -> dict[str, dict[str,
     return {**model, TENSORS: declared}
 
 
-def _crossed(carried: dict[str, dict[str, Tensor]], task: Task, encoding: Encoding, key: Key) -> ModelState:
+def _crossed(carried: dict[str, dict[str, Tensor]], task: Task, encoding: Codec, key: Key) -> ModelState:
     """Decode a message. Under a mask, weights that were rounded to 0 become the least normal number."""
     got = decoded(carried, encoding, key)
     if not task.submodel.nnz:
@@ -162,35 +98,94 @@ def _crossed(carried: dict[str, dict[str, Tensor]], task: Task, encoding: Encodi
     }
 
 
-def decoded(model_state: dict[str, dict[str, Tensor]], encoding: Encoding, key: Key) -> ModelState:
+def decoded(model_state: ModelState, encoding: Codec, key: Key) -> ModelState:
     """Return a model state as the receiver decodes it.
 
     If the encoding has scales, the weights of each layer share one, a method's own tensors of two dimensions or more
     have one each, and all other tensors stay unchanged.
     """
-    if encoding == FLOAT32:
+    if not encoding.steps:
         return model_state
-    generator = torch.Generator().manual_seed(key.word())
-    result: dict[str, dict[str, Tensor]] = {}
+    message, result = Message(encoding.steps, key), dict[str, Tensors]()
     for collection, tensors in model_state.items():
-        result[collection] = got = dict(tensors)
-        if not encoding.scaled or collection == TENSORS:
-            least = 2 if encoding.scaled else 0  # dimensions
-            coded = [n for n, t in tensors.items() if t.is_floating_point() and t.dim() >= least]
-            got |= {n: sent(tensors[n], encoding, generator) for n in coded}
-        elif collection != "buffers":
-            for names in layers_of(tensors).values():
-                # Entries are in logical order, whatever their layout in memory.
-                flat = torch.cat([tensors[name].flatten() for name in names])
-                pieces = torch.split(sent(flat, encoding, generator), [tensors[name].numel() for name in names])
-                got |= {name: piece.view(tensors[name].shape) for name, piece in zip(names, pieces, strict=True)}
+        got: Tensors = {name: t for name, t in tensors.items() if t.is_floating_point()}
+        if collection == TENSORS:
+            got = {name: message.crossed({name: t})[name] for name, t in got.items()}
+        elif collection == "buffers":  # vectors, whatever their shapes
+            flat = message.crossed({name: t.flatten() for name, t in got.items()})
+            got = {name: flat[name].view(t.shape) for name, t in got.items()}
+        else:
+            got = message.crossed(got)
+        result[collection] = {**tensors, **got}
     return result
 
 
-def layers_of(tensors: Mapping[str, Tensor]) -> dict[str, list[str]]:
-    """Return the names of the weights of each layer: floating-point tensors of two dimensions or more."""
-    layers: dict[str, list[str]] = {}
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and tensor.dim() >= 2:
-            layers.setdefault(layer_of(name), []).append(name)
-    return layers
+# --- updates ----------------------------------------------------------------------------------------------------------
+
+
+def update_uplinked(
+    body: ModelState,
+    received: ModelState,
+    before: ModelState,
+    assignment: Assignment,
+    encoding: Codec,
+    moves: ModelState | None = None,
+) -> tuple[ModelState, ModelState]:
+    """Return the decoded message of an encoded update and the state that its steps leave on the device, on the CPU.
+
+    `received`: the model that the device got. `before`: the state that earlier updates left, in the shapes of the body.
+    The decoded move is added to the weights of the model. A method's own collections are changes themselves, so nothing
+    is added to them. `moves`: the moves of tensors of the model that the method knows more precisely than as the
+    difference of two rounded models. A body that is not finite arrives unchanged and leaves no state.
+    """
+    task, key = assignment.task, assignment.key.at(JobStream.UPLINK)
+    carried = on_cpu(carried_by(body, task.up))
+    if not is_finite(carried):
+        return carried, {}
+    moving = [kind for kind in sorted(carried) if kind not in ("buffers", TENSORS)]
+    others = {kind: tensors for kind, tensors in carried.items() if kind not in moving}
+    arrived, left = dict(decoded(others, encoding.of_others, key)), dict[str, Tensors]()
+    of_model = "params" if "params" in moving else next(iter(moving), "")
+    for place, kind in enumerate(moving):
+        steps = (encoding if kind == of_model else encoding.of_own_collections).steps
+        base = on_cpu({kind: received[kind]})[kind] if kind in AVERAGED else {}
+        known_moves = on_cpu({kind: (moves or {}).get(kind, {})})[kind]
+        state = {word: before.get(state_name(word, kind), {}) for word in stateful()}
+        message = Message(steps, key.at(place), base, known_moves, state)
+        numbers = {name: t for name, t in carried[kind].items() if t.is_floating_point()}
+        arrived[kind] = {**carried[kind], **message.crossed(numbers)}
+        left |= {state_name(word, kind): tensors for word, tensors in message.left.items() if tensors}
+    return {kind: arrived[kind] for kind in carried}, left
+
+
+def left_of_part(left: ModelState, submodel: Submodel, cost_profile: CostProfile) -> ModelState:
+    """Return the state that updates left on a device, cut to the channels of a part."""
+    if not submodel.channels:
+        return left
+    cut = Cut(submodel, cost_profile)
+    return {
+        kind: {name: cut.kept(name, t, rows=step_of(kind).keeps_rows) for name, t in tensors.items()}
+        for kind, tensors in left.items()
+    }
+
+
+def left_with_part(
+    left: ModelState, part: ModelState, submodel: Submodel, cost_profile: CostProfile, model: ModelState
+) -> dict[str, Mapping[str, Tensor]]:
+    """Return the state that updates left on a device, with that of a part in its places. Other entries stay.
+
+    `model`: the whole model, for the shapes of new entries.
+    """
+    if not submodel.channels:
+        return {**left, **{kind: {**left.get(kind, {}), **tensors} for kind, tensors in part.items()}}
+    cut = Cut(submodel, cost_profile)
+    result: dict[str, Mapping[str, Tensor]] = dict(left)
+    for kind, tensors in part.items():
+        whole, rows = dict(left.get(kind, {})), step_of(kind).keeps_rows
+        for name, tensor in tensors.items():
+            shape = model["params"][name].shape
+            new = whole[name].clone() if name in whole else torch.zeros(shape if rows else (len(tensor), *shape[1:]))
+            new[cut.index(name, new, rows)] = tensor
+            whole[name] = new
+        result[kind] = whole
+    return result

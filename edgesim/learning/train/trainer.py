@@ -20,10 +20,9 @@ from edgesim.core.networks import Networks, as_part, part_of
 from edgesim.core.price_list import CostProfile, profile_of
 from edgesim.core.task import Submodel, Task
 from edgesim.core.update import ModelState
-from edgesim.learning.codec.encode import downlinked, uplinked
+from edgesim.learning.codec.encode import downlinked, left_of_part, left_with_part, update_uplinked, uplinked
 from edgesim.learning.codec.kept import Kept
 from edgesim.learning.codec.packed import packed
-from edgesim.learning.codec.update import left_of_part, left_with_part, update_uplinked
 from edgesim.learning.data.dataset import Dataset, Side
 from edgesim.learning.models.seeding import seeded
 from edgesim.learning.objectives.base import Objective
