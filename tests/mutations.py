@@ -180,6 +180,15 @@ MUTATIONS = (
         "0 * held.collections * held.layers * self.scaled",
         ("core", "learning", "methods"),
     ),
+    Mutation("a step passes on what it left out", "return rest(self.passed(held))", "return rest(held)", ("learning",)),
+    Mutation("a device decodes for nothing", "step.flops(at)[: 1 + feedback]", "step.flops(at)[:1]", ("learning",)),
+    Mutation(
+        "a weight that was sent keeps its momentum",
+        "t.masked_fill(sent[n], 0.0) if n in sent else t",
+        "t",
+        ("learning",),
+    ),
+    Mutation("what was not sent is lost", "tensor - got[name] for name", "0.0 * tensor for name", ("learning",)),
 )
 
 

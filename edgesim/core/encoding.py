@@ -151,7 +151,7 @@ class Codec(ABC):
         """Return the FLOPs of a device that encodes or decodes a payload with these contents."""
         work, feedback = list[Flops](), False
         for step, at in zip(self.steps, self._contents(held), strict=False):
-            work += step.flops(at)[: 1 + feedback]
+            work += step.flops(at)[: 1 + feedback]  # of encoding, or of both
             feedback = feedback or step.feedback
         return _total(work, held)
 
@@ -179,15 +179,17 @@ def _total(work: Sequence[Flops], held: Contents) -> float:
 
 @dataclass(frozen=True)
 class Chain(Codec):
-    """Encoding that names its steps, for methods with steps of their own. Steps of updates follow a `Change`.
+    """Encoding that names its steps, for methods with steps of their own.
 
-    Raises ValueError if the steps do not go together.
+    Raises ValueError if the steps do not go together, or if steps of updates have no `Change` among them.
     """
 
     steps: tuple[EncodingStep, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the steps, once."""
+        if self.of_update and not any(isinstance(step, Change) for step in self.steps):
+            raise ValueError("steps of updates need the step Change before them")
         for step in self.steps:
             step.check(self.steps)
 

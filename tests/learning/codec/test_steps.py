@@ -151,6 +151,8 @@ def test_every_step_has_its_work() -> None:
 def test_a_chain_checks_its_steps() -> None:
     with pytest.raises(ValueError, match="zeros go with whole models under a mask"):
         Chain((Change(), Mask("bitmap")))
+    with pytest.raises(ValueError, match="steps of updates need the step Change"):
+        Chain((ErrorFeedback(),))
 
 
 # --- a step from outside ----------------------------------------------------------------------------------------------
