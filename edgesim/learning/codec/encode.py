@@ -20,7 +20,7 @@ from edgesim.core.rng import JobStream, Key
 from edgesim.core.task import TENSORS, Payload, Submodel, Task
 from edgesim.core.update import AVERAGED, ModelState
 from edgesim.learning.aggregate.mean import is_finite
-from edgesim.learning.codec.kept import state_name, stateful, step_of
+from edgesim.learning.codec.kept import state_name, step_of
 from edgesim.learning.codec.steps import Message, Tensors
 from edgesim.learning.codec.transfer import on_cpu
 from edgesim.learning.models.trace import layer_of
@@ -150,7 +150,8 @@ def update_uplinked(
         steps = (encoding if kind == of_model else encoding.of_own_collections).steps
         base = on_cpu({kind: received[kind]})[kind] if kind in AVERAGED else {}
         known_moves = on_cpu({kind: (moves or {}).get(kind, {})})[kind]
-        state = {word: before.get(state_name(word, kind), {}) for word in stateful()}
+        words = (step.keeps for step in steps if step.keeps)
+        state = {word: before.get(state_name(word, kind), {}) for word in words}
         message = Message(steps, key.at(place), base, known_moves, state)
         numbers = {name: t for name, t in carried[kind].items() if t.is_floating_point()}
         arrived[kind] = {**carried[kind], **message.crossed(numbers)}
