@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from math import inf, isnan
 from typing import Any, NamedTuple, Protocol
 
@@ -19,7 +19,7 @@ from edgesim.core.learner import AggregationFacts, Answer, ServerStep
 from edgesim.core.metrics import METRICS, Better, is_reached
 from edgesim.engine.accounting import Totals
 from edgesim.engine.divergence import Divergence, middle
-from edgesim.engine.server_queue import Merge, merge_s
+from edgesim.engine.server_queue import Merges
 from edgesim.engine.session import Session
 from edgesim.records.schema import CLOSED_BY, COSTS
 from edgesim.records.table import CostRow, EvaluationRow, MetricRow, RoundRow
@@ -91,11 +91,10 @@ class Rounds:
         self._stop = stop
         self._better = better
         self._evaluation = evaluation
-        self._server = server
         self._observer = observer
         self._best_accuracy = 0.0  # of all evaluations that are settled
         self._start_s = 0.0
-        self._merge: Merge | None = None  # that the server is at
+        self._merges = Merges(session.world, session.setting, server.flops_per_s, server.workers, "server")
         self._before = Totals()
         self._costs_before = session.world.costs_by_item()
 
@@ -110,7 +109,7 @@ class Rounds:
         completions: Sequence[Completion],
         closed_by: str = "other",
         deadline_s: float = inf,
-    ) -> Iterator[simpy.Event]:
+    ) -> Generator[simpy.Event, Any, None]:
         """Charge the server's work, write the round's rows, evaluate when due and apply the stop rules.
 
         `closed_by`: the end of the waiting, one of edgesim.records.schema.CLOSED_BY; `deadline_s`: of the round,
@@ -118,17 +117,9 @@ class Rounds:
         """
         check_closed_by(closed_by)
         session = self.session
-        workers_s = merge_s(
-            result, completions, session.setting, self._server.flops_per_s, self._server.workers, "server"
-        )
-        server_s = max(workers_s)
-        if server_s > 0:  # updates that come while it works wait in their inbox
-            self._merge = session.world.begin_merge(workers_s)
-            yield session.env.timeout(server_s)
-            if self.stopped:  # at this very instant; it has been charged
-                return
-            session.world.end_merge(self._merge, through=True)
-            self._merge = None
+        server_s = yield from self._merges.run(result, completions)
+        if server_s > 0 and self.stopped:  # at the very instant of the end of the merge
+            return
         session.close_round(result, completions)
         costs = session.world.costs_by_item()
         totals = session.totals(costs)
@@ -154,8 +145,7 @@ class Rounds:
         """End the run; the protocol sees it at its next look at `stopped`. What the server is at is charged."""
         if not self.stopped:
             self.stop_reason = reason
-            if self._merge is not None:
-                self.session.world.end_merge(self._merge, through=False)
+            self._merges.stop()
             self.ended.succeed(reason)
 
     def look_at(self, milestone: Milestone, now: simpy.Event) -> None:

@@ -5,10 +5,10 @@ A restart of the server loses the updates in its buffer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
 from heapq import heapify, heapreplace
 from math import inf
+from typing import Any
 
 import simpy
 
@@ -17,47 +17,58 @@ from edgesim.core.learner import ServerStep
 from edgesim.core.limits import check_amount
 from edgesim.core.view import Setting
 from edgesim.engine.pricing import averaging_flops
+from edgesim.engine.world import Merge, World
 from edgesim.records.table import Table
 from edgesim.world.failures.base import Failure
 
 
-@dataclass(eq=False, slots=True)
-class Merge:
-    """A merge that the server, or an edge server, is at."""
+class Merges:
+    """Merges of a server or an edge server, one at a time, which take time and energy."""
 
-    edge: int | None  # None: the server
-    since_s: float
-    workers_s: Sequence[float]  # seconds that each worker needs for it
+    def __init__(
+        self, world: World, setting: Setting, flops_per_s: float, workers: int, key: str, edge: int | None = None
+    ) -> None:
+        """`key`: section of the scenario that errors name; `edge`: place of the edge server; None: the server."""
+        self._world = world
+        self._setting = setting
+        self._flops_per_s = flops_per_s
+        self._workers = workers
+        self._key = key
+        self._edge = edge
+        self._merge: Merge | None = None  # at work
 
+    def run(self, result: ServerStep, completions: Sequence[Completion]) -> Generator[simpy.Event, Any, float]:
+        """Work on a merge, and charge it; return its seconds. Updates that come meanwhile wait in their inbox.
 
-def merge_s(
-    result: ServerStep, completions: Sequence[Completion], setting: Setting, flops_per_s: float, workers: int, key: str
-) -> list[float]:
-    """Return the seconds of each worker of a server, or edge server, for a merge.
+        Raises ConfigError that names the key if that is too much.
+        """
+        if self._flops_per_s == inf:
+            return 0.0
+        jobs = [each.job for each in completions if each.outcome in DELIVERED]
+        updates_flops = averaging_flops(jobs, self._setting)
+        flops = workers_flops(updates_flops, result.facts.get().server_flops, self._workers)
+        workers_s = [each / self._flops_per_s for each in flops]
+        merge_s = max(workers_s)
+        check_merge_s(self._key, merge_s)
+        if merge_s > 0:
+            self._merge = self._world.begin_merge(workers_s, self._edge)
+            yield self._world.env.timeout(merge_s)
+            if self._merge is not None:  # else the run has ended at this very instant
+                self._world.end_merge(self._merge, through=True)
+                self._merge = None
+        return merge_s
 
-    Raises ConfigError that names the section `key` if that is too much.
-    """
-    if flops_per_s == inf:
-        return [0.0]
-    updates_flops = averaging_flops([each.job for each in completions if each.outcome in DELIVERED], setting)
-    flops = workers_flops(updates_flops, result.facts.get().server_flops, workers)
-    workers_s = [each / flops_per_s for each in flops]
-    check_merge_s(key, max(workers_s))
-    return workers_s
+    def stop(self) -> None:
+        """Charge what has been done of the merge at work, as the run has ended."""
+        if self._merge is not None:
+            self._world.end_merge(self._merge, through=False)
+            self._merge = None
 
 
 def check_merge_s(key: str, merge_s: float) -> None:
     """Raise ConfigError that names the section `key` if a merge takes too many seconds."""
     who = "the server" if key == "server" else "an edge server"
     check_amount(f"{key}.flops_per_s", f"a merge of {who}", merge_s, "s")
-
-
-def spans(workers_s: Sequence[float], now_s: float) -> Iterator[tuple[float, float]]:
-    """Yield when each worker began and ended; all began together, and the longest ends now."""
-    longest_s = max(workers_s)
-    began_s = now_s - longest_s
-    for busy_s in workers_s:
-        yield began_s, now_s if busy_s == longest_s else began_s + busy_s
 
 
 def workers_flops(updates_flops: Sequence[float], own_flops: float, workers: int) -> list[float]:
@@ -79,12 +90,6 @@ def workers_flops(updates_flops: Sequence[float], own_flops: float, workers: int
     last = loads.index(max(loads))
     loads[last] += own_flops
     return loads
-
-
-def worked_s(workers_s: Sequence[float], elapsed_s: float) -> list[float]:
-    """Return the seconds that each worker has worked, `elapsed_s` after all began, while the longest still does."""
-    longest_s = max(workers_s)
-    return [elapsed_s if busy_s == longest_s else min(busy_s, elapsed_s) for busy_s in workers_s]
 
 
 class ServerBuffer:

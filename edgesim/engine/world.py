@@ -7,6 +7,7 @@ one SimPy timeout.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from math import inf, isfinite
 
 import numpy as np
@@ -21,7 +22,6 @@ from edgesim.engine.flows import DedicatedFlows, Flows, SharedFlows
 from edgesim.engine.in_flight import InFlight
 from edgesim.engine.legs import Driver
 from edgesim.engine.participants import Devices
-from edgesim.engine.server_queue import Merge, spans, worked_s
 from edgesim.world.availability.base import Availability
 from edgesim.world.contention.network import SharedNetwork
 from edgesim.world.energy.ledger import EnergyLedger
@@ -29,6 +29,15 @@ from edgesim.world.failures.base import Failure
 from edgesim.world.fleet import Fleet
 from edgesim.world.prices.ledger import NETWORK, SERVER, CostLedger, ServerUse
 from edgesim.world.prices.market import COLUMNS
+
+
+@dataclass(eq=False, slots=True)
+class Merge:
+    """A merge that the server, or an edge server, is at."""
+
+    edge: int | None  # None: the server
+    since_s: float
+    workers_s: Sequence[float]  # seconds that each worker needs for it
 
 
 class World:
@@ -173,3 +182,17 @@ class World:
             yield self.env.timeout(max(0.0, at_s - self.now_s))
             costs.price_changed(at_s)
             at_s = costs.next_change_s(at_s)
+
+
+def spans(workers_s: Sequence[float], now_s: float) -> Iterator[tuple[float, float]]:
+    """Yield when each worker began and ended; all began together, and the longest ends now."""
+    longest_s = max(workers_s)
+    began_s = now_s - longest_s
+    for busy_s in workers_s:
+        yield began_s, now_s if busy_s == longest_s else began_s + busy_s
+
+
+def worked_s(workers_s: Sequence[float], elapsed_s: float) -> list[float]:
+    """Return the seconds that each worker has worked, `elapsed_s` after all began, while the longest still does."""
+    longest_s = max(workers_s)
+    return [elapsed_s if busy_s == longest_s else min(busy_s, elapsed_s) for busy_s in workers_s]

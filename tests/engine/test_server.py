@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgesim.engine.server_queue import worked_s, workers_flops
+from edgesim.engine.server_queue import workers_flops
+from edgesim.engine.world import worked_s
 from edgesim.runs.simulate import simulate
 from tests.conftest import digits_scenario, frames, simulate_null, timing_scenario
 

@@ -13,7 +13,7 @@ from edgesim.core.learner import Learner, ServerStep
 from edgesim.core.update import ModelRef
 from edgesim.engine.edges.edge_servers import Report
 from edgesim.engine.rounds import check_closed_by
-from edgesim.engine.server_queue import Merge, merge_s
+from edgesim.engine.server_queue import Merges
 from edgesim.engine.session import Session
 
 
@@ -58,8 +58,7 @@ class EdgeServer:
         self._cloud = cloud
         self._protocol = protocol
         self._rounds = rounds
-        self._flops_per_s = flops_per_s
-        self._workers = workers
+        self._merges = Merges(session.world, session.setting, flops_per_s, workers, "edges", self.index)
         self._run_has_stopped = stopped
         self._gives_up = gives_up
         self._gave_up = False
@@ -68,7 +67,6 @@ class EdgeServer:
         self._done: Callable[[], None] | None = None
         self._next: tuple[Job, Callable[[], None]] | None = None  # order, that it has not begun with
         self._asked: simpy.Event | None = None  # fires when there is one
-        self._merge: Merge | None = None  # that it is at
 
     # --- orders -----------------------------------------------------------------------------------------------------
 
@@ -122,17 +120,11 @@ class EdgeServer:
         completions: Sequence[Completion],
         closed_by: str = "other",
         deadline_s: float = inf,
-    ) -> Iterator[simpy.Event]:
+    ) -> Generator[simpy.Event, Any, None]:
         """Charge the work of an aggregation; after the last round of an order hand the model over and wait for one."""
         check_closed_by(closed_by)
         session, used = self.session, [each for each in completions if each.outcome in DELIVERED]
-        workers_s = merge_s(result, completions, session.setting, self._flops_per_s, self._workers, "edges")
-        server_s = max(workers_s)
-        if server_s > 0:
-            self._merge = session.world.begin_merge(workers_s, self.index)
-            yield session.env.timeout(server_s)
-            session.world.end_merge(self._merge, through=True)
-            self._merge = None
+        server_s = yield from self._merges.run(result, completions)
         session.close_round(result, completions)
         session.round += 1
         session.exchange = 0
@@ -151,9 +143,7 @@ class EdgeServer:
 
     def settle(self) -> None:
         """Charge what it is at, as the run has ended."""
-        if self._merge is not None:
-            self.session.world.end_merge(self._merge, through=False)
-            self._merge = None
+        self._merges.stop()
 
     def _count(self, completions: Sequence[Completion], used: Sequence[Completion], server_s: float) -> None:
         before, samples = self._report, self.session.setting.samples
